@@ -168,7 +168,10 @@ def candidates_table(run: RunRecord) -> str:
             ]
         said = model_words(name) + (" (returned)" if name == found["selected"] else "")
         strong = f"<strong>{safe(said)}</strong>" if name == found["selected"] else safe(said)
-        rows.append(f"<tr><td>{strong}</td>{''.join(f'<td>{safe(c)}</td>' for c in cells)}</tr>")
+        rows.append(
+            f'<tr><td style="text-align:left">{strong}</td>'
+            f"{''.join(f'<td>{safe(c)}</td>' for c in cells)}</tr>"
+        )
     heads = "".join(f"<th>{safe(name)}</th>" for name in names)
     return (
         f'<div class="scroll"><table class="rounds"><thead><tr>{heads}</tr></thead>'

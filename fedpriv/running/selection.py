@@ -107,7 +107,10 @@ def select(
     folds = task.public_folds() if isinstance(task, HasPublicFolds) else None
     why = ""
     if folds is None:
-        why = "rostered users train on the threads of public examples, which so can judge nothing"
+        why = (
+            "no public example can judge it: split by-sentence shares their threads with training, "
+            "and public-text all-posts has rostered users' titles and tags"
+        )
     elif public is None:
         tell("selecting the returned model: public examples alone")
         public = public_only(task, _KEY if key is None else key)

@@ -288,7 +288,7 @@ class TagPrediction:
         )
 
     def public_folds(self) -> Sequence[TagFold] | None:
-        """Return the folds of public threads; None where rostered users train on them too."""
+        """Return the folds of public threads; None where rostered users' data is in them."""
         if not self._view.split.selecting:
             return None
         made = self._word_features

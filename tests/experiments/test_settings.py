@@ -204,7 +204,9 @@ def test_a_run_folder_says_what_was_chosen_and_why(corpus, tmp_path):
     prepared.folder.close()
     found = json.loads((tmp_path / "r" / "experiment.json").read_text())["settings"]
     assert found == prepared.components.settings.to_json()
-    assert found["chosen"] == ["cohort", "l2-clip-norm", "start-factor"] and found["update_norm"] > 0.0
+    assert (
+        found["chosen"] == ["cohort", "l2-clip-norm", "start-factor"] and found["update_norm"] > 0.0
+    )
     # The options have the values; their reasons do not distinguish the noise once more.
     document = dict(prepared.folder.document)
     assert noise_digest(document) == noise_digest(document | {"settings": None})

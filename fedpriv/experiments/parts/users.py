@@ -122,7 +122,11 @@ class TagPredictionTask:
             measured_on=self.measured_on,
             public_users=self.public_users,
             owners=self.owners,
-            selecting=self.select == "public" and self.split != "by-sentence",
+            # All posts have rostered users' titles and tags: what they teach may not be returned
+            # as made of public examples. By sentence users train on the threads that would judge.
+            selecting=self.select == "public"
+            and self.split != "by-sentence"
+            and self.public_text != "all-posts",
         )
 
         def choosing() -> TagView:

@@ -21,6 +21,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from fedpriv.checkpoints.selected_file import read_selected
 from fedpriv.data.files.places import refuse_links
 from fedpriv.hashes import document_sha256, file_sha256
 from fedpriv.privacy.epsilon import Epsilon, rounded_up
@@ -336,6 +337,11 @@ def _summary(folder: Path, state: LedgerState, final: Epsilon, covers: Coverage)
         problems.append(
             f"it states {stated['charges']} charges, the ledger has {len(state.charges)}"
         )
+    if isinstance(selection := stated.get("selection"), dict):
+        try:
+            read_selected(folder, selection)
+        except (OSError, ValueError) as error:
+            problems.append(str(error))
     return [
         Check(
             name="summary",

@@ -67,7 +67,8 @@ class HasPublicFolds(Protocol):
     def public_folds(self) -> Sequence[PublicFold] | None:
         """Return the folds, empty where there are too few examples.
 
-        None where they could judge nothing, because users train on examples like theirs.
+        None where they could judge nothing, because protected data is among what they are made of
+        or models are trained on.
         """
         ...
 

@@ -91,7 +91,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(kind, tiny_corpus, tmp_path):
 
 
 def test_upa_in_a_folder_is_the_mean_of_its_checkpoints(tiny_corpus, tmp_path):
-    start(tiny_corpus, tmp_path / "run", **KINDS["upa"]).run()
+    start(tiny_corpus, tmp_path / "run", **KINDS["upa"], select="last").run()
     found = checkpoints(tmp_path / "run")
     assert same(average(found[-1]), uniform([iterate(one) for one in found[-3:]]))
     # What is exported and measured is the average.

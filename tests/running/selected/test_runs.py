@@ -1,5 +1,7 @@
 """Runs that return the model that public examples show to be best, and what else they return."""
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.checkpoints.tensor_file import read_tensors, write_tensors
 from fedpriv.experiments.build import build
 from fedpriv.experiments.parts.start import public_only
+from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.export.model_folder import export_run, load_model, released_params
 from fedpriv.report.series import read_run
 from fedpriv.rng import Key
@@ -151,8 +154,21 @@ def test_by_sentence_nothing_can_be_judged_and_the_last_is_returned(corpus, tmp_
     summary = topical.start(corpus, tmp_path / "r", split="by-sentence").run()
     found = summary["selection"]
     assert (found["selected"], found["public"]) == ("average", False)
-    assert "threads" in found["reason"]
+    assert "by-sentence" in found["reason"]
     assert same(load(tmp_path / "r").params, average(tmp_path / "r"))
+
+
+def test_all_posts_of_public_users_select_nothing(corpus, tmp_path):
+    """They have rostered users' titles and tags, which no ε covers in a model of them alone.
+
+    Red when such a model was returned, and called one of public examples alone.
+    """
+    changes = {"public_text": "all-posts", "start": "fresh", **NOISY}
+    summary = topical.start(corpus, tmp_path / "r", **changes).run()
+    assert summary["selection"]["selected"] == "average" and summary["selection"]["reason"]
+    assert summary["epsilon_does_not_cover"] == []
+    view = build(topical.experiment(**changes), corpus).task._view
+    assert not view.split.selecting
 
 
 def test_too_few_public_threads_return_the_public_model(tmp_path):
@@ -168,3 +184,15 @@ def test_what_takes_long_beside_rounds_is_told(corpus, tmp_path):
     start_run(chosen, topical.NAME, corpus, tmp_path / "r", tell=told.append).run(tell=told.append)
     folds = [f"selecting the returned model: fold {number} of 5" for number in range(1, 6)]
     assert told == ["learning from public examples alone", *folds]
+
+
+def test_verification_finds_another_model_than_the_summary_names(folders, tmp_path):
+    """Red when verify passed a folder whose returned model was exchanged."""
+    folder = shutil.copytree(folders["gains"], tmp_path / "r")
+    assert verify_run(folder).ok
+    file = folder / "selected.safetensors"
+    params, facts = read_tensors(file)
+    write_tensors(file, {n: a + np.float32(1.0) for n, a in params.items()}, facts)
+    found = verify_run(folder)
+    assert not found.ok
+    assert any("is not the model that" in check.text for check in found.checks if not check.ok)
