@@ -99,6 +99,7 @@ def adadps_update_tags() -> Experiment:
         l2_clip_norm=60.0,
         aggregate="none",
         automatic=(),
+        presets={"ema-warmup": False},
     )
 
 
@@ -117,6 +118,7 @@ def adadps_ftrl_tags() -> Experiment:
         l2_clip_norm=60.0,
         aggregate="none",
         automatic=(),
+        presets={"ema-warmup": False},
         sampling="cyclic",
         min_separation=20,
         noise="banded",

@@ -176,7 +176,8 @@ def _experiment(setting: str, inputs: str, label: str, split: Split, reduced: bo
     base = Experiment(name=f"{seen.name}-by-user", description=label, task=BroughtTags())
     options = {**described.options, **small, **roster, **noise, **method.options}
     # As the papers split: what is measured is memory, and the page says so.
-    return base.with_options({**options, "inputs": inputs, "split": "by-sentence"})
+    held_out = {"split": "by-sentence", "select": "last"}
+    return base.with_options({**options, "inputs": inputs, **held_out})
 
 
 def _clip_scaled(factor: float, settings: Settings) -> Settings:

@@ -76,7 +76,7 @@ class Site:
         shared: dict[str, Option] = {"roster": self.roster, "inputs": "unit-norm", "seed": seed}
         if validation:
             shared["measured-on"] = "validation"
-        return load_experiment(name).with_options({**shared, **options})
+        return load_experiment(name).with_options({"select": "last", **shared, **options})
 
     def components(
         self,

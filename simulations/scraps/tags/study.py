@@ -51,7 +51,12 @@ FAMILIES: Mapping[str, Family] = {
     "DP-SGD": Family(
         label="DP-SGD by user (independent noise, Poisson cohorts)",
         experiment="adadps-tags",
-        options={"l2-clip-norm": 30.0, "local-learning-rate": 10.0, "start-factor": 0.5},
+        options={
+            "l2-clip-norm": 30.0,
+            "local-learning-rate": 10.0,
+            "start-factor": 0.5,
+            "aggregate": "none",
+        },
         cohort=0.3,
         promise="add-remove, PLD, Poisson cohorts",
     ),
