@@ -136,8 +136,8 @@ def smallest_panels() -> Panels:
     many, few = equal_users(120, 100), equal_users(80, 100)
     return {
         "cohort": [
-            (engine, Case(corpus=few, cohort=5, rounds=2, engine=engine, workers=workers))
-            for engine, workers in (("serial", 1), ("threads", 2))
+            (backend, Case(corpus=few, cohort=5, rounds=2, backend=backend, workers=workers))
+            for backend, workers in (("serial", 1), ("threads", 2))
         ],
         "equal": [
             (said, Case(corpus=path, cohort=5, rounds=2))

@@ -24,7 +24,6 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.event import Relation, cohort_event
 
 TRAVEL = 0.7
@@ -145,6 +144,8 @@ def choose_settings(
     Raises:
         ValueError: If neither an update norm nor a clip norm is given.
     """
+    from fedpriv.privacy.calibration import calibrate  # slow
+
     if update_norm is None and l2_clip_norm is None:
         raise ValueError("give the norm of public users' updates, or l2-clip-norm")
     sigma = calibrate(

@@ -82,7 +82,7 @@ def test_it_is_refused_before_a_run_folder_is_made_or_opened(staff, tmp_path):
     with (out / "rounds.jsonl").open("a") as file:
         file.write('{"torn')  # opening the folder would cut it
     with pytest.raises(ValueError, match=said):
-        resume_run(out, make_backend=on_threads(2))
+        resume_run(out, experiment=arguments[1], make_backend=on_threads(2))
     assert (out / "rounds.jsonl").read_text() == '{"torn'
 
 

@@ -96,10 +96,10 @@ class TagPredictionTask:
         "Whose words the unit is: all drops training examples another rostered user asked.",
         before="account",
     )
-    select: Literal["public", "last"] = option(
-        "public",
-        "What a run returns: the model that public examples show to be best, of the released ones "
-        "and of those that public examples alone make; or the last released one.",
+    select: Literal["last", "public"] = option(
+        "last",
+        "What a run returns: the last released model, or the one that public examples show to be "
+        "best, of the released ones and of those that public examples alone make.",
         before="last",
     )
 

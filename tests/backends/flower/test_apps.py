@@ -115,7 +115,8 @@ def test_parts_on_machines_of_their_own_train_what_the_whole_does(deploy, tiny_c
     The other run has the server's noise, which is of the server's copy, and everybody's sentences.
     """
     cut(Corpus.open(tiny_corpus), tmp_path / "parts", nodes=NUM_NODES)
-    deploy(out=tmp_path / "run", corpus=tmp_path / "parts" / SERVER, parts=tmp_path / "parts")
+    places = {"corpus": tmp_path / "parts" / SERVER, "parts": tmp_path / "parts"}
+    deploy(out=tmp_path / "run", select="last", **places)
     experiment = read_document(tmp_path / "run")
     chosen = load_experiment("adadps-tags").with_options(experiment["experiment"])
     everybody = build(chosen, Corpus.open(tiny_corpus))
@@ -235,12 +236,15 @@ class TestABoundOfOnesOwn:
         return [json.loads(line) for line in lines]
 
     def test_it_reaches_the_nodes_by_its_experiment(self, made, deploy, own, tmp_path, tiny_corpus):
-        deploy(experiment=f"{own}:experiment", out=tmp_path / "run")
+        deploy(experiment=f"{own}:experiment", out=tmp_path / "run", select="last")
         assert verify_run(tmp_path / "run").ok
         lines = self.rounds_of(tmp_path / "run")
         assert sum(line["cohort_size"] for line in lines) > 0
         assert {line["num_failed"] for line in lines} == {0}
-        options = {"noise-multiplier": 1.0, "rounds": NUM_ROUNDS, "cohort": 12, "eval-every": 4}
+        options = {
+            "noise-multiplier": 1.0, "rounds": NUM_ROUNDS, "cohort": 12, "eval-every": NUM_ROUNDS,
+            "select": "last",
+        }  # fmt: skip
         experiment = load_experiment(f"{own}:experiment").with_options(options)
         components = build(experiment, Corpus.open(tiny_corpus))
         root, facts = Key.simulation(0), read_ledger(tmp_path / "run" / "ledger.jsonl")[1].extra
