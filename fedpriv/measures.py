@@ -35,6 +35,7 @@ RESERVED = frozenset({
     "no_meaningful_protection", "identity", "data", "split", "reduced", "seed", "options", "curve",
     "curve_of", "side_information", "steps", "failed_in_last_round", "reason",
     "users_drawn", "users_failed", "first_failure", "gain", "start", "selection",
+    "with_start",
 })
 # fmt: on
 

@@ -136,7 +136,9 @@ class Recorder:
         if case.nodes:
             return self._on_flower(case, resume=str(folder))
         more = ["--keep-checkpoints", "all", "--json"]
-        return ["fedpriv", "run", "--resume", str(folder), *case.goes_on, *more]
+        # No folder gets to run code of one's own by itself.
+        named = [case.experiment] if ":" in case.experiment else []
+        return ["fedpriv", "run", *named, "--resume", str(folder), *case.goes_on, *more]
 
     def _on_flower(self, case: RunCase, **paths: str) -> list[str]:
         corpus = {"corpus": str(self._scratch / case.corpus)} if case.corpus else {}

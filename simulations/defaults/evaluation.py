@@ -118,19 +118,19 @@ def page(runs: Sequence[Mapping[str, Any]]) -> str:
         "|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for size in sorted({one["cell"]["users"] for one in runs}):
-        for epsilon in EPSILONS:
+        for target in EPSILONS:
             found = [
                 one
                 for one in runs
-                if (one["cell"]["users"], one["cell"]["epsilon"]) == (size, epsilon)
+                if (one["cell"]["users"], one["cell"]["epsilon"]) == (size, target)
             ]
             if found:
-                lines.append(_row(size, epsilon, found))
+                lines.append(_row(size, target, found))
     lines += ["", "## Forecasts", "", *_forecasts(runs)]
     return "\n".join(lines) + "\n"
 
 
-def _row(size: int, epsilon: float, found: Sequence[Mapping[str, Any]]) -> str:
+def _row(size: int, target: float, found: Sequence[Mapping[str, Any]]) -> str:
     def mean(name: str) -> float:
         return 100 * sum(one[name] or 0.0 for one in found) / len(found)
 
@@ -138,7 +138,7 @@ def _row(size: int, epsilon: float, found: Sequence[Mapping[str, Any]]) -> str:
     worst = 100 * min(one["gain"] for one in found)
     below = sum(one["gain"] < -POINT for one in found)
     return (
-        f"| {size:,} | {epsilon:g} | {len(found)} | {mean('public_only'):.1f} | {mean('last'):.1f} "
+        f"| {size:,} | {target:g} | {len(found)} | {mean('public_only'):.1f} | {mean('last'):.1f} "
         f"| {mean('returned'):.1f} | {mean('gain'):+.1f} | {worst:+.1f} | {public} | {below} |"
     )
 

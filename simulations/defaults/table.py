@@ -59,7 +59,7 @@ def main(path: Path) -> None:
     lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     print("| corpus | users | ε | public-only | rule: T, q, C/u | gain | best of runs | s √d |")
     print("|---|---:|---:|---:|---|---:|---:|---:|")
-    for (kind, users, epsilon), runs in cells(lines).items():
+    for (kind, users, target), runs in cells(lines).items():
         ruled = [line for line in runs if is_rule(line["asked"])]
         if not ruled:
             continue
@@ -71,7 +71,7 @@ def main(path: Path) -> None:
         share = facts["norm"] / facts["public_length"][1]
         made = "synthetic " if facts["synthetic"] else ""
         print(
-            f"| {made}{kind} | {users:,} | {epsilon:g} | {line['public_only']:.1f} "
+            f"| {made}{kind} | {users:,} | {target:g} | {line['public_only']:.1f} "
             f"| {facts['rounds']}, {facts['q']:.2f}, {share:.2f} "
             f"| {gain(line):+.1f} | {best:+.1f} of {len(runs)} "
             f"| {length:.2f}{'' if gains else ' (none)'} |"

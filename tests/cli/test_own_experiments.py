@@ -209,7 +209,9 @@ class TestHead:
 
 
 def test_failures_are_in_the_figures(fedpriv, tmp_path, caplog):
-    source = GOOD.replace("np.arange(4) % 2", "np.arange(4) % 2 + (1000 if n > 2 else 0)")
+    source = GOOD.replace("cohort=5.0", "cohort=9.0").replace(
+        "np.arange(4) % 2", "np.arange(4) % 2 + (1000 if n > 2 else 0)"
+    )
     _, out, _ = fedpriv(source, "--out", tmp_path / "run")
     assert "drawn users failed and contribute zero" in caplog.text
     assert "; in 3 rounds more than half (" in out and "FAILURES" in out

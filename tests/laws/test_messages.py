@@ -95,7 +95,7 @@ ACCOUNTING = {
     "small cap": ({"cap": 3}, "cap 3 is below 4"),
     "rounds": ({"rounds": 0}, "rounds 0"),
     "noise": ({"noise-multiplier": 1e-9}, "noise-multiplier 1e-09"),
-    "target": ({"epsilon": 0}, "epsilon 0.0"),
+    "target": ({"target-epsilon": 0}, "target-epsilon 0.0"),
 }
 
 
@@ -104,7 +104,7 @@ def test_of_the_accounting_commands(options, said):
     app = typer.Typer(pretty_exceptions_enable=False)
     privacy.register(app)
     command, asked = "account", {"noise-multiplier": 1.0}
-    if "epsilon" in options:
+    if "target-epsilon" in options:
         command, asked = "calibrate", {}
     given = {"users": 10, "cohort": 2, "rounds": 5, **asked, **options}
     typed = [str(item) for name, value in given.items() for item in (f"--{name}", value)]

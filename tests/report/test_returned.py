@@ -9,12 +9,14 @@ import re
 import pytest
 
 from fedpriv.api.result import load
+from fedpriv.experiments.settings import Settings
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.report.export.model_card import model_card
 from fedpriv.report.headline import key_figures
 from fedpriv.report.page import render
 from fedpriv.report.series import read_run
 from tests.report.conftest import write_run
+from tests.resealed import reseal
 
 OPTIONS = {"select": "public"}
 
@@ -134,14 +136,20 @@ def test_a_damaged_selection_is_named(tmp_path, change):
 
 def test_settings_that_were_chosen_are_listed_with_what_they_follow_from(tmp_path):
     folder = of(tmp_path / "r", "average")
-    file = folder / "experiment.json"
-    document = json.loads(file.read_text())
     assert "Settings from the data" not in words(render(read_run(folder)))
-    document["settings"] = {
-        "chosen": ["rounds", "l2-clip-norm"], "cohort": 350.0, "rounds": 104, "l2_clip_norm": 20.5,
-        "update_norm": 82.5, "noise_on_mean": 0.001, "noise_on_logit": 0.8,
-    }  # fmt: skip
-    file.write_text(json.dumps(document))
+    settings = Settings(
+        chosen=("rounds", "l2-clip-norm"),
+        cohort=350.0,
+        rounds=104,
+        l2_clip_norm=20.5,
+        start_factor=None,
+        update_norm=82.5,
+        noise_on_mean=0.001,
+        noise_on_logit=0.8,
+        noise_length=2.5,
+        num_public_examples=3000,
+    )
+    reseal(folder, settings=settings.to_json())
     page = words(render(read_run(folder)))
     assert "Settings from the data's size" in page and "rounds, l2-clip-norm" in page
     assert "82.5" in page and "noise on a logit" in page

@@ -61,7 +61,7 @@ def test_overrides_reach_the_experiment():
         ({"round": 3}, "did you mean 'rounds'"),
         ({"rounds": "three"}, "rounds 'three' is not a finite number"),
         ({"bound": "hug"}, "bound 'hug' is not known"),
-        ({"ema-decay": 0.5}, "ema-decay belongs to aggregate 'ema'"),
+        ({"aggregate": "none", "ema-decay": 0.5}, "ema-decay belongs to aggregate 'ema'"),
         ({"experiment": "adadps-tag"}, "did you mean 'adadps-tags'"),
         ({"experiment": ""}, "experiment '' must be a word"),
     ],

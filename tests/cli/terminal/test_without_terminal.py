@@ -131,6 +131,7 @@ def test_a_run_says_its_first_and_its_last_round_to_standard_error(
     assert main(monkeypatch, "run", *given) == 0
     done = capsys.readouterr()
     lines = [line for line in done.err.splitlines() if ": round " in line]
-    assert "round 0 of 3" in lines[0] and "round 3 of 3, accuracy" in lines[-1]
+    assert "round 0 of 3, ε ≤ 0.00" in lines[0]
+    assert "round 3 of 3, ε ≤ " in lines[-1] and ", accuracy" in lines[-1]
     assert all(line.isprintable() for line in lines)
     assert ": round " not in done.out

@@ -162,10 +162,12 @@ def test_a_part_and_a_folder_that_is_there_are_refused(parts, whole, tmp_path):
 
 
 def test_the_command_says_who_went_where(whole, tmp_path):
-    arguments = ["data", "part", str(whole.directory), "--nodes", "2", "--out"]
-    done = CliRunner().invoke(app, [*arguments, str(tmp_path / "parts"), "--json"])
-    assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)
-    assert found["split"] == "by-thread-0" and set(found["users"]) == {"node-1", "node-2"}
-    done = CliRunner().invoke(app, ["data", "info", str(tmp_path / "parts" / "node-1")])
+    arguments = ["data", "part", str(whole.directory), "--nodes", "2", "--json"]
+    for given, split in (([], "by-thread-0-selecting"), (["--select", "last"], "by-thread-0")):
+        out = str(tmp_path / "parts" / split)
+        done = CliRunner().invoke(app, [*arguments, *given, "--out", out])
+        assert done.exit_code == 0, done.output
+        found = json.loads(done.stdout)
+        assert found["split"] == split and set(found["users"]) == {"node-1", "node-2"}
+    done = CliRunner().invoke(app, ["data", "info", str(tmp_path / "parts" / split / "node-1")])
     assert done.exit_code == 0 and '"part": "node-1"' in done.output

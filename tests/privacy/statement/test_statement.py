@@ -233,7 +233,8 @@ def test_a_run_folder_states_itself(tmp_path):
     assert said == say(charges=2, mode="secure", lost=1, anchored=False)
     assert json.loads(json.dumps(said.to_json()))["sections"][0]["title"] == "The promise"
     (tmp_path / "experiment.json").unlink()
-    assert "which is missing" in run_statement(tmp_path).headline  # by its ledger, one's own
+    with pytest.raises(ValueError, match=r"has lost its experiment\.json"):
+        run_statement(tmp_path)  # its ledger seals one, so it is not a training of one's own
     (tmp_path / "ledger.jsonl").unlink()
     with pytest.raises(ValueError, match=r"experiment\.json"):
         run_statement(tmp_path)

@@ -16,6 +16,7 @@ from fedpriv.report.comparison.page import render
 from fedpriv.report.comparison.rows import as_rows
 from fedpriv.report.comparison.sections import sections_of
 from fedpriv.report.plots.tradeoff import dots
+from tests.resealed import reseal
 
 
 def _labels(*folders) -> list[tuple[str, int]]:
@@ -177,9 +178,7 @@ class TestNames:
         banded = {"noise": "banded", "sampling": "separated"}
         runs = [make_run("a"), make_run("b")]
         for run, changes in zip(runs, ({}, banded), strict=True):
-            document = json.loads((run / "experiment.json").read_text("utf-8"))
-            document["experiment"] = options_of(**changes)  # in the order that they have
-            (run / "experiment.json").write_text(json.dumps(document), "utf-8")
+            reseal(run, experiment=options_of(**changes))  # in the order that they have
         assert [label for label, _ in _labels(*runs)] == [
             "adadps-tags · noise gaussian",
             "adadps-tags · noise banded",

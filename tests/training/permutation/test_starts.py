@@ -51,7 +51,7 @@ def test_a_training_of_ones_own_has_room_for_where_it_starts(power, monkeypatch)
 
         made = fp.bolt_on(
             train, fp.loss_constants("logistic"), 1, rate, num_rows=number, batch_size=number,
-            params={"w": np.array([start])}, epsilon=1.0, relation="add-remove",
+            params={"w": np.array([start])}, target_epsilon=1.0, relation="add-remove",
         )  # fmt: skip
     assert np.linalg.norm(ends[0] - ends[1]) <= made.moved.sensitivity
 
@@ -142,4 +142,4 @@ def test_a_start_that_is_not_finite_is_refused():
     for odd in (np.nan, np.inf, 1e300):
         with pytest.raises(ValueError, match="params 'w' hold a number that is not finite"):
             fp.bolt_on(never, "logistic", 1, 0.1, num_rows=9, params={"w": np.full(2, odd)},
-                       epsilon=1.0)  # fmt: skip
+                       target_epsilon=1.0)  # fmt: skip
