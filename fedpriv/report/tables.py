@@ -146,9 +146,12 @@ SETTINGS = {
     "cohort": "cohort",
     "rounds": "rounds",
     "l2_clip_norm": "l2-clip-norm",
+    "start_factor": "share that is kept of a public start",
     "update_norm": "median norm of public users' updates",
     "noise_on_mean": "noise on the mean of one release of everybody, over the clip norm",
     "noise_on_logit": "noise on a logit after all rounds",
+    "noise_length": "norm of the noise on the mean of one release of everybody, over the clip norm",
+    "num_public_examples": "public examples",
 }
 """What `experiment.json` says of settings chosen from the data's size, in words."""
 

@@ -142,7 +142,7 @@ def test_settings_that_were_chosen_are_listed_with_what_they_follow_from(tmp_pat
         cohort=350.0,
         rounds=104,
         l2_clip_norm=20.5,
-        start_factor=None,
+        start_factor=0.75,
         update_norm=82.5,
         noise_on_mean=0.001,
         noise_on_logit=0.8,
@@ -153,3 +153,5 @@ def test_settings_that_were_chosen_are_listed_with_what_they_follow_from(tmp_pat
     page = words(render(read_run(folder)))
     assert "Settings from the data's size" in page and "rounds, l2-clip-norm" in page
     assert "82.5" in page and "noise on a logit" in page
+    assert "share that is kept of a public start 0.75" in page
+    assert "norm of the noise on the mean" in page and "3000" in page.replace(",", "")

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 
 def fingerprint(*arrays: Any) -> str:
@@ -46,6 +45,8 @@ def fingerprint(*arrays: Any) -> str:
 
 
 def _parts(array: Any) -> Iterator[np.ndarray]:
+    from scipy import sparse  # slow to import; `fedpriv --help` does without
+
     if not sparse.issparse(array):
         yield np.asarray(array)
         return
