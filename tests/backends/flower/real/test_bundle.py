@@ -40,7 +40,8 @@ LEFT_OUT = {
     "fedpriv.training.per_example.sparse_sums", "fedpriv.training.per_example.whole",
     "fedpriv.training.permutation.tuned", "fedpriv.training.permutation.wrapped", "fedpriv.tuning",
     "simulations.adadps", "simulations.agd", "simulations.bolt_on", "simulations.by_example",
-    "simulations.defaults", "simulations.dpnsgd", "simulations.linear_models", "simulations.scraps", "simulations.threads",
+    "simulations.defaults", "simulations.dpnsgd", "simulations.linear_models", "simulations.scraps",
+    "simulations.threads",
 }  # fmt: skip
 ONE_ROUND = {
     "experiment": "adadps-tags", "noise_multiplier": 0.5, "rounds": 1, "cohort": 4,
