@@ -117,13 +117,16 @@ def try_trainer(trainer: LocalTrainer, params: Params, batch: Any) -> None:
         ValueError: If its update has other tensors than the params, or is not finite.
         KeepsStateError: As of `try_work`.
     """
-    update = tree.check_like(params, trainer.train(params, batch, _KEY))
-    if not math.isfinite(tree.l2_norm(update)):
-        raise ValueError(
-            "the update of a user with public or synthetic examples is not finite: every user's "
-            "would be left out, and the whole ε be spent on noise; lower the local learning rate "
-            "(local-learning-rate), or give the task a synthetic_batch of examples like its users'"
-        )
+    users = _SyntheticUsers(batch)
+    for examples in (batch, users.examples(_FIRST), users.examples(_SECOND)):
+        update = tree.check_like(params, trainer.train(params, examples, _KEY))
+        if not math.isfinite(tree.l2_norm(update)):
+            raise ValueError(
+                "the update of a user with public or synthetic examples is not finite: every "
+                "user's would be left out, and the whole ε be spent on noise; lower the local "
+                "learning rate (local-learning-rate), or give the task a synthetic_batch of "
+                "examples like its users'"
+            )
     try_work(as_work(trainer), params=params, bound=_NO_BOUND, batch=batch)
 
 
