@@ -133,6 +133,18 @@ def scale(tree: Tree, factor: float) -> dict[str, Tensor]:
     return out
 
 
+def interpolate(start: Params, end: Params, weight: float) -> Params:
+    """Return `start + weight * (end - start)`, float32 copies.
+
+    Args:
+        start: float32 tensors.
+        end: Others of the same names and shapes.
+        weight: 0 for `start`, 1 for `end`.
+    """
+    share = np.float32(weight)
+    return {name: start[name] + share * (end[name] - start[name]) for name in end}
+
+
 def multiply(tree: Tree, multiplier: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
     """Return the tree times a public per-coordinate multiplier.
 

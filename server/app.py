@@ -33,7 +33,7 @@ from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.plans.digest import promise_digest
 from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.report.page import write_report
-from fedpriv.running.announcement import announcement, early_end
+from fedpriv.running.announcement import announcement, early_end, returned
 from fedpriv.running.document import labelled, read_document
 from fedpriv.running.prepared import PreparedRun, resume_run, start_run
 from fedpriv.running.records import RoundRecord
@@ -85,12 +85,17 @@ def _main(grid: Grid, context: Context) -> None:
         found = backend.registry.node_of
         standing.registered(nodes=len(set(found.values())), users=len(found))
         measuring = replace(backend, measure=measure_of(task))
-        return replace(prepared, make_backend=lambda experiment, components: measuring).run(report)
+        return replace(prepared, make_backend=lambda experiment, components: measuring).run(
+            report, tell=_LOG.info
+        )
 
     with closing(prepared.folder), standing.kept():
         summary = strategy.start(grid, loop)
     if why := early_end(summary):
         _LOG.warning("%d rounds; %s", summary["rounds"], why)
+    said, no_gain = returned(summary)
+    if said:
+        _LOG.log(logging.WARNING if no_gain else logging.INFO, "returned: %s", said)
     _LOG.info("run folder: %s", summary["run_dir"])
     _LOG.info("report: %s", write_report(prepared.folder.path))
 

@@ -27,15 +27,16 @@ from fedpriv.tree import l2_norm, num_elements
 def settle(experiment: Experiment, task: Task) -> tuple[Experiment, Settings | None]:
     """Return an experiment with a value for each automatic option, and what was chosen.
 
-    They keep the values that the experiment has where nothing can be chosen: no target ε, other
-    noise than the Gaussian of every round's own, or no public users to measure updates of.
+    They keep the values that the experiment has where nothing can be chosen: no target ε, a noise
+    multiplier that is given, or other noise than the Gaussian of every round's own. The clip norm
+    does, too, where it adapts or there are no public users to measure updates of.
     """
     if not experiment.automatic:
         return experiment, None
     options = experiment.options()
     epsilon = options.get("target-epsilon")
     independent = options.get("noise") == "gaussian" and options.get("sampling") == "poisson"
-    if epsilon is None or not independent:
+    if epsilon is None or options.get("noise-multiplier") is not None or not independent:
         return replace(experiment, automatic=()), None
     fixed: dict[str, Any] = {
         name.replace("-", "_"): options[name]
@@ -46,7 +47,7 @@ def settle(experiment: Experiment, task: Task) -> tuple[Experiment, Settings | N
     if not norms or options.get("clip-norm") == "adaptive":  # which begins from the norm given
         fixed["l2_clip_norm"] = options["l2-clip-norm"]
     num_users = len(task.roster)
-    chosen = choose_settings(
+    found = choose_settings(
         num_users=num_users,
         epsilon=float(epsilon),
         delta=default_delta(num_users) if experiment.delta is None else experiment.delta,
@@ -56,10 +57,13 @@ def settle(experiment: Experiment, task: Task) -> tuple[Experiment, Settings | N
         num_public_examples=num_public,
         **fixed,
     )
-    chosen = replace(chosen, chosen=experiment.automatic)
-    values = {name: getattr(chosen, name.replace("-", "_")) for name in experiment.automatic}
-    # Whom an update is bounded by goes to nodes with each question; no node needs these options.
-    return experiment.with_options(values), chosen
+    free = {*found.chosen, *(("start-factor",) if experiment.start == "public" else ())}
+    names = tuple(name for name in experiment.automatic if name in free)
+    if "start-factor" not in names:
+        found = replace(found, start_factor=options.get("start-factor"))
+    values = {name: getattr(found, name.replace("-", "_")) for name in names}
+    # The bound goes to nodes with each question; no node needs these options.
+    return experiment.with_options(values), replace(found, chosen=names)
 
 
 def public_update_norms(experiment: Experiment, task: Task) -> tuple[list[float], int]:

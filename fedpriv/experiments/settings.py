@@ -11,7 +11,7 @@ whatever the cohort, as long as it is not too small (`_cohort_share`). Rows of i
 norm, so τ is also the noise on a logit, for any number of words and classes. Signal and noise both
 grow with T C, the furthest that training can move the model: τ says how far it may go.
 
-The constants were fitted on synthetic corpora of 100 to 20,000 users and validation threads of one
+The constants were fitted on synthetic corpora of 100 to 10,000 users and validation threads of one
 site (`simulations/defaults`), never on what the results are measured on.
 
 Guarantee: settings are a function of the length of the roster, ε, δ and public examples. Removing
@@ -36,11 +36,11 @@ EXCESS = 0.05
 SMALL_RUN = 20_000
 """Local trainings that take seconds: up to so many, everybody takes part in each round."""
 LONGEST_NOISE = 1.5
-"""Of `Settings.noise_length`: above, no gain over public examples is expected."""
+"""Of `Settings.noise_length`: above, gains over public examples were small or none."""
 START_FACTORS = ((0.2, 0.25), (0.5, 0.5))
 """How much is kept of the public start, up to which noise length; above, the public search says."""
 FEWEST_PUBLIC_EXAMPLES = 50
-"""Below, public examples cannot show a gain."""
+"""Below, public examples seldom show a gain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,8 @@ class Settings:
         cohort: Expected number of users a round.
         rounds: T.
         l2_clip_norm: C.
-        start_factor: What is kept of a public start; None for what the public search chooses.
+        start_factor: What is kept of a public start; None for what the public search chooses, or
+            where training does not start from one.
         update_norm: Median l2 norm of public users' updates; None where it was not measured.
         noise_on_mean: s, of one release of everybody over C.
         noise_on_logit: τ that these settings come to.
@@ -74,11 +75,13 @@ class Settings:
 
     @property
     def expects_gain(self) -> bool:
-        """Whether private training is expected to beat public examples alone, visibly."""
-        return (
-            self.noise_length <= LONGEST_NOISE
-            and self.num_public_examples >= FEWEST_PUBLIC_EXAMPLES
-        )
+        """Whether private training is expected to beat public examples alone."""
+        return self.noise_length <= LONGEST_NOISE
+
+    @property
+    def can_show_gain(self) -> bool:
+        """Whether there are enough public examples to show that it does."""
+        return self.num_public_examples >= FEWEST_PUBLIC_EXAMPLES
 
     def __str__(self) -> str:
         norm = (
@@ -86,31 +89,46 @@ class Settings:
             if self.update_norm is None
             else (f"; the median norm of public users' updates is {self.update_norm:.3g}")
         )
+        start = (
+            "" if self.start_factor is None else f", {self.start_factor:g} of the public start kept"
+        )
         return (
             f"cohort {self.cohort:,.0f}, {self.rounds:,} rounds, l2 clip norm "
-            f"{self.l2_clip_norm:.3g} "
+            f"{self.l2_clip_norm:.3g}{start} "
             f"(noise on a logit at the end: {self.noise_on_logit:.2g}{norm})"
         )
 
-    def caution(self) -> str:
-        """Return that no gain is to be expected, with what would help; "" where one is."""
-        if self.expects_gain:
-            return ""
-        if self.num_public_examples < FEWEST_PUBLIC_EXAMPLES:
+    def caution(self, *, selects: bool) -> str:
+        """Return that no gain is to be expected, or none can be shown, with what would help.
+
+        Args:
+            selects: Whether the returned model is selected on public examples.
+
+        Returns:
+            A sentence; "" where a gain is expected.
+        """
+        if not self.expects_gain:
             return (
-                f"{self.num_public_examples} public examples are too few to show that private "
-                "training helps, and the public model will be returned; give more of them, or set "
-                "select last"
+                "little or no gain over public examples alone is to be expected: the noise of one "
+                f"release of everybody is {self.noise_length:.2g} times as long as a clipped "
+                "update; more users, a larger ε or a smaller model would help"
             )
-        return (
-            "no gain over public examples alone is to be expected: the noise of one release of "
-            f"everybody is {self.noise_length:.2g} times as long as a clipped update; more users, "
-            "a larger ε or a smaller model would help"
-        )
+        if selects and not self.can_show_gain:
+            return (
+                f"{self.num_public_examples} public examples are hardly enough to show that "
+                "private training helps, and what is returned will likely be the model of public "
+                "examples alone; give more of them, or set select last"
+            )
+        return ""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return {**asdict(self), "chosen": list(self.chosen), "expects_gain": self.expects_gain}
+        return {
+            **asdict(self),
+            "chosen": list(self.chosen),
+            "expects_gain": self.expects_gain,
+            "can_show_gain": self.can_show_gain,
+        }
 
 
 def choose_settings(

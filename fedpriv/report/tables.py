@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from fedpriv.checkpoints.selected_file import PUBLIC_MODEL
 from fedpriv.measures import Measure
 from fedpriv.report.series import DECIDED, Row, RunRecord
 from fedpriv.report.unit_labels import labels_of
@@ -18,7 +19,7 @@ from fedpriv.report.wording import (
     number,
     percent,
 )
-from fedpriv.running.announcement import PUBLIC_MODEL, model_words
+from fedpriv.running.announcement import model_words
 from fedpriv.untrusted_text import safe
 
 

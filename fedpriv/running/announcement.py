@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedpriv.checkpoints.selected_file import AVERAGE, LAST, PUBLIC_MODEL, START
 from fedpriv.measures import figures_of, read_measures
 from fedpriv.noise.output import relative_length
 from fedpriv.privacy.epsilon import privacy_line
@@ -193,18 +194,17 @@ def returned(summary: Mapping[str, Any]) -> tuple[str, bool]:
     )
 
 
-PUBLIC_MODEL = "public-only"
 #: Models that public examples alone make, as `fedpriv.running.selection` names them.
 _MODELS = {
     PUBLIC_MODEL: "a model of public examples alone",
-    "start": "the model of public examples that training started from",
+    START: "the model of public examples that training started from",
 }
 
 
 def model_words(name: str) -> str:
     """Return what a candidate of the selection is called in a sentence."""
     kind, _, factor = name.partition(" x ")
-    released = {"average": "the average of the released models", "last": "the last released model"}
+    released = {AVERAGE: "the average of the released models", LAST: "the last released model"}
     words = _MODELS | released
     said = words.get(kind, kind)
     return f"{said}, drawn back to {factor} of its way from the start" if factor else said

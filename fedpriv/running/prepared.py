@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv import tree
-from fedpriv.checkpoints.outputs import RULES
-from fedpriv.checkpoints.selected_file import write_selected
+from fedpriv.checkpoints.selected_file import released_models, write_selected
 from fedpriv.checkpoints.start_file import read_start
+from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import from_anywhere
@@ -35,7 +35,7 @@ from fedpriv.running.folder import RunFolder
 from fedpriv.running.loop import rounds
 from fedpriv.running.records import RoundRecord
 from fedpriv.running.rehearsal import try_components
-from fedpriv.running.selection import Selection, released_models, select
+from fedpriv.running.selection import Selection, select
 from fedpriv.running.summary import summary_of
 from fedpriv.tasks.check import check_metrics, check_users
 from fedpriv.tasks.trial import (
@@ -144,13 +144,11 @@ class PreparedRun:
 
     def _selected(self, round_num: int, tell: Callable[[str], None]) -> Selection | None:
         """Select and write the model that the run returns; None where it is the last."""
-        able, options = isinstance(self.components.task, HasPublicFolds), self.experiment.options()
-        chooses = (
-            able and options.get("select") == "public" and options.get("aggregate") not in RULES
-        )
-        if not chooses or not round_num:
+        able = isinstance(self.components.task, HasPublicFolds)
+        if not able or self.experiment.options().get("select") != "public" or not round_num:
             return None
-        released = released_models(self.folder, round_num)
+        store = CheckpointStore(self.folder.path / "checkpoints")
+        released = released_models(store.load(round_num)[0])
         # As where the run was started; a secure root is another one after a resume.
         key = self.root.fold("init") if self.root.mode == "simulation" else None
         found = select(self.components, self.begun, self.public, released, key=key, tell=tell)
@@ -215,8 +213,9 @@ def _tried(
         loss = found.get("loss")
     check_start(components.algorithm, loss)
     noticed = length_of_noise(components.plan, tree.num_elements(state.params))
-    if components.settings is not None and components.settings.caution():
-        noticed += (components.settings.caution(),)
+    if components.settings is not None:
+        selects = experiment.options().get("select") == "public"
+        noticed += tuple(filter(None, [components.settings.caution(selects=selects)]))
     if experiment.unit == "user":
         with own_code("while public examples were compared with rostered users'"):
             noticed += cautions(task, found, simulated=root.mode == "simulation")

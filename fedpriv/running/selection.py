@@ -17,22 +17,17 @@ from typing import Any
 
 import numpy as np
 
+from fedpriv.checkpoints.selected_file import PUBLIC_MODEL, START, candidate
 from fedpriv.checkpoints.start_file import params_sha256
-from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.experiments.components import Components
 from fedpriv.experiments.parts.start import PublicOnly, Start, public_only
 from fedpriv.rng import Key
-from fedpriv.running.announcement import PUBLIC_MODEL
-from fedpriv.running.folder import RunFolder
-from fedpriv.training.in_public.learning import kept
 from fedpriv.training.in_public.selection import FEWEST_GROUPS, HasPublicFolds, Judgement, judge
 from fedpriv.tree import Params
 
-START, LAST, AVERAGE = "start", "last", "average"
 PUBLIC_MODELS = (PUBLIC_MODEL, START)
 FACTORS = (1.0, 0.75, 0.5, 0.25)
 """How much is kept of what private training added to the start."""
-_AVERAGED = "ema/"
 _KEY = Key.simulation(0).fold("selection")  # the choice is a function of what it chooses among
 
 
@@ -67,18 +62,6 @@ class Selection:
             "reason": self.reason,
             **judged,
         }
-
-
-def released_models(folder: RunFolder, round_num: int) -> dict[str, Params]:
-    """Return what a round released, in order of preference: the average, if any, and the last."""
-    tensors, _ = CheckpointStore(folder.path / "checkpoints").load(round_num)
-    average = {
-        name.removeprefix(_AVERAGED): array
-        for name, array in tensors.items()
-        if name.startswith(_AVERAGED)
-    }
-    last = {name: array for name, array in tensors.items() if "/" not in name}
-    return {AVERAGE: average, LAST: last} if average else {LAST: last}
 
 
 def select(
@@ -181,10 +164,8 @@ def without_fold(params: Params, start: Params, begun: Params) -> Params:
 
 def _candidates(released: Mapping[str, Params], start: Params) -> dict[str, Params]:
     """Return released models, each also drawn back towards a start."""
-    return {
-        name if factor == 1.0 else f"{name} x {factor:g}": params
-        if factor == 1.0
-        else kept(start, params, factor)
-        for factor in FACTORS
-        for name, params in released.items()
-    }
+    names = [
+        name if factor == 1.0 else f"{name} x {factor:g}" for factor in FACTORS for name in released
+    ]
+    found = {name: candidate(name, released, start) for name in names}
+    return {name: params for name, params in found.items() if params is not None}

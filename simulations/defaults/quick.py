@@ -17,14 +17,14 @@ from numba import njit
 
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.start import PublicOnly, public_only
 from fedpriv.kernels.sparse_softmax import train
 from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.event import Relation, cohort_event
 from fedpriv.rng import Key
 from fedpriv.tasks.tag_metrics import evaluate_tags
-from fedpriv.training.in_public.learning import kept
-from fedpriv.tree import Params
+from fedpriv.tree import Params, interpolate
 
 BATCH, MOST_EXAMPLES = 100, 256
 _MOST_MEASURED = 20_000
@@ -48,12 +48,14 @@ class Bench:
     """A corpus with all that runs on it have in common.
 
     Attributes:
+        experiment: What runs are of.
         task: Of tag prediction.
         found: What public examples alone make.
         multiplier: 1/A of each word, float32.
         measured: Rows of rostered users that are held out.
     """
 
+    experiment: Experiment = field(repr=False)
     task: Any = field(repr=False)
     found: PublicOnly = field(repr=False)
     multiplier: np.ndarray = field(repr=False)
@@ -67,7 +69,7 @@ class Bench:
     @property
     def view(self) -> Any:
         """The task's view."""
-        return self.task._view
+        return self.task.view
 
     @property
     def num_params(self) -> int:
@@ -82,7 +84,9 @@ class Bench:
     def start(self, factor: float | None) -> Params:
         """Return the public start: with a factor, or with the one that the public search chose."""
         begun, whole = self.task.init_params(Key.simulation(0)), self.whole_start()
-        return kept(begun, whole, self.found.choices.by_loss.factor if factor is None else factor)
+        return interpolate(
+            begun, whole, self.found.choices.by_loss.factor if factor is None else factor
+        )
 
     def whole_start(self) -> Params:
         """Return the public start before anything is taken back."""
@@ -111,10 +115,11 @@ def bench(corpus: Any, *, split: str = "test", options: dict[str, Any] | None = 
     found = public_only(task, Key.simulation(0).fold("init"))
     if found is None or components.side_information is None:
         raise ValueError(f"{corpus} has no public examples to learn from")
-    rows = np.concatenate(list(task._view.rows(task.roster, split)))
+    rows = np.concatenate(list(task.view.rows(task.roster, split)))
     if len(rows) > _MOST_MEASURED:
         rows = np.sort(np.random.default_rng(0).choice(rows, _MOST_MEASURED, replace=False))
     return Bench(
+        experiment=experiment,
         task=task,
         found=found,
         multiplier=components.side_information.multiplier["kernel"].reshape(-1),

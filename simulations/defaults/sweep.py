@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from fedpriv.data.importers.locate import resolve_corpus
+from fedpriv.experiments.automatic import public_update_norms
 from fedpriv.experiments.settings import Settings, choose_settings
 from fedpriv.privacy.event import Relation
-from fedpriv.training.in_public.learning import kept
-from simulations.defaults import norms, quick, shapes
+from fedpriv.tree import interpolate
+from simulations.defaults import quick, shapes
 
 _SHRUNK = (0.25, 0.5, 0.75)
 
@@ -82,11 +83,10 @@ def measured(bench: quick.Bench, asked: dict[str, Any]) -> dict[str, Any]:
     )
     ends, mean_norm = quick.run(bench, start, setup, asked.get("seed", 0))
     found = {
-        f"{name} {share:g}": round(bench.accuracy(kept(start, ends[name], share)), 3)
+        f"{name} {share:g}": round(bench.accuracy(interpolate(start, ends[name], share)), 3)
         for name in ends
         for share in (*_SHRUNK, 1.0)
     }
-    length = norms.rostered(bench, start, rate)
     return {
         "accuracy": found,
         "public_only": round(bench.accuracy(bench.found.model.params), 3),
@@ -106,9 +106,7 @@ def measured(bench: quick.Bench, asked: dict[str, Any]) -> dict[str, Any]:
             "noise_on_mean_per_norm": sigma / (q * users),
             "rounds": rounds,
             "q": q,
-            "slope": _slope(bench, factor, asked["rate"]),
             "public_length": [round(float(v), 3) for v in public],
-            "length": [round(float(v), 3) for v in np.quantile(length, (0.25, 0.5, 0.75, 0.9))],
             "synthetic": bool(bench.view.synthetic),
         },
         "seconds": round(time.perf_counter() - began, 2),
@@ -129,15 +127,6 @@ def settings_of(bench: quick.Bench, asked: dict[str, Any], length: float) -> Set
     )
 
 
-def _slope(bench: quick.Bench, factor: float | None, rate: float) -> float:
-    """Return the slope of the loss, once for a start."""
-    place = bench.view.name, bench.num_params, factor, rate
-    if place not in _SLOPES:
-        _SLOPES[place] = norms.slope(bench, factor, rate)
-    return _SLOPES[place]
-
-
-_SLOPES: dict[tuple[Any, ...], float] = {}
 _LENGTHS: dict[tuple[Any, ...], np.ndarray] = {}
 
 
@@ -145,8 +134,11 @@ def _public_length(bench: quick.Bench, factor: float | None, rate: float) -> np.
     """Return quartiles and the 90th percentile of public users' update norms."""
     place = bench.view.name, bench.num_params, factor, rate
     if place not in _LENGTHS:
-        found = norms.public(bench, factor, rate)
-        _LENGTHS[place] = np.quantile(found, (0.25, 0.5, 0.75, 0.9)) if len(found) else np.ones(4)
+        experiment = bench.experiment.with_options(
+            {"local-learning-rate": rate, "start-factor": factor}
+        )
+        found, _ = public_update_norms(experiment, bench.task)
+        _LENGTHS[place] = np.quantile(found or [1.0], (0.25, 0.5, 0.75, 0.9))
     return _LENGTHS[place]
 
 

@@ -3,15 +3,18 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from fedpriv.experiments import automatic as automatic_options
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.settings import MOST_ROUNDS, choose_settings
+from fedpriv.experiments.task_factory import make_task
 from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.epsilon import default_delta
 from fedpriv.privacy.event import Relation, cohort_event
+from fedpriv.rng import Key
 from fedpriv.running.door.noise_root import noise_digest
 from fedpriv.running.engines.named import named_backends
 from fedpriv.running.prepared import resume_run, start_run
@@ -67,10 +70,15 @@ def test_long_noise_shortens_the_way_and_long_enough_noise_says_that_nothing_is_
     single = settings_of(300, 1.0).noise_on_mean
     found = settings_of(300, 1.0, num_params=round(4.0 / single**2))
     assert found.noise_on_logit == pytest.approx(0.35, rel=1e-3)
-    assert not found.expects_gain and "no gain" in found.caution()
+    assert not found.expects_gain and "no gain" in found.caution(selects=False)
     short = settings_of(300, 1.0, num_params=round(1.0 / single**2))
-    assert short.expects_gain and not short.caution()
-    assert not settings_of(6_716, 8.0, num_public_examples=20).expects_gain
+    assert short.expects_gain and not short.caution(selects=True)
+
+
+def test_too_few_public_examples_to_show_a_gain_are_said_where_they_select():
+    few = settings_of(6_716, 8.0, num_public_examples=20)
+    assert few.expects_gain and "20 public examples are hardly enough" in few.caution(selects=True)
+    assert not few.caution(selects=False)
 
 
 def test_the_less_noise_the_less_of_the_public_start_is_kept():
@@ -124,13 +132,57 @@ def test_an_experiment_gets_what_is_not_given(corpus, given):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"noise_multiplier": 2.0}, {"noise": "tree", "sampling": "separated", "cohort": 3.0}],
+    [
+        {"noise_multiplier": 2.0},
+        {"noise_multiplier": 2.0, "target_epsilon": 8.0},
+        {"noise": "tree", "sampling": "separated", "cohort": 3.0},
+    ],
 )
 def test_where_nothing_can_be_chosen_the_experiments_own_values_hold(corpus, changes):
     experiment = automatic(**changes)
     components = build(experiment, corpus)
     assert components.settings is None and components.experiment.automatic == ()
     assert components.experiment.options() == experiment.options()
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({"clip-norm": "adaptive"}, {"l2-clip-norm": 30.0}),
+        ({"start": "fresh"}, {}),
+        ({"start-factor": 0.75}, {"start-factor": 0.75}),
+    ],
+)
+def test_what_was_not_chosen_is_not_said_to_be(corpus, given, kept):
+    """Red when the page said of a preset that it followed from the data's size."""
+    components = build(load_experiment(NAME).with_options(given), corpus)
+    options, settings = components.experiment.options(), components.settings
+    missing = {*kept, *(("start-factor",) if "start" in given else ())}
+    assert settings.chosen == tuple(name for name in CHOSEN if name not in missing)
+    for name, value in kept.items():
+        assert options[name] == getattr(settings, name.replace("-", "_")) == value
+    if "start" in given:
+        assert settings.start_factor is None and "start kept" not in str(settings)
+
+
+def test_update_norms_are_of_users_whom_the_start_does_not_know(corpus):
+    """Red when the start was trained on the users, whose updates then are too short."""
+    experiment = load_experiment(NAME).with_options({"local-learning-rate": 1.0})
+    task = make_task(experiment, corpus)
+    norms, _ = automatic_options.public_update_norms(experiment, task)
+
+    class Trained:
+        """The task, whose folds learn from everybody."""
+
+        def __getattr__(self, name):
+            return getattr(task, name)
+
+        def public_users_held_out(self):
+            whole = task.public_learner(Key.simulation(0), choosing=False)
+            return [(whole, users) for _, users in task.public_users_held_out()]
+
+    known, _ = automatic_options.public_update_norms(experiment, Trained())
+    assert np.median(known) < np.median(norms)
 
 
 def test_what_an_experiment_gives_is_not_automatic():

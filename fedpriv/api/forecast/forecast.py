@@ -52,6 +52,7 @@ class Forecast:
         loss: What the noise alone does to the starting model.
         unit: What one neighbour is.
         settings: What was chosen from the data's size; None where nothing was.
+        selects: Whether the returned model is selected on public examples.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Forecast:
     loss: NoiseLoss
     unit: str
     settings: Settings | None = None
+    selects: bool = False
 
     def __repr__(self) -> str:
         privacy = self.coverage.qualified(f"{self.epsilon}, not yet spent")
@@ -84,7 +86,7 @@ class Forecast:
             )
         if self.settings is not None:
             lines.append(f"chosen      {self.settings}")
-            expected = self.settings.caution() or (
+            expected = self.settings.caution(selects=self.selects) or (
                 "a gain over public examples alone (the noise of one release of everybody is "
                 f"{self.settings.noise_length:.2g} times as long as a clipped update)"
             )
@@ -222,6 +224,7 @@ def forecast_chosen(
         loss=loss,
         unit=chosen.unit,
         settings=components.settings,
+        selects=chosen.options().get("select") == "public",
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
@@ -118,86 +118,64 @@ def training(division: Division, batch: SentenceBatch, users: Sequence[str]) -> 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class WithoutPublicThreads:
-    """A division in which rostered users train on no thread that a public user asked.
+class _LessTraining:
+    """A division without some training examples of rostered users.
+
+    What is held out stays, and so does all that public users wrote.
+
+    Attributes:
+        whole: What is divided.
+        roster: The rostered ids.
+        left_out: From whole users' sentences, and the users they are of, to those left out.
+    """
+
+    whole: Division
+    roster: frozenset[str]
+    left_out: Callable[[SentenceBatch, Sequence[str]], np.ndarray]
+
+    @property
+    def where(self) -> str:
+        return self.whole.where
+
+    def counted(self, batch: SentenceBatch) -> np.ndarray:
+        return self.whole.counted(batch)
+
+    def asked_in_public(self, batch: SentenceBatch) -> np.ndarray:
+        return self.whole.asked_in_public(batch)
+
+    def subsets(
+        self, batch: SentenceBatch, users: Sequence[str], rows: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        rows, subsets = self.whole.subsets(batch, users, rows)
+        left_out = of_users(batch, users, self.roster) & self.left_out(batch, users)
+        stays = ~((subsets == TRAIN) & left_out[rows])
+        return rows[stays], subsets[stays]
+
+
+def without_public_threads(
+    whole: Division, store: SentenceStore, roster: Iterable[str], public_users: Sequence[str]
+) -> Division:
+    """Return a division in which rostered users train on no thread that a public user asked.
 
     It looks at threads and at who asked them; what other rostered users wrote changes nothing.
     """
-
-    whole: Division
-    threads: np.ndarray
-    roster: frozenset[str]
-
-    @classmethod
-    def of(
-        cls,
-        whole: Division,
-        store: SentenceStore,
-        roster: Iterable[str],
-        public_users: Sequence[str],
-    ) -> WithoutPublicThreads:
-        """Return a division without the threads that public users asked."""
-        threads = np.zeros(sum(1 for _ in store.thread_keys()), bool)
-        for batch in store.batches(public_users):
-            threads[batch.threads[whole.asked_in_public(batch)]] = True
-        return cls(whole=whole, threads=threads, roster=frozenset(roster))
-
-    @property
-    def where(self) -> str:
-        """As of the whole."""
-        return self.whole.where
-
-    def counted(self, batch: SentenceBatch) -> np.ndarray:
-        """As of the whole."""
-        return self.whole.counted(batch)
-
-    def asked_in_public(self, batch: SentenceBatch) -> np.ndarray:
-        """As of the whole."""
-        return self.whole.asked_in_public(batch)
-
-    def subsets(
-        self, batch: SentenceBatch, users: Sequence[str], rows: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """As of the whole, without those."""
-        rows, subsets = self.whole.subsets(batch, users, rows)
-        judges = self.threads[batch.threads[rows]]
-        rostered = of_users(batch, users, self.roster)[rows]
-        stays = ~((subsets == TRAIN) & judges & rostered)
-        return rows[stays], subsets[stays]
+    threads = np.zeros(sum(1 for _ in store.thread_keys()), bool)
+    for batch in store.batches(public_users):
+        threads[batch.threads[whole.asked_in_public(batch)]] = True
+    return _LessTraining(
+        whole=whole,
+        roster=frozenset(roster),
+        left_out=lambda batch, users: threads[batch.threads],
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Owned:
-    """A division of which rostered users' training examples are left out that are not kept.
-
-    What is held out stays, and so does all that public users wrote.
-    """
-
-    whole: Division
-    kept: Kept
-    roster: frozenset[str]
-
-    @property
-    def where(self) -> str:
-        """As of the whole."""
-        return self.whole.where
-
-    def counted(self, batch: SentenceBatch) -> np.ndarray:
-        """As of the whole."""
-        return self.whole.counted(batch)
-
-    def asked_in_public(self, batch: SentenceBatch) -> np.ndarray:
-        """As of the whole."""
-        return self.whole.asked_in_public(batch)
-
-    def subsets(
-        self, batch: SentenceBatch, users: Sequence[str], rows: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """As of the whole, without those."""
-        rows, subsets = self.whole.subsets(batch, users, rows)
-        left_out = of_users(batch, users, self.roster) & ~self.kept.of(batch, users)
-        stays = ~((subsets == TRAIN) & left_out[rows])
-        return rows[stays], subsets[stays]
+def with_kept(whole: Division, kept: Kept, roster: Iterable[str]) -> Division:
+    """Return a division in which rostered users train on the examples that are kept."""
+    return _LessTraining(
+        whole=whole,
+        roster=frozenset(roster),
+        left_out=lambda batch, users: ~kept.of(batch, users),
+    )
 
 
 def thread_part(thread: str, fold: int, seed: int) -> int:

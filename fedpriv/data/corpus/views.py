@@ -17,7 +17,13 @@ from typing import Any
 
 from fedpriv.data.corpus import manifest as manifests
 from fedpriv.data.corpus import vocabulary as vocabularies
-from fedpriv.data.corpus.division import Division, Owned, WithoutPublicThreads, divided, training
+from fedpriv.data.corpus.division import (
+    Division,
+    divided,
+    training,
+    with_kept,
+    without_public_threads,
+)
 from fedpriv.data.corpus.materialise import Facts, materialise
 from fedpriv.data.corpus.rosters import fewer_public
 from fedpriv.data.corpus.splits import BY_SENTENCE, BY_THREAD, Split
@@ -72,7 +78,8 @@ def found(
         raise ValueError(
             f"{corpus} is a part of a corpus, cut for split "
             f"{manifest['rosters'][roster]['split']}, and has none {split.name}; cut the corpus "
-            "again (`fedpriv data part`) for the split of the run"
+            "again for the split of the run: `fedpriv data part` with --select "
+            f"{'public' if split.selecting else 'last'}"
         )
     ids = listed(parent)
     declared = manifest["rosters"][roster]["rule"] == "declared"
@@ -185,11 +192,11 @@ def _write(
         public = fewer_public(public, split.public_users)
     division = divided(split, store, roster, public, manifest["split_seed"])
     if split.selecting:
-        division = WithoutPublicThreads.of(division, store, roster, public)
+        division = without_public_threads(division, store, roster, public)
     left: Kept | None = None
     if split.owners == "all":
         left = _kept(manifest, split, store, roster, division, declared)
-        division = Owned(whole=division, kept=left, roster=frozenset(roster))
+        division = with_kept(division, left, roster)
     totals = manifest["totals"]
     sizes = totals["words"], totals["tags"]
     published = corpus / "published.json"

@@ -98,8 +98,9 @@ class TagPredictionTask:
     )
     select: Literal["last", "public"] = option(
         "last",
-        "What a run returns: the last released model, or the one that public examples show to be "
-        "best, of the released ones and of those that public examples alone make.",
+        "What a run returns: the last released model (its aggregate, where there is one), or the "
+        "model that public examples show to be best, of those and of models that public examples "
+        "alone make.",
         before="last",
     )
 

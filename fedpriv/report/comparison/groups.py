@@ -12,7 +12,7 @@ from fedpriv.report.comparison.naming import labels_of_runs
 from fedpriv.report.headline import Estimate, estimate
 from fedpriv.report.page import same_experiment_key
 from fedpriv.report.promise import guaranteed, spent, state_of
-from fedpriv.report.series import Row, RunRecord, last_value, read_run
+from fedpriv.report.series import Row, RunRecord, read_run
 from fedpriv.report.tables import exact
 from fedpriv.report.unit_labels import labels_of
 
@@ -101,8 +101,8 @@ class Group:
         return estimate([run.gain for run in self.runs])
 
     def measure(self, column: Column) -> Estimate | None:
-        """Return mean and interval of a final measure over the seeds."""
-        return estimate([last_value(column.rows(run), column.key) for run in self.runs])
+        """Return mean and interval, over the seeds, of a measure of the models that runs return."""
+        return estimate([run.reached(column.key, column.rows(run)) for run in self.runs])
 
 
 def columns_of(groups: Sequence[Group]) -> list[Column]:

@@ -16,11 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
-import numpy as np
-
 from fedpriv.measures import LOSS, Measure
 from fedpriv.training.evaluate import Metrics
-from fedpriv.tree import Params
+from fedpriv.tree import Params, interpolate
 
 FACTORS = (0.25, 0.5, 0.75, 1.0)
 MOST_PASSES = 12
@@ -135,7 +133,9 @@ def choose(
         for number, params in enumerate(learner.passes(rate), start=1):
             tried += 1
             found = [
-                _measured(learner, headline, kept(begun, params, factor), rate, number, factor)
+                _measured(
+                    learner, headline, interpolate(begun, params, factor), rate, number, factor
+                )
                 for factor in factors
             ]
             sound = [choice for choice in found if math.isfinite(choice.loss)]
@@ -169,17 +169,11 @@ def learn(learner: PublicLearner, choice: Choice) -> PublicModel:
     for number, params in enumerate(learner.passes(choice.learning_rate), start=1):
         if number == choice.passes:
             return PublicModel(
-                params=kept(begun, params, choice.factor),
+                params=interpolate(begun, params, choice.factor),
                 choice=choice,
                 num_examples=learner.num_examples,
             )
     raise ValueError(f"the learner ended before {choice.passes} passes; give start-passes fewer")
-
-
-def kept(begun: Params, params: Params, factor: float) -> Params:
-    """Return params that keep a factor of the way from where they began, as copies, float32."""
-    weight = np.float32(factor)
-    return {name: begun[name] + weight * (params[name] - begun[name]) for name in params}
 
 
 def _measured(

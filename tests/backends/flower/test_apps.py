@@ -17,6 +17,7 @@ from client import app as client_app
 from fedpriv.backends.flower import settings
 from fedpriv.backends.flower.messages import SharedRecords
 from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.data.corpus.splits import Split
 from fedpriv.data.parts.cut import SERVER, cut
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
@@ -32,6 +33,7 @@ from fedpriv.running.engines.factories import serial
 from fedpriv.running.loop import rounds
 from fedpriv.running.prepared import start_run
 from server import app as server_app
+from tests.running.selected import topical
 
 NUM_NODES, NUM_ROUNDS = 3, 4
 PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text("utf-8"))
@@ -73,7 +75,7 @@ def deploy(stub, tiny_corpus, monkeypatch):
             "eval-every": NUM_ROUNDS,
             "guard-users": False,  # a child would load again what this process keeps
             **{
-                key.replace("_", "-"): value if isinstance(value, int) else str(value)
+                key.replace("_", "-"): value if isinstance(value, int | float) else str(value)
                 for key, value in changes.items()
             },
         }
@@ -137,12 +139,46 @@ def test_parts_on_machines_of_their_own_train_what_the_whole_does(deploy, tiny_c
     assert spent[0] == spent[1]
 
 
+@pytest.mark.parametrize("parted", [False, True], ids=["whole corpus", "parts"])
+def test_settings_and_the_returned_model_are_those_of_one_process(deploy, tmp_path, parted):
+    """Bit for bit: what the server chose from the data's size, each release, and the selection.
+
+    A node with a part of its own has no public text to choose by.
+    """
+    corpus, places = topical.make(tmp_path / "c"), {"corpus": tmp_path / "c"}
+    if parted:
+        cut(corpus, tmp_path / "parts", nodes=NUM_NODES, split=Split(selecting=True))
+        places = {"corpus": tmp_path / "parts" / SERVER, "parts": tmp_path / "parts"}
+    given = {"target-epsilon": 40.0, "rounds": 3, "delta": 1e-3, "eval-every": 3}
+    unset = {"noise-multiplier": "", "cohort": ""}
+    deploy(out=tmp_path / "run", **given, **unset, **places)
+    chosen = load_experiment("adadps-tags").with_options(given)
+    everybody = build(chosen, corpus)
+    start_run(
+        chosen,
+        "adadps-tags",
+        Corpus.open(places["corpus"]),
+        tmp_path / "alone",
+        make_backend=lambda experiment, components: serial(experiment, everybody),
+    ).run()
+    documents = [read_document(tmp_path / name) for name in ("run", "alone")]
+    assert documents[0]["settings"] == documents[1]["settings"]
+    assert documents[0]["settings"]["chosen"] == ["cohort", "l2-clip-norm", "start-factor"]
+    assert documents[0]["experiment"] == documents[1]["experiment"]
+    summaries = [fp.load(tmp_path / name).summary for name in ("run", "alone")]
+    assert summaries[0]["selection"] == summaries[1]["selection"]
+    assert summaries[0]["selection"]["judged"]
+    for name in ("checkpoints/round-000003.safetensors", "selected.safetensors"):
+        left, right = (load_file(tmp_path / run / name) for run in ("run", "alone"))
+        assert set(left) == set(right) and all(np.array_equal(left[n], right[n]) for n in left)
+
+
 @pytest.mark.parametrize(
     "options",
     [
         {"aggregate": "upa", "aggregate-k": 2, "aggregate-training": "replace"},
         {"aggregate": "ema", "aggregate-training": "gradient-only", "aggregate-start": 1},
-        {"aggregate": "omv", "aggregate-k": 3},
+        {"aggregate": "omv", "aggregate-k": 3, "select": "last"},
     ],
     ids=["upa", "ema", "omv"],
 )

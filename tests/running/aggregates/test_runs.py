@@ -33,8 +33,8 @@ ROUNDS = 6
 KINDS = {
     "ema": {"aggregate": "ema", "ema-decay": 0.5, "ema-warmup": True},
     "upa": {"aggregate": "upa", "aggregate-k": 3},
-    "opa": {"aggregate": "opa", "aggregate-k": 3},
-    "omv": {"aggregate": "omv", "aggregate-k": 3},
+    "opa": {"aggregate": "opa", "aggregate-k": 3, "select": "last"},
+    "omv": {"aggregate": "omv", "aggregate-k": 3, "select": "last"},
     "ema-replace": {
         "aggregate": "ema",
         "ema-decay": 0.5,

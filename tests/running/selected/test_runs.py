@@ -1,5 +1,6 @@
 """Runs that return the model that public examples show to be best, and what else they return."""
 
+import json
 import shutil
 
 import numpy as np
@@ -10,8 +11,11 @@ from fedpriv.checkpoints.start_file import params_sha256
 from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.checkpoints.tensor_file import read_tensors, write_tensors
 from fedpriv.experiments.build import build
+from fedpriv.experiments.catalogue import find_experiments, load_experiment
 from fedpriv.experiments.parts.start import public_only
 from fedpriv.privacy.statement.verify import verify_run
+from fedpriv.report.comparison.groups import columns_of, read_groups
+from fedpriv.report.comparison.rows import as_rows
 from fedpriv.report.export.model_folder import export_run, load_model, released_params
 from fedpriv.report.series import read_run
 from fedpriv.rng import Key
@@ -197,3 +201,55 @@ def test_verification_finds_another_model_than_the_summary_names(folders, tmp_pa
     found = verify_run(folder)
     assert not found.ok
     assert any("is not the model that" in check.text for check in found.checks if not check.ok)
+
+
+@pytest.mark.parametrize("which", ["gains", "noisy"])
+def test_verification_recomputes_the_returned_model(folders, tmp_path, which):
+    """Red when an exchanged model verified whose digest had been written into the summary."""
+    folder = shutil.copytree(folders[which], tmp_path / "r")
+    (line,) = [check for check in verify_run(folder).checks if check.name == "returned"]
+    public = which == "noisy"
+    assert ("which no line of the ledger speaks of" in line.text) == public
+    params, facts = read_tensors(folder / "selected.safetensors")
+    other = {n: a + np.float32(1.0) for n, a in params.items()}
+    write_tensors(folder / "selected.safetensors", other, facts)
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["selection"]["sha256"] = params_sha256(other)
+    (folder / "summary.json").write_text(json.dumps(summary))
+    assert verify_run(folder).ok == public
+
+
+@pytest.mark.parametrize("name", ["average x nan", "last x", "start", "average x 0.5", "mine"])
+def test_a_name_that_is_not_the_models_is_found(folders, tmp_path, name):
+    folder = shutil.copytree(folders["gains"], tmp_path / "r")
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["selection"]["selected"] = name
+    (folder / "summary.json").write_text(json.dumps(summary))
+    assert not verify_run(folder).ok
+
+
+@pytest.mark.parametrize("rule", ["opa", "omv"])
+def test_several_models_that_answer_together_are_no_candidates(corpus, rule):
+    """Red when the option was passed over, and a run below its public start returned in silence."""
+    with pytest.raises(ValueError, match=f"aggregate '{rule}' answers with several.*select last"):
+        build(topical.experiment(aggregate=rule), corpus)
+
+
+def test_the_main_experiment_alone_selects():
+    chosen = {}
+    for name in find_experiments():
+        experiment = load_experiment(name)
+        if "select" in experiment.options():
+            chosen[name] = experiment.options()["select"]
+    assert {name for name, value in chosen.items() if value == "public"} == {"adadps-tags"}
+
+
+def test_a_comparison_has_the_returned_models_figures(folders):
+    """Red when it had the last round's, beside the gain of the returned model."""
+    (group,) = read_groups([folders["noisy"]])
+    run = read_run(folders["noisy"])
+    last = run.diagnosed[-1]["accuracy"]
+    headline = next(c for c in columns_of([group]) if c.diagnosed and c.measure.name == "accuracy")
+    assert group.measure(headline).mean == run.summary["accuracy"] != last
+    (row,) = as_rows([group])
+    assert run.summary["accuracy"] in row.values() and last not in row.values()

@@ -8,10 +8,9 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
-from fedpriv.training.in_public.learning import kept
 from fedpriv.training.local.trainer import SparseSoftmaxTrainer
 from fedpriv.tree import to_dense
-from simulations.defaults import norms, quick
+from simulations.defaults import quick
 
 SHAPE = Shape(
     num_users=30, num_sentences=900, public_users=20, num_words=300, num_tags=8, num_topics=4
@@ -66,27 +65,3 @@ def test_noise_on_the_mean_is_that_of_the_plan(bench):
 def test_noise_of_full_cohorts_is_that_of_one_release_times_the_root_of_the_rounds():
     assert quick.sigma_of(1.0, 16, 2.0, 300) == 4.0 * quick.sigma_of(1.0, 1, 2.0, 300)
     assert quick.sigma_of(0.5, 4, 2.0, 300) > 0.5 * quick.sigma_of(1.0, 4, 2.0, 300)
-
-
-def test_updates_are_shorter_at_a_start_that_was_trained_on_their_users(bench):
-    view = bench.view
-    firsts, ends = view._spans(view.public_users, "train")
-    own = norms._norms(bench, view.columns, firsts, ends, bench.start(1.0), 10.0)
-    crossed = norms.public(bench, 1.0, 10.0)
-    assert np.median(own) < np.median(crossed)
-
-
-def test_the_slope_says_how_the_loss_falls_along_updates(bench):
-    found = norms.slope(bench, 0.0, 10.0)
-    assert found > 0.0  # a start that knows nothing has something to learn
-    start = bench.start(0.0)
-    settings = quick.Settings(rounds=1, rate=10.0, norm=0.01, q=1.0, sigma=0.0)
-    ends, _ = quick.run(bench, start, settings, 0)
-
-    def loss(params):
-        users = bench.task.roster
-        losses, _ = bench.task.user_losses(params, users)
-        return np.nanmean(losses)
-
-    whole = kept(start, ends["last"], 1.0)
-    assert (loss(start) - loss(whole)) / 0.01 == pytest.approx(found, rel=0.4)
