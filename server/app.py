@@ -32,8 +32,9 @@ from fedpriv.privacy.epsilon import rounded_up, shown_delta
 from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.plans.digest import promise_digest
 from fedpriv.privacy.statement.coverage import coverage_of
+from fedpriv.privacy.statement.returned import returned
 from fedpriv.report.page import write_report
-from fedpriv.running.announcement import announcement, early_end, returned
+from fedpriv.running.announcement import announcement, early_end
 from fedpriv.running.document import labelled, read_document
 from fedpriv.running.prepared import PreparedRun, resume_run, start_run
 from fedpriv.running.records import RoundRecord

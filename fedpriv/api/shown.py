@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import textwrap
 
+from fedpriv.privacy.statement.returned import returned
 from fedpriv.privacy.statement.statement import NO_EPSILON_COVERS, Statement
 from fedpriv.report.headline import badges, key_figures
 from fedpriv.report.privacy_text import as_html as sections_html
 from fedpriv.report.series import RunRecord
 from fedpriv.report.unit_labels import labels_of
-from fedpriv.running.announcement import failures, returned
+from fedpriv.running.announcement import failures
 from fedpriv.untrusted_text import plain, safe
 
 _WIDTH = 100

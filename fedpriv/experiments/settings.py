@@ -35,7 +35,7 @@ EXCESS = 0.05
 """By how much the noise on the mean may exceed that of full cohorts."""
 SMALL_RUN = 20_000
 """Local trainings that take seconds: up to so many, everybody takes part in each round."""
-LONGEST_NOISE = 1.5
+LONGEST_NOISE = 2.0
 """Of `Settings.noise_length`: above, gains over public examples were small or none."""
 START_FACTORS = ((0.2, 0.25), (0.5, 0.5))
 """How much is kept of the public start, up to which noise length; above, the public search says."""

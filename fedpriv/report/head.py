@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedpriv.privacy.statement.returned import returned
 from fedpriv.privacy.statement.statement import Statement
 from fedpriv.report.headline import badges, counted, key_figures
 from fedpriv.report.promise import state_of
@@ -11,7 +12,6 @@ from fedpriv.report.provenance import Provenance, provenance_of
 from fedpriv.report.series import RunRecord
 from fedpriv.report.unit_labels import labels_of
 from fedpriv.report.wording import NOTHING, SPENT_ALL_THE_SAME, number
-from fedpriv.running.announcement import returned
 from fedpriv.untrusted_text import plain, safe
 
 Figure = tuple[str, str, list[str]]

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedpriv.checkpoints.selected_file import AVERAGE, LAST, PUBLIC_MODEL, START
-from fedpriv.measures import figures_of, read_measures
 from fedpriv.noise.output import relative_length
 from fedpriv.privacy.epsilon import privacy_line
 from fedpriv.privacy.mechanism import Mechanism
@@ -156,55 +154,3 @@ def early_end(summary: Mapping[str, Any]) -> str:
         case "nothing-left":
             return f"{planned}, and the algorithm had nothing left to ask"
     return "" if summary["rounds_planned"] is not None else summary["budget_used"]
-
-
-def returned(summary: Mapping[str, Any]) -> tuple[str, bool]:
-    """Return which model a run returns and why, and whether private training did not help.
-
-    Args:
-        summary: Of the finished run; "" is said of one that returns its last model unasked.
-    """
-    found = summary.get("selection")
-    if not found:
-        return "", False
-    measures = figures_of(read_measures(summary))
-    judged, name, public = found.get("judged", {}), found["selected"], found["public"]
-    whom = f"{found['examples']:,} public examples in {found['groups']:,} groups" if judged else ""
-    if not judged:
-        return f"{model_words(name)}: {found['reason']}", public
-
-    def compared(one: Mapping[str, float]) -> str:
-        share = measures[0].form == "share"
-        gain = f"{100 * one['gain']:+.1f}" if share else f"{one['gain']:+.3g}"
-        error = f"{100 * one['stderr']:.1f} points" if share else f"{one['stderr']:.3g}"
-        return f"{measures[0].label} {gain} ± {error}"
-
-    if not public:
-        return (
-            f"{model_words(name)} ({compared(judged[name])} over public-only on {whom}, which cost "
-            "no ε)",
-            False,
-        )
-    best = max((n for n in judged if n not in _MODELS), key=lambda n: judged[n]["gain"])
-    return (
-        f"{model_words(name)}: no released model is clearly better on {whom} (the best, "
-        f"{model_words(best)}, has {compared(judged[best])} over public-only); more users, a "
-        "larger ε or a smaller model would help",
-        True,
-    )
-
-
-#: Models that public examples alone make, as `fedpriv.running.selection` names them.
-_MODELS = {
-    PUBLIC_MODEL: "a model of public examples alone",
-    START: "the model of public examples that training started from",
-}
-
-
-def model_words(name: str) -> str:
-    """Return what a candidate of the selection is called in a sentence."""
-    kind, _, factor = name.partition(" x ")
-    released = {AVERAGE: "the average of the released models", LAST: "the last released model"}
-    words = _MODELS | released
-    said = words.get(kind, kind)
-    return f"{said}, drawn back to {factor} of its way from the start" if factor else said

@@ -5,7 +5,7 @@
 
 The first makes what is not in the file yet: `adadps-tags` as it is, at ε 8 and 2, on corpora whose
 shapes and seeds the settings were not fitted on (`shapes.EVALUATION`), a corpus a seed. The second
-writes the page.
+writes the page, with the runs of `cross_fitted`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.settings import FEWEST_PUBLIC_EXAMPLES, LONGEST_NOISE
 from fedpriv.running.prepared import start_run
 from fedpriv.running.selection import PUBLIC_MODELS
-from simulations.defaults import shapes
+from simulations.defaults import cross_fitted, shapes
 
 EPSILONS = (8.0, 2.0)
 SEEDS = 5
@@ -40,9 +40,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--part", default="0/1", help="which of how many processes this one is")
     parser.add_argument("--page", type=Path, default=None)
+    parser.add_argument(
+        "--cross-fitted", type=Path, default=Path("docs/results/cross-fitted.jsonl")
+    )
     given = parser.parse_args()
     if given.page is not None:
-        given.page.write_text(page(read(given.runs)), "utf-8")
+        given.page.write_text(page(read(given.runs), read(given.cross_fitted)), "utf-8")
         return
     number, parts = map(int, given.part.split("/"))
     for place, cell in enumerate(cells(given.sizes, given.seeds)):
@@ -105,7 +108,7 @@ def read(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.open()] if file.exists() else []
 
 
-def page(runs: Sequence[Mapping[str, Any]]) -> str:
+def page(runs: Sequence[Mapping[str, Any]], crossed: Sequence[Mapping[str, Any]] = ()) -> str:
     """Return the page of runs, as Markdown."""
     refused = [one for one in runs if "refused" in one]
     runs = [one for one in runs if "refused" not in one]
@@ -144,6 +147,8 @@ def page(runs: Sequence[Mapping[str, Any]]) -> str:
             if found:
                 lines.append(_row(size, target, found))
     lines += ["", "## Forecasts", "", *_forecasts(runs)]
+    if crossed:
+        lines += ["", "## How released models are judged", "", cross_fitted.table(crossed)]
     return "\n".join(lines) + "\n"
 
 
@@ -173,8 +178,8 @@ def _mean_gain(found: Sequence[Mapping[str, Any]]) -> float:
 def _forecasts(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what was forecast before the run, beside what training gained and what was shown."""
     lines = [
-        "Said before any ε is spent, beside what private training then gained without selection, "
-        "and how often public threads could show it.",
+        "What was said before any ε is spent, what private training then gained without "
+        "selection, and how often public threads showed it.",
         "",
         "| forecast | runs | gained more than a point | returned a private model |",
         "|---|---:|---:|---:|",

@@ -117,18 +117,6 @@ def started_from(
     return []
 
 
-def returned_model(options: Mapping[str, Any] | None) -> list[str]:
-    """Return how the model that a run returns is chosen, as paragraphs; nothing of the last."""
-    if as_object(options).get("select") != "public":
-        return []
-    return [
-        "It is chosen on public examples, among models that were released and models that public "
-        "examples alone make; no rostered user's record is looked at, so the choice costs no ε. "
-        "Where public examples alone are as good the returned model is made of them; ε is spent on "
-        "training all the same, and holds of every checkpoint."
-    ]
-
-
 def taken_as_public(
     plan: AnyPlan,
     corpus: Mapping[str, Any],

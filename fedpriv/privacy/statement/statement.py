@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fedpriv.privacy.epsilon import Epsilon, shown_delta
@@ -32,12 +33,13 @@ from fedpriv.privacy.statement.coverage import (
 from fedpriv.privacy.statement.protected import protects, who
 from fedpriv.privacy.statement.provenance import (
     known_of_protected,
-    returned_model,
     taken_as_public,
     words_of_others,
 )
 from fedpriv.privacy.statement.randomness import randomness
+from fedpriv.privacy.statement.returned import returned_model
 from fedpriv.privacy.statement.sealed import DOCUMENT, SEAL, SealedRun, read_sealed
+from fedpriv.privacy.statement.sealed_files import read_object
 from fedpriv.privacy.statement.wording import factor, one_of, short, sure
 from fedpriv.privacy.unit_words import words_of
 
@@ -125,6 +127,7 @@ def privacy_statement(
     anchored: bool | None = None,
     audit: AuditRecord | None = None,
     covers: Coverage | None = None,
+    summary: Mapping[str, Any] | None = None,
 ) -> Statement:
     """Return the statement of a run, finished or under way.
 
@@ -143,6 +146,7 @@ def privacy_statement(
         anchored: Whether the ledger is marked outside its folder; None says nothing of it.
         audit: What an audit of this run's mechanism found.
         covers: What ε does not cover; None where corpus, side information and options tell it.
+        summary: Of the finished run, for which model it returns.
     """
     corpus = corpus or {}
     covers = covers or coverage(
@@ -196,7 +200,7 @@ def privacy_statement(
             f"What was taken from {words_of(plan.unit).protected}",
             known_of_protected(plan, corpus, side_information),
         ),
-        ("Which model is returned", returned_model(options)),
+        ("Which model is returned", returned_model(options, summary)),
         ("Audit", audit_words(plan, audit)),
         (NO_EPSILON_COVERS, _not_covered(plan, corpus, simulated)),
         ("What nodes are trusted with", _nodes(plan, backend)),
@@ -241,7 +245,16 @@ def run_statement(run_dir: str | os.PathLike[str]) -> Statement:
         anchored=bool(state.extra.get(ANCHORED)),
         audit=read_audit(run.folder, run.records, state),
         covers=coverage_of(document) if OWN in document else None,
+        summary=_summary(run.folder),
     )
+
+
+def _summary(folder: Path) -> Mapping[str, Any]:
+    """Return a run's summary; nothing of one that is under way or cannot be read."""
+    try:
+        return read_object(folder / "summary.json")
+    except (OSError, ValueError):
+        return {}
 
 
 def own_description(run: SealedRun) -> dict[str, Any]:

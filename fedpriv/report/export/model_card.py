@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fedpriv.checkpoints.outputs import RULES
+from fedpriv.privacy.statement.returned import model_words
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.report.headline import badges, privacy_terms
 from fedpriv.report.privacy_text import as_markdown, markdown_safe
@@ -13,7 +14,6 @@ from fedpriv.report.series import RunRecord
 from fedpriv.report.tables import flatten
 from fedpriv.report.unit_labels import labels_of
 from fedpriv.report.wording import SPENT_ALL_THE_SAME, epsilon, figure
-from fedpriv.running.announcement import model_words
 
 
 def model_card(

@@ -1,0 +1,133 @@
+"""How well a released model is judged by threads that made its start: against runs without them.
+
+    python -m simulations.defaults.cross_fitted RUNS.jsonl --corpora FOLDER
+
+`fedpriv.running.selection` takes out of a released model what a fold of public threads made of its
+start. What that comes to can be known in a study alone: private training is done again from starts
+that were made without the fold, which a run could not do without spending ε again. A line of each
+corpus of fitting and target gives the gain over public-only, in points, judged both ways.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpriv.experiments.parts.start import public_only
+from fedpriv.rng import Key
+from fedpriv.running.selection import without_fold
+from fedpriv.training.in_public.learning import learn
+from fedpriv.tree import Params, interpolate
+from simulations.defaults import quick, shapes
+from simulations.defaults.sweep import settings_of
+
+SIZES, EPSILONS, RATE = (300, 1_000, 3_000), (8.0, 2.0), 10.0
+_KEY = Key.simulation(0)
+
+
+def main() -> None:
+    """Make runs that are not in the file yet."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("runs", type=Path)
+    parser.add_argument("--corpora", type=Path, default=Path("runs/synthetic"))
+    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
+    given = parser.parse_args()
+    known = given.runs.read_text("utf-8").splitlines() if given.runs.exists() else []
+    done = [(line["kind"], line["users"]) for line in map(json.loads, known)]
+    for size in given.sizes:
+        for kind in shapes.FITTING:
+            if (kind.name, size) in done:
+                continue
+            for line in judged(quick.bench(shapes.corpus(given.corpora, kind, size))):
+                whole = {"kind": kind.name, "users": size, **line}
+                with given.runs.open("a") as file:
+                    file.write(json.dumps(whole) + "\n")
+                print(whole, flush=True)
+
+
+def judged(bench: quick.Bench, epsilons: Sequence[float] = EPSILONS) -> Iterator[dict[str, Any]]:
+    """Yield, for each target, the gain of the last model as the selection judges it, and as it is.
+
+    Args:
+        bench: Of a corpus whose public threads can be dealt into folds.
+        epsilons: Targets.
+    """
+    folds = bench.task.public_folds()
+    alone = [public_only(fold, _KEY) for fold in folds]
+    choice = replace(bench.found.choices.by_loss, factor=1.0)
+    wholes = [learn(fold.public_learner(_KEY, choosing=False), choice).params for fold in folds]
+    fresh = bench.task.init_params(_KEY)
+    public = np.concatenate(
+        [fold.values(one.model.params) for fold, one in zip(folds, alone, strict=True)]
+    )
+    for target in epsilons:
+        chosen = settings_of(bench, {"epsilon": target, "rate": RATE}, _median_norm(bench))
+        share = chosen.cohort / bench.num_users
+        run = quick.Settings(
+            rounds=chosen.rounds,
+            rate=RATE,
+            norm=chosen.l2_clip_norm,
+            q=share,
+            sigma=quick.sigma_of(share, chosen.rounds, target, bench.num_users),
+        )
+        start = bench.start(chosen.start_factor)
+        factor = chosen.start_factor or bench.found.choices.by_loss.factor
+        begun = [interpolate(fresh, whole, factor) for whole in wholes]
+        last = quick.run(bench, start, run, 1)[0]["last"]
+        again = [quick.run(bench, one, run, 1)[0]["last"] for one in begun]
+        taken = [without_fold(last, start, one) for one in begun]
+
+        def gain(models: Sequence[Params]) -> float:
+            values = [fold.values(one) for fold, one in zip(folds, models, strict=True)]
+            return round(100 * float((np.concatenate(values) - public).mean()), 2)
+
+        yield {
+            "epsilon": target,
+            "examples": len(public),
+            "taken_out": gain(taken),
+            "trained_again": gain(again),
+            "left_in": gain([last] * len(folds)),
+            "on_rostered": round(bench.accuracy(last) - bench.accuracy(_public(bench)), 2),
+        }
+
+
+def table(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Return the lines as Markdown."""
+    rows = [
+        f"| {one['kind']} | {one['users']:,} | {one['epsilon']:g} | {one['examples']:,} "
+        f"| {one['left_in']:+.1f} | {one['taken_out']:+.1f} | {one['trained_again']:+.1f} |"
+        for one in lines
+    ]
+    gaps = [one["taken_out"] - one["trained_again"] for one in lines]
+    return "\n".join(
+        [
+            "| SYNTHETIC corpus | users | ε | public examples | judged with the fold left in "
+            "| as runs judge it | trained again without the fold |",
+            "|---|---:|---:|---:|---:|---:|---:|",
+            *rows,
+            "",
+            f"As runs judge it less trained again: {np.mean(gaps):+.1f} points in the mean, "
+            f"{np.median(np.abs(gaps)):.1f} in the median of absolute values.",
+        ]
+    )
+
+
+def _median_norm(bench: quick.Bench) -> float:
+    from fedpriv.experiments.automatic import public_update_norms
+
+    norms, _ = public_update_norms(bench.experiment, bench.task)
+    return float(np.median(norms))
+
+
+def _public(bench: quick.Bench) -> Params:
+    return bench.found.model.params
+
+
+if __name__ == "__main__":
+    main()
