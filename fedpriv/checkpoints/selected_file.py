@@ -6,12 +6,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedpriv.checkpoints.start_file import params_sha256
 from fedpriv.checkpoints.tensor_file import read_tensors, write_tensors
 from fedpriv.tree import Params, interpolate
 
 SELECTED = "selected.safetensors"
 PUBLIC_MODEL, START, LAST, AVERAGE = "public-only", "start", "last", "average"
+PUBLIC_MODELS = (PUBLIC_MODEL, START)
+"""Models that public examples alone make."""
+FACTORS = (1.0, 0.75, 0.5, 0.25)
+"""How much is kept of what private training added to the start."""
 AVERAGED = "ema/"
 """What names of averaged tensors begin with in a checkpoint."""
 
@@ -31,27 +37,29 @@ def released_models(tensors: Params) -> dict[str, Params]:
     return {AVERAGE: average, LAST: last} if average else {LAST: last}
 
 
-def candidate(name: str, released: Mapping[str, Params], start: Params) -> Params | None:
-    """Return a candidate by name, such as "average x 0.5"; None of one that is made elsewhere.
+def candidates(released: Mapping[str, Params], start: Params | None) -> dict[str, Params]:
+    """Return released models, each also drawn back towards the start, by name in this order.
+
+    A model with a number that is not finite is none of them.
 
     Args:
-        name: "start", or a released model's, with how much is kept of what training added to the
-            start where that is not all.
-        released: Released models by name.
-        start: Where training started.
+        released: By name, in order of preference.
+        start: Where training started; None leaves out what is drawn back to it.
     """
-    if name == START:
-        return start
-    kind, _, factor = name.partition(" x ")
-    params = released.get(kind)
-    if params is None or not factor:
-        return params
-    return interpolate(start, params, float(factor))
+    found = {}
+    for factor in FACTORS if start is not None else FACTORS[:1]:
+        for name, params in released.items():
+            if all(np.isfinite(array).all() for array in params.values()):
+                whole = factor == 1.0 or start is None
+                found[name if whole else f"{name} x {factor:g}"] = (
+                    params if whole else interpolate(start, params, factor)
+                )
+    return found
 
 
-def write_selected(folder: Path, params: Params) -> None:
-    """Write the selected model, whose digest the summary has."""
-    write_tensors(folder / SELECTED, params, {"format": "fedpriv-selected"})
+def write_selected(folder: Path, params: Params, facts: Mapping[str, str]) -> None:
+    """Write the selected model, whose digest the summary has, with facts for whoever uses it."""
+    write_tensors(folder / SELECTED, params, {"format": "fedpriv-selected", **facts})
 
 
 def read_selected(folder: Path, selection: Mapping[str, Any]) -> Params:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fedpriv.checkpoints.selected_file import PUBLIC_MODELS
 from fedpriv.measures import Measure
 from fedpriv.privacy.epsilon import shown_delta
 from fedpriv.privacy.statement.coverage import NO_NOISE, public_only_of
@@ -84,7 +85,7 @@ def badges(run: RunRecord, statement: Statement) -> list[tuple[str, bool]]:
         found.append((text if run.finished else f"Unfinished: {text}", not run.finished))
     elif not run.finished:
         found.append(("Unfinished", True))
-    if run.selection.get("public") is True:
+    if run.selection.get("selected") in PUBLIC_MODELS:
         found.append(("No gain over public examples", True))
     if failed := run.summary.get("rounds_mostly_failed"):
         turns = counted(failed, labels_of(run.unit).turn)

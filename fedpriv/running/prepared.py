@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -24,8 +25,9 @@ from fedpriv.measures import PUBLIC_ONLY
 from fedpriv.privacy.ledger.anchor import Anchor
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.selection.trials import Trials
-from fedpriv.privacy.statement.before import refuse_start_without_privacy
+from fedpriv.privacy.statement.before import TRAINED, refuse_start_without_privacy
 from fedpriv.privacy.statement.coverage import refuse_private_knowledge
+from fedpriv.privacy.statement.sealed import read_sealed
 from fedpriv.rng import Key
 from fedpriv.running.announcement import length_of_noise
 from fedpriv.running.document import checked_label, experiment_of
@@ -152,7 +154,8 @@ class PreparedRun:
         # As where the run was started; a secure root is another one after a resume.
         key = self.root.fold("init") if self.root.mode == "simulation" else None
         found = select(self.components, self.begun, self.public, released, key=key, tell=tell)
-        write_selected(self.folder.path, found.params)
+        trained = read_sealed(self.folder.path).trained().to_json()
+        write_selected(self.folder.path, found.params, {TRAINED: json.dumps(trained)})
         return found
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.checkpoints.selected_file import PUBLIC_MODEL, START, candidate
+from fedpriv.checkpoints.selected_file import PUBLIC_MODEL, PUBLIC_MODELS, START, candidates
 from fedpriv.checkpoints.start_file import params_sha256
 from fedpriv.experiments.components import Components
 from fedpriv.experiments.parts.start import PublicOnly, Start, public_only
@@ -25,9 +25,6 @@ from fedpriv.rng import Key
 from fedpriv.training.in_public.selection import FEWEST_GROUPS, HasPublicFolds, Judgement, judge
 from fedpriv.tree import Params
 
-PUBLIC_MODELS = (PUBLIC_MODEL, START)
-FACTORS = (1.0, 0.75, 0.5, 0.25)
-"""How much is kept of what private training added to the start."""
 _KEY = Key.simulation(0).fold("selection")  # the choice is a function of what it chooses among
 
 
@@ -87,9 +84,13 @@ def select(
         * A function of released models and public examples alone.
     """
     preferred, task = next(iter(released)), components.task
+    kind = start.facts["kind"]
     folds = task.public_folds() if isinstance(task, HasPublicFolds) else None
     why = ""
-    if folds is None:
+    if kind == "file":
+        folds = None
+        why = "training started from a file, which may know the public examples that would judge"
+    elif folds is None:
         why = (
             "no public example can judge it: split by-sentence shares their threads with training, "
             "and public-text all-posts has rostered users' titles and tags"
@@ -113,19 +114,18 @@ def select(
             name=PUBLIC_MODEL,
             reason="too few public examples to show that a released model is better",
         )
-    candidates = _candidates(released, start.params)
-    candidates |= {START: start.params, PUBLIC_MODEL: made.model.params}
-    values: dict[str, list[np.ndarray]] = {name: [] for name in candidates}
+    first = {START: start.params} if kind == "public" else {}
+    models = candidates(released, start.params) | first | {PUBLIC_MODEL: made.model.params}
+    values: dict[str, list[np.ndarray]] = {name: [] for name in models}
     for fold, found in zip(folds, alone, strict=True):
         assert found is not None
         begun = start.params
-        if start.facts["kind"] == "public" and components.start is not None:
+        if kind == "public" and components.start is not None:
             begun = components.start(fold, _KEY, found).params
         moved = {name: without_fold(one, start.params, begun) for name, one in released.items()}
-        models = _candidates(moved, begun)
-        models |= {START: begun, PUBLIC_MODEL: found.model.params}
-        for name, params in models.items():
-            values[name].append(fold.values(params))
+        made_without = candidates(moved, begun) | {START: begun, PUBLIC_MODEL: found.model.params}
+        for name in models:
+            values[name].append(fold.values(made_without[name]))
     judgement = judge(
         {name: np.concatenate(parts) for name, parts in values.items()},
         np.concatenate(groups),
@@ -134,7 +134,7 @@ def select(
         higher_is_better=task.measures[0].higher_is_better,
     )
     chosen = judgement.selected
-    return Selection(params=candidates[chosen], judgement=judgement, name=chosen)
+    return Selection(params=models[chosen], judgement=judgement, name=chosen)
 
 
 def without_fold(params: Params, start: Params, begun: Params) -> Params:
@@ -160,12 +160,3 @@ def without_fold(params: Params, start: Params, begun: Params) -> Params:
         along = np.sum(moved * made, axis=1, keepdims=True) / np.where(square > 0.0, square, 1.0)
         found[name] = (array.reshape(shape) - np.clip(along, 0.0, 1.0) * made).reshape(array.shape)
     return found
-
-
-def _candidates(released: Mapping[str, Params], start: Params) -> dict[str, Params]:
-    """Return released models, each also drawn back towards a start."""
-    names = [
-        name if factor == 1.0 else f"{name} x {factor:g}" for factor in FACTORS for name in released
-    ]
-    found = {name: candidate(name, released, start) for name in names}
-    return {name: params for name, params in found.items() if params is not None}

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedpriv.checkpoints.start_file import params_sha256
+from fedpriv.checkpoints.start_file import START_FILE, params_sha256
 from fedpriv.experiments.composing.composition import Slot
 from fedpriv.experiments.composing.options import option
 from fedpriv.hashes import file_sha256
-from fedpriv.privacy.statement.before import TRAINED, TrainedBefore
+from fedpriv.privacy.statement.before import TRAINED, TrainedBefore, trained_before
 from fedpriv.privacy.statement.sealed import LEDGER, read_sealed
 from fedpriv.ranges import Range
 from fedpriv.rng import Key
@@ -199,14 +199,18 @@ class FromFile:
 def _trained(path: Path, metadata: Mapping[str, str]) -> Mapping[str, Any] | None:
     """Return what a file was trained on before: by the ledger of the run folder that it lies in.
 
-    An export says itself what its run's ledger said. Of all else, and of a file that its folder's
-    run never released, nothing is known.
+    An export says itself what its run's ledger said, and so does the model that a run returned. Of
+    all else, and of a checkpoint that its folder's run never released, nothing is known.
     """
     folder = path.parent.parent
     if path.parent.name == "checkpoints" and (folder / LEDGER).is_file():
         run = read_sealed(folder)
         released = {release.digest for release in run.state.releases}
         return run.trained().to_json() if file_sha256(path) in released else None
+    if (path.parent / LEDGER).is_file():
+        run = read_sealed(path.parent)
+        before = trained_before(run.start) if path.name == START_FILE else run.trained()
+        return None if before is None else before.to_json()
     try:
         claimed = TrainedBefore.read(json.loads(metadata.get(TRAINED, "null")))
     except ValueError:

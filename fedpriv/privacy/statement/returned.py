@@ -3,11 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from fedpriv.checkpoints.selected_file import AVERAGE, LAST, PUBLIC_MODEL, START
+from fedpriv.checkpoints.selected_file import (
+    AVERAGE,
+    LAST,
+    PUBLIC_MODEL,
+    PUBLIC_MODELS,
+    START,
+    candidates,
+    read_selected,
+    released_models,
+)
+from fedpriv.checkpoints.start_file import START_FILE, params_sha256
+from fedpriv.checkpoints.tensor_file import read_tensors
 from fedpriv.measures import figures_of, read_measures
 from fedpriv.privacy.statement.coverage import as_object
+from fedpriv.privacy.statement.sealed_files import Check
+
+
+def check_returned(folder: Path, round_num: int, selection: Mapping[str, Any]) -> Check:
+    """Compare the model that a run returns with what its last release and its start give.
+
+    Args:
+        folder: The run folder, whose checkpoints and start are what its ledger names.
+        round_num: Of the last release.
+        selection: What the summary says of the model; nothing seals that.
+    """
+    name, start = str(selection.get("selected")), folder / START_FILE
+
+    def found(text: str, *, ok: bool = False) -> Check:
+        return Check(name="returned", ok=ok, text=f"the returned model {name!r} {text}")
+
+    try:
+        digest = params_sha256(read_selected(folder, selection))
+        last, _ = read_tensors(folder / "checkpoints" / f"round-{round_num:06d}.safetensors")
+        begun = read_tensors(start)[0] if start.is_file() else None
+        made = candidates(released_models(last), begun)
+    except (OSError, KeyError, ValueError) as error:
+        return found(f"cannot be compared: {error}")
+    if begun is not None:
+        made[START] = begun
+    names = [one for one, params in made.items() if params_sha256(params) == digest]
+    if name == PUBLIC_MODEL:
+        if names and names != [START]:
+            return found(f"is {names[0]!r}, which private training made")
+        return found("is made of public examples, which no line of the ledger names", ok=True)
+    if name not in made and begun is None:
+        return found("was drawn back to the task's own params, which no file holds", ok=True)
+    if name not in names:
+        return found("is not what the last release and the start give")
+    return found("is what the last release and the start give", ok=True)
 
 
 def returned_model(
@@ -35,13 +82,15 @@ def returned(summary: Mapping[str, Any]) -> tuple[str, bool]:
     """Return which model a run returns and why, and whether private training did not help.
 
     Args:
-        summary: Of the finished run; "" is said of one that returns its last model unasked.
+        summary: Of the finished run; "" is said of one that returns its last model unasked, unless
+            that is worse than public examples alone.
     """
     found = summary.get("selection")
     if not found:
-        return "", False
+        return _below(summary)
     measures = figures_of(read_measures(summary))
-    judged, name, public = found.get("judged", {}), found["selected"], found["public"]
+    judged, name = found.get("judged", {}), found["selected"]
+    public = name in PUBLIC_MODELS
     whom = f"{found['examples']:,} public examples in {found['groups']:,} groups" if judged else ""
     if not judged:
         return f"{model_words(name)}: {found['reason']}", public
@@ -58,16 +107,28 @@ def returned(summary: Mapping[str, Any]) -> tuple[str, bool]:
             "no ε)",
             False,
         )
-    best = max((n for n in judged if n not in _MODELS), key=lambda n: judged[n]["gain"])
+    released = [one for one in judged if one not in _MODELS]
+    if not released:
+        return f"{model_words(name)}: no released model is finite; lower the learning rates", True
+    best = max(released, key=lambda one: judged[one]["gain"])
     return (
         f"{model_words(name)}: no released model is clearly better on {whom} (the best, "
-        f"{model_words(best)}, has {compared(judged[best])} over public-only); more users, a "
-        "larger ε or a smaller model would help",
+        f"{model_words(best)}, has {compared(judged[best])} over public-only); {_HELP}",
         True,
     )
 
 
-#: Models that public examples alone make, as `fedpriv.running.selection` names them.
+def _below(summary: Mapping[str, Any]) -> tuple[str, bool]:
+    """Return that what was not selected is worse than public examples alone; or nothing."""
+    gain = summary.get("gain")
+    if not isinstance(gain, int | float) or not gain < 0.0 or summary.get("epsilon") is None:
+        return "", False
+    measure = figures_of(read_measures(summary))[0]
+    by = f"{100 * -gain:.1f} points" if measure.form == "share" else f"{-gain:.3g}"
+    return f"a model {by} of {measure.label} below public examples alone; {_HELP}", True
+
+
+_HELP = "more users, a larger ε or a smaller model would help"
 _MODELS = {
     PUBLIC_MODEL: "a model of public examples alone",
     START: "the model of public examples that training started from",

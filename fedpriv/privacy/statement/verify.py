@@ -21,14 +21,6 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from fedpriv.checkpoints.selected_file import (
-    PUBLIC_MODEL,
-    candidate,
-    read_selected,
-    released_models,
-)
-from fedpriv.checkpoints.start_file import START_FILE, params_sha256
-from fedpriv.checkpoints.tensor_file import read_tensors
 from fedpriv.data.files.places import refuse_links
 from fedpriv.hashes import document_sha256, file_sha256
 from fedpriv.privacy.epsilon import Epsilon, rounded_up
@@ -49,6 +41,7 @@ from fedpriv.privacy.statement.coverage import (
     coverage_of,
     not_known,
 )
+from fedpriv.privacy.statement.returned import check_returned
 from fedpriv.privacy.statement.sealed import DOCUMENT, LEDGER, SEAL
 from fedpriv.privacy.statement.sealed_files import Check, read_object, sealed_tensors
 
@@ -350,28 +343,9 @@ def _summary(folder: Path, state: LedgerState, final: Epsilon, covers: Coverage)
         text=_summed_up(problems, "summary.json states what the ledger gives"),
     )
     selection = stated.get("selection")
-    return [found, *([_returned(folder, state, selection)] if isinstance(selection, dict) else [])]
-
-
-def _returned(folder: Path, state: LedgerState, selection: Mapping[str, Any]) -> Check:
-    """Recompute the model that the run returns from its last release and its start."""
-    name = str(selection.get("selected"))
-    try:
-        params = read_selected(folder, selection)
-        last = folder / "checkpoints" / f"round-{state.rounds_done:06d}.safetensors"
-        start, released = folder / START_FILE, released_models(read_tensors(last)[0])
-        made = candidate(name, released, read_tensors(start)[0] if start.is_file() else {})
-    except (OSError, KeyError, ValueError) as error:
-        return Check(name="returned", ok=False, text=f"the returned model {name!r}: {error}")
-    if name == PUBLIC_MODEL:
-        said = f"{name!r} is made of public examples, which no line of the ledger speaks of"
-        return Check(name="returned", ok=True, text=said)
-    same = made is not None and params_sha256(made) == params_sha256(params)
-    return Check(
-        name="returned",
-        ok=same,
-        text=f"{name!r} is {'' if same else 'NOT '}what the last release and the start give",
-    )
+    if not isinstance(selection, dict):
+        return [found]
+    return [found, check_returned(folder, state.rounds_done, selection)]
 
 
 def _checkpoints(folder: Path, state: LedgerState, hashes: Mapping[str, int]) -> list[Check]:

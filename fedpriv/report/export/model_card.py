@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fedpriv.checkpoints.outputs import RULES
+from fedpriv.checkpoints.selected_file import PUBLIC_MODELS
 from fedpriv.privacy.statement.returned import model_words
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.report.headline import badges, privacy_terms
@@ -67,7 +68,7 @@ def _which(run: RunRecord, round_num: int, returned: bool) -> str:
     if not returned or not run.selection:
         return f"the model after {labels_of(run.unit).turn} {round_num}"
     name = model_words(run.selection["selected"])
-    if not run.selection["public"]:
+    if run.selection["selected"] not in PUBLIC_MODELS:
         return f"{name}, selected on public examples"
     return (
         f"{name}, selected on public examples over what private training released: it is made of "

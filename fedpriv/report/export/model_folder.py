@@ -28,6 +28,7 @@ from fedpriv.checkpoints.vocabulary_file import (
     write_vocabulary,
 )
 from fedpriv.privacy.statement.before import TRAINED
+from fedpriv.privacy.statement.returned import check_returned
 from fedpriv.privacy.statement.sealed import read_sealed
 from fedpriv.report.export.model_card import model_card
 from fedpriv.report.series import RunRecord, read_run
@@ -85,6 +86,9 @@ def released_params(
     """
     selected = run.selection
     if selected and round_num is None and not last_iterate:
+        check = check_returned(run.directory, run.rounds_done, selected)
+        if not check.ok:
+            raise ValueError(f"{check.text}; restore the run folder's files, or resume the run")
         params = read_selected(run.directory, selected)
         return run.rounds_done, {**read_frozen(run.directory), **params}
     store = CheckpointStore(run.directory / "checkpoints")

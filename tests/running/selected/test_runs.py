@@ -13,6 +13,7 @@ from fedpriv.checkpoints.tensor_file import read_tensors, write_tensors
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import find_experiments, load_experiment
 from fedpriv.experiments.parts.start import public_only
+from fedpriv.privacy.statement.returned import returned
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.comparison.groups import columns_of, read_groups
 from fedpriv.report.comparison.rows import as_rows
@@ -20,6 +21,7 @@ from fedpriv.report.export.model_folder import export_run, load_model, released_
 from fedpriv.report.series import read_run
 from fedpriv.rng import Key
 from fedpriv.running.prepared import resume_run, start_run
+from fedpriv.running.selection import select
 from tests.running.selected import topical
 
 NOISY = {"target_epsilon": 0.1}
@@ -209,7 +211,7 @@ def test_verification_recomputes_the_returned_model(folders, tmp_path, which):
     folder = shutil.copytree(folders[which], tmp_path / "r")
     (line,) = [check for check in verify_run(folder).checks if check.name == "returned"]
     public = which == "noisy"
-    assert ("which no line of the ledger speaks of" in line.text) == public
+    assert ("which no line of the ledger names" in line.text) == public
     params, facts = read_tensors(folder / "selected.safetensors")
     other = {n: a + np.float32(1.0) for n, a in params.items()}
     write_tensors(folder / "selected.safetensors", other, facts)
@@ -253,3 +255,62 @@ def test_a_comparison_has_the_returned_models_figures(folders):
     assert group.measure(headline).mean == run.summary["accuracy"] != last
     (row,) = as_rows([group])
     assert run.summary["accuracy"] in row.values() and last not in row.values()
+
+
+def test_a_start_from_a_file_is_never_called_public(corpus, tmp_path):
+    """Red when a model trained without privacy was returned as made of public examples alone."""
+    free = topical.start(corpus, tmp_path / "free", target_epsilon=None, noise="none")
+    free.run()
+    for name in ("selected.safetensors", "checkpoints/round-000003.safetensors"):
+        given = {"start": "file", "start_file": str(tmp_path / "free" / name)}
+        run = topical.start(corpus, tmp_path / name.split("/")[0], **given, **NOISY)
+        found = run.run()["selection"]
+        assert (found["selected"], found["public"]) == ("average", False)
+        assert "started from a file" in found["reason"]
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_returned_model_says_what_it_was_trained_on(corpus, tmp_path, moved):
+    """Red when a secure run went on from it as from a file of which nothing is known."""
+    without = {"target_epsilon": None, "noise": "none"}
+    topical.start(corpus, tmp_path / "free", **without).run()
+    file = tmp_path / "free" / "selected.safetensors"
+    if moved:
+        file = file.rename(tmp_path / "elsewhere.safetensors")
+    with pytest.raises(ValueError, match="without privacy"):
+        topical.start(
+            corpus, tmp_path / "r", secure=True, start="file", start_file=str(file), **NOISY
+        )
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_model_that_is_not_finite_is_no_candidate(corpus, folders, tmp_path):
+    """Red when NaN everywhere, whose likeliest tag is the commonest, was selected."""
+    topical.start(corpus, tmp_path / "r", server_learning_rate=3e38, select="last").run()
+    prepared = topical.start(corpus, tmp_path / "s")
+    broken = {n: np.full_like(a, np.nan) for n, a in last_params(folders["gains"]).items()}
+    found = select(prepared.components, prepared.begun, prepared.public, {"last": broken})
+    prepared.folder.close()
+    assert found.name in ("public-only", "start") and set(found.judgement.judged) <= {
+        "public-only",
+        "start",
+    }
+
+
+def test_a_released_model_that_is_called_public_is_found(folders, tmp_path):
+    """Red when summary.json could say of it that it saw no rostered user's data."""
+    folder = shutil.copytree(folders["gains"], tmp_path / "r")
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["selection"] |= {"selected": "public-only", "public": True}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    assert not verify_run(folder).ok
+    with pytest.raises(ValueError, match="is 'average', which private training made"):
+        export_run(folder, tmp_path / "e")
+
+
+def test_a_run_that_selects_nothing_says_that_it_is_worse_than_public_examples(corpus, tmp_path):
+    summary = topical.start(corpus, tmp_path / "r", select="last", **NOISY).run()
+    assert summary["gain"] < 0.0
+    said, no_gain = returned(summary)
+    assert no_gain and "points of accuracy below public examples alone" in said
+    assert "below public examples alone" in str(load(tmp_path / "r"))
