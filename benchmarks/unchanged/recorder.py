@@ -70,7 +70,7 @@ class Recorder:
         dump = write_dump(self._scratch / "owners.Posts.xml")
         self._command("data", "import", str(dump), "--out", str(self._scratch / "owners"), "--json")
         listed = json.loads(self._command("list", "--json"))
-        return [item["name"] for item in listed if "ray" in item["carriers"]]
+        return [item["name"] for item in listed if "ray" in item["backends"]]
 
     def tree(self) -> str:
         """Return where the code comes from."""

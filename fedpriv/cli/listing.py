@@ -32,7 +32,7 @@ def show_options(experiment: Experiment, *, as_json: bool) -> None:
                 "name": experiment.name,
                 "description": experiment.description,
                 "unit": experiment.unit,
-                "carriers": experiment.backends,
+                "backends": experiment.backends,
                 "options": [
                     {
                         "name": line.name,

@@ -39,6 +39,8 @@ FLAGS = (
     *("roster", "users", "cohort", "rounds", "noise-multiplier", "target-epsilon", "delta", "seed"),
     *("precondition", "bound", "noise", "server-optimizer", "aggregate", "inputs", "start"),
 )
+QUICK = 25
+"""Rounds of `--quick`."""
 #: What is named to be run.
 EXPERIMENT = typer.Argument(
     help="A name from `fedpriv list`, or module:function or file.py:function of your own.",
@@ -111,7 +113,7 @@ def list_experiments(
                     "name": name,
                     "description": experiment.description,
                     "privacy": _asked_for(experiment),
-                    "carriers": experiment.backends,
+                    "backends": experiment.backends,
                 }
                 for name, experiment in found.items()
             ]
@@ -155,6 +157,9 @@ def run_command(
         str | None, typer.Option(help="What reports and comparisons call the run.")
     ] = None,
     resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help=f"{QUICK} rounds: about a minute.")
+    ] = False,
     anchor: AnchorFile = None,
     anchor_command: AnchorCommand = None,
     keep_checkpoints: Annotated[
@@ -179,7 +184,8 @@ def run_command(
         tell=lambda line: errors.print(line, highlight=False, soft_wrap=True),
     )
     keep_last, anchors = keep_last_from(keep_checkpoints), anchors_of(anchor, anchor_command)
-    options = given_once(_with_start_file(flags), settings_of(option or ()))
+    quickly: dict[str, Option] = {"rounds": QUICK} if quick else {}
+    options = given_once(quickly, given_once(_with_start_file(flags), settings_of(option or ())))
     if resume is not None and (out or corpus or secure or options or label):
         raise ValueError(
             "--resume takes everything from the run folder; give it alone, with its anchor, or "

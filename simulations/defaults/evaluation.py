@@ -38,6 +38,7 @@ def main() -> None:
     parser.add_argument("--corpora", type=Path, default=Path("runs/synthetic"))
     parser.add_argument("--sizes", type=int, nargs="+", default=list(shapes.SIZES))
     parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--hard", action="store_true", help="where little is to be gained")
     parser.add_argument("--part", default="0/1", help="which of how many processes this one is")
     parser.add_argument("--page", type=Path, default=None)
     parser.add_argument(
@@ -48,7 +49,8 @@ def main() -> None:
         given.page.write_text(page(read(given.runs), read(given.cross_fitted)), "utf-8")
         return
     number, parts = map(int, given.part.split("/"))
-    for place, cell in enumerate(cells(given.sizes, given.seeds)):
+    kinds = shapes.HARD if given.hard else shapes.EVALUATION
+    for place, cell in enumerate(cells(given.sizes, given.seeds, kinds)):
         if place % parts == number and cell not in [run["cell"] for run in read(given.runs)]:
             line = {"cell": cell, **run(cell, given.corpora)}
             with given.runs.open("a") as file:
@@ -56,18 +58,20 @@ def main() -> None:
             print(line, flush=True)
 
 
-def cells(sizes: Sequence[int], seeds: int) -> Iterator[dict[str, Any]]:
+def cells(
+    sizes: Sequence[int], seeds: int, kinds: Sequence[shapes.Kind]
+) -> Iterator[dict[str, Any]]:
     """Yield what is run: seed by seed, so that what is there at any time is balanced."""
     for seed in range(seeds):
         for size in sizes:
-            for kind in shapes.EVALUATION:
+            for kind in kinds:
                 for epsilon in EPSILONS:
                     yield {"kind": kind.name, "users": size, "epsilon": epsilon, "seed": seed}
 
 
 def run(cell: Mapping[str, Any], corpora: Path) -> dict[str, Any]:
     """Run the default command on a corpus, and return what it returned."""
-    kind = next(one for one in shapes.EVALUATION if one.name == cell["kind"])
+    kind = next(one for one in (*shapes.EVALUATION, *shapes.HARD) if one.name == cell["kind"])
     corpus = shapes.corpus(corpora, kind, cell["users"], number=cell["seed"])
     experiment = load_experiment("adadps-tags").with_options(
         {"target-epsilon": cell["epsilon"], "seed": cell["seed"], "eval-every": 1000}
@@ -110,10 +114,10 @@ def read(file: Path) -> list[dict[str, Any]]:
 
 def page(runs: Sequence[Mapping[str, Any]], crossed: Sequence[Mapping[str, Any]] = ()) -> str:
     """Return the page of runs, as Markdown."""
+    hard = {one.name for one in shapes.HARD}
     refused = [one for one in runs if "refused" in one]
     runs = [one for one in runs if "refused" not in one]
-    below = [one for one in runs if one["gain"] < -POINT]
-    unselected = [one for one in runs if unselected_gain(one) < -POINT]
+    usual = [one for one in runs if one["cell"]["kind"] not in hard]
     said = (
         f" {len(refused)} corpora more have no public thread to learn from, and were refused "
         "before anything was charged."
@@ -124,32 +128,54 @@ def page(runs: Sequence[Mapping[str, Any]], crossed: Sequence[Mapping[str, Any]]
         "# The default command, on synthetic corpora of many sizes",
         "",
         "`fedpriv run adadps-tags`, settings from the data's size and the returned model selected "
-        f"on public threads, on {len(runs)} SYNTHETIC corpora and targets: five shapes that "
+        f"on public threads, on {len(usual)} SYNTHETIC corpora and targets: five shapes that "
         "nothing was fitted on, ε 8 and 2 (δ = n^-1.1, user-level, add-remove, PLD, simulated). "
         "Gains are points of accuracy on rostered users' held-out threads over public examples "
         "alone; a diagnostic, not covered by ε.",
         "",
-        f"{len(below)} of {len(runs)} returned models were below public examples alone by more "
-        f"than a point ({NOT_WORSE:.0%} were allowed), and {len(unselected)} would have been "
-        f"without selection (`select=last`).{said}",
+        f"{_below(usual)}{said}",
         "",
+        *_table(usual),
+        "",
+        "## Where little is to be gained",
+        "",
+        "Two SYNTHETIC shapes more: three public users for each on the roster, and words that tell "
+        f"nothing of the class. {_below([one for one in runs if one not in usual])}",
+        "",
+        *_table([one for one in runs if one not in usual]),
+        "",
+        "## Forecasts",
+        "",
+        *_forecasts(runs),
+    ]
+    if crossed:
+        lines += ["", "## How released models are judged", "", cross_fitted.table(crossed)]
+    return "\n".join(lines) + "\n"
+
+
+def _below(runs: Sequence[Mapping[str, Any]]) -> str:
+    below = sum(one["gain"] < -POINT for one in runs)
+    unselected = sum(unselected_gain(one) < -POINT for one in runs)
+    return (
+        f"{below} of {len(runs)} returned models were below public examples alone by more than a "
+        f"point ({NOT_WORSE:.0%} were allowed), and {unselected} would have been without selection "
+        "(`select=last`)."
+    )
+
+
+def _table(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    lines = [
         "| users | ε | runs | public-only | without selection | returned | mean gain | worst "
         "| returned a public model | below by a point |",
         "|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for size in sorted({one["cell"]["users"] for one in runs}):
         for target in EPSILONS:
-            found = [
-                one
-                for one in runs
-                if (one["cell"]["users"], one["cell"]["epsilon"]) == (size, target)
-            ]
+            place = size, target
+            found = [one for one in runs if (one["cell"]["users"], one["cell"]["epsilon"]) == place]
             if found:
                 lines.append(_row(size, target, found))
-    lines += ["", "## Forecasts", "", *_forecasts(runs)]
-    if crossed:
-        lines += ["", "## How released models are judged", "", cross_fitted.table(crossed)]
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def unselected_gain(one: Mapping[str, Any]) -> float:

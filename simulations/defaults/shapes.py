@@ -80,6 +80,14 @@ EVALUATION = (
          off_topic=0.3),
 )  # fmt: skip
 
+HARD = (
+    Kind(name="mostly public", sentences=10, tags=60, public_share=3.0, words=2_500, telling=0.6,
+         off_topic=0.4),
+    Kind(name="nothing to learn", sentences=8, tags=30, public_share=0.5, words=2_000, telling=0.05,
+         off_topic=0.9),
+)  # fmt: skip
+"""Where little or nothing is to be gained: public users have most of it, or words tell nothing."""
+
 
 def corpus(
     folder: Path, kind: Kind, num_users: int, *, number: int = 0, max_words: int | None = None
@@ -88,13 +96,15 @@ def corpus(
 
     Args:
         folder: Where corpora are kept.
-        kind: Of `FITTING` or `EVALUATION`; it gives the first seed.
+        kind: Of `FITTING`, `EVALUATION` or `HARD`; it gives the first seed.
         num_users: Of the roster.
         number: Which of several that differ by their seed.
         max_words: The most that the vocabulary keeps; None for all of the kind.
     """
     first = _FIRST_SEED_OF_FITTING if kind in FITTING else _FIRST_SEED_OF_EVALUATION
-    seed = first + 100 * number + [one.name for one in (*FITTING, *EVALUATION)].index(kind.name)
+    seed = (
+        first + 100 * number + [one.name for one in (*FITTING, *EVALUATION, *HARD)].index(kind.name)
+    )
     name = f"synthetic-{kind.name.replace(' ', '-')}-{num_users}-{seed}"
     if max_words is not None:
         name += f"-{max_words}-words"

@@ -31,7 +31,7 @@ class TestList:
         shown = run("list").stdout
         told = json.loads(run("list", "--json").stdout)
         assert {entry["name"] for entry in told} == set(find_experiments())
-        assert all(entry["description"] and "serial" in entry["carriers"] for entry in told)
+        assert all(entry["description"] and "serial" in entry["backends"] for entry in told)
         assert all(name in shown for name in find_experiments())
 
     def test_help_names_every_option_of_the_issue(self):
@@ -289,3 +289,12 @@ class TestResume:
     def test_it_takes_nothing_beside_it(self, monkeypatch, capsys, tmp_path, more):
         assert main(monkeypatch, "run", "--resume", tmp_path, *more) == 2
         assert "give it alone" in capsys.readouterr().err
+
+
+def test_quick_is_a_run_of_few_rounds(monkeypatch, capsys, tiny_corpus, tmp_path):
+    refused = ["run", "dp-fedavg-tags", "--quick", "--rounds", "3", "--out", tmp_path / "r"]
+    assert main(monkeypatch, *refused) == 2
+    assert "rounds is given twice, as 25 and as 3" in " ".join(capsys.readouterr().err.split())
+    few = ["run", "dp-fedavg-tags", "--quick", "--out", tmp_path / "r", *SMALL[2:], "--json"]
+    summary = json.loads(run(*few, "--corpus", tiny_corpus.directory).stdout)
+    assert summary["rounds"] == summary["rounds_planned"] == 25
