@@ -73,7 +73,9 @@ class Account:
         )
 
     def __repr__(self) -> str:
-        return "\n".join([str(self.epsilon), *(f"note: {note}" for note in self.notes)])
+        noise = f"noise multiplier {self.noise_multiplier:.6g}"
+        plan = f"{noise}, {self.rounds:,} rounds, cohort {self.cohort:,g} of {self.users:,} users"
+        return "\n".join([str(self.epsilon), plan, *(f"note: {note}" for note in self.notes)])
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values, as `fedpriv account --json` prints them."""

@@ -18,6 +18,7 @@ from fedpriv.data.corpus.splits import BY_SENTENCE
 from fedpriv.data.files.places import check_file, check_new_folder, writing_to
 from fedpriv.data.importers.tokens import tff_tokens
 from fedpriv.privacy.epsilon import shown_delta
+from fedpriv.privacy.statement.returned import model_words
 from fedpriv.report.comparison.files import check_outputs, write_file
 from fedpriv.report.comparison.groups import (
     Column,
@@ -158,7 +159,9 @@ def export(
     if as_json:
         print_json({"path": str(to), "round": chosen, "run_dir": str(run)})
     else:
-        _say(f"{to}: the model after {labels_of(record.unit).turn} {chosen}")
+        asked = round_num is not None or last_iterate or not record.selection
+        after = f"the model after {labels_of(record.unit).turn} {chosen}"
+        _say(f"{to}: {after if asked else model_words(record.selection['selected'])}")
         _say_several(record)
 
 

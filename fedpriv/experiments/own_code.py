@@ -10,7 +10,7 @@ from pathlib import Path
 from types import CodeType
 
 from fedpriv.data.files.places import why_unwritten
-from fedpriv.training.failures import raised_at
+from fedpriv.training.failures import label_hint, raised_at
 from fedpriv.untrusted_text import plain
 
 _OURS = str(Path(__file__).parents[1])
@@ -29,7 +29,7 @@ def own_code(said: str, *, refusals: bool = True) -> Iterator[None]:
     """Add a note to what the code inside raises, unless it is a refusal of ours.
 
     Args:
-        said: When it was raised, for the note.
+        said: When it was raised, for the note; of a label that is no class the note says that.
         refusals: Whether a `ValueError` or `OSError` that fedpriv itself raised, because of what it
             was given, is left as it is: its text says what to do.
     """
@@ -37,7 +37,7 @@ def own_code(said: str, *, refusals: bool = True) -> Iterator[None]:
         yield
     except Exception as error:
         if not (refusals and _is_refusal(error)) and not _notes(error):
-            note = OwnCodeNote(said)
+            note = OwnCodeNote(label_hint(error).strip() or said)
             callers = [f for f in _codes(error) if f.co_filename != __file__]
             note.caller = (callers[0].co_filename, callers[0].co_name)
             error.add_note(note)

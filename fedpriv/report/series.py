@@ -169,6 +169,13 @@ class RunRecord:
         return _mapping(self.description.get("settings"))
 
     @property
+    def given_options(self) -> Row:
+        """Options that somebody or the experiment gave: those chosen from the data's size less."""
+        chosen = self.settings.get("chosen")
+        left = set(chosen) if isinstance(chosen, list) else set()
+        return {name: value for name, value in self.options.items() if name not in left}
+
+    @property
     def held_out(self) -> str:
         """How examples were held out, where the run says so: figures of two ways are not alike."""
         split, where = self.options.get("split"), self.options.get("measured-on")

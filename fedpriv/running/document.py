@@ -186,9 +186,9 @@ def name_of_experiment(
         return name
     if name is not None and ":" in name:
         raise ValueError(
-            f"{path} is a run of {name}: code, which no folder gets to run by itself; if you trust "
-            f"it, name it too (fedpriv run {name} --resume; --experiment {name}; in Python "
-            f"experiment={name!r})"
+            f"{path} is a run of {name}: code, which no folder gets to run by itself; if you "
+            f"trust it, name it too: `fedpriv run {name} --resume {path}`, or elsewhere "
+            f"`--experiment {name}`, in Python experiment={name!r}"
         )
     return name
 

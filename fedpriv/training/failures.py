@@ -130,15 +130,29 @@ def contributes_zero(error: BaseException) -> None:
     end_if_interrupted(error)
     if _RAISED.get():
         raise error
-    failures = _COUNTED.get()
+    failures, kind = _COUNTED.get(), type(error).__name__
+    again = failures is not None and failures.first == kind
     if failures is not None:
         failures.count += 1
         if failures.first is None:
-            failures.first = type(error).__name__
+            failures.first = kind
             failures.text = None if _UNSAID.get() else _as_text(error)
-    say_of_users(_LOG, logging.WARNING, "a user contributes zero: %s", type(error).__name__)
+    # Of one sum the first of a kind: hundreds of equal lines would bury everything else.
+    level = logging.DEBUG if again else logging.WARNING
+    say_of_users(_LOG, level, "a user contributes zero: %s", kind)
     if _LOG.isEnabledFor(logging.DEBUG):
         say_of_users(_LOG, logging.DEBUG, "it was raised at %s", raised_at(error))
+
+
+def label_hint(error: BaseException) -> str:
+    """Return what to do about a label that is no class of the model; "" of another error."""
+    text = str(error)
+    if isinstance(error, IndexError) and "Target" in text and "out of bounds" in text:
+        return (
+            " Labels are numbered from 0 up to the number of the model's outputs less one: number "
+            "them so, or give the model more outputs."
+        )
+    return ""
 
 
 def _as_text(error: BaseException) -> str:
@@ -146,7 +160,7 @@ def _as_text(error: BaseException) -> str:
     kind = type(error).__name__
     if _PLACES.get():
         return f"{kind} at {raised_at(error) or 'no known place'}"
-    line = " ".join(f"{kind}: {error}".split())
+    line = " ".join(f"{kind}: {error}{label_hint(error)}".split())
     return f"{line}\n\n{''.join(traceback.format_exception(error)).rstrip()}"
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 from fedpriv import json_lines
@@ -17,10 +18,12 @@ from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
 from fedpriv.backends.threads import ThreadBackend
 from fedpriv.cli import main
 from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.own_code import own_code
 from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.running.door.turnout import AllUsersFailedError
 from fedpriv.running.prepared import resume_run, start_run
 from fedpriv.tasks.module_task import ModuleTask
+from fedpriv.training.failures import contributes_zero, counted_failures
 from fedpriv.training.local.module import ArrayExamples
 from tests.backends.flower import stub_grid as stub
 from tests.repeats import every_case
@@ -222,3 +225,25 @@ def test_on_workers_too(ray, tmp_path, monkeypatch):
 
 def numbered_from_one():
     return experiment([2] * 24)
+
+
+def test_labels_that_are_no_classes_are_named_as_the_cause():
+    """Red when the message advised a synthetic batch, or said only where an index was used."""
+    with pytest.raises(IndexError) as caught:
+        torch.nn.functional.cross_entropy(torch.zeros(1, 2), torch.tensor([2]))
+    with pytest.raises(IndexError), own_code("while the task was tried"):
+        raise caught.value
+    assert "numbered from 0" in " ".join(caught.value.__notes__)
+    with counted_failures() as failures:
+        for _ in range(3):
+            contributes_zero(caught.value)
+    assert failures.count == 3 and "numbered from 0" in failures.text.splitlines()[0]
+
+
+def test_one_line_is_logged_for_many_failures_of_a_kind(caplog):
+    """Red when hundreds of equal lines buried the error."""
+    with caplog.at_level("WARNING", "fedpriv"), counted_failures() as failures:
+        for error in (ValueError("a"), ValueError("b"), KeyError("c"), ValueError("d")):
+            contributes_zero(error)
+    assert failures.count == 4
+    assert caplog.messages == [f"a user contributes zero: {k}Error" for k in ("Value", "Key")]

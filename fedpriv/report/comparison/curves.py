@@ -81,5 +81,5 @@ def _key(group: Group) -> object:
         return label, group.finished
     if group.head.own is not None:  # nothing says in what it differs
         return str(group.head.directory)
-    options = {k: v for k, v in group.head.options.items() if k not in _SPENDING}
+    options = {k: v for k, v in group.head.given_options.items() if k not in _SPENDING}
     return group.name, repr(sorted(options.items())), group.finished, group.head.simulated

@@ -45,9 +45,9 @@ def _distinguished(runs: Sequence[RunRecord], without: Sequence[str]) -> list[st
     names = list(dict.fromkeys(name for found in facts for name in found))
 
     def rank(name: str) -> tuple[int, int]:
-        if not any(name in run.options for run in runs):
+        if not any(name in run.given_options for run in runs):
             return 2, 0
-        lacking = any(run.options.get(name) is None for run in runs)
+        lacking = any(run.given_options.get(name) is None for run in runs)
         return int(lacking), _FIRST.index(name) if name in _FIRST else len(_FIRST)
 
     names.sort(key=rank)
@@ -88,7 +88,7 @@ def _facts(run: RunRecord, without: Sequence[str]) -> Mapping[str, str]:
     """Return what can tell a run from another: options first."""
     options = {
         name: exact(value)
-        for name, value in run.options.items()
+        for name, value in run.given_options.items()
         if value is not None and name not in _LEFT_OUT and name not in without
     }
     corpus, versions = run.corpus, run.description.get("versions")

@@ -15,6 +15,7 @@ from fedpriv.experiments.catalogue import find_experiments, load_experiment
 from fedpriv.experiments.parts.start import public_only
 from fedpriv.privacy.statement.returned import returned
 from fedpriv.privacy.statement.verify import verify_run
+from fedpriv.report.comparison.curves import curves_of
 from fedpriv.report.comparison.groups import columns_of, read_groups
 from fedpriv.report.comparison.rows import as_rows
 from fedpriv.report.export.model_folder import export_run, load_model, released_params
@@ -314,3 +315,18 @@ def test_a_run_that_selects_nothing_says_that_it_is_worse_than_public_examples(c
     said, no_gain = returned(summary)
     assert no_gain and "points of accuracy below public examples alone" in said
     assert "below public examples alone" in str(load(tmp_path / "r"))
+
+
+def test_runs_at_two_epsilons_are_one_curve_whatever_follows_from_them(corpus, tmp_path):
+    """Red when each was named by a start factor that nobody had given."""
+    for target in (8.0, 40.0):
+        topical.start(corpus, tmp_path / f"{target:g}", target_epsilon=target, rounds=2).run()
+    first, second = (read_run(tmp_path / name) for name in ("8", "40"))
+    assert first.options["cohort"] == second.options["cohort"]  # given
+    assert "start-factor" in first.options and "start-factor" not in first.given_options
+    groups = read_groups([tmp_path / "8", tmp_path / "40"])
+    assert [group.label for group in groups] == [
+        "adadps-tags · target-epsilon 8", "adadps-tags · target-epsilon 40"
+    ]  # fmt: skip
+    (curve,) = curves_of(groups)
+    assert curve.label == "adadps-tags"
