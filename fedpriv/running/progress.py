@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from rich.console import Console
 from rich.markup import escape
@@ -39,6 +40,8 @@ Shown = Literal["auto"] | bool
 lines, which a log can keep; False: nothing is printed."""
 
 _WIDGETS = ("IPython", "ipywidgets")
+
+_Made = TypeVar("_Made")
 
 
 def follow(
@@ -160,18 +163,53 @@ class Pace:
         kept: Those among them that took no time, as they were done before.
     """
 
-    def __init__(self, total: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        total: int,
+        *,
+        of: str = "runs",
+        rows: Sized | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Begin.
 
         Args:
             total: How many runs there are.
+            of: What is counted, where it is not runs.
+            rows: Of finished work, where each run adds to them: one that does not is kept.
             clock: Seconds.
         """
-        self._total, self._clock, self._started = total, clock, clock()
+        self._total, self._of, self._rows = total, of, rows
+        self._clock, self._started = clock, clock()
         self.done = self.kept = 0
 
+    def work(self, what: str, make: Callable[[], _Made], *, counts: int = 1) -> _Made:
+        """Say what begins, make it, count it, and return it.
+
+        Args:
+            what: It is.
+            make: Makes it.
+            counts: As so many runs.
+        """
+        self.say(what)
+        before = None if self._rows is None else len(self._rows)
+        made = make()
+        self.done += counts
+        if self._rows is not None and len(self._rows) == before:
+            self.kept += counts
+        return made
+
+    def keep(self, number: int = 1) -> None:
+        """Count runs that were done before."""
+        self.done += number
+        self.kept += number
+
+    def say(self, what: str) -> None:
+        """Print on stderr what is done, and how far it is."""
+        print(f"{what} ({self})", file=sys.stderr, flush=True)
+
     def __str__(self) -> str:
-        said, worked = f"{self.done:,} of {self._total:,} runs", self.done - self.kept
+        said, worked = f"{self.done:,} of {self._total:,} {self._of}", self.done - self.kept
         if worked <= 0 or self.done >= self._total:
             return said
         passed = self._clock() - self._started

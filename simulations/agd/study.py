@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import mean
-from typing import Any
+from functools import partial
+from itertools import product
+from typing import Any, TypeVar
 
+from fedpriv.running.progress import Pace
 from simulations.agd.methods import ABLATIONS, EPSILONS, GRIDS, LOSS_KINDS, Settings, perform, spec
 from simulations.linear_models.problems import problem
 from simulations.linear_models.references import majority, not_private, public_only
@@ -15,6 +16,7 @@ from simulations.linear_models.store import Row, Store
 
 Cell = tuple[str, str, float]  # loss, method, ε
 
+_Made = TypeVar("_Made")
 _NONE: Settings = {}
 
 
@@ -150,31 +152,27 @@ def found(study: Study, *, ablated: Sequence[float] = ()) -> Found:
     cells: dict[Cell, Sequence[Row]] = {}
     grids: dict[Cell, Sequence[float]] = {}
     settings: dict[Cell, Settings] = {}
-    for loss in LOSS_KINDS:
-        for epsilon in study.epsilons:
-            for method in GRIDS:
-                place = (loss, method, epsilon)
-                settings[place], grids[place] = study.chosen(*place)
-                cells[place] = study.cell(*place)
-                _say(study, place, cells[place])
-    places = [(loss, e) for loss in LOSS_KINDS for e in study.epsilons if e in ablated]
+    places = list(product(LOSS_KINDS, study.epsilons))
+    changed = [(loss, e) for loss, e in places if e in ablated]
+    total = len(places) * (len(GRIDS) + 2) + len(changed) + 1
+    pace = Pace(total, of="cells", rows=study.store.rows)
+
+    def work(what: str, make: Callable[..., _Made], *at: Any) -> _Made:
+        return pace.work(" ".join(map(str, (study.problem_key, what, *at))), partial(make, *at))
+
+    for (loss, epsilon), method in product(places, GRIDS):
+        place = (loss, method, epsilon)
+        cells[place] = work("tuned", study.cell, *place)
+        settings[place], grids[place] = study.chosen(*place)
     return Found(
         title=own.title,
         data=own.data.name,
         synthetic=own.data.synthetic,
-        references=study.references(),
+        references=work("references", study.references),
         cells=cells,
         grids=grids,
         settings=settings,
-        ablations={place: study.ablation(*place) for place in places},
-        over_steps={
-            (loss, e): study.over_steps(loss, e) for loss in LOSS_KINDS for e in study.epsilons
-        },
-        plain={(loss, e): study.plain(loss, e) for loss in LOSS_KINDS for e in study.epsilons},
+        ablations={at: work("ablation", study.ablation, *at) for at in changed},
+        over_steps={at: work("over steps", study.over_steps, *at) for at in places},
+        plain={at: work("plain", study.plain, *at) for at in places},
     )
-
-
-def _say(study: Study, place: Cell, rows: Sequence[Row]) -> None:
-    loss, method, epsilon = place
-    said = f"{mean(r['accuracy'] for r in rows):.3f}" if rows else "no run at all"
-    print(f"{study.problem_key} {loss} {method} ε {epsilon}: {said}", file=sys.stderr, flush=True)

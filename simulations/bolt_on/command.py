@@ -13,11 +13,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fedpriv.reproduction import Script
-from simulations.bolt_on.methods import EPSILONS, METHODS, PASSES
+from fedpriv.running.progress import Pace
+from simulations.bolt_on.methods import EPSILONS, METHODS, PASSES, Guarantee
 from simulations.bolt_on.page import Batches, Excess, page, plot, plot_excess
 from simulations.bolt_on.study import Study, found
 from simulations.bolt_on.timing import timed
@@ -141,21 +143,28 @@ def over_batches(study: Study, sizes: Sequence[int] = (1, 10, 50, 500), passes: 
     """Return accuracies of bolt-on at ε = 1 for each b, and for b = m."""
     number = problem(study.problem_key, tiny=study.tiny).data.num_train
     few = replace(study, seeds=min(3, study.seeds))
-    return {
-        (guarantee, size): [
-            row["accuracy"] for row in few.cell(guarantee, "bolt-on", 1.0, passes, batch=size)
-        ]
-        for size in (*sizes, number)
-        for guarantee in METHODS
-    }
+    places: list[tuple[Guarantee, int]] = [
+        (guarantee, size) for size in (*sizes, number) for guarantee in METHODS
+    ]
+    pace = Pace(len(places), of="cells", rows=study.store.rows)
+
+    def accuracies(guarantee: Guarantee, size: int) -> list[float]:
+        cell = partial(few.cell, guarantee, "bolt-on", 1.0, passes, batch=size)
+        return [row["accuracy"] for row in pace.work(f"{guarantee}, b = {size}", cell)]
+
+    return {place: accuracies(*place) for place in places}
 
 
 def over_rows(study: Study, sizes: Sequence[int] = _ROWS, passes: int = 10) -> Excess:
     """Return excess risks of a study of two classes, for each number of rows."""
-    return {
-        method: {m: study.excess("approximate", method, 1.0, passes, m) for m in sizes}
-        for method in ("bolt-on", "bst14")
-    }
+    methods = ("bolt-on", "bst14")
+    pace = Pace(len(methods) * len(sizes), of="cells", rows=study.store.rows)
+
+    def excess(method: str, m: int) -> list[float]:
+        risk = partial(study.excess, "approximate", method, 1.0, passes, m)
+        return pace.work(f"{method}, m = {m:,}", risk)
+
+    return {method: {m: excess(method, m) for m in sizes} for method in methods}
 
 
 def _own(results: Path | None) -> Path | None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import mean
 from typing import Any
 
 import numpy as np
 
+from fedpriv.running.progress import Pace
 from simulations.bolt_on.methods import (
     EPSILONS,
     GRIDS,
@@ -190,16 +191,20 @@ def found(study: Study) -> Found:
     own = problem(study.problem_key, tiny=study.tiny)
     cells: dict[Cell, Sequence[Row]] = {}
     grids: dict[Cell, Sequence[float]] = {}
-    for passes in study.passes:
-        for guarantee in METHODS:
-            for method in study.methods(guarantee, passes):
-                for epsilon in study.epsilons:
-                    place = (guarantee, method, epsilon, passes)
-                    _, grids[place] = study.chosen(*place)
-                    cells[place] = study.cell(*place)
-                    reached = [f"{row['accuracy']:.3f}" for row in cells[place]]
-                    said = f"{study.problem_key} {study.loss} {place}: {', '.join(reached)}"
-                    print(said, file=sys.stderr, flush=True)
+    places: list[Cell] = [
+        (guarantee, method, epsilon, passes)
+        for passes in study.passes
+        for guarantee in METHODS
+        for method in study.methods(guarantee, passes)
+        for epsilon in study.epsilons
+    ]
+    # Passes, as a cell of ten takes about ten times as long as one of one.
+    total = sum(passes for *_, passes in places)
+    pace = Pace(total, of="passes", rows=study.store.rows)
+    for place in places:
+        said = f"{study.problem_key} {study.loss} {place}"
+        cells[place] = pace.work(said, partial(study.cell, *place), counts=place[-1])
+        _, grids[place] = study.chosen(*place)
     return Found(
         title=own.title,
         loss=study.loss,

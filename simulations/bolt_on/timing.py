@@ -11,10 +11,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 from typing import Any
 
 from fedpriv.noise.gaussian import Unprotected
+from fedpriv.running.progress import Pace
 from fedpriv.training.permutation.bolt_on import BoltOn
 from simulations.bolt_on.methods import model_of, permutation_sgd, plan_of, spec, stepwise
 from simulations.linear_models.training import Model, run
@@ -65,11 +67,12 @@ def timed(
     """
     model = model_of(problem_key, loss, "test", None, tiny)
     noised, plain = _bolt_on(model, problem_key, loss, passes)
-    found = [_pair("bolt-on (pure ε)", noised, plain, pairs)]
+    pace = Pace(3 * pairs, of="pairs")
+    found = [_pair("bolt-on (pure ε)", noised, plain, pairs, pace)]
     for method, label in (("scs13", "SCS13 (pure ε)"), ("dp-sgd", "DP-SGD")):
         asked = spec(problem_key, loss, None, method, 1.0, passes, {"rate": 1.0})
         noised, plain = _stepwise(model, stepwise(model, asked))
-        found.append(_pair(label, noised, plain, pairs))
+        found.append(_pair(label, noised, plain, pairs, pace))
     return found
 
 
@@ -95,16 +98,20 @@ def _stepwise(model: Model, made: Any) -> tuple[Training, Training]:
     )
 
 
-def _pair(name: str, noised: Training, plain: Training, pairs: int) -> Timed:
+def _pair(name: str, noised: Training, plain: Training, pairs: int, pace: Pace) -> Timed:
     times: Mapping[str, list[float]] = {"noised": [], "plain": []}
     noised(0)  # what is compiled and accounted once is not counted
     plain(0)
-    for seed in range(pairs):
+
+    def both(seed: int) -> None:
         turn = [("noised", noised), ("plain", plain)]
         for which, training in turn if seed % 2 else reversed(turn):
             started = time.process_time()
             training(seed)
             times[which].append(time.process_time() - started)
+
+    for seed in range(pairs):
+        pace.work(name, partial(both, seed))
     ratios = sorted(a / b for a, b in zip(times["noised"], times["plain"], strict=True))
     return Timed(
         name=name,

@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Literal
@@ -30,6 +31,7 @@ from fedpriv.optimizers import sgd
 from fedpriv.privacy.plans.cohort_plan import cohort_plan
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.rng import Key
+from fedpriv.running.progress import Pace
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.per_example.example_sum import CentralSum, example_ids
 from fedpriv.training.per_example.linear import LinearRegressionGradients
@@ -238,11 +240,11 @@ def main(given: Sequence[str] | None = None) -> None:
     data, seeds = toy(), SEEDS[:2] if arguments.reduced else SEEDS
     curves: dict[str, list[list[tuple[int, float]]]] = {}
     lines: list[str] = []
+    pace = Pace(len(METHODS) * len(seeds))
     for name, method in METHODS.items():
         steps = method.steps // 10 if arguments.reduced else method.steps
-        curves[name] = [
-            train(method, data, seed, sampling=arguments.sampling, steps=steps) for seed in seeds
-        ]
+        run = partial(train, method, data, sampling=arguments.sampling, steps=steps)
+        curves[name] = [pace.work(f"{name}, seed {seed}", partial(run, seed)) for seed in seeds]
         final = [run[-1][1] for run in curves[name]]
         said = said_of_privacy(method, steps, arguments.sampling)
         loss = f"loss {mean(final):.4g} (sd {stdev(final):.2g})"

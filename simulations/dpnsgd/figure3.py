@@ -13,13 +13,13 @@ on MNIST, batches of 250, 2 epochs, ε = 4.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from fedpriv.reproduction import Script, complete, read
-from simulations.dpnsgd.heat_maps import HeatMaps, page, plot
-from simulations.dpnsgd.images import SETUPS
+from fedpriv.reproduction import Script, read
+from simulations.dpnsgd.heat_maps import SEEDS, HeatMaps, page, plot
+from simulations.dpnsgd.images import RULES, SETUPS
+from simulations.dpnsgd.two_stages import trained
 
 RATES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 DECADES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
@@ -67,13 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--reduced", action="store_true")
     given = parser.parse_args(arguments)
     maps = heat_maps(given.data, given.reduced)
-
-    def tell(done: int, total: int, row: Mapping[str, Any]) -> None:
-        print(f"[{done}/{total}] accuracy {row['accuracy']:.4f} in {row['seconds']:.0f} s")
-
     if given.stage == "run":
-        done = complete(maps.grid(), given.results, processes=given.processes, tell=tell)
-        complete(maps.finals(done), given.results, processes=given.processes, tell=tell)
+        finals = len(RULES) * len(SEEDS)
+        trained(maps.grid(), maps.finals, finals, given.results, processes=given.processes)
         return
     done = read(given.results)
     given.out.mkdir(parents=True, exist_ok=True)

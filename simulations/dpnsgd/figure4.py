@@ -41,12 +41,13 @@ from fedpriv.data.importers.sst2 import load_sst2
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.of_examples import num_steps
 from fedpriv.privacy.epsilon import rounded_up_to, shown_delta
-from fedpriv.reproduction import TUNING_SEED, Run, Script, Split, complete, read
+from fedpriv.reproduction import TUNING_SEED, Run, Script, Split, read
 from fedpriv.rng import Key
 from fedpriv.tasks.example_task import CentralTask
 from simulations.dpnsgd.by_length import ByLength
 from simulations.dpnsgd.images import RULES, bounded
 from simulations.dpnsgd.sst2 import SIGMA, Setup, digest, reduced_setup, task
+from simulations.dpnsgd.two_stages import Done, trained
 
 DELTA = 1e-5
 SEEDS = (0, 1, 2)
@@ -329,11 +330,14 @@ def _perform(setup: Setup, given: argparse.Namespace) -> None:
     rates, sizes = tuple(given.rate), tuple(given.size)
     grids = [Grid(setup=setup, method=name, rates=rates, sizes=sizes) for name in methods]
     tuning, done = [run for grid in grids for run in grid.tuning()], read(given.results)
+
+    def reported(done: Done) -> Iterator[Run]:
+        return (run for grid in grids for run in grid.finals(done))
+
     left = sum(run.identity not in done for run in tuning)
-    finals = len(SEEDS) * len(grids)
+    finals = all_finals = len(SEEDS) * len(grids)
     if not left:
-        chosen = [run for grid in grids for run in grid.finals(done)]
-        finals = sum(run.identity not in done for run in chosen)
+        finals = sum(run.identity not in done for run in reported(done))
     kind = "SYNTHETIC sentences, a tiny random model: " if setup.data.synthetic else ""
     print(f"{kind}{left} of {len(tuning)} settings to try, then {finals} final runs", flush=True)
     if left + finals:
@@ -341,13 +345,7 @@ def _perform(setup: Setup, given: argparse.Namespace) -> None:
         total = _duration(each * (left + finals) / given.processes)
         print(f"about {_duration(each)} a run, {total} in all on this machine", flush=True)
 
-    def tell(number: int, total: int, row: Mapping[str, Any]) -> None:
-        seconds = _duration(row["seconds"])
-        print(f"[{number}/{total}] accuracy {row['accuracy']:.4f} in {seconds}", flush=True)
-
-    done = complete(tuning, given.results, processes=given.processes, tell=tell)
-    chosen = [run for grid in grids for run in grid.finals(done)]
-    done = complete(chosen, given.results, processes=given.processes, tell=tell)
+    done = trained(tuning, reported, all_finals, given.results, processes=given.processes)
     given.out.mkdir(parents=True, exist_ok=True)
     (given.out / "dpnsgd_sst2.md").write_text(page(grids, done), "utf-8")
     print(page(grids, done))

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from fedpriv.reproduction import Script
+from fedpriv.running.progress import Pace
 from simulations.scraps.control import best_rate, control
 from simulations.scraps.intervals import KS, coverage, widths
 from simulations.scraps.last_iterate import STEPS, hard_ratio, ordinary_ratios
@@ -53,14 +55,28 @@ def measured(epsilons: tuple[float, ...], *, tiny: bool = False) -> Found:
     """Return what the studies give at these ε, and without noise."""
     steps = STEPS[:3] if tiny else STEPS
     kinds = (None, *epsilons)
-    runs, seeds = (5, 4) if tiny else (50, 50)
-    return Found(
-        hard={t: hard_ratio(t) for t in steps},
-        ordinary={t: ordinary_ratios(t, runs=runs) for t in steps},
-        control={(e, by): control(e, faster=by, seeds=seeds) for by in FASTER for e in kinds},
-        rates={e: best_rate(e) for e in kinds},
-        coverage=coverage(runs=20 if tiny else 400, ks=KS[:2] if tiny else KS),
-        widths=[widths(e, repeats=2 if tiny else 20) for e in epsilons],
+    runs, seeds, of_runs = (5, 4, 20) if tiny else (50, 50, 400)
+    ks = KS[:2] if tiny else KS
+    total = 2 * len(steps) + (1 + len(FASTER)) * len(kinds) + len(ks) + len(epsilons)
+    run = Pace(total, of="parts").work
+    return Found(  # the long ones first, so that what is left is not said to be short
+        widths=[
+            run(f"widths, ε = {e:g}", partial(widths, e, repeats=2 if tiny else 20))
+            for e in epsilons
+        ],
+        coverage=[
+            one
+            for k in ks
+            for one in run(f"coverage, k = {k}", partial(coverage, runs=of_runs, ks=[k]))
+        ],
+        rates={e: run(f"rate, ε = {e}", partial(best_rate, e)) for e in kinds},
+        control={
+            (e, by): run(f"control, ε = {e}", partial(control, e, faster=by, seeds=seeds))
+            for by in FASTER
+            for e in kinds
+        },
+        ordinary={t: run(f"T = {t}", partial(ordinary_ratios, t, runs=runs)) for t in steps},
+        hard={t: run(f"T = {t}, hard", partial(hard_ratio, t)) for t in steps},
     )
 
 

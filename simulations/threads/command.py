@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 
 from fedpriv.data.corpus.splits import KINDS, NUM_FOLDS, Split
@@ -70,7 +68,6 @@ def study_of(
         methods=methods,
         kept=given.results.with_suffix("") / "outcomes",
         inputs=inputs,
-        said=partial(print, file=sys.stderr, flush=True),
     )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,6 @@ class Study:
         methods: By name.
         kept: Folder of what is done; a killed command goes on from there.
         inputs: How words are weighted: "unit-norm", or "tf-idf" by their rarity in public text.
-        said: Is told what is being done.
     """
 
     corpus: Corpus
@@ -57,7 +57,6 @@ class Study:
     methods: Mapping[str, Method]
     kept: Path
     inputs: str = UNIT_NORM
-    said: Callable[[str], None] = field(default=lambda line: None, repr=False)
 
     def evaluated(self, folds: Sequence[Fold] | None = None) -> Evaluation:
         """Return the figures of all rows, pooled over folds; those given, or `folds()`."""
@@ -108,12 +107,11 @@ class Study:
         if self.inputs != UNIT_NORM:
             facts["inputs"] = self.inputs
         files = {name: self._file(name, facts) for name in self.untrained}
-        if not all(file.exists() for file in files.values()):
-            self.said(f"{view.split.name}, seed {seed}: public-only and central ({pace})")
-            self._learn_beside(view, seed, files)
+        if all(file.exists() for file in files.values()):
+            pace.keep()
         else:
-            pace.kept += 1
-        pace.done += 1
+            said = f"{view.split.name}, seed {seed}: public-only and central"
+            pace.work(said, partial(self._learn_beside, view, seed, files))
         for name, file in files.items():
             yield name, _read(file)
 
@@ -150,29 +148,31 @@ class Study:
         experiment = self._experiment(method, epsilon, view, seed)
         facts = {"roster": view.roster_sha256, "options": experiment.options(), "version": 1}
         file = self._file(f"{method.experiment}-{epsilon}", facts)
-        if not file.exists():
+        if file.exists():
+            pace.keep()
+        else:
             length = experiment.options().get("rounds")
             said = "" if length is None else f", {length} rounds"
-            self.said(f"{view.split.name}, seed {seed}: {name}{said} ({pace})")
-            components = build(experiment, self.corpus)
-            state: Any = first_state(components, Key.simulation(seed))
-            played = rounds(
-                components,
-                serial(experiment, components),
-                Key.simulation(seed),
-                state=state,
-                eval_every=10**9,
-                ends_if_all_fail=False,
-            )
-            for _, state in played:  # noqa: B007 - the last is measured
-                pass
-            params = components.algorithm.result(state)
-            made = components.task.features_of(view)
-            _keep(file, outcomes(params, view, UNIT_NORM, made))
-        else:
-            pace.kept += 1
-        pace.done += 1
+            train = partial(self._train, view, experiment, seed, file)
+            pace.work(f"{view.split.name}, seed {seed}: {name}{said}", train)
         return _read(file)
+
+    def _train(self, view: TagView, experiment: Experiment, seed: int, file: Path) -> None:
+        components = build(experiment, self.corpus)
+        state: Any = first_state(components, Key.simulation(seed))
+        played = rounds(
+            components,
+            serial(experiment, components),
+            Key.simulation(seed),
+            state=state,
+            eval_every=10**9,
+            ends_if_all_fail=False,
+        )
+        for _, state in played:  # noqa: B007 - the last is measured
+            pass
+        params = components.algorithm.result(state)
+        made = components.task.features_of(view)
+        _keep(file, outcomes(params, view, UNIT_NORM, made))
 
     def _experiment(
         self, method: Method, epsilon: float | None, view: TagView, seed: int

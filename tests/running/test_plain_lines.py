@@ -126,3 +126,19 @@ def test_counted_work_says_how_long_the_rest_takes():
     assert str(pace) == "8 of 20 runs, 1:30 min so far, about 6:00 min left"
     pace.done = 20
     assert str(pace) == "20 of 20 runs"
+
+
+def test_counted_work_is_said_before_it_is_done(capsys):
+    now, rows = [0.0], []
+    pace = Pace(4, of="cells", rows=rows, clock=lambda: now[0])
+    assert pace.work("first", lambda: "made") == "made"  # adds no row: it was there
+    now[0] = 30.0
+    pace.work("second", lambda: rows.append(1))
+    pace.work("third", lambda: rows.append(1))
+    pace.keep()
+    assert (pace.done, pace.kept) == (4, 2)
+    assert capsys.readouterr().err.splitlines() == [
+        "first (0 of 4 cells)",
+        "second (1 of 4 cells)",
+        "third (2 of 4 cells, 0:30 min so far, about 1:00 min left)",
+    ]

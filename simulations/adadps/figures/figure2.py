@@ -24,6 +24,7 @@ from fedpriv.experiments.build import build
 from fedpriv.reproduction import Script
 from fedpriv.rng import Key
 from fedpriv.running.loop import rounds
+from fedpriv.running.progress import Pace
 from fedpriv.training.per_example.example_sum import public_gradient
 from simulations.adadps.setups import imdb
 
@@ -59,8 +60,14 @@ def moments(warm_up: int, steps: int) -> dict[str, np.ndarray]:
     squares = {kind: np.zeros(imdb.NUM_WORDS) for kind in KINDS}
     backend = SerialBackend(trainer=components.trainer, measure=task.evaluate)
     played = rounds(components, backend, key, eval_every=plan.planned_rounds or steps)
-    for number, (_, state) in enumerate(islice(played, warm_up, warm_up + steps)):
-        own = key.fold("look").fold(number)
+    pace = Pace(warm_up + steps, of="steps")
+    for step, (_, state) in enumerate(islice(played, warm_up + steps)):
+        if step % 20 == 0:
+            pace.say("adadps-figure2")
+        pace.done += 1
+        if step < warm_up:
+            continue
+        own = key.fold("look").fold(step - warm_up)
         index = own.generator().choice(task.num_train, imdb.BATCH, replace=False)
         total = task.train.bounded_sum(state.params, np.sort(index), mechanism.bound)["weight"]
         noised = total + mechanism.stddev * noise.standard_normal(total.shape)

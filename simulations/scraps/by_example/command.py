@@ -9,10 +9,8 @@ The sizes that are not reduced need a GPU, but for conversions, whose log is syn
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from fedpriv.reproduction import Script
@@ -60,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.folder is not None:
         problem = within(problem, given.folder)
     results = given.results.with_suffix("").with_suffix(".jsonl")
-    measured = found(problem, results, partial(print, file=sys.stderr, flush=True))
+    measured = found(problem, results)
     if given.plot is not None:
         plot(problem, measured, given.plot)
     reduced = " --reduced" if given.reduced else ""

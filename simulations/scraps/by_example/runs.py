@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from fedpriv.experiments.composing.options import Option
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.hashes import document_sha256
 from fedpriv.privacy.epsilon import shown_delta
+from fedpriv.running.progress import Pace
 from simulations.scraps.by_example.problem import Problem
 from simulations.scraps.checkpoints import Averages, averages, checkpoints, states
 from simulations.scraps.wording import asked
@@ -63,13 +65,12 @@ class Found:
     promise: str
 
 
-def found(problem: Problem, results: Path, said: Callable[[str], None]) -> Found:
+def found(problem: Problem, results: Path) -> Found:
     """Return what all runs of a problem gave; those that are missing are trained.
 
     Args:
         problem: What is asked.
         results: JSON lines; a public run's models lie in a folder of the same name.
-        said: Is told what is being done.
 
     Raises:
         ValueError: If its data cannot be had, or a line of the file cannot be read.
@@ -77,14 +78,21 @@ def found(problem: Problem, results: Path, said: Callable[[str], None]) -> Found
     rows = {row.get("identity"): row for row in json_lines.read(results)}
     values: dict[Case, dict[str, np.ndarray]] = {}
     facts: dict[str, Any] = {}
-    for case, options in _cases(problem, results.with_suffix(""), said):
+    public = problem.public is not None
+    starts = 1 + len(_STARTS) * public
+    runs = starts * len(problem.epsilons) * len(problem.rates) * problem.seeds
+    pace = Pace(runs + public)
+    for case, options in _cases(problem, results.with_suffix(""), pace):
         own: list[Mapping[str, float]] = []
         for seed in range(problem.seeds):
             experiment = problem.make().with_options({**options, "seed": seed})
             identity = _identity(problem, experiment, case)
-            if identity not in rows:
-                said(f"{problem.name} {case.said()}, seed {seed}")
-                rows[identity] = {"identity": identity, **_row(problem, experiment)}
+            if identity in rows:
+                pace.keep()
+            else:
+                said = f"{problem.name} {case.said()}, seed {seed}"
+                row = pace.work(said, partial(_row, problem, experiment))
+                rows[identity] = {"identity": identity, **row}
                 results.parent.mkdir(parents=True, exist_ok=True)
                 json_lines.cut_torn_line(results)
                 json_lines.append(results, rows[identity])
@@ -99,12 +107,10 @@ def found(problem: Problem, results: Path, said: Callable[[str], None]) -> Found
     )
 
 
-def _cases(
-    problem: Problem, folder: Path, said: Callable[[str], None]
-) -> Iterator[tuple[Case, dict[str, Option]]]:
+def _cases(problem: Problem, folder: Path, pace: Pace) -> Iterator[tuple[Case, dict[str, Option]]]:
     starts: dict[str, dict[str, Option]] = {FRESH: {}}
     if problem.public is not None:
-        file = _public(problem, folder, said)
+        file = _public(problem, folder, pace)
         for name, which in _STARTS.items():
             starts[name] = {"start": "file", "start-file": str(file), "start-which": which}
     for start, more in starts.items():
@@ -163,18 +169,24 @@ def measured(problem: Problem, task: Any, past: Averages) -> dict[str, float]:
     return values
 
 
-def _public(problem: Problem, folder: Path, said: Callable[[str], None]) -> Path:
+def _public(problem: Problem, folder: Path, pace: Pace) -> Path:
     """Return the file of a public run's last model and of its average, trained if it is missing."""
     assert problem.public is not None
     experiment = problem.make().with_options({**problem.public, "seed": 0})
     name = document_sha256({"name": experiment.name, **experiment.options()})[:16]
     file = folder / f"public-{name}.safetensors"
-    if not file.exists():
-        said(f"{problem.name} public training, without privacy")
-        made = build(experiment, None)
-        (state,) = deque(states(experiment, made, experiment.seed), maxlen=1)
-        algorithm: Any = made.algorithm
-        average = algorithm.result(state)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_tensors(file, {**state.params, **{f"ema/{n}": a for n, a in average.items()}})
+    if file.exists():
+        pace.keep()
+    else:
+        said = f"{problem.name} public training, without privacy"
+        pace.work(said, partial(_train_public, experiment, file))
     return file
+
+
+def _train_public(experiment: Experiment, file: Path) -> None:
+    made = build(experiment, None)
+    (state,) = deque(states(experiment, made, experiment.seed), maxlen=1)
+    algorithm: Any = made.algorithm
+    average = algorithm.result(state)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_tensors(file, {**state.params, **{f"ema/{n}": a for n, a in average.items()}})

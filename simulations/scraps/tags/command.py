@@ -10,24 +10,32 @@ This is another task and a smaller one, of threads of any Stack Exchange site.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from fedpriv.data.importers.locate import resolve_corpus
 from fedpriv.reproduction import Script
+from fedpriv.running.progress import Pace
 from simulations.scraps.output import add_output, check_output, publish
 from simulations.scraps.tags import page, shift_page
 from simulations.scraps.tags.figures import lines_of
 from simulations.scraps.tags.runs import NotKeptError, Site
 from simulations.scraps.tags.scores import Arms, both_arms
 from simulations.scraps.tags.shifting import Period, accuracies
-from simulations.scraps.tags.study import FAMILIES, TINY, Size, found, options, tuned
+from simulations.scraps.tags.study import (
+    FAMILIES,
+    TINY,
+    Size,
+    case_runs,
+    found,
+    options,
+    tuned,
+    tuning_runs,
+)
 
 _PASSES = ("corpus", "seeds", "results", "out", "plot")
 REPRODUCTIONS = (
@@ -69,7 +77,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         resolve_corpus(given.corpus, allow_synthetic=False),
         given.roster,
         given.results.with_suffix("") / "scraps",
-        partial(print, file=sys.stderr, flush=True),
         trains=not given.kept,
     )
     picture = "" if given.plot is None else given.plot.name
@@ -95,6 +102,8 @@ def aggregates(site: Site, *, tiny: bool = False, seeds: int | None = None) -> p
         seeds: Of each method; None for 5, or 2.
     """
     size, arms = _size(tiny, seeds), _TINY_ARMS if tiny else Arms()
+    of_arms = len(size.epsilons) * (arms.pilots + arms.runs)
+    site.pace = Pace(len(FAMILIES) * (tuning_runs(size) + case_runs(size) + 1) + of_arms)
     every = {name: found(site, family, size) for name, family in FAMILIES.items()}
     lines = {}
     for name, one in every.items():
@@ -128,6 +137,8 @@ def shift(site: Site, *, tiny: bool = False, seeds: int | None = None) -> shift_
     """
     size = _size(tiny, None)
     period = Period(halves="questions", rounds=4 if tiny else 20, seeds=seeds or (2 if tiny else 3))
+    shifted = len(shift_page.SAID) * period.seeds
+    site.pace = Pace(len(FAMILIES) * (tuning_runs(size) + shifted))
     chosen = {name: tuned(site, family, size).rates for name, family in FAMILIES.items()}
     epsilon = size.epsilons[0]
     accuracy: dict[shift_page.Case, dict[str, np.ndarray]] = {}

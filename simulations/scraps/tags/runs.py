@@ -23,6 +23,7 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.start import public_only
 from fedpriv.hashes import document_sha256
 from fedpriv.rng import Key
+from fedpriv.running.progress import Pace
 from fedpriv.tree import Params
 from simulations.scraps.checkpoints import Aggregates, averages, checkpoints, named, states
 from simulations.scraps.tags.together import Columns, Together, columns_of
@@ -46,21 +47,17 @@ class Site:
         corpus: The data.
         roster: Of it; None for its own.
         kept: Folder of what is done.
-        said: Is told what is being done.
         trains: Whether a run is trained that is not kept, or refused.
+
+    Attributes:
+        pace: How far its runs are; who plans them says how many there are.
     """
 
     def __init__(
-        self,
-        corpus: Corpus,
-        roster: str | None,
-        kept: Path,
-        said: Callable[[str], None] = lambda line: None,
-        *,
-        trains: bool = True,
+        self, corpus: Corpus, roster: str | None, kept: Path, *, trains: bool = True
     ) -> None:
-        self._trains = trains
-        self.corpus, self.kept, self._said = corpus, kept, said
+        self._trains, self.pace = trains, Pace(0)
+        self.corpus, self.kept = corpus, kept
         self.roster = corpus.default_roster if roster is None else roster
         self._columns: dict[str, Columns] = {}
 
@@ -111,14 +108,15 @@ class Site:
         named = {"roster": self.view().roster_sha256, "version": 1, **facts}
         corpus = self.corpus.content_sha256[:16]  # another may have the same roster and options
         file = self.kept / corpus / f"{document_sha256(named)[:24]}.safetensors"
-        if not file.exists():
+        if file.exists():
+            self.pace.keep()
+        else:
             kind = next(f"{name} {value}" for name, value in facts.items())
             more = [f"{name} {facts[name]}" for name in _SHOWN if facts.get(name) is not None]
             if not self._trains:
                 raise NotKeptError(f"not kept: {', '.join([kind, *more])}")
-            self._said(", ".join([kind, *more]))
             file.parent.mkdir(parents=True, exist_ok=True)
-            write_tensors(file, dict(make()))
+            write_tensors(file, dict(self.pace.work(", ".join([kind, *more]), make)))
         return dict(read_tensors(file)[0])
 
     def aggregated(

@@ -179,6 +179,7 @@ def over(size: Size, aggregate: str, reading: str) -> dict[str, Option]:
 #: Between an aggregate's name and the reading that it is trained at by.
 AT = ", trained at, "
 READINGS = ("replace", "gradient-only")
+_TRAINED_OVER = ("EMA", "UPA")
 
 
 def case(
@@ -205,8 +206,7 @@ def case(
             for seed in range(size.seeds)
         ]
         one |= {name: np.stack([run[name] for run in runs]) for name in runs[0]}
-    trained = by <= 1.0 and epsilon is not None
-    for name in (chosen.aggregate[kind] for kind in ("EMA", "UPA") if trained and one):
+    for name in (chosen.aggregate[kind] for kind in _trained_over(epsilon, by) if one):
         for reading in READINGS:
             more = {**given, **over(size, name, reading)}
             with suppress(NotKeptError):
@@ -215,6 +215,21 @@ def case(
                 ]
                 one[f"{name}{AT}{reading}"] = np.stack(ends)
     return one
+
+
+def _trained_over(epsilon: Epsilon, by: float) -> Sequence[str]:
+    return _TRAINED_OVER if by <= 1.0 and epsilon is not None else ()
+
+
+def tuning_runs(size: Size) -> int:
+    """Return how many runs `tuned` asks for."""
+    return (len(size.epsilons) + 1) * len(size.rates)
+
+
+def case_runs(size: Size) -> int:
+    """Return how many runs all cases of a family ask for."""
+    each = [1 + len(READINGS) * len(_trained_over(*at)) for at in cases(size)]
+    return size.seeds * sum(each)
 
 
 def found(site: Site, family: Family, size: Size) -> Found:
