@@ -158,7 +158,7 @@ def run_command(
     ] = None,
     resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help=f"{QUICK} rounds: about a minute.")
+        bool, typer.Option("--quick", help=f"{QUICK} rounds, about a minute.")
     ] = False,
     anchor: AnchorFile = None,
     anchor_command: AnchorCommand = None,

@@ -209,12 +209,20 @@ class Pace:
         print(f"{what} ({self})", file=sys.stderr, flush=True)
 
     def __str__(self) -> str:
-        said, worked = f"{self.done:,} of {self._total:,} {self._of}", self.done - self.kept
+        said, passed = f"{self.done:,} of {self._total:,} {self._of}", self._clock() - self._started
+        left = self._left(passed)
+        return f"{said}, {_minutes(passed)} so far, {left}" if left else said
+
+    @property
+    def left(self) -> str:
+        """How long the rest takes; "" before the first run and after the last."""
+        return self._left(self._clock() - self._started)
+
+    def _left(self, passed: float) -> str:
+        worked = self.done - self.kept
         if worked <= 0 or self.done >= self._total:
-            return said
-        passed = self._clock() - self._started
-        left = passed / worked * (self._total - self.done)
-        return f"{said}, {_minutes(passed)} so far, about {_minutes(left)} left"
+            return ""
+        return f"about {_minutes(passed / worked * (self._total - self.done))} left"
 
 
 def _minutes(seconds: float) -> str:
@@ -309,11 +317,17 @@ def _lines(
 ) -> Iterator[_Shows]:
     headline, seen, seen_at = _headline(prepared), "", 0
     plan = prepared.components.plan
+    begun, planned = prepared.ledger.state.rounds_done, plan.planned_rounds
+    pace = Pace(planned or 0, clock=clock)
+    pace.keep(begun)
 
     def text(round_num: int, spent: str) -> str:
         said = f"{_label(prepared)}: {_turns(prepared, round_num)}"
         if plan.is_private and plan.delta is not None:
             said += f", ε {spent} at δ = {shown_delta(plan.delta)}"
+        pace.done = round_num
+        if planned is not None and (left := pace.left):
+            said += f", {left}"
         if not seen:
             return said
         # What was measured of an earlier round is not said of a later one.

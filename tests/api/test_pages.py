@@ -87,7 +87,7 @@ def test_a_loop_that_is_killed_goes_on(own, at_work, killed_after, monkeypatch):
             exec(compile(code, str(PAGE), "exec"), names)
     exec(compile(code, str(PAGE), "exec"), names)
     assert names["state"].round_num == 9  # the lost attempt has used up one of the ten charges
-    found = verify_run(at_work / "runs" / "own")
+    found = verify_run(at_work / "runs" / "loop")
     assert found.ok and (found.num_charges, found.num_lost) == (10, 1)
     with pytest.raises(ValueError, match="takes no further line"):
         names["folder"].ledger.charge(10, 1)

@@ -143,7 +143,8 @@ def test_an_earlier_figure_is_not_said_of_a_later_round_and_epsilon_is_said_of_e
     follow(prepared, console=to, shown=True, head=False, clock=prepared.clock)
     first, second, *_ = printed(to).splitlines()
     assert first.endswith(f"round 1 of 30, ε ≤ {rounded_up(spent, 2):.2f} at δ = 0.001")
-    assert second.endswith("round 6 of 30, ε ≤ 1.01 at δ = 0.001; round 5: accuracy 50.0%")
+    left = "about 0:20 min left"  # of rounds that take a second each
+    assert second.endswith(f"round 6 of 30, ε ≤ 1.01 at δ = 0.001, {left}; round 5: accuracy 50.0%")
 
 
 def test_the_bar_of_a_run_that_is_resumed_says_what_was_spent_before_its_first_round():
