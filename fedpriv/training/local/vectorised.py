@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,6 +94,10 @@ class VectorisedTrainer:
     def template(self, params: Params) -> Params:
         """Return the params' own shapes."""
         return params
+
+    def unchanged_by_users(self) -> AbstractContextManager[None]:
+        """As of `fedpriv.training.work.LooksBack`."""
+        return self.alone.unchanged_by_users()
 
     def partial_sum(
         self,
