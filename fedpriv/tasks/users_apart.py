@@ -31,7 +31,7 @@ _MANY, _LARGE = "one of many examples", "one of large numbers"
 _SAME = 1e-4
 _FEW, _NUM_MANY, _TIMES = 8, 32, 100.0
 # Of so few params one work is asked for everybody so many times over; of more, twice.
-_CHEAP, _PASSES = 1 << 20, 10
+_CHEAP, _PASSES = 1 << 20, 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,10 +14,11 @@ operation without a rule) is trained by `ModuleTrainer` instead, alone.
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -86,6 +87,12 @@ class VectorisedTrainer:
             # Each user has a stream of its own, which no draw for many users can repeat.
             _LOG.warning("layer %r draws at random: users are trained one by one", drawn)
         object.__setattr__(self, "_apart", drawn is not None or self.users_at_once == 1)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> VectorisedTrainer:
+        """Return a trainer with a module of its own; what was tried on this machine both know."""
+        made = replace(self, alone=copy.deepcopy(self.alone, memo))
+        object.__setattr__(made, "_batch_invariant", self._batch_invariant)
+        return made
 
     def train(self, params: Any, examples: Any, key: Key) -> Any:
         """Return one user's update, as `ModuleTrainer.train`."""

@@ -212,8 +212,8 @@ def held(*roots: Any, most: int = _MOST_LOOKED_AT) -> Mapping[str, Any]:
         roots: Where to begin.
         most: How many values are looked at.
     """
-    numpys = np.random.get_state(legacy=False)
-    found = {_NUMPYS: repr(numpys), _PYTHONS: hash(random.getstate())}
+    numpys = [np.asarray(part).tobytes() for part in _parts(np.random.get_state(legacy=False))]
+    found = {_NUMPYS: numpys, _PYTHONS: hash(random.getstate())}
     seen: dict[int, Any] = {}
     left = [(_name(root), root) for root in roots]
     while left and len(seen) + len(found) < most:
@@ -225,6 +225,15 @@ def held(*roots: Any, most: int = _MOST_LOOKED_AT) -> Mapping[str, Any]:
             seen[id(value)] = value
             left += _inside(place, value)
     return found
+
+
+def _parts(state: Any) -> Iterator[Any]:
+    """Yield the numbers, words and arrays of a nested dictionary."""
+    for part in state.values():
+        if isinstance(part, dict):
+            yield from _parts(part)
+        else:
+            yield part
 
 
 def _compared(value: Any) -> Any:
