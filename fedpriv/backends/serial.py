@@ -10,7 +10,15 @@ from fedpriv.mechanisms.bound import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.evaluate import Metrics
-from fedpriv.training.work import TRAIN, Trainers, UserData, as_works, find_work, summed
+from fedpriv.training.work import (
+    TRAIN,
+    Trainers,
+    UserData,
+    as_works,
+    find_work,
+    looked_back,
+    summed,
+)
 from fedpriv.tree import Params
 
 
@@ -41,15 +49,16 @@ class SerialBackend:
         work: str = TRAIN,
         template: Params | None = None,
     ) -> PartialSum:
-        """Return the sum of the cohort's bounded updates."""
-        return summed(
-            find_work(self._works, work),
-            params=params,
-            bound=bound,
-            data=self._data,
-            user_ids=cohort,
-            key=key,
-        )
+        """Return the sum of the cohort's bounded updates.
+
+        Raises:
+            KeepsStateError: As of `fedpriv.training.work.looked_back`.
+        """
+        named = find_work(self._works, work)
+        with looked_back(named, key):
+            return summed(
+                named, params=params, bound=bound, data=self._data, user_ids=cohort, key=key
+            )
 
     def evaluate(self, params: Params, *, public: bool) -> Metrics | None:
         """Return the metrics of this process's own measure."""

@@ -17,7 +17,15 @@ from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.devices import device_description, usable_device, use_one_thread
 from fedpriv.training.evaluate import Metrics, Part
-from fedpriv.training.work import TRAIN, Trainers, UserData, as_works, find_work, summed
+from fedpriv.training.work import (
+    TRAIN,
+    Trainers,
+    UserData,
+    as_works,
+    find_work,
+    looked_back,
+    summed,
+)
 from fedpriv.tree import Params
 
 
@@ -105,16 +113,22 @@ class Worker:
         return Opened(host=platform.node(), process=os.getpid(), device=said)
 
     def partial_sum(self, order: Order, user_ids: Sequence[str]) -> PartialSum:
-        """Return one sum over these users; see `fedpriv.training.work.Work`."""
+        """Return one sum over these users; see `fedpriv.training.work.Work`.
+
+        Raises:
+            KeepsStateError: As of `fedpriv.training.work.looked_back`.
+        """
         context = self._opened()
-        done = summed(
-            find_work(as_works(context.trainer), order.work),
-            params=order.params,
-            bound=order.bound,
-            data=context.data,
-            user_ids=user_ids,
-            key=order.key,
-        )
+        named = find_work(as_works(context.trainer), order.work)
+        with looked_back(named, order.key):
+            done = summed(
+                named,
+                params=order.params,
+                bound=order.bound,
+                data=context.data,
+                user_ids=user_ids,
+                key=order.key,
+            )
         return done.compact()
 
     def evaluate(self, params: Params, public: bool, part: Part) -> Metrics | None:

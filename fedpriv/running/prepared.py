@@ -19,6 +19,7 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import from_anywhere
 from fedpriv.experiments.components import Components, in_study
 from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.of_users import make_trainer
 from fedpriv.experiments.own_code import own_code
 from fedpriv.experiments.parts.start import PublicOnly, Start, public_only
 from fedpriv.measures import PUBLIC_ONLY
@@ -209,7 +210,9 @@ def _tried(
         else:
             batch = synthetic_batch(task)
             untried = not_tried(task) if batch is None else ""
-            train = partial(try_components, components, state.params)
+            made_of = components.experiment or experiment, task, components.side_information
+            again = partial(make_trainer, *made_of)
+            train = partial(try_components, components, state.params, again=again)
             found = try_task(task, state.params, batch, train)
     check_metrics(task, found)
     if loss is None and found is not None:

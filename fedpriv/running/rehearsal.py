@@ -7,7 +7,7 @@ same door, with a ledger in memory and a backend on which a synthetic user stand
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -20,21 +20,26 @@ from fedpriv.running.door.vault import Vault
 from fedpriv.running.loop import Runnable
 from fedpriv.sums import PartialSum
 from fedpriv.tasks.trial import try_trainer, try_work
+from fedpriv.tasks.users_apart import FreshWorks
 from fedpriv.training.federated_averaging import FederatedAveraging
-from fedpriv.training.work import TRAIN, LocalTrainer, Work, as_works, find_work
+from fedpriv.training.work import TRAIN, LocalTrainer, Trainers, Work, as_works, find_work
 from fedpriv.tree import Params
 
 
-def try_components(components: Runnable, params: Params, batch: Any) -> None:
+def try_components(
+    components: Runnable, params: Params, batch: Any, again: Callable[[], Trainers]
+) -> None:
     """Try what users do on a synthetic batch.
 
     Federated averaging asks for one trainer's updates of the params: that one trains. Of anything
-    else the first step is played. In both each work is asked for two synthetic users in turn.
+    else the first step is played. In both each work is asked for synthetic users in
+    turn, in several orders, each of a trainer that has seen nothing.
 
     Args:
         components: Of the experiment.
         params: Before the first round; not changed.
         batch: Examples in the form of one user's, of no one on the roster.
+        again: Makes what a user does again, as another process would.
 
     Raises:
         Exception: What the algorithm, a work or a trainer raises.
@@ -42,14 +47,15 @@ def try_components(components: Runnable, params: Params, batch: Any) -> None:
             fails and keeps to itself why.
         KeepsStateError: If one user's contribution depends on another user.
     """
-    trainer, algorithm = components.trainer, components.algorithm
+    trainer, algorithm, task = components.trainer, components.algorithm, components.task
+    fresh = FreshWorks.of(trainer, again, task, getattr(task, "data", None))
     if isinstance(algorithm, FederatedAveraging) and isinstance(trainer, LocalTrainer):
-        try_trainer(trainer, params, batch)
+        try_trainer(trainer, params, batch, fresh)
     else:
-        _play(components, params, batch)
+        _play(components, params, batch, fresh)
 
 
-def _play(components: Runnable, params: Params, batch: Any) -> None:
+def _play(components: Runnable, params: Params, batch: Any, fresh: FreshWorks) -> None:
     plan, algorithm, root = (
         components.plan,
         components.algorithm,
@@ -62,7 +68,7 @@ def _play(components: Runnable, params: Params, batch: Any) -> None:
         door = RunDoor(
             plan=plan,
             ledger=Ledger.in_memory(plan, mode=root.mode),
-            backend=_OnSyntheticUsers(works, batch),
+            backend=_OnSyntheticUsers(works, batch, fresh),
             works=works,
             roster=components.task.roster,
             root=root,
@@ -80,8 +86,8 @@ def _play(components: Runnable, params: Params, batch: Any) -> None:
 class _OnSyntheticUsers:
     """A `fedpriv.backends.backend.Backend` where one synthetic user stands for each cohort."""
 
-    def __init__(self, works: Mapping[str, Work], batch: Any) -> None:
-        self._works, self._batch = works, batch
+    def __init__(self, works: Mapping[str, Work], batch: Any, fresh: FreshWorks) -> None:
+        self._works, self._batch, self._fresh = works, batch, fresh
         self._apart: set[str] = set()
 
     def partial_sum(
@@ -105,7 +111,7 @@ class _OnSyntheticUsers:
             bound=bound,
             batch=self._batch,
             name=work,
-            apart=work not in self._apart,
+            fresh=None if work in self._apart else self._fresh,
         )
         self._apart.add(work)
         return replace(found, num_users=len(cohort))

@@ -328,7 +328,7 @@ class ModuleTask:
             drawn = given is None
             check_loss(module, self._loss, batch.x, batch.y, drawn=drawn, measured=measured)
             x, y = as_tensor(model_inputs(batch.x)), as_tensor(model_targets(batch.y))
-            refuse_kept_state(module.train(), self._loss, x, y)
+            refuse_kept_state(lambda: made_from(_LOOK, self._make), self._loss, x, y)
         self._checked = True
 
     def _module_measures(self) -> tuple[ModuleMeasure, ...]:

@@ -20,18 +20,23 @@ from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.tasks.example_task import CentralTask
 from fedpriv.tasks.task import ComparesPublic, ComparesPublicTraining, MakesExamples
+from fedpriv.tasks.users_apart import (
+    FIRST,
+    SECOND,
+    FreshWorks,
+    SyntheticUsers,
+    refuse_dependence,
+)
 from fedpriv.training.evaluate import Metrics
-from fedpriv.training.failures import KeepsStateError, raised_failures
+from fedpriv.training.failures import raised_failures
 from fedpriv.training.line_search.of_examples import ExampleLosses
-from fedpriv.training.work import TRAIN, LocalTrainer, UserByUser, Work, as_work
+from fedpriv.training.work import TRAIN, LocalTrainer, Work, as_work
 from fedpriv.tree import Params
 
 _KEY = Key.simulation(0).fold("trial of a task")
 _FEW = 2
 # Longer than any update, and short enough to be squared.
 _NO_BOUND = Clip(l2_clip_norm=1e100)
-_FIRST, _SECOND = "a synthetic user", "another synthetic user"
-_SAME = 1e-4
 _SOME = 1024
 # Of a task that divides by users, the first; of one that divides by blocks, the first block.
 _SMALL_PART = (0, 1 << 20)
@@ -104,21 +109,22 @@ def public_of_rostered(task: Any, *, learnt_from: bool) -> dict[str, int]:
     return {name: equal for name, equal in found.items() if equal}
 
 
-def try_trainer(trainer: LocalTrainer, params: Params, batch: Any) -> None:
+def try_trainer(trainer: LocalTrainer, params: Params, batch: Any, fresh: FreshWorks) -> None:
     """Train on a batch, then as two users in turn, and throw the updates away.
 
     Args:
         trainer: What a user does.
         params: Before the first round; not changed.
         batch: Examples of no rostered user.
+        fresh: Works like it that have seen nothing.
 
     Raises:
         Exception: What the trainer raises.
         ValueError: If its update has other tensors than the params, or is not finite.
         KeepsStateError: As of `try_work`.
     """
-    users = _SyntheticUsers(batch)
-    for examples in (batch, users.examples(_FIRST), users.examples(_SECOND)):
+    users = SyntheticUsers(batch)
+    for examples in (batch, users.examples(FIRST), users.examples(SECOND)):
         update = tree.check_like(params, trainer.train(params, examples, _KEY))
         if not math.isfinite(tree.l2_norm(update)):
             raise ValueError(
@@ -127,7 +133,7 @@ def try_trainer(trainer: LocalTrainer, params: Params, batch: Any) -> None:
                 "learning rate (local-learning-rate), or give the task a synthetic_batch of "
                 "examples like its users'"
             )
-    try_work(as_work(trainer), params=params, bound=_NO_BOUND, batch=batch)
+    try_work(as_work(trainer), params=params, bound=_NO_BOUND, batch=batch, fresh=fresh)
 
 
 def try_work(
@@ -137,9 +143,9 @@ def try_work(
     bound: Bound,
     batch: Any,
     name: str = TRAIN,
-    apart: bool = True,
+    fresh: FreshWorks | None,
 ) -> PartialSum:
-    """Return the sum of one synthetic user, which another before it has not changed.
+    """Return the sum of one synthetic user, which no other one changes.
 
     Args:
         work: What users do, one by one or side by side.
@@ -147,73 +153,30 @@ def try_work(
         bound: What contributions are bounded by.
         batch: Examples of no rostered user; where it can be halved, each user has a half.
         name: Of the work, for a message.
-        apart: Whether to look for what users do to each other; else one user is asked alone.
+        fresh: Works like it that have seen nothing, to look for what users do to each other; None
+            asks one user alone.
 
     Raises:
         Exception: What the work raises of a user.
         ValueError: If a user fails, and the work keeps to itself why.
         KeepsStateError: If a user's contribution is another one where another user came before it,
-            or is there too: no bound of a single contribution would hold then.
+            or is there too: no bound of a single contribution would hold then
+            (`fedpriv.tasks.users_apart`).
     """
-    data = _SyntheticUsers(batch)
-
-    def summed(*user_ids: str) -> PartialSum:
-        with raised_failures():
-            found = work.partial_sum(
-                params=params, bound=bound, data=data, user_ids=user_ids, key=_KEY
-            )
-        if found.num_failed:
-            raise ValueError(
-                f"work {name!r} fails on what the task's synthetic_batch() makes, and does not say "
-                "why; let it call fedpriv.training.failures.contributes_zero(error)"
-            )
-        return found
-
-    one = summed(_FIRST)
-    if not apart:
-        return one
-    other, both = summed(_SECOND), summed(_SECOND, _FIRST)
-    if _differ(both, one, other) or _differ(summed(_FIRST), one):
-        inner = work.trainer if isinstance(work, UserByUser) else work
-        raise KeepsStateError(
-            f"what a user contributes by {type(inner).__name__} depends on the user before it (or "
-            "on a generator of its own): one user would move the sum by more than the bound, and ε "
-            "be wrong; keep nothing between users, and draw from the key that train() is given"
+    with raised_failures():
+        found = work.partial_sum(
+            params=params, bound=bound, data=SyntheticUsers(batch), user_ids=(FIRST,), key=_KEY
         )
-    return one
-
-
-def _differ(total: PartialSum, *parts: PartialSum) -> bool:
-    """Return whether a sum is not that of its parts but for rounding."""
-    gap = size = 0.0
-    for name in total.total:
-        left = tree.to_dense_tensor(total.total[name]).astype(np.float64)
-        for part in parts:
-            right = tree.to_dense_tensor(part.total[name]).astype(np.float64)
-            size += float(np.vdot(right, right))
-            left -= right
-        gap += float(np.vdot(left, left))
-        if total.granularity is not None:  # each whole number may be rounded to its other side
-            size += left.size / _SAME**2
-    return gap > _SAME**2 * size
-
-
-class _SyntheticUsers:
-    """A `fedpriv.training.work.UserData` of two users who share a batch."""
-
-    def __init__(self, batch: Any) -> None:
-        first = second = batch
-        if hasattr(batch, "take") and not isinstance(batch, np.ndarray) and len(batch) > 1:
-            order = np.arange(len(batch))
-            first, second = batch.take(order[::2]), batch.take(order[1::2])
-        self._batches = {_FIRST: first, _SECOND: second}
-
-    def examples(self, user_id: str) -> Any:
-        return self._batches[user_id]
-
-    def num_examples(self, user_id: str) -> int:
-        batch = self._batches[user_id]
-        return len(batch) if hasattr(batch, "__len__") else 1
+    if found.num_failed:
+        raise ValueError(
+            f"work {name!r} fails on what the task's synthetic_batch() makes, and does not say "
+            "why; let it call fedpriv.training.failures.contributes_zero(error)"
+        )
+    if fresh is not None:
+        refuse_dependence(
+            lambda: fresh.work(name), params=params, bound=bound, batch=batch, key=_KEY
+        )
+    return found
 
 
 def try_task(

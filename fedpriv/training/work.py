@@ -7,6 +7,7 @@ process each find what the name means in their own experiment.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -67,6 +68,18 @@ class CpuOnly(Protocol):
 
 
 @runtime_checkable
+class LooksBack(Protocol):
+    """A trainer, or a work, that can tell whether users have left something behind."""
+
+    def unchanged_by_users(self) -> AbstractContextManager[None]:
+        """Raise a `KeepsStateError` at the end of the `with` if they have; it tells of their data.
+
+        Only in simulations may it be asked.
+        """
+        ...
+
+
+@runtime_checkable
 class Work(Protocol):
     """What is done with the drawn users on the way to one sum."""
 
@@ -123,6 +136,24 @@ def summed(
     with users_unsaid(key), counted_failures() as failures:
         done = work.partial_sum(params=params, bound=bound, data=data, user_ids=user_ids, key=key)
     return done if failures.text is None else replace(done, first_error=failures.text)
+
+
+def looked_back(work: Work, key: Key) -> AbstractContextManager[None]:
+    """Refuse at the end of the `with` what users left behind in a work, where that may be said.
+
+    Of a secure run nothing is looked at: whether it raises would depend on who was drawn.
+
+    Args:
+        work: That is done within.
+        key: Of the round.
+
+    Raises:
+        KeepsStateError: In a simulation, of a work that is `LooksBack`.
+    """
+    inner = work.trainer if isinstance(work, UserByUser) else work
+    if key.mode != "simulation" or not isinstance(inner, LooksBack):
+        return nullcontext()
+    return inner.unchanged_by_users()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,11 @@
 """A mistake in a task ends a run before anything is charged, and never by a user's data."""
 
 import sys
+import threading
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 from fedpriv import json_lines
@@ -322,3 +324,188 @@ def test_a_trainer_of_ones_own_that_keeps_something_is_refused(tmp_path, kept):
         return
     with pytest.raises(KeepsStateError, match="Averaging"):
         start_run(experiment(own), "own:x", None, tmp_path / "run")
+
+
+class Gradient:
+    """A trainer of one's own: logistic regression, on whatever `scaled` makes of the inputs."""
+
+    def __init__(self):
+        self.kept = None
+
+    def scaled(self, x):
+        return x
+
+    def train(self, params, examples, key):
+        x = self.scaled(examples.x)
+        z = x @ params["weight"].T + params["bias"]
+        p = np.exp(z - z.max(1, keepdims=True))
+        p /= p.sum(1, keepdims=True)
+        p[np.arange(len(x)), examples.y] -= 1
+        found = {"weight": -(p.T @ x) / len(x), "bias": -p.mean(0)}
+        return {name: array.astype(np.float32) for name, array in found.items()}
+
+
+class FittedOnTheFirst(Gradient):
+    """Consistent in this process, once a synthetic user came first; not in another one."""
+
+    def scaled(self, x):
+        self.kept = (x.mean(0), np.abs(x).mean()) if self.kept is None else self.kept
+        return (x - self.kept[0]) / self.kept[1]
+
+
+class RunningMaximum(Gradient):
+    def scaled(self, x):
+        self.kept = max(self.kept or 0.0, float(np.abs(x).max()))
+        return x / self.kept
+
+
+class OnlyLarge(Gradient):
+    def scaled(self, x):
+        if np.abs(x).max() > 15:
+            self.kept = x.mean(0)
+        return x if self.kept is None else x + self.kept
+
+
+class OnlyMany(Gradient):
+    def scaled(self, x):
+        self.kept = x.mean(0) if len(x) > 16 else self.kept
+        return x if self.kept is None else x + self.kept
+
+
+class AfterMany(Gradient):
+    def scaled(self, x):
+        self.kept = (self.kept or 0) + 1
+        return x if self.kept < 30 else x * self.kept
+
+
+def of_trainers(trainer):
+    class Own(ModuleTask):
+        def trainer(self, schedule, multiplier, device="cpu"):
+            return trainer()
+
+    return Own(
+        name="t", module=lambda: nn.Linear(8, 2), loss=lambda o, t: o.sum(), users=dict(users())
+    )
+
+
+@every_case("kind", [FittedOnTheFirst, RunningMaximum, OnlyLarge, OnlyMany, AfterMany])
+def test_so_is_one_that_looks_consistent_in_one_order(tmp_path, kind):
+    """Red before: one trainer was tried on three small users, and one of them moved 31 C."""
+    with pytest.raises(KeepsStateError, match=kind.__name__):
+        start_run(experiment(of_trainers(kind)), "own:x", None, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+class WithALock(FittedOnTheFirst):
+    def __init__(self):
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+def test_what_cannot_be_copied_is_made_again(tmp_path):
+    with pytest.raises(KeepsStateError, match="WithALock"):
+        start_run(experiment(of_trainers(WithALock)), "own:x", None, tmp_path / "run")
+
+
+def test_what_can_be_neither_is_said_to_be_so(tmp_path):
+    one = WithALock()
+    with pytest.raises(ValueError, match=r"WithALock cannot be copied .* let it make another"):
+        start_run(experiment(of_trainers(lambda: one)), "own:x", None, tmp_path / "run")
+
+
+def test_one_that_the_task_keeps_is_copied(tmp_path):
+    kept, pure = FittedOnTheFirst(), Gradient()
+    with pytest.raises(KeepsStateError):
+        start_run(experiment(of_trainers(lambda: kept)), "own:x", None, tmp_path / "no")
+    start_run(experiment(of_trainers(lambda: pure)), "own:x", None, tmp_path / "run").folder.close()
+
+
+class Constants(Gradient):
+    """Legitimate: a table made at the first call, a count for a log, chance from the key."""
+
+    calls = 0
+
+    def train(self, params, examples, key):
+        type(self).calls += 1
+        if self.kept is None:
+            self.kept = np.linspace(0.5, 2.0, examples.x.shape[1], dtype=np.float32)
+        drawn = key.generator().normal(size=examples.x.shape).astype(np.float32)
+        noisy = ArrayExamples(examples.x * self.kept + drawn, examples.y)
+        return super().train(params, noisy, key)
+
+
+def test_constants_counts_and_chance_are_not_refused_and_trainings_are_dozens(tmp_path):
+    Constants.calls = 0
+    start_run(experiment(of_trainers(Constants)), "own:x", None, tmp_path / "run").folder.close()
+    assert 30 < Constants.calls < 72
+
+
+def test_inputs_that_a_trainer_refuses_are_left_out(tmp_path):
+    class Careful(Gradient):
+        def scaled(self, x):
+            if np.abs(x).max() > 15:
+                raise ValueError("inputs are expected to be standardised")
+            return x
+
+    start_run(experiment(of_trainers(Careful)), "own:x", None, tmp_path / "run").folder.close()
+
+
+LEFT = {"mean": 0.0}
+
+
+class LeavesOnlyOfOutliers(nn.Module):
+    """What no trial finds: it depends on an input that nobody would make up."""
+
+    def __init__(self):
+        super().__init__()
+        self.score = nn.Linear(8, 2)
+
+    def forward(self, x):
+        if (x[:, 0] == 1234.5).any():
+            LEFT["mean"] = float(x.mean())
+        return self.score(x) + LEFT["mean"]
+
+
+def with_an_outlier():
+    made = dict(users())
+    made["u03"] = ArrayExamples(made["u03"].x.copy(), made["u03"].y)
+    made["u03"].x[0, 0] = 1234.5
+    return task(module=LeavesOnlyOfOutliers, users=made)
+
+
+@every_case("users_at_once", [1, 4])
+def test_a_simulation_looks_again_after_real_users(tmp_path, users_at_once):
+    """Red before: the run went on to its end."""
+    LEFT["mean"] = 0.0
+    made = with_an_outlier()
+    made._users_at_once = users_at_once
+    prepared = start_run(experiment(made, cohort=12.0), "own:x", None, tmp_path / "run")
+    with pytest.raises(KeepsStateError, match=r"LEFT\['mean'\]"):
+        prepared.run()
+
+
+def test_a_secure_run_does_not_since_that_would_be_a_release(tmp_path):
+    LEFT["mean"] = 0.0
+    own = experiment(with_an_outlier(), cohort=12.0)
+    prepared = start_run(own, "own:x", None, tmp_path / "run", secure=True)
+    assert prepared.run()["rounds"] == 3
+    assert LEFT["mean"] != 0.0
+
+
+CACHED = {}
+
+
+def test_caches_by_size_are_not_taken_for_state(tmp_path):
+    class Caching(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.score, self.ones = nn.Linear(8, 2), None
+
+        def forward(self, x):
+            if self.ones is None or len(self.ones) != len(x):
+                self.ones = torch.ones(len(x), 1)
+            CACHED.setdefault(len(x), torch.ones(len(x), 1))
+            return self.score(x * self.ones * CACHED[len(x)])
+
+    own = experiment(task(module=Caching))
+    assert start_run(own, "own:x", None, tmp_path / "run").run()["rounds"] == 3

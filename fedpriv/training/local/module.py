@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from fedpriv.rng import Key
 from fedpriv.training.local.dtypes import model_inputs, model_targets
 from fedpriv.training.local.module_state import OwnState, own_stream
 from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.per_example.hidden_state import unchanged_by_users
 from fedpriv.tree import Params, Tree
 
 _BATCH_NORM = (nn.modules.batchnorm._BatchNorm,)
@@ -140,6 +142,15 @@ class ModuleTrainer:
         object.__setattr__(self, "_own", own)
         object.__setattr__(self, "_factors", factors)
         object.__setattr__(self, "_state", OwnState(self.module, self.loss))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ModuleTrainer:
+        """Return a trainer with a module and a loss of its own, as these are now."""
+        module, loss = copy.deepcopy((self.module, self.loss), memo)
+        return replace(self, module=module, loss=loss)
+
+    def unchanged_by_users(self) -> AbstractContextManager[None]:
+        """As of `fedpriv.training.work.LooksBack`."""
+        return unchanged_by_users(self.module, self.loss)
 
     def _leading(self, name: str, factor: np.ndarray, num_axes: int) -> torch.Tensor:
         """Return a multiplier on the device, its axes put against a parameter's first ones."""

@@ -14,9 +14,11 @@ operation without a rule) is trained by `ModuleTrainer` instead, alone.
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -86,6 +88,12 @@ class VectorisedTrainer:
             _LOG.warning("layer %r draws at random: users are trained one by one", drawn)
         object.__setattr__(self, "_apart", drawn is not None or self.users_at_once == 1)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> VectorisedTrainer:
+        """Return a trainer with a module of its own; what was tried on this machine both know."""
+        made = replace(self, alone=copy.deepcopy(self.alone, memo))
+        object.__setattr__(made, "_batch_invariant", self._batch_invariant)
+        return made
+
     def train(self, params: Any, examples: Any, key: Key) -> Any:
         """Return one user's update, as `ModuleTrainer.train`."""
         return self.alone.train(params, examples, key)
@@ -93,6 +101,10 @@ class VectorisedTrainer:
     def template(self, params: Params) -> Params:
         """Return the params' own shapes."""
         return params
+
+    def unchanged_by_users(self) -> AbstractContextManager[None]:
+        """As of `fedpriv.training.work.LooksBack`."""
+        return self.alone.unchanged_by_users()
 
     def partial_sum(
         self,

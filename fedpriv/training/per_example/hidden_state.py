@@ -8,13 +8,19 @@ dictionaries there. Before a run `refuse_kept_state` looks further, on public or
 
 from __future__ import annotations
 
+import itertools
+import queue
 import random
 import sys
 import sysconfig
+import threading
 import types
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from hashlib import blake2b
+from inspect import getgeneratorlocals
 from pathlib import Path
 from typing import Any
 
@@ -38,25 +44,41 @@ _KEY = Key.simulation(0).fold("kept state")
 _SAME = 1e-4
 # Enough for any model, and not for a data set that a function happens to name.
 _MOST_LOOKED_AT = 100_000
+# Of what is looked at for every sum of a simulation.
+_MOST_OF_USERS = 5_000
+# Longer arrays are told apart by their sums.
+_LONG = 1 << 20
+# A module of so few parameters is asked more often, and so many times more in the end.
+_CHEAP, _CALLS = 1 << 20, 40
+# By how much other batches have larger and smaller numbers, and of how many examples one is.
+_LARGE, _MANY = 100.0, 32
 _HERE = str(Path(__file__).parents[2])
 _LIBRARIES = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")})
 _SCALARS = (bool, int, float, complex, str, bytes, type(None), np.generic)
+_NUMPYS, _PYTHONS = "NumPy's global generator", "Python's global generator"
+_GENERATORS = frozenset({_NUMPYS, _PYTHONS})
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def refuse_kept_state(
-    module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor
+    make: Callable[[], nn.Module], loss: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor
 ) -> None:
     """Refuse a module or a loss that one user's batch changes for the next one's.
 
-    Two batches go through in turn. Looked at are the gradient of the first before and after the
-    second, and what each leaves behind in attributes, lists, dictionaries and objects, in frozen
-    parameters, in class attributes, in variables that functions close over, in globals that they
-    name, and in the random generators of Python and NumPy. Buffers are not: they are put back. What
-    neither shows in a gradient nor lies in any of these places is not found.
+    Pairs of batches go through in turn: as given, of larger and of smaller numbers, of one example
+    and of many, and in the end all of them again, some dozens in all where the module is small.
+    Looked at are each batch's gradient, which must be the same whatever went before, on a module
+    made anew too, and what each leaves behind in attributes, lists, dictionaries and objects, in
+    frozen parameters, in class attributes, in variables that functions close over, in globals that
+    they name, and in the random generators of Python and NumPy. Buffers are not: they are put back.
+
+    Not found is what shows on none of these batches and lies elsewhere (a file, a C extension, a
+    library's own globals): what is kept of particular inputs, of more calls than these, of another
+    process or thread, or is made once of the first data that a process ever sees. In a simulation
+    `unchanged_by_users` looks again, with the users' own examples.
 
     Args:
-        module: In training mode; it may be changed by it.
+        make: Makes the module, the same each time, on one device.
         loss: From (outputs, targets) to the mean loss of a batch.
         x: Inputs `(n, ...)` of no one on a roster, on the module's device.
         y: Their targets.
@@ -64,46 +86,107 @@ def refuse_kept_state(
     Raises:
         KeepsStateError: Names where it is kept. A module that raises is no matter of this.
     """
-    trained = [p for p in module.parameters() if p.requires_grad]
-
-    def gradients(of: tuple[Tensor, Tensor]) -> list[Tensor | None]:
-        device = next(module.parameters()).device
-        with own_stream(_KEY, device), unchanged_buffers(module), torch.enable_grad():
-            found = loss(module(of[0]), of[1])
-            return list(torch.autograd.grad(found, trained, allow_unused=True))
-
-    first, second = _batches(x, y)
-    try:
-        before = gradients(first)
-        behind = held(module, loss)
-        gradients(second)
-    except Exception as error:
-        end_if_interrupted(error)
+    module = make().train()
+    weights = [p.detach().clone() for p in module.parameters()]
+    cheap = sum(w.numel() for w in weights) <= _CHEAP
+    taken, behind = [], {}
+    for first, second in _pairs(x, y, cheap):
+        try:
+            before = _gradients(module, loss, first)
+            behind = held(module, loss)
+            other = _gradients(module, loss, second)
+        except Exception as error:
+            end_if_interrupted(error)
+            continue
+        _refuse_other(behind, held(module, loss))
+        taken += [(first, before), (second, other)]
+    if not taken:
         return
+    for _ in range(-(-_CALLS // len(taken)) if cheap else 1):
+        for batch, before in taken:  # the last is of the shape after which was looked
+            _refuse_another(module, loss, batch, before)
     _refuse_other(behind, held(module, loss))
+    anew = make().train()
+    with torch.no_grad():
+        for parameter, weight in zip(anew.parameters(), weights, strict=True):
+            parameter.data.copy_(weight)
+    for batch, before in reversed(taken):
+        _refuse_another(anew, loss, batch, before)
+
+
+def _gradients(
+    module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], of: tuple[Tensor, Tensor]
+) -> list[Tensor | None]:
+    trained = [p for p in module.parameters() if p.requires_grad]
+    device = next(module.parameters()).device
+    with own_stream(_KEY, device), unchanged_buffers(module), torch.enable_grad():
+        found = loss(module(of[0]), of[1])
+        return list(torch.autograd.grad(found, trained, allow_unused=True))
+
+
+def _refuse_another(
+    module: nn.Module,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    batch: tuple[Tensor, Tensor],
+    before: list[Tensor | None],
+) -> None:
+    """Refuse a module on which a batch has another gradient than it had before."""
     try:
-        after = gradients(first)
+        after = _gradients(module, loss, batch)
     except Exception as error:
         end_if_interrupted(error)
         raise KeepsStateError(
             f"the model raised a {type(error).__name__} at a batch that it had taken before: it "
             "keeps something of one batch for the next; detach and keep nothing"
         ) from error
-    _refuse_other(behind, held(module, loss))
     if not all(map(_near, before, after)):
         raise KeepsStateError(
-            "a batch's gradient is another one after a second batch went through: the module or "
+            "a batch's gradient is another one after other batches went through: the module or "
             "the loss keeps something where no bound sees it, or draws from a generator of its "
             "own; keep nothing, and draw from torch's own generators"
         )
 
 
-def _batches(x: Tensor, y: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Return two batches of one shape, of different examples where there are two."""
+def _pairs(x: Tensor, y: Tensor, cheap: bool) -> list[tuple[tuple[Tensor, Tensor], ...]]:
+    """Return pairs of batches, each pair of one shape, of different examples where there are two.
+
+    Each but the first is of other numbers, or of another number of examples; of what is expensive
+    there are fewer.
+    """
     half = len(x) // 2
-    if half:
-        return [(x[:half], y[:half]), (x[half : 2 * half], y[half : 2 * half])]
-    return [(x, y), (-x if x.is_floating_point() else x, y)]
+    ends = [(x[:half], y[:half]), (x[half : 2 * half], y[half : 2 * half])]
+    if not half:
+        ends = [(x, y), (-x if x.is_floating_point() else x, y)]
+    pairs = [tuple(ends)]
+    if x.is_floating_point():
+        scales = (_LARGE, 1 / _LARGE) if cheap else (_LARGE,)
+        pairs += [tuple((scale * a, b) for a, b in ends) for scale in scales]
+    if len(x):
+        for number in (_MANY, 1) if cheap else (1,):
+            index = [torch.arange(number, device=a.device) % len(a) for a, _ in ends]
+            pairs.append(tuple((a[i], b[i]) for (a, b), i in zip(ends, index, strict=True)))
+    return pairs
+
+
+@contextmanager
+def unchanged_by_users(*roots: Any) -> Iterator[None]:
+    """Refuse at the end of the `with` what users have changed of what objects and functions hold.
+
+    Looked at is what `refuse_kept_state` looks at, but for the global generators, which whoever
+    brings the examples may draw from. What is new there, or was None, may be a constant that was
+    made at the first call, and is let pass. It tells something of the users' examples, and is for
+    simulations alone.
+
+    Raises:
+        KeepsStateError: Names where.
+    """
+    before = held(*roots, most=_MOST_OF_USERS)
+    yield
+    after = held(*roots, most=_MOST_OF_USERS)
+    nothing = _compared(None)
+    same = {place for place, value in before.items() if value == nothing} | _GENERATORS
+    both = (before.keys() & after.keys()) - same
+    _refuse_other({p: before[p] for p in both}, {p: after[p] for p in both})
 
 
 def _refuse_other(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
@@ -122,15 +205,18 @@ def _near(left: Tensor | None, right: Tensor | None) -> bool:
     return torch.allclose(left, right, rtol=_SAME, atol=_SAME * _SAME, equal_nan=True)
 
 
-def held(*roots: Any) -> Mapping[str, Any]:
-    """Return what objects and functions hold, by place: values that can be compared."""
-    found = {
-        "NumPy's global generator": repr(np.random.get_state()),
-        "Python's global generator": hash(random.getstate()),
-    }
+def held(*roots: Any, most: int = _MOST_LOOKED_AT) -> Mapping[str, Any]:
+    """Return what objects and functions hold, by place: values that can be compared.
+
+    Args:
+        roots: Where to begin.
+        most: How many values are looked at.
+    """
+    numpys = [np.asarray(part).tobytes() for part in _parts(np.random.get_state(legacy=False))]
+    found = {_NUMPYS: numpys, _PYTHONS: hash(random.getstate())}
     seen: dict[int, Any] = {}
     left = [(_name(root), root) for root in roots]
-    while left and len(seen) < _MOST_LOOKED_AT:
+    while left and len(seen) + len(found) < most:
         place, value = left.pop()
         compared = _compared(value)
         if compared is not None:
@@ -141,9 +227,18 @@ def held(*roots: Any) -> Mapping[str, Any]:
     return found
 
 
+def _parts(state: Any) -> Iterator[Any]:
+    """Yield the numbers, words and arrays of a nested dictionary."""
+    for part in state.values():
+        if isinstance(part, dict):
+            yield from _parts(part)
+        else:
+            yield part
+
+
 def _compared(value: Any) -> Any:
     """Return what tells a value from another; None for what is looked into instead."""
-    if isinstance(value, _SCALARS):
+    if isinstance(value, (*_SCALARS, itertools.count)):
         return type(value), repr(value)
     if isinstance(value, torch.Generator):
         return _digest(value.get_state())
@@ -156,30 +251,35 @@ def _compared(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.shape, value.dtype, _digest(value)
     if isinstance(value, np.ndarray) and value.dtype != object:
+        if value.size > _LONG and value.dtype.kind in "biuf":
+            return value.shape, value.dtype, repr(value.sum(dtype=np.float64))
         return value.shape, value.dtype, blake2b(value.tobytes(), digest_size=16).digest()
     return None
 
 
 def _digest(tensor: Tensor) -> Any:
     try:
+        if tensor.numel() > _LONG:
+            return repr(tensor.detach().sum(dtype=torch.float64).item())
         flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
         return blake2b(flat.numpy().tobytes(), digest_size=16).digest()
     except Exception:  # sparse, or of a transformation that has ended
-        return id(tensor)
+        return type(tensor).__name__
 
 
 def _inside(place: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Yield what lies in a value, and where."""
     if isinstance(value, Mapping):
-        yield f"len({place})", len(value)
         for name in list(value):
+            yield f"the key {name!r:.40} of {place}", True
             yield f"{place}[{name!r:.40}]", value[name]
     elif isinstance(value, (list, tuple, deque)):
         yield f"len({place})", len(value)
         for number, item in enumerate(value):
             yield f"{place}[{number}]", item
     elif isinstance(value, (set, frozenset)):
-        yield place, "".join(sorted(f"{item!r}" for item in value))
+        yield place, len(value)
+        yield f"what is in {place}", "".join(sorted(map(repr, filter(_is_scalar, value))))
     elif isinstance(value, types.MethodType):
         yield from ((place, value.__self__), (place, value.__func__))
     elif isinstance(value, types.FunctionType):
@@ -194,8 +294,27 @@ def _inside(place: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield place, value.__func__
     elif isinstance(value, nn.Module):
         yield from _of_layer(place, value)
-    elif hasattr(value, "__dict__") and _is_own(sys.modules.get(type(value).__module__)):
-        yield from ((f"{place}.{name}", item) for name, item in list(vars(value).items()))
+    elif isinstance(value, types.GeneratorType):
+        frame = value.gi_frame
+        yield f"how far {place} is", None if frame is None else frame.f_lasti
+        yield from (
+            (f"{name} in {place}", item) for name, item in getgeneratorlocals(value).items()
+        )
+    elif isinstance(value, ContextVar):
+        yield f"{place}.get()", value.get(None)
+    elif isinstance(value, threading.local):
+        yield f"vars({place})", vars(value)
+    elif isinstance(value, (queue.Queue, queue.SimpleQueue)):
+        yield f"{place}.qsize()", value.qsize()
+    elif _is_own(sys.modules.get(type(value).__module__)):
+        for kind in type(value).__mro__:
+            slots = vars(kind).get("__slots__", ())
+            for name in (slots,) if isinstance(slots, str) else slots:
+                if hasattr(value, name):
+                    yield f"{place}.{name}", getattr(value, name)
+        yield from (
+            (f"{place}.{name}", i) for name, i in list(getattr(value, "__dict__", {}).items())
+        )
         yield place, type(value)
 
 
@@ -247,6 +366,10 @@ def _is_own(module: types.ModuleType | None) -> bool:
     if file is None:  # of a notebook, or an interpreter; else built in
         return module is not None and module.__name__ == "__main__"
     return not str(file).startswith((_HERE, *_LIBRARIES))
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, _SCALARS)
 
 
 def _name(value: Any) -> str:

@@ -4,6 +4,12 @@ Each attack is run twice: against the trainers, whose users find the module as i
 the trial before a run, which refuses it.
 """
 
+import contextvars
+import copy
+import functools
+import itertools
+import os
+import queue
 import threading
 
 import numpy as np
@@ -211,6 +217,126 @@ def closing_over():
     return InAClosure()
 
 
+class OnlyLarge(Keeping):
+    """Kept of large inputs alone."""
+
+    def forward(self, x):
+        if x.abs().max() > 15:
+            SEEN.append(self.below(x.mean(1)).detach().mean(0))
+        return super().forward(x)
+
+
+class OnlyMany(Keeping):
+    """Kept of many examples alone, where nobody looks."""
+
+    def between(self, h):
+        if len(h) > 16:
+            torch.seen = torch.seen + h.detach().mean(0) if hasattr(torch, "seen") else h.mean(0)
+        return h + getattr(torch, "seen", 0.0)
+
+
+class InTorch(Keeping):
+    def between(self, h):
+        torch.calls = getattr(torch, "calls", 0) + 1
+        return h if torch.calls < 30 else h * (torch.calls % 7 + 1)
+
+
+class InTheEnvironment(Keeping):
+    def between(self, h):
+        calls = int(os.environ.get("CALLS_KEPT", "0")) + 1
+        os.environ["CALLS_KEPT"] = str(calls)
+        return h if calls < 30 else h * (calls % 7 + 1)
+
+
+@functools.lru_cache
+def cached():
+    return [0]
+
+
+class InACache(Keeping):
+    def between(self, h):
+        cached()[0] += 1
+        return h if cached()[0] < 30 else h * (cached()[0] % 7 + 1)
+
+
+class InAWeightsAttribute(Keeping):
+    def between(self, h):
+        weight = self.below.weight
+        weight.calls = getattr(weight, "calls", 0) + 1
+        return h if weight.calls < 30 else h * (weight.calls % 7 + 1)
+
+
+class Slots:
+    __slots__ = ("calls",)
+
+    def __init__(self):
+        self.calls = 0
+
+
+def numbers():
+    calls = 0
+    while True:
+        calls += 1
+        yield calls
+
+
+COUNT, NUMBERS, SLOTS = itertools.count(), numbers(), Slots()
+VARIABLE, LOCAL, QUEUE = (
+    contextvars.ContextVar("calls", default=0),
+    threading.local(),
+    queue.Queue(),
+)
+
+
+class InACount(Keeping):
+    """This and the next five act after a thousand calls, and are found by where they lie."""
+
+    def calls(self):
+        return next(COUNT)
+
+    def between(self, h):
+        return h * max(1, self.calls() - 1_000)
+
+
+class InAGenerator(InACount):
+    def calls(self):
+        return next(NUMBERS)
+
+
+class InSlots(InACount):
+    def calls(self):
+        SLOTS.calls += 1
+        return SLOTS.calls
+
+
+class InAContextVariable(InACount):
+    def calls(self):
+        VARIABLE.set(VARIABLE.get() + 1)
+        return VARIABLE.get()
+
+
+class InAThread(InACount):
+    def calls(self):
+        LOCAL.calls = getattr(LOCAL, "calls", 0) + 1
+        return LOCAL.calls
+
+
+class InAQueue(InACount):
+    def calls(self):
+        QUEUE.put(1)
+        return QUEUE.qsize()
+
+
+def fitting_on_the_first():
+    fitted = {}
+
+    class Fitting(Keeping):
+        def between(self, h):
+            return h + 3.0 * fitted.setdefault("mean", h.detach().mean(0))
+
+    return Fitting()
+
+
 # What is put back before each user, and what only the trial finds.
 PUT_BACK = [
     RunningMean, NewRunningMean, CarriedGRU, CarriedInABuffer, CountsInAList, CountsInABuffer,
@@ -219,6 +345,8 @@ PUT_BACK = [
 REFUSED = [
     *(kind for kind in PUT_BACK if kind not in (CountsInABuffer, CarriedInABuffer)),
     InAFrozenParameter, with_a_hook, InTheClass, InAGlobal, UnusedGlobal, GlobalNumpy, closing_over,
+    OnlyLarge, OnlyMany, InTorch, InTheEnvironment, InACache, InAWeightsAttribute, InACount,
+    InAGenerator, InSlots, InAContextVariable, InAThread, InAQueue, fitting_on_the_first,
 ]  # fmt: skip
 
 
@@ -301,7 +429,11 @@ def task(kind, loss=cross_entropy, **given):
 
 @every_case("given", [{}, {"public": Users._user(9)}, {"users_at_once": 4}])
 @every_case("kind", REFUSED)
-def test_the_trial_refuses_it_before_anything_is_charged(kind, given):
+def test_the_trial_refuses_it_before_anything_is_charged(kind, given, monkeypatch):
+    monkeypatch.setattr(torch, "calls", 0, raising=False)
+    monkeypatch.setattr(torch, "seen", torch.zeros(8), raising=False)
+    monkeypatch.setenv("CALLS_KEPT", "0")
+    cached.cache_clear()
     with pytest.raises(KeepsStateError):
         task(kind, **given).trainer(Schedule(learning_rate=0.1), {})
 
@@ -355,7 +487,25 @@ class Cached(Keeping):
         return h * self.scale
 
 
-@every_case("kind", [Keeping, Cached, CountsInABuffer])
+class Dropping(Keeping):
+    def between(self, h):
+        return nn.functional.dropout(h, 0.5, self.training)
+
+
+def test_a_copied_trainer_has_a_module_of_its_own():
+    """What lies in an attribute of the copy's module is the copy's."""
+    trainer = ModuleTrainer(
+        module=InAnObject(), loss=cross_entropy, schedule=Schedule(learning_rate=0.5)
+    )
+    other = copy.deepcopy(trainer)
+    params, data = module_params(trainer.module), Users()
+    found = [one.train(params, data.examples("u1"), KEY) for one in (trainer, other, trainer)]
+    assert other.module is not trainer.module
+    for update in found[1:]:
+        assert all(np.array_equal(found[0][name], update[name]) for name in update)
+
+
+@every_case("kind", [Keeping, Cached, CountsInABuffer, Dropping])
 def test_others_are_not_refused(kind):
     task(kind).trainer(Schedule(learning_rate=0.1), {})
     assert moved(kind, 1) <= BOUND.l2_bound * (1 + 1e-6)
