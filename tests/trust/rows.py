@@ -238,7 +238,7 @@ ROWS = (
     ),
     Row(
         number=17,
-        claim="Automatic settings and the choice of the returned model look at public examples alone",
+        claim="Settings and the choice of the returned model look at public examples alone",
         tests=(_ASKERS_SET, f"{_SETTINGS}::{_WITHOUT}", _SELECTED),
         twins=(
             Twin(name="settings_of_all_posts", tests=(_ASKERS_SET,)),

@@ -14,6 +14,7 @@ import numpy as np
 
 from fedpriv.noise.participation import Participation
 from fedpriv.noise.streams.buffered import Buffered, blt_column
+from fedpriv.noise.streams.strategy import checked_rows
 from fedpriv.noise.streams.toeplitz import (
     SCALE,
     Banded,
@@ -22,7 +23,6 @@ from fedpriv.noise.streams.toeplitz import (
     on_scale,
     square_root_coefficients,
 )
-from fedpriv.noise.streams.strategy import checked_rows
 from fedpriv.ranges import Range, finite_float, positive_int
 
 MOST_BUFFERS = 6

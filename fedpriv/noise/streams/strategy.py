@@ -119,8 +119,8 @@ def checked_rows(name: str, rows: int | None) -> int:
     given = positive_int("num_rows", rows)
     if given > MOST_ROWS[name]:
         raise ValueError(
-            f"{given:,} rounds are more than the {MOST_ROWS[name]:,} that {name} noise is accounted "
-            "for here; give fewer rounds, or other noise"
+            f"{given:,} rounds are more than the {MOST_ROWS[name]:,} that {name} noise is "
+            "accounted for here; give fewer rounds, or other noise"
         )
     return given
 

@@ -41,7 +41,8 @@ class BinaryTree:
         completion: Whether a tree that ends is completed; with `restart` only.
 
     Raises:
-        ValueError: If a number is out of range, there are too many rows, or trees are completed that never end.
+        ValueError: If a number is out of range, there are too many rows, or trees are completed
+            that never end.
     """
 
     num_rows: int
