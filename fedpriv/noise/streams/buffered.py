@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedpriv.noise.participation import Participation
-from fedpriv.noise.streams.strategy import Fresh, Memory, Rows, checked_rows, row_of
+from fedpriv.noise.streams.strategy import Fresh, Memory, Rows, row_of
 from fedpriv.noise.streams.toeplitz import (
     column_sensitivity,
     farthest_row,
@@ -24,6 +24,7 @@ from fedpriv.noise.streams.toeplitz import (
     on_scale,
     rounded_down,
 )
+from fedpriv.ranges import positive_int
 from fedpriv.rng import Key
 from fedpriv.tree import Tree
 
@@ -47,7 +48,7 @@ class Buffered:
     num_rows: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "num_rows", checked_rows("blt", self.num_rows))
+        object.__setattr__(self, "num_rows", positive_int("num_rows", self.num_rows))
         for name in ("outputs", "decays"):
             object.__setattr__(self, name, tuple(float(value) for value in getattr(self, name)))
         if len(self.outputs) != len(self.decays):

@@ -21,9 +21,12 @@ from fedpriv.ranges import positive_int
 from fedpriv.rng import Key
 from fedpriv.tree import Tree
 
-MOST_ROWS = {"tree": 50_000, "banded": 20_000, "blt": 3_000}
-"""Rows that are accounted. The work grows with their square: that is what a minute was enough for,
-with one user in every row, the most bands and the most buffers, on one core of a 2020s server."""
+MOST_ROWS = {"tree": 100_000, "banded": 50_000, "blt": 3_000}
+"""Rows that a tree may have, and that coefficients are made for.
+
+The work grows with their square. For so many, with one user in every row, or the most bands, or
+the most buffers and momentum, one core takes about a minute.
+"""
 
 Rows = dict[str, np.ndarray]
 """A row of noise by tensor: float32, or int64 on a grid; flat or of the template's shapes."""

@@ -19,7 +19,7 @@ from functools import lru_cache
 import numpy as np
 
 from fedpriv.noise.participation import Participation
-from fedpriv.noise.streams.strategy import Fresh, Memory, Rows, checked_rows, row_of
+from fedpriv.noise.streams.strategy import Fresh, Memory, Rows, row_of
 from fedpriv.ranges import positive_int
 from fedpriv.rng import Key
 from fedpriv.tree import Tree
@@ -89,7 +89,7 @@ class Banded:
     _inverse: np.ndarray = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        rows = checked_rows("banded", self.num_rows)
+        rows = positive_int("num_rows", self.num_rows)
         given = tuple(float(value) for value in self.coefficients)
         if not given or given[0] != 1.0:
             raise ValueError(f"coefficients {given!r} must begin with 1")

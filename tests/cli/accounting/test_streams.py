@@ -94,10 +94,10 @@ def test_mistakes_are_one_line(arguments, message):
 @every_case(
     ("noise", "most", "more"),
     [
-        ("tree", 50_000, ()),
-        ("tree", 50_000, ("--completion",)),
-        ("banded", 20_000, ("--bands", 2)),
-        ("banded", 20_000, ("--bands", 2, "--coefficients", "square-root")),
+        ("tree", 100_000, ()),
+        ("tree", 100_000, ("--completion",)),
+        ("banded", 50_000, ("--bands", 2)),
+        ("banded", 50_000, ("--bands", 2, "--coefficients", "square-root")),
         ("blt", 3_000, ()),
     ],
     ids=str,
@@ -120,6 +120,6 @@ def test_more_rounds_than_are_accounted_are_refused_with_the_limit(noise, most, 
 
 
 def test_as_many_rounds_as_are_accounted_are_priced():
-    pattern = ("--noise", "tree", "--steps-per-tree", 1000, "--min-separation", 5000)
-    told = call("account", *pattern, "--rounds", 50_000, "--delta", 1e-6, "--noise-multiplier", 50)
-    assert told.exit_code == 0 and "50 binary trees of 1,000 rows" in told.output
+    pattern = ("--noise", "tree", "--steps-per-tree", 1000, "--min-separation", 10_000)
+    told = call("account", *pattern, "--rounds", 100_000, "--delta", 1e-6, "--noise-multiplier", 50)
+    assert told.exit_code == 0 and "100 binary trees of 1,000 rows" in told.output
