@@ -147,7 +147,8 @@ def stream(
 
     Args:
         noise: "tree", "banded" or "blt".
-        rounds: T; of trees None takes all of theirs.
+        rounds: T, at most `fedpriv.noise.streams.strategy.MOST_ROWS`; of trees None takes all of
+            theirs.
         min_separation: b, two rows i and j of one user have |i - j| >= b; None for a tree's rows,
             or the bands.
         max_participations: Rows that one user is in at most; None for as many as fit.

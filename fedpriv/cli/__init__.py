@@ -72,7 +72,7 @@ def _refuse_empty(arguments: Sequence[str]) -> None:
     """
     pairs = [*pairwise(arguments), *(text.split("=", 1) for text in arguments if "=" in text)]
     for option, value in pairs:
-        if option.startswith("--") and not value:
+        if option.startswith("--") and not value.strip():
             raise ValueError(f"{option} is given an empty value; name one, or leave {option} out")
 
 

@@ -17,6 +17,7 @@ from fedpriv.experiments.parts.start import public_only
 from fedpriv.experiments.settings import Settings, choose_settings
 from fedpriv.privacy.epsilon import default_delta
 from fedpriv.privacy.event import Relation
+from fedpriv.privacy.statement.coverage import private_start
 from fedpriv.rng import Key
 from fedpriv.tasks.task import HoldsOutPublicUsers, Task
 from fedpriv.training.in_public.learning import learn
@@ -30,10 +31,20 @@ def settle(experiment: Experiment, task: Task) -> tuple[Experiment, Settings | N
     They keep the values that the experiment has where nothing can be chosen: no target ε, a noise
     multiplier that is given, or other noise than the Gaussian of every round's own. The clip norm
     does, too, where it adapts or there are no public users to measure updates of.
+
+    Where a rostered asker's title and tags would be in what is measured they keep them as well: by
+    sentence, others' tags decide which of a public user's sentences train, and a public start of
+    all posts learns from them.
+
+    Guarantees:
+        * Of a rostered user's records and questions, others' answers to these included, values
+          follow from the roster's length alone.
     """
     if not experiment.automatic:
         return experiment, None
     options = experiment.options()
+    if options.get("split") == "by-sentence" or private_start(options):
+        return replace(experiment, automatic=()), None
     epsilon = options.get("target-epsilon")
     independent = options.get("noise") == "gaussian" and options.get("sampling") == "poisson"
     if epsilon is None or options.get("noise-multiplier") is not None or not independent:

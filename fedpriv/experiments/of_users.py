@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-from fedpriv.checkpoints.outputs import RULES
 from fedpriv.experiments.components import Components, make_plan, own_components, own_method
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.noise import WITH_MEMORY
@@ -87,14 +86,8 @@ def _algorithm(
     """Return what the server does.
 
     Raises:
-        ValueError: If updates would be preconditioned twice, or before a clip norm that adapts, or
-            several models would answer together where one is to be selected.
+        ValueError: If updates would be preconditioned twice, or before a clip norm that adapts.
     """
-    if experiment.aggregate in RULES and experiment.options().get("select") == "public":
-        raise ValueError(
-            f"aggregate {experiment.aggregate!r} answers with several models, and select 'public' "
-            "returns one; set select last, or aggregate to none, ema or upa"
-        )
     preconditioner = _preconditioner(experiment, side)
     optimizer = experiment.part("server-optimizer").make()
     aggregate = experiment.part("aggregate").averaging()

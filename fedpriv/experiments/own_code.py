@@ -37,7 +37,8 @@ def own_code(said: str, *, refusals: bool = True) -> Iterator[None]:
         yield
     except Exception as error:
         if not (refusals and _is_refusal(error)) and not _notes(error):
-            note = OwnCodeNote(label_hint(error).strip() or said)
+            hint = label_hint(error)
+            note = OwnCodeNote(f"{said.partition(';')[0]}.{hint}" if hint else said)
             callers = [f for f in _codes(error) if f.co_filename != __file__]
             note.caller = (callers[0].co_filename, callers[0].co_name)
             error.add_note(note)

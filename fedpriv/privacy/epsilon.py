@@ -73,6 +73,8 @@ class Epsilon:
         rdp: The RDP figure that goes with it, or None where RDP prices no such event.
         unit: What one neighbour is.
         reason: Why the value is infinite, else empty.
+        claimed: Whether part of it is only what a file says of itself
+            (`fedpriv.privacy.statement.before`).
         not_covered: What it does not cover, in plain phrases, where that is known
             (`fedpriv.privacy.statement.coverage`); printed with it.
     """
@@ -84,6 +86,7 @@ class Epsilon:
     rdp: float | None = None
     unit: str = "user"
     reason: str = ""
+    claimed: bool = False
     not_covered: tuple[str, ...] = field(default=(), compare=False)
 
     def __float__(self) -> float:
@@ -116,6 +119,7 @@ class Epsilon:
             "unit": self.unit,
             "accountant": self.accountant,
             **({} if finite else {"reason": self.reason}),
+            **({"claimed": True} if self.claimed else {}),
         }
 
 

@@ -91,6 +91,8 @@ class TestErrors:
         [
             (["run", "dp-fedavg-tags", *SMALL, "--out", ""], "--out is given an empty value"),
             (["run", "dp-fedavg-tags", *SMALL, "--out="], "--out is given an empty value"),
+            (["run", "dp-fedavg-tags", *SMALL, "--out", "  "], "--out is given an empty value"),
+            (["run", "dp-fedavg-tags", *SMALL, "--out=\t"], "--out is given an empty value"),
             (["run", "--resume", ""], "--resume is given an empty value"),
             (["data", "synth", "--out", ""], "--out is given an empty value"),
         ],

@@ -18,6 +18,7 @@ from fedpriv.rng import Key
 from fedpriv.running.door.noise_root import noise_digest
 from fedpriv.running.engines.named import named_backends
 from fedpriv.running.prepared import resume_run, start_run
+from tests.repeats import every_case
 from tests.running.selected import topical
 
 NAME = "adadps-tags"
@@ -198,6 +199,33 @@ def test_without_a_rostered_users_records_the_settings_are_the_same(corpus, tmp_
     rest = topical.make(tmp_path / "c", without=[topical.ALONE, "r21"])
     one, other = (build(automatic(), made).settings for made in (corpus, rest))
     assert one == other and one.update_norm is not None
+
+
+@every_case(
+    ("changes", "asked"),
+    [
+        ({}, "others"),
+        ({}, "none"),
+        ({"split": "by-time"}, "others"),
+        ({"select": "last"}, "others"),
+        ({"start": "fresh"}, "none"),
+        ({"split": "by-sentence"}, "others"),
+        ({"split": "by-sentence"}, "none"),
+        ({"public_text": "all-posts"}, "others"),
+        ({"public_text": "all-posts", "start": "fresh"}, "others"),
+        ({"public_text": "all-posts", "start": "fresh"}, "none"),
+    ],
+    ids=str,
+)
+def test_no_rostered_askers_titles_and_tags_move_a_setting(corpus, tmp_path, changes, asked):
+    """They stand in public users' answers. Red when public users' updates were made of those, too.
+
+    By sentence and of all posts a setting would follow from them: the experiment's own values hold.
+    """
+    other = topical.make(tmp_path / "c", asked=asked)
+    found = [build(automatic(**changes), made) for made in (corpus, other)]
+    options = [one.experiment.options() for one in found]
+    assert options[0] == options[1] and found[0].settings == found[1].settings
 
 
 def test_public_users_records_are_what_the_clip_norm_follows_from(corpus, tmp_path):

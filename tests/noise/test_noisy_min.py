@@ -60,6 +60,66 @@ def test_indices_are_drawn_with_their_probabilities(form):
         assert stats.chi2.sf(statistic, max(len(want) - 1, 1)) > 1e-5
 
 
+class Scripted:
+    """Draws that go a given way, with its probability; beyond its end, which ways there are."""
+
+    def __init__(self, way):
+        self.way, self.at, self.probability, self.sizes = way, 0, Fraction(1), []
+
+    def _one_of(self, probabilities):
+        if self.at == len(self.way):
+            raise Fork(index for index, share in enumerate(probabilities) if share)
+        found = self.way[self.at]
+        self.at += 1
+        self.probability *= probabilities[found]
+        return found
+
+    def below(self, number):
+        self.sizes.append(number)
+        return self._one_of([Fraction(1, number)] * number)
+
+    def heads(self, exponent):
+        return bool(self._one_of([1 - coin(exponent), coin(exponent)]))
+
+
+class Fork(Exception):
+    pass
+
+
+def coin(exponent):
+    """A fraction in the place of exp(-exponent)."""
+    return 1 / (1 + exponent)
+
+
+@pytest.mark.parametrize("scores", list(itertools.permutations([0, 3, 7, 0])), ids=str)
+def test_indices_have_their_probabilities_exactly(scores):
+    """Every way that permute-and-flip can go, in fractions, against the law over all orders.
+
+    Red when a candidate whose coin fell tails stayed among those to draw from.
+    """
+    rate, number = Fraction(1, 2), len(scores)
+    found, ways = [Fraction(0)] * number, [()]
+    while ways:
+        way = ways.pop()
+        draws = Scripted(way)
+        try:
+            index = chosen(scores, rate, "permute-and-flip", draws)
+        except Fork as fork:
+            (options,) = fork.args
+            ways += [(*way, option) for option in options]
+        else:
+            found[index] += draws.probability
+        assert draws.sizes == list(range(number, number - len(draws.sizes), -1))
+    expected = [Fraction(0)] * number
+    for order in itertools.permutations(range(number)):
+        left = Fraction(1, math.factorial(number))
+        for index in order:
+            heads = coin(rate * (scores[index] - min(scores)))
+            expected[index] += left * heads
+            left *= 1 - heads
+    assert found == expected and sum(found) == 1
+
+
 def test_exponential_noise_is_the_same_mechanism():
     """argmin of Ω - Exp(C/ε') by a million draws of its own, within five standard errors."""
     scores, rate = [0, 30, 60, 90], 1 / 50

@@ -61,7 +61,13 @@ _LEDGER = "privacy/ledger"
 _PLAN = "privacy/plans/test_plan.py"
 _KEYS = "running/door/test_draws.py"
 _NOISY_MIN = "noise/test_noisy_min.py"
+_EVERY_WAY = f"{_NOISY_MIN}::test_indices_have_their_probabilities_exactly"
 _CAPPED = "mechanisms/test_capped.py"
+_SETTINGS = "experiments/test_settings.py"
+_ASKERS_SET = f"{_SETTINGS}::test_no_rostered_askers_titles_and_tags_move_a_setting"
+_WITHOUT = "test_without_a_rostered_users_records_the_settings_are_the_same"
+_SELECTED = "running/selected/test_laws.py"
+_ASKERS_JUDGE = f"{_SELECTED}::test_no_rostered_askers_titles_and_tags_judge"
 
 ROWS = (
     Row(
@@ -226,7 +232,17 @@ ROWS = (
         twins=(
             Twin(name="cap_of_scores_halved", tests=(_NOISY_MIN,)),
             Twin(name="sign_of_the_noise_turned", tests=(_NOISY_MIN,)),
+            Twin(name="candidates_drawn_again", tests=(_EVERY_WAY,)),
             Twin(name="losses_capped_one_percent_high", tests=(_CAPPED,)),
+        ),
+    ),
+    Row(
+        number=17,
+        claim="Settings and the choice of the returned model look at public examples alone",
+        tests=(_ASKERS_SET, f"{_SETTINGS}::{_WITHOUT}", _SELECTED),
+        twins=(
+            Twin(name="settings_of_all_posts", tests=(_ASKERS_SET,)),
+            Twin(name="judged_by_all_posts", tests=(_ASKERS_JUDGE,)),
         ),
     ),
 )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from fedpriv.checkpoints.outputs import RULES
 from fedpriv.data.corpus.splits import Kind, Measured, Owners, PublicText, Split
 from fedpriv.experiments.composing.composition import Slot
 from fedpriv.experiments.composing.options import option
@@ -109,13 +110,20 @@ class TagPredictionTask:
 
         Raises:
             MissingCorpusError: If there is no corpus.
-            ValueError: If it has no such roster or so few users.
+            ValueError: If it has no such roster or so few users, or several models would answer
+                together where one is to be selected.
         """
         from fedpriv.tasks.tag_prediction import TagPrediction
 
         if corpus is None:
             raise MissingCorpusError(
                 "tag prediction needs a corpus; give the path of one, or see `fedpriv data list`"
+            )
+        aggregate = getattr(experiment, "aggregate", None)
+        if self.select == "public" and aggregate in RULES:
+            raise ValueError(
+                f"aggregate {aggregate!r} answers with several models, and select 'public' returns "
+                "one; set select last, or aggregate to none, ema or upa"
             )
         split = Split(
             kind=self.split,

@@ -14,6 +14,7 @@ import numpy as np
 
 from fedpriv.noise.participation import Participation
 from fedpriv.noise.streams.buffered import Buffered, blt_column
+from fedpriv.noise.streams.strategy import checked_rows
 from fedpriv.noise.streams.toeplitz import (
     SCALE,
     Banded,
@@ -69,7 +70,7 @@ def optimised_bands(bands: int, participation: Participation, *, momentum: float
         ValueError: If a number is out of range, or there are more bands than rows of one user are
             apart.
     """
-    rows, beta = _rows(participation), _momentum(momentum)
+    rows, beta = _rows("banded", participation), _momentum(momentum)
     bands = min(positive_int("bands", bands), rows)
     apart = participation.min_separation
     if participation.count > 1 and bands > apart:
@@ -112,7 +113,7 @@ def _bands(bands: int, rows: int, beta: float) -> Banded:
 
 def square_root_bands(bands: int, num_rows: int) -> Banded:
     """Return the first bands of (1 - x)^(-1/2)."""
-    bands = min(positive_int("bands", bands), positive_int("num_rows", num_rows))
+    bands = min(positive_int("bands", bands), checked_rows("banded", num_rows))
     coefficients = on_scale(square_root_coefficients(bands))
     return Banded(coefficients=tuple(coefficients.tolist()), num_rows=num_rows, how="square-root")
 
@@ -130,7 +131,7 @@ def optimised_buffers(
     Raises:
         ValueError: If a number is out of range.
     """
-    rows, beta = _rows(participation), _momentum(momentum)
+    rows, beta = _rows("blt", participation), _momentum(momentum)
     if type(buffers) is not int or not 0 <= buffers <= MOST_BUFFERS:
         raise ValueError(f"buffers {buffers!r} must be a whole number, 0 to {MOST_BUFFERS}")
     if buffers == 0 or rows == 1:
@@ -179,10 +180,10 @@ def _sigmoid(value: np.ndarray) -> np.ndarray:
     return 1.0 / (1.0 + np.exp(-value))
 
 
-def _rows(participation: Participation) -> int:
+def _rows(name: str, participation: Participation) -> int:
     if participation.num_rows is None:
         raise ValueError("coefficients are made for a number of rows; give num_rows")
-    return participation.num_rows
+    return checked_rows(name, participation.num_rows)
 
 
 def _momentum(value: float) -> float:

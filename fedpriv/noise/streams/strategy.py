@@ -17,8 +17,16 @@ from typing import Protocol
 import numpy as np
 
 from fedpriv.noise.participation import Participation
+from fedpriv.ranges import positive_int
 from fedpriv.rng import Key
 from fedpriv.tree import Tree
+
+MOST_ROWS = {"tree": 100_000, "banded": 50_000, "blt": 3_000}
+"""Rows that a tree may have, and that coefficients are made for.
+
+The work grows with their square. For so many, with one user in every row, or the most bands, or
+the most buffers and momentum, one core takes about a minute.
+"""
 
 Rows = dict[str, np.ndarray]
 """A row of noise by tensor: float32, or int64 on a grid; flat or of the template's shapes."""
@@ -103,6 +111,21 @@ class Strategy(Protocol):
             ValueError: If all rows are used up.
         """
         ...
+
+
+def checked_rows(name: str, rows: int | None) -> int:
+    """Return a strategy's number of rows.
+
+    Raises:
+        ValueError: If it is not a whole number above 0, or more than are accounted.
+    """
+    given = positive_int("num_rows", rows)
+    if given > MOST_ROWS[name]:
+        raise ValueError(
+            f"{given:,} rounds are more than the {MOST_ROWS[name]:,} that {name} noise is "
+            "accounted for here; give fewer rounds, or other noise"
+        )
+    return given
 
 
 def row_of(memory: Memory, num_rows: int, name: str) -> int:

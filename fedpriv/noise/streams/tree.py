@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 
 from fedpriv.noise.participation import Participation
-from fedpriv.noise.streams.strategy import Fresh, Memory, Rows, row_of
+from fedpriv.noise.streams.strategy import Fresh, Memory, Rows, checked_rows, row_of
 from fedpriv.ranges import positive_int
 from fedpriv.rng import Key
 from fedpriv.tree import Tree as Tensors
@@ -41,7 +41,8 @@ class BinaryTree:
         completion: Whether a tree that ends is completed; with `restart` only.
 
     Raises:
-        ValueError: If a number is out of range, or trees are completed that never end.
+        ValueError: If a number is out of range, there are too many rows, or trees are completed
+            that never end.
     """
 
     num_rows: int
@@ -50,7 +51,7 @@ class BinaryTree:
     completion: bool = False
 
     def __post_init__(self) -> None:
-        rows = positive_int("num_rows", self.num_rows)
+        rows = checked_rows("tree", self.num_rows)
         object.__setattr__(self, "num_rows", rows)
         if self.restart is not None:
             object.__setattr__(self, "restart", positive_int("restart", self.restart))

@@ -39,7 +39,7 @@ class TrainedBefore:
         delta: Likewise.
         accountant: Who computed it.
         not_covered: What its ε does not cover, in plain phrases.
-        claimed: Whether the file says so itself, and no ledger was there to compare.
+        claimed: Whether a file says so itself, and no ledger was there to compare.
     """
 
     ledger_head: str
@@ -160,6 +160,7 @@ def with_start(
         relation=Relation(spent.relation),
         accountant=f"basic composition of {spent.accountant} and {plain(found.accountant)}",
         unit=spent.unit,
+        claimed=found.claimed,
     )
 
 

@@ -87,6 +87,7 @@ class SealedRun:
             epsilon=None if bare else spent.value,
             delta=None if bare else spent.delta,
             accountant=spent.accountant,
+            claimed=both is not None and both.claimed,
             not_covered=tuple(said for said in missing if not (both and said.startswith(COST))),
         )
 

@@ -6,6 +6,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from fedpriv.api.stream_account import account_stream
 from fedpriv.cli.privacy import register
 from fedpriv.noise.participation import Participation
 from fedpriv.noise.streams.optimise import optimised_bands
@@ -88,3 +89,37 @@ def test_mistakes_are_one_line(arguments, message):
     result = call(*arguments)
     assert result.exit_code != 0 and message in result.output
     assert "Traceback" not in result.output
+
+
+@every_case(
+    ("noise", "most", "more"),
+    [
+        ("tree", 100_000, ()),
+        ("tree", 100_000, ("--completion",)),
+        ("banded", 50_000, ("--bands", 2)),
+        ("banded", 50_000, ("--bands", 2, "--coefficients", "square-root")),
+        ("blt", 3_000, ()),
+    ],
+    ids=str,
+)
+def test_more_rounds_than_are_accounted_are_refused_with_the_limit(noise, most, more):
+    """Red when they were counted for hours: one more than the limit, and a billion."""
+    limits = ("--max-participations", 1, "--delta", 1e-6, *more)
+    for rounds in (most + 1, 10**9):
+        said = f"{rounds:,} rounds are more than the {most:,} that {noise} noise is accounted for"
+        apart = ("--min-separation", rounds)
+        if noise == "tree":
+            apart = (*apart, "--steps-per-tree", rounds // 2)
+        pattern = ("--noise", noise, "--rounds", rounds, *apart, *limits)
+        for command in (("account", "--noise-multiplier", 5), ("calibrate", "--target-epsilon", 8)):
+            result = call(*command, *pattern)
+            assert result.exit_code == 2 and said in " ".join(result.output.split())
+        given = {"rounds": rounds, "min_separation": rounds, "max_participations": 1}
+        with pytest.raises(ValueError, match=said):
+            account_stream(noise=noise, noise_multiplier=5.0, delta=1e-6, **given)
+
+
+def test_as_many_rounds_as_are_accounted_are_priced():
+    pattern = ("--noise", "tree", "--steps-per-tree", 1000, "--min-separation", 10_000)
+    told = call("account", *pattern, "--rounds", 100_000, "--delta", 1e-6, "--noise-multiplier", 50)
+    assert told.exit_code == 0 and "100 binary trees of 1,000 rows" in told.output

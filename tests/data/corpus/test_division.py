@@ -291,3 +291,25 @@ def test_rostered_users_train_on_no_thread_that_may_select(corpus, split):
                     np.array_equal(getattr(left, part), getattr(right, part))
                     for part in ("indptr", "indices", "counts", "labels", "tag_indices")
                 )
+
+
+@pytest.mark.parametrize("split", SELECTING, ids=lambda split: split.name)
+def test_one_public_sentence_is_enough_to_keep_its_thread_from_training(tmp_path, split):
+    """Each thread has one sentence of a public user, an answer where there is one.
+
+    Red when a thread was one to judge by only where its asker's own sentences stand, and when the
+    last sentence of the public users was passed over.
+    """
+    last = {}
+    for row in sentences():
+        asker = row.user_id if row.own_title else row.title_user_id
+        if row.user_id in PUBLIC and asker in PUBLIC and (row.own_title or asker != "p2"):
+            last[row.thread] = row
+    rows = [row for row in sentences() if row.user_id not in PUBLIC] + list(last.values())
+    corpus = make(tmp_path / "c", rows)
+    whole, view = corpus.view(split=split), corpus.view(split=replace(split, selecting=True))
+    public = {int(view.threads[row]) for row in view.public_rows("all")}
+    assert any(row.own_title for row in last.values()) and len(view.public_rows("all")) > 9
+    assert len(public) == len(view.public_rows("all"))  # and none has more than one
+    before, after = (threads_of(seen, seen.roster, "train") for seen in (whole, view))
+    assert before & public and after == before - public

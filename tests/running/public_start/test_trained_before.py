@@ -111,6 +111,7 @@ def test_the_same_users_epsilons_add_up(runs, tmp_path, secure):
     assert both["epsilon"] == pytest.approx(first.value + own.value, rel=1e-12)
     assert both["delta"] == pytest.approx(first.delta + own.delta, rel=1e-12)
     assert both["relation"] == own.relation.value and both["unit"] == "user"
+    assert "claimed" not in both
     assert "basic composition of" in both["accountant"]
     [said, *_] = statement.not_covered
     simulated = "" if secure else "simulated "
@@ -153,7 +154,16 @@ def test_an_exported_file_says_itself_where_it_is_from(runs, tmp_path):
     folder = runs(tmp_path / "r", alone, secure=True)
     statement = run_statement(folder)
     assert "as the file says" in statement.not_covered[0]
-    assert statement.to_json()["with_start"]["epsilon"] > verify_run(folder).epsilon.value
+    both = statement.to_json()["with_start"]
+    assert both["epsilon"] > verify_run(folder).epsilon.value and both["claimed"] is True
+    summary = json.loads((folder / "summary.json").read_text("utf-8"))
+    assert summary["with_start"] == both
+    # So it is for whoever goes on from that run, and for nobody whose start has a ledger.
+    third = runs(tmp_path / "t", last(folder), secure=True)
+    assert run_statement(third).to_json()["with_start"]["claimed"] is True
+    told = summary | {"with_start": {n: v for n, v in both.items() if n != "claimed"}}
+    (folder / "summary.json").write_text(json.dumps(told), "utf-8")
+    assert [check.name for check in verify_run(folder).checks if not check.ok] == ["summary"]
 
 
 @every_case("damage", ["{", "[]", '{"epsilon": "x"}', '{"protects": true, "epsilon": -3}'])

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from fedpriv.experiments.build import build
+from fedpriv.experiments.parts.start import public_only
 from fedpriv.rng import Key
 from fedpriv.running.selection import select
+from fedpriv.training.in_public import selection as judging
 from tests.data.corpus.sentences import write
 from tests.running.selected import topical
 
@@ -21,8 +23,8 @@ def corpus(tmp_path_factory):
     return topical.make(tmp_path_factory.mktemp("topical") / "c")
 
 
-def chosen(corpus, changes=0.0):
-    """The selection among fixed released models: the public start, and moves away from it."""
+def chosen_among(corpus):
+    """Fixed released models, the public start and moves away from it, and what judges them."""
     components = build(topical.experiment(), corpus)
     start = components.begin(KEY)
     rng = np.random.default_rng(7)
@@ -35,6 +37,12 @@ def chosen(corpus, changes=0.0):
                 moved["kernel"][row, column] += 2.0 * word.startswith(f"about{topic}")
         moved = {n: a + rng.normal(0, 0.1, a.shape).astype(np.float32) for n, a in moved.items()}
         released[name] = moved
+    return components, start, public_only(components.task, KEY), released
+
+
+def chosen(corpus):
+    """The task, and the selection among those models."""
+    components, start, _, released = chosen_among(corpus)
     return components.task, select(components, start, None, released)
 
 
@@ -47,6 +55,24 @@ def test_without_a_rostered_user_the_same_is_selected_of_the_same_models(corpus,
     assert one.to_json() == other.to_json()
     assert one.name in ("average", "last")
     assert whole.data.num_examples(GONE) > 0 == rest.data.num_examples(GONE)
+
+
+@pytest.mark.parametrize("asked", ["others", "none"])
+def test_no_rostered_askers_titles_and_tags_judge(corpus, tmp_path, asked):
+    """They stand in public users' answers; red when all that public users wrote judged."""
+    (_, one), (_, other) = chosen(corpus), chosen(topical.make(tmp_path / "c", asked=asked))
+    assert one.to_json() == other.to_json() and one.judgement is not None
+
+
+def test_the_choice_hangs_on_no_key_of_the_run(corpus, monkeypatch):
+    """Red when the bootstrap's resamples were drawn by the run's key; so few of them tell."""
+    monkeypatch.setattr(judging, "NUM_RESAMPLES", 100)
+    components, start, public, released = chosen_among(corpus)
+    found = [
+        select(components, start, public, released, key=Key.simulation(seed)).to_json()
+        for seed in range(1, 5)
+    ]
+    assert found[0]["judged"] and all(other == found[0] for other in found)
 
 
 def threads_read(task, examples):
@@ -75,6 +101,18 @@ def test_no_thread_judges_a_model_that_it_taught(corpus):
     assert len(seen) == len(set(seen))
     rows = np.sort(np.concatenate([fold.judging for fold in folds]))
     assert np.array_equal(rows, np.sort(task._view.public_rows("train")))
+
+
+def test_no_public_user_is_measured_at_a_start_that_its_threads_taught(corpus):
+    """Of such a start its updates would be too short; red when those threads were learnt from."""
+    task = build(topical.experiment(), corpus).task
+    held = 0
+    for learner, users in task.public_users_held_out():
+        learnt = threads_read(task, learner.examples)
+        own = set().union(*(threads_read(task, examples) for examples in users))
+        assert own and learnt and not own & learnt
+        held += len(users)
+    assert held == len(topical.PUBLIC)
 
 
 def test_words_of_one_fold_alone_do_not_help(corpus):

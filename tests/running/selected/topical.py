@@ -1,5 +1,7 @@
 """A corpus of threads about four topics, of which words tell, and short runs on it."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from fedpriv.data.corpus.rosters import RosterSpec
@@ -50,9 +52,27 @@ def sentences(threads=120):
                 )
 
 
-def make(directory, *, without=(), threads=120):
-    """Return the corpus, without the records of some users."""
+def asked_otherwise(row, words):
+    """The row, with another title and tags if a rostered user asked it: others' answers have them.
+
+    Args:
+        row: Anybody's.
+        words: "others" exchanges them; "none" is what a removed question leaves of them.
+    """
+    asker = row.user_id if row.own_title else row.title_user_id
+    if asker not in ROSTERED:
+        return row
+    if words == "none":
+        return replace(row, title_tokens=[], tags=[])
+    other = f"topic{(int(row.tags[0].removeprefix('topic')) + 1) % 4}"
+    return replace(row, title_tokens=["common0", "common0", "about00"], tags=[other])
+
+
+def make(directory, *, without=(), threads=120, asked=None):
+    """Return the corpus, without the records of some users, or as `asked_otherwise`."""
     rows = [row for row in sentences(threads) if row.user_id not in without]
+    if asked is not None:
+        rows = [asked_otherwise(row, asked) for row in rows]
     return write(directory, rows, [ROSTER], split_seed=3)
 
 

@@ -346,6 +346,48 @@ def undecided_bits_shared(rounded):
     rounded._decided = wrong
 
 
+def candidates_drawn_again(noisy_min):
+    """Permute-and-flip that leaves a candidate out and lets the last one stand twice."""
+
+    def wrong(scores, rate, form, draws):
+        order, least = list(range(len(scores))), min(scores)
+        while True:
+            place = draws.below(len(order))
+            if draws.heads(rate * (scores[order[place]] - least)):
+                return order[place]
+            if form == "permute-and-flip":
+                order[place] = order[-1]
+
+    noisy_min.chosen = wrong
+
+
+class _AllPosts:
+    """A view whose public training examples have rostered askers' titles and tags too."""
+
+    def __init__(self, view):
+        self._view = view
+
+    def __getattr__(self, name):
+        return getattr(self._view, name)
+
+    def public_rows(self, subset, *, of="all-posts"):
+        return self._view.public_rows(subset, of=of)
+
+
+def settings_of_all_posts(tag_folds):
+    """Public users' updates are measured on their answers to rostered users, too."""
+    right = tag_folds.user_folds
+    tag_folds.user_folds = lambda task, view, *given: right(task, _AllPosts(view), *given)
+
+
+def judged_by_all_posts(tag_folds):
+    """The returned model is selected on answers to rostered users, too."""
+    right = tag_folds.thread_folds
+    tag_folds.thread_folds = lambda task, view, text, *given: right(
+        task, _AllPosts(view), "all-posts", *given
+    )
+
+
 _PRIVACY, _DOOR = "fedpriv.privacy", "fedpriv.running.door.door"
 BREAKS = {
     change.__name__: (module, change)
@@ -380,6 +422,9 @@ BREAKS = {
         ("fedpriv.tuning.secret_state", losing_trials_kept),
         ("fedpriv.noise.noisy_min", cap_of_scores_halved),
         ("fedpriv.noise.noisy_min", sign_of_the_noise_turned),
+        ("fedpriv.noise.noisy_min", candidates_drawn_again),
+        ("fedpriv.tasks.tag_folds", settings_of_all_posts),
+        ("fedpriv.tasks.tag_folds", judged_by_all_posts),
         ("fedpriv.mechanisms.capped", losses_capped_one_percent_high),
         ("fedpriv.rng", four_random_bytes),
         (f"{_PRIVACY}.calibration", target_passed_by_a_thousandth),
