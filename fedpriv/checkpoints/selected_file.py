@@ -47,13 +47,14 @@ def candidates(released: Mapping[str, Params], start: Params | None) -> dict[str
         start: Where training started; None leaves out what is drawn back to it.
     """
     found = {}
-    for factor in FACTORS if start is not None else FACTORS[:1]:
+    for factor in FACTORS:
         for name, params in released.items():
-            if all(np.isfinite(array).all() for array in params.values()):
-                whole = factor == 1.0 or start is None
-                found[name if whole else f"{name} x {factor:g}"] = (
-                    params if whole else interpolate(start, params, factor)
-                )
+            if not all(np.isfinite(array).all() for array in params.values()):
+                continue
+            if factor == 1.0:
+                found[name] = params
+            elif start is not None:
+                found[f"{name} x {factor:g}"] = interpolate(start, params, factor)
     return found
 
 

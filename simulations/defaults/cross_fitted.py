@@ -59,7 +59,7 @@ def judged(bench: quick.Bench, epsilons: Sequence[float] = EPSILONS) -> Iterator
         epsilons: Targets.
     """
     folds = bench.task.public_folds()
-    alone = [public_only(fold, _KEY) for fold in folds]
+    alone = [one for fold in folds if (one := public_only(fold, _KEY)) is not None]
     choice = replace(bench.found.choices.by_loss, factor=1.0)
     wholes = [learn(fold.public_learner(_KEY, choosing=False), choice).params for fold in folds]
     fresh = bench.task.init_params(_KEY)
