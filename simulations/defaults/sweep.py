@@ -49,7 +49,8 @@ def main(folder: Path, out: Path, cells: list[dict[str, Any]]) -> None:
 def _bench(folder: Path, asked: dict[str, Any]) -> quick.Bench:
     if asked["kind"] == "onstartups":
         return quick.bench(resolve_corpus(None, allow_synthetic=False), split="validation")
-    kind = next(one for one in shapes.FITTING if one.name == asked["kind"])
+    kinds = (*shapes.FITTING, *shapes.EVALUATION)
+    kind = next(one for one in kinds if one.name == asked["kind"])
     corpus = shapes.corpus(
         folder, kind, asked["users"], number=asked.get("number", 0), max_words=asked.get("words")
     )
