@@ -38,6 +38,7 @@ def main() -> None:
     parser.add_argument("--corpora", type=Path, default=Path("runs/synthetic"))
     parser.add_argument("--sizes", type=int, nargs="+", default=list(shapes.SIZES))
     parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--target-epsilon", type=float, nargs="+", default=list(EPSILONS))
     parser.add_argument("--hard", action="store_true", help="where little is to be gained")
     parser.add_argument("--part", default="0/1", help="which of how many processes this one is")
     parser.add_argument("--page", type=Path, default=None)
@@ -50,7 +51,7 @@ def main() -> None:
         return
     number, parts = map(int, given.part.split("/"))
     kinds = shapes.HARD if given.hard else shapes.EVALUATION
-    for place, cell in enumerate(cells(given.sizes, given.seeds, kinds)):
+    for place, cell in enumerate(cells(given.sizes, given.seeds, kinds, given.target_epsilon)):
         if place % parts == number and cell not in [run["cell"] for run in read(given.runs)]:
             line = {"cell": cell, **run(cell, given.corpora)}
             with given.runs.open("a") as file:
@@ -59,13 +60,16 @@ def main() -> None:
 
 
 def cells(
-    sizes: Sequence[int], seeds: int, kinds: Sequence[shapes.Kind]
+    sizes: Sequence[int],
+    seeds: int,
+    kinds: Sequence[shapes.Kind],
+    epsilons: Sequence[float] = EPSILONS,
 ) -> Iterator[dict[str, Any]]:
     """Yield what is run: seed by seed, so that what is there at any time is balanced."""
     for seed in range(seeds):
         for size in sizes:
             for kind in kinds:
-                for epsilon in EPSILONS:
+                for epsilon in epsilons:
                     yield {"kind": kind.name, "users": size, "epsilon": epsilon, "seed": seed}
 
 
