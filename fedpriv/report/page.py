@@ -144,9 +144,12 @@ def _candidates(run: RunRecord) -> list[str]:
         return []
     level = run.selection["level"]
     note = (
-        "Public examples judge each model by parts of it that they did not teach. A model is "
-        f"selected over public-only where the lower end of its gain ({percent(level, 0)} over all "
-        "candidates at once) is above zero."
+        "Accuracy of models on public examples, each without what the examples' own fold taught "
+        'it, so that these figures are others than those above. "Drawn back to 0.5" keeps half of '
+        "what private training changed. A model may be returned instead of public-only where the "
+        f"lower end of its gain ({percent(level, 0)} over all candidates at once) is above zero: "
+        "of these the first within two standard errors of the largest gain, in the order of the "
+        "table."
     )
     return ["<h2>Candidates</h2>", f'<p class="note">{note}</p>', candidates_table(run)]
 
