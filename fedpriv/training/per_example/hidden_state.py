@@ -180,9 +180,9 @@ def unchanged_by_users(*roots: Any) -> Iterator[None]:
     Raises:
         KeepsStateError: Names where.
     """
-    before = held(*roots, most=_MOST_OF_USERS)
+    before = held(*roots, most=_MOST_OF_USERS, trained=False)
     yield
-    after = held(*roots, most=_MOST_OF_USERS)
+    after = held(*roots, most=_MOST_OF_USERS, trained=False)
     nothing = _compared(None)
     same = {place for place, value in before.items() if value == nothing} | _GENERATORS
     both = (before.keys() & after.keys()) - same
@@ -205,12 +205,14 @@ def _near(left: Tensor | None, right: Tensor | None) -> bool:
     return torch.allclose(left, right, rtol=_SAME, atol=_SAME * _SAME, equal_nan=True)
 
 
-def held(*roots: Any, most: int = _MOST_LOOKED_AT) -> Mapping[str, Any]:
+def held(*roots: Any, most: int = _MOST_LOOKED_AT, trained: bool = True) -> Mapping[str, Any]:
     """Return what objects and functions hold, by place: values that can be compared.
 
     Args:
         roots: Where to begin.
         most: How many values are looked at.
+        trained: Whether at trained parameters, too, where an attribute names them, as in layers of
+            recurrent networks: users change them, and each is given them anew.
     """
     numpys = [np.asarray(part).tobytes() for part in _parts(np.random.get_state(legacy=False))]
     found = {_NUMPYS: numpys, _PYTHONS: hash(random.getstate())}
@@ -218,6 +220,8 @@ def held(*roots: Any, most: int = _MOST_LOOKED_AT) -> Mapping[str, Any]:
     left = [(_name(root), root) for root in roots]
     while left and len(seen) + len(found) < most:
         place, value = left.pop()
+        if not trained and isinstance(value, nn.Parameter) and value.requires_grad:
+            continue
         compared = _compared(value)
         if compared is not None:
             found[place] = compared
