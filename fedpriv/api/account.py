@@ -5,6 +5,7 @@ Both price a `fedpriv.api.own_loop.plan`, so what no plan may be has no price he
 >>> price = account(users=400, cohort=20, rounds=100, noise_multiplier=1.0, delta=1 / 400)
 >>> print(price)
 ε = 1.9059 at δ = 0.0025 (add-remove, per user, by PLD; RDP 2.3891)
+noise multiplier 1, 100 rounds, cohort 20 of 400 users
 note: δ is not below 1/users = 0.0025: it allows publishing one user outright
 >>> calibrate(users=400, cohort=20, rounds=100, target_epsilon=2.0).epsilon.value <= 2.0
 True

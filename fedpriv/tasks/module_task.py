@@ -28,6 +28,7 @@ from fedpriv.training.in_public.gradients import GradientLearner, learner_of
 from fedpriv.training.in_public.modules import ModuleBatches
 from fedpriv.training.line_search.modules import mean_losses
 from fedpriv.training.local.dtypes import model_inputs, model_targets
+from fedpriv.training.local.hidden_state import refuse_kept_state
 from fedpriv.training.local.module import (
     ArrayExamples,
     ModuleTrainer,
@@ -48,7 +49,6 @@ from fedpriv.training.local.module_state import SameFrozen, made_from, own_strea
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.local.users_at_once import default_users_at_once
 from fedpriv.training.local.vectorised import VectorisedTrainer
-from fedpriv.training.per_example.hidden_state import refuse_kept_state
 from fedpriv.training.per_example.losses import check_loss, check_pairs
 from fedpriv.training.stopping import end_if_interrupted
 from fedpriv.training.work import LocalTrainer, UserData

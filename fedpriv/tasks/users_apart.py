@@ -19,7 +19,6 @@ from fedpriv import tree
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.rng import Key
 from fedpriv.training.failures import KeepsStateError, raised_failures
-from fedpriv.training.local.module import ArrayExamples
 from fedpriv.training.stopping import end_if_interrupted
 from fedpriv.training.work import Trainers, UserByUser, Work, as_works, find_work
 from fedpriv.tree import Params, RowSparse, Tree
@@ -227,6 +226,8 @@ class SyntheticUsers:
 
 def _larger(batch: Any) -> Any | None:
     """Return examples of larger inputs; None where it is not known which numbers are inputs."""
+    from fedpriv.training.local.module import ArrayExamples  # slow: it imports torch
+
     if isinstance(batch, ArrayExamples):
         x = _larger(np.asarray(batch.x))
         return None if x is None else ArrayExamples(x, batch.y)

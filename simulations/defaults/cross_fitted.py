@@ -88,7 +88,7 @@ def judged(bench: quick.Bench, epsilons: Sequence[float] = EPSILONS) -> Iterator
             return round(100 * float((np.concatenate(values) - public).mean()), 2)
 
         yield {
-            "epsilon": target,
+            "target": target,
             "examples": len(public),
             "taken_out": gain(taken),
             "trained_again": gain(again),
@@ -100,7 +100,7 @@ def judged(bench: quick.Bench, epsilons: Sequence[float] = EPSILONS) -> Iterator
 def table(lines: Sequence[Mapping[str, Any]]) -> str:
     """Return the lines as Markdown."""
     rows = [
-        f"| {one['kind']} | {one['users']:,} | {one['epsilon']:g} | {one['examples']:,} "
+        f"| {one['kind']} | {one['users']:,} | {one['target']:g} | {one['examples']:,} "
         f"| {one['left_in']:+.1f} | {one['taken_out']:+.1f} | {one['trained_again']:+.1f} |"
         for one in lines
     ]

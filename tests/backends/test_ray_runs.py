@@ -85,7 +85,11 @@ def stop_after(number):
             {"aggregate": "upa", "aggregate-k": 2, "aggregate-training": "replace"},
             id="trained at",
         ),
-        pytest.param({"aggregate": "opa", "aggregate-k": 3}, id="outputs", marks=pytest.mark.slow),
+        pytest.param(
+            {"aggregate": "opa", "aggregate-k": 3, "select": "last"},
+            id="outputs",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_aggregates_of_checkpoints_are_those_of_one_process(ray, tiny_corpus, tmp_path, options):

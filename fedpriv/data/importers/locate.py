@@ -99,7 +99,7 @@ def resolve_corpus(
     """
     wish = argument if argument is not None else os.environ.get("FEDPRIV_DATA") or None
     if wish is not None:
-        asked = "the corpus given" if argument is not None else "FEDPRIV_DATA"
+        asked = "the argument" if argument is not None else "FEDPRIV_DATA"
         return _resolve_wish(str(wish), asked, progress)
     for name in ("onstartups", "stackoverflow"):
         if (corpus := _by_name(name, progress)) is not None:

@@ -14,9 +14,9 @@ from torch import nn
 
 from fedpriv.rng import Key
 from fedpriv.training.local.dtypes import model_inputs, model_targets
+from fedpriv.training.local.hidden_state import unchanged_by_users
 from fedpriv.training.local.module_state import OwnState, own_stream
 from fedpriv.training.local.trainer import Schedule
-from fedpriv.training.per_example.hidden_state import unchanged_by_users
 from fedpriv.tree import Params, Tree
 
 _BATCH_NORM = (nn.modules.batchnorm._BatchNorm,)

@@ -167,7 +167,7 @@ class OwnState:
     generators), which parameters, buffers, layers and hooks there are, and which parameters are
     trained. What holds the users' state elsewhere is not: values of frozen parameters, class
     attributes, globals, variables that a function closes over, and what cannot be copied. There
-    `fedpriv.training.per_example.hidden_state.refuse_kept_state` looks, before a run.
+    `fedpriv.training.local.hidden_state.refuse_kept_state` looks, before a run.
 
     Args:
         roots: Modules, or objects that are called as the loss; functions are left as they are.

@@ -23,14 +23,14 @@ from torch import Tensor, nn
 
 from fedpriv.rng import Key
 from fedpriv.training.failures import KeepsStateError
-from fedpriv.training.local.module_state import own_stream, unchanged_buffers
-from fedpriv.training.per_example.ghost.masks import ExampleMasks
-from fedpriv.training.per_example.ghost.norms import Before, Factor
-from fedpriv.training.per_example.hidden_state import (
+from fedpriv.training.local.hidden_state import (
     attributes,
     put_back,
     refuse_change,
 )
+from fedpriv.training.local.module_state import own_stream, unchanged_buffers
+from fedpriv.training.per_example.ghost.masks import ExampleMasks
+from fedpriv.training.per_example.ghost.norms import Before, Factor
 from fedpriv.training.per_example.synthetic_inputs import KEY, other_batch, synthetic_inputs
 from fedpriv.training.per_example.whole import LoopPass, Pass
 

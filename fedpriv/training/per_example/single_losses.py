@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from fedpriv.training.failures import KeepsStateError
-from fedpriv.training.local.module_state import own_stream, unchanged_buffers
-from fedpriv.training.per_example.hidden_state import (
+from fedpriv.training.local.hidden_state import (
     attributes,
     put_back,
     refuse_change,
 )
+from fedpriv.training.local.module_state import own_stream, unchanged_buffers
 from fedpriv.training.per_example.synthetic_inputs import moved, synthetic_inputs
 from fedpriv.training.stopping import end_if_interrupted
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpriv.rng import Key
-from fedpriv.training.per_example.hidden_state import attributes, put_back
+from fedpriv.training.local.hidden_state import attributes, put_back
 
 KEY = Key.simulation(0).fold("made-up examples")
 

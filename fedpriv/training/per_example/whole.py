@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fedpriv.rng import Key
+from fedpriv.training.local.hidden_state import attributes, refuse_change
 from fedpriv.training.local.module_state import own_stream, unchanged_buffers
 from fedpriv.training.per_example.ghost.masks import ExampleMasks
 from fedpriv.training.per_example.ghost.norms import Dense, Factor
-from fedpriv.training.per_example.hidden_state import attributes, refuse_change
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
