@@ -20,8 +20,9 @@ from fedpriv.cli import main
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.own_code import own_code
 from fedpriv.privacy.ledger.reading import read_ledger
-from fedpriv.running.door.turnout import AllUsersFailedError
+from fedpriv.running.door.turnout import AllUsersFailedError, Turnout
 from fedpriv.running.prepared import resume_run, start_run
+from fedpriv.sums import PartialSum
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.failures import contributes_zero, counted_failures
 from fedpriv.training.local.module import ArrayExamples
@@ -247,3 +248,16 @@ def test_one_line_is_logged_for_many_failures_of_a_kind(caplog):
             contributes_zero(error)
     assert failures.count == 4
     assert caplog.messages == [f"a user contributes zero: {k}Error" for k in ("Value", "Key")]
+
+
+@pytest.mark.parametrize("error", [None, "ValueError: outside"])
+def test_users_who_are_away_do_not_end_a_run(error):
+    """Red when a federation whose nodes were killed for one round ended, though they came back."""
+    turnout = Turnout()
+    turnout.begin()
+    turnout.note(4, PartialSum(total={}, num_users=4, num_failed=4, first_error=error))
+    if error is None:
+        turnout.end_if_all_failed(3, "user")
+    else:
+        with pytest.raises(AllUsersFailedError, match="outside"):
+            turnout.end_if_all_failed(3, "user")

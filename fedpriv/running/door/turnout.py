@@ -50,10 +50,13 @@ class Turnout:
     def end_if_all_failed(self, round_num: int, unit: str) -> None:
         """End the run where all who were drawn failed; an empty cohort is no failure.
 
+        Users who are merely away, as those of a node that was stopped, raise no error, and may come
+        back: their round is released as noise.
+
         Raises:
             AllUsersFailedError: With the first error.
         """
-        if self._useful or not self._asked or not self.ends:
+        if self._useful or not self._asked or not self.ends or self.first_error is None:
             return
         raise AllUsersFailedError(
             f"round {round_num}: all {self.cohort_size} drawn {unit}s failed and would contribute "

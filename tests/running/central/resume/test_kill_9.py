@@ -92,7 +92,7 @@ def test_kill_9_in_the_middle_of_a_step(tmp_path):
     before = verify_run(folder)
     assert before.ok and before.num_charges == at
     done = subprocess.run(
-        [*command, "run", NAME, "--resume", str(folder), "--json"],
+        [*command, "run", "held_central:synthetic_experiment", "--resume", str(folder), "--json"],
         env=environment,
         capture_output=True,
         text=True,
