@@ -139,8 +139,9 @@ def test_an_experiment_that_workers_do_not_find_is_said(ray, tiny_corpus, tmp_pa
         prepared.run()
 
 
-def command(corpus, out, *more):
-    options = [text for name, value in OPTIONS.items() for text in ("-s", f"{name}={value}")]
+def command(corpus, out, *more, **changes):
+    given = (OPTIONS | changes).items()
+    options = [text for name, value in given for text in ("-s", f"{name}={value}")]
     return [
         *(sys.executable, "-m", "fedpriv", "run", NAME, "--corpus", str(corpus.directory)),
         *(*options, "--backend", "ray", "--workers", "2", "--out", str(out), *more),
@@ -176,7 +177,7 @@ def wait_until(true):
 def test_a_run_that_is_interrupted_leaves_no_process_behind(tiny_corpus, oracle, tmp_path, sent):
     out = tmp_path / "run"
     started = subprocess.Popen(
-        command(tiny_corpus, out, "-s", "rounds=100000"),
+        command(tiny_corpus, out, rounds=100_000),
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
