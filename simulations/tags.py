@@ -11,6 +11,7 @@ not covered by any ε.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from fedpriv.experiments.experiment import Experiment
 
@@ -90,6 +91,17 @@ def adadps_tags_paper() -> Experiment:
     )
 
 
+#: Settings of those that were tuned by hand, and return their last model.
+_BY_HAND: dict[str, Any] = {
+    "select": "last",
+    "local_learning_rate": 30.0,
+    "l2_clip_norm": 60.0,
+    "aggregate": "none",
+    "automatic": (),
+    "presets": {"ema-warmup": False},
+}
+
+
 def adadps_update_tags() -> Experiment:
     """AdaDPS with the whole update preconditioned instead of every local step."""
     return replace(
@@ -97,12 +109,7 @@ def adadps_update_tags() -> Experiment:
         name="adadps-update-tags",
         description="Federated AdaDPS with the whole update preconditioned instead of every step.",
         precondition="update",
-        select="last",
-        local_learning_rate=30.0,
-        l2_clip_norm=60.0,
-        aggregate="none",
-        automatic=(),
-        presets={"ema-warmup": False},
+        **_BY_HAND,
     )
 
 
@@ -117,12 +124,7 @@ def adadps_ftrl_tags() -> Experiment:
         adadps_tags(),
         name="adadps-ftrl-tags",
         description="AdaDPS with noise correlated over rounds, and no assumption on sampling.",
-        select="last",
-        local_learning_rate=30.0,
-        l2_clip_norm=60.0,
-        aggregate="none",
-        automatic=(),
-        presets={"ema-warmup": False},
+        **_BY_HAND,
         sampling="cyclic",
         min_separation=20,
         noise="banded",

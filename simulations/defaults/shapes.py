@@ -18,7 +18,7 @@ SIZES = (100, 300, 1_000, 3_000, 10_000)
 _FIRST_SEED_OF_FITTING, _FIRST_SEED_OF_EVALUATION = 1_000, 2_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Kind:
     """What synthetic corpora of several sizes have in common.
 
@@ -54,38 +54,25 @@ class Kind:
         )
 
 
+# name, sentences, tags, public share, words, telling, off topic
 FITTING = (
-    Kind(name="middle", sentences=20, tags=100, public_share=0.10, words=3_000, telling=0.6,
-         off_topic=0.4),
-    Kind(name="short", sentences=8, tags=20, public_share=0.10, words=1_500, telling=0.7,
-         off_topic=0.4),
-    Kind(name="long", sentences=60, tags=100, public_share=0.05, words=3_000, telling=0.5,
-         off_topic=0.4),
-    Kind(name="many classes", sentences=20, tags=300, public_share=0.30, words=4_000, telling=0.8,
-         off_topic=0.3),
-    Kind(name="easy", sentences=30, tags=40, public_share=0.05, words=2_000, telling=0.8,
-         off_topic=0.3),
-)  # fmt: skip
-
+    Kind("middle", 20, 100, 0.10, 3_000, 0.6, 0.4),
+    Kind("short", 8, 20, 0.10, 1_500, 0.7, 0.4),
+    Kind("long", 60, 100, 0.05, 3_000, 0.5, 0.4),
+    Kind("many classes", 20, 300, 0.30, 4_000, 0.8, 0.3),
+    Kind("easy", 30, 40, 0.05, 2_000, 0.8, 0.3),
+)
 EVALUATION = (
-    Kind(name="as a site", sentences=34, tags=150, public_share=0.11, words=5_000, telling=0.55,
-         off_topic=0.45),
-    Kind(name="few words each", sentences=12, tags=60, public_share=0.08, words=2_500, telling=0.7,
-         off_topic=0.35),
-    Kind(name="few classes", sentences=25, tags=12, public_share=0.06, words=2_500, telling=0.5,
-         off_topic=0.4),
-    Kind(name="much public", sentences=15, tags=200, public_share=0.25, words=3_500, telling=0.75,
-         off_topic=0.4),
-    Kind(name="little public", sentences=45, tags=80, public_share=0.03, words=3_000, telling=0.65,
-         off_topic=0.3),
-)  # fmt: skip
-
+    Kind("as a site", 34, 150, 0.11, 5_000, 0.55, 0.45),
+    Kind("few words each", 12, 60, 0.08, 2_500, 0.7, 0.35),
+    Kind("few classes", 25, 12, 0.06, 2_500, 0.5, 0.4),
+    Kind("much public", 15, 200, 0.25, 3_500, 0.75, 0.4),
+    Kind("little public", 45, 80, 0.03, 3_000, 0.65, 0.3),
+)
 HARD = (
-    Kind(name="mostly public", sentences=10, tags=60, public_share=3.0, words=2_500, telling=0.6,
-         off_topic=0.4),
-    Kind(name="nothing to learn", sentences=8, tags=30, public_share=0.5, words=2_000, telling=0.05,
-         off_topic=0.9),
-)  # fmt: skip
+    Kind("mostly public", 10, 60, 3.0, 2_500, 0.6, 0.4),
+    Kind("nothing to learn", 8, 30, 0.5, 2_000, 0.05, 0.9),
+)
 """Where little or nothing is to be gained: public users have most of it, or words tell nothing."""
 
 

@@ -20,7 +20,7 @@ from fedpriv.cli import main
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.own_code import own_code
 from fedpriv.privacy.ledger.reading import read_ledger
-from fedpriv.running.door.turnout import AllUsersFailedError, Turnout
+from fedpriv.running.door.turnout import FAILED_IN_A_ROW, AllUsersFailedError, Turnout
 from fedpriv.running.prepared import resume_run, start_run
 from fedpriv.sums import PartialSum
 from fedpriv.tasks.module_task import ModuleTask
@@ -261,3 +261,23 @@ def test_users_who_are_away_do_not_end_a_run(error):
     else:
         with pytest.raises(AllUsersFailedError, match="outside"):
             turnout.end_if_all_failed(3, "user")
+
+
+def test_a_small_cohort_that_fails_by_chance_does_not_end_a_run_that_has_learnt():
+    """Red when the one odd user of a roster, drawn alone, ended a run of hundreds of rounds."""
+    turnout, failed = Turnout(), {"total": {}, "first_error": "ValueError: outside"}
+
+    def round_of(cohort_size, num_failed):
+        turnout.begin()
+        turnout.note(
+            cohort_size, PartialSum(num_users=cohort_size, num_failed=num_failed, **failed)
+        )
+        turnout.end_if_all_failed(1, "user")
+
+    round_of(5, 4)
+    for _ in range(FAILED_IN_A_ROW - 1):
+        round_of(1, 1)
+    round_of(3, 2)
+    round_of(FAILED_IN_A_ROW - 1, FAILED_IN_A_ROW - 1)
+    with pytest.raises(AllUsersFailedError):
+        round_of(1, 1)

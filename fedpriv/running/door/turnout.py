@@ -11,6 +11,13 @@ from fedpriv.training.failures import mostly_failed
 _LOG = logging.getLogger(__name__)
 
 
+FAILED_IN_A_ROW = 20
+"""Users who failed one after another after which a run that has learnt something ends, too.
+
+Where half of all users fail so many do by chance once in a million.
+"""
+
+
 class AllUsersFailedError(ValueError):
     """All users that a simulation drew failed, so that nothing but noise would be learnt."""
 
@@ -33,6 +40,8 @@ class Turnout:
     first_error: str | None = None
     _asked: bool = field(default=False, init=False)
     _useful: bool = field(default=False, init=False)
+    _ever_useful: bool = field(default=False, init=False)
+    _in_a_row: int = field(default=0, init=False)
     _warned: bool = field(default=False, init=False)
 
     def begin(self) -> None:
@@ -43,20 +52,27 @@ class Turnout:
     def note(self, cohort_size: int, total: PartialSum) -> None:
         """Keep what is true of a pass over so many users, of the answer just made the last."""
         self._asked |= cohort_size > 0
-        self._useful |= total.num_failed < cohort_size
+        useful = total.num_failed < cohort_size
+        self._useful |= useful
+        self._ever_useful |= useful
+        self._in_a_row = 0 if useful else self._in_a_row + cohort_size
         self.cohort_size, self.num_failed = cohort_size, total.num_failed
         self.first_error = total.first_error or self.first_error
 
     def end_if_all_failed(self, round_num: int, unit: str) -> None:
         """End the run where all who were drawn failed; an empty cohort is no failure.
 
-        Users who are merely away, as those of a node that was stopped, raise no error, and may come
-        back: their round is released as noise.
+        Once an update was of use, a small cohort of users who all fail may be chance: then a run
+        ends when `FAILED_IN_A_ROW` have failed one after another. Users who are merely away, as
+        those of a node that was stopped, raise no error, and may come back: their round is released
+        as noise.
 
         Raises:
             AllUsersFailedError: With the first error.
         """
         if self._useful or not self._asked or not self.ends or self.first_error is None:
+            return
+        if self._ever_useful and self._in_a_row < FAILED_IN_A_ROW:
             return
         raise AllUsersFailedError(
             f"round {round_num}: all {self.cohort_size} drawn {unit}s failed and would contribute "
