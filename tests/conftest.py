@@ -97,10 +97,20 @@ def pytest_runtest_teardown(
     try:
         return (yield)
     finally:
-        over = nextitem is None or nextitem.get_closest_marker("ray") is None
-        if over and _RAY in item.config.stash:
-            item.config.stash[_RAY].close()
-            del item.config.stash[_RAY]
+        if nextitem is None or nextitem.get_closest_marker("ray") is None:
+            _stop_ray(item.config)
+
+
+@pytest.fixture
+def no_ray(request: pytest.FixtureRequest) -> None:
+    """Stop the Ray that earlier tests left running, for a test that starts its own."""
+    _stop_ray(request.config)
+
+
+def _stop_ray(config: pytest.Config) -> None:
+    if _RAY in config.stash:
+        config.stash[_RAY].close()
+        del config.stash[_RAY]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -113,9 +113,8 @@ _RAY = [
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.parametrize("command", _RAY, ids=str)
+@pytest.mark.usefixtures("no_ray")
 def test_it_runs_in_workers(command, tmp_path, tiny_corpus, monkeypatch):
-    ray = pytest.importorskip("ray")
-    ray.shutdown()  # another test's, in this worker
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEDPRIV_DATA", str(tiny_corpus.directory))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
