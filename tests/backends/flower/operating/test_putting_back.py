@@ -72,10 +72,7 @@ def test_without_an_anchor_nothing_tells_a_copy(deploy, tmp_path):
 def test_a_server_upgraded_and_rolled_back_between_rounds_releases_the_same(
     deploy, tmp_path, monkeypatch
 ):
-    """Round 1 by one version, round 2 by a newer one, round 3 by the first again.
-
-    What is on disk of a version of long ago is resumed by `tests/running/test_older_folders.py`.
-    """
+    """Round 1 by one version, round 2 by a newer one, round 3 by the first again."""
     runs = {}
     for name, versions in (("same", ("0.1.0",) * 3), ("changed", ("0.1.0", "9.9.0", "0.1.0"))):
         folder = tmp_path / name
