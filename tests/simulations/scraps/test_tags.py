@@ -81,7 +81,7 @@ class TestAggregates:
     @pytest.mark.parametrize(
         ("own", "more"),
         [
-            ("EMA 0.8", {"aggregate": "ema", "ema-decay": 0.8}),
+            ("EMA 0.8", {"aggregate": "ema", "ema-decay": 0.8, "ema-warmup": False}),
             ("UPA 3", {"aggregate": "upa", "aggregate-k": 3}),
         ],
     )
