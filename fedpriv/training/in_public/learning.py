@@ -11,6 +11,7 @@ Guarantee: nothing here is given a private example, so nothing of this costs pri
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -57,7 +58,7 @@ class Choice:
 
     Attributes:
         learning_rate: Of the learner's optimiser.
-        passes: Over the public examples.
+        passes: Over the public examples; 0 for the model before any.
         factor: What is left of the way from the beginning.
         loss: On the examples held out, with the factor.
         figure: The headline measure on them; None without one.
@@ -80,7 +81,8 @@ class Choices:
 
     Attributes:
         by_loss: With the lowest loss: what private training starts from.
-        by_figure: With the best headline figure and nothing taken back: the public-only row.
+        by_figure: With the best headline figure and nothing taken back: the public-only row. The
+            untrained model is one of those compared: of tags it answers the commonest.
         tried: How many pairs of rate and passes were looked at.
     """
 
@@ -125,8 +127,9 @@ def choose(
         ValueError: If no rate gave a finite loss, or nothing is measured.
     """
     begun, rates = learner.init(), learner.rates if rates is None else rates
+    untrained = _measured(learner, headline, begun, rates[0], 0, 1.0)
+    by_figure = untrained if math.isfinite(untrained.loss) else None
     by_loss: Choice | None = None
-    by_figure: Choice | None = None
     tried = 0
     for rate in rates:
         lowest, since = math.inf, 0
@@ -166,14 +169,19 @@ def learn(learner: PublicLearner, choice: Choice) -> PublicModel:
         ValueError: If the learner has fewer passes in it.
     """
     begun = learner.init()
-    for number, params in enumerate(learner.passes(choice.learning_rate), start=1):
-        if number == choice.passes:
-            return PublicModel(
-                params=interpolate(begun, params, choice.factor),
-                choice=choice,
-                num_examples=learner.num_examples,
-            )
-    raise ValueError(f"the learner ended before {choice.passes} passes; give start-passes fewer")
+    passes = itertools.islice(learner.passes(choice.learning_rate), choice.passes)
+    number, params = 0, begun
+    for number, params in enumerate(passes, start=1):
+        pass
+    if number < choice.passes:
+        raise ValueError(
+            f"the learner ended before {choice.passes} passes; give start-passes fewer"
+        )
+    return PublicModel(
+        params=interpolate(begun, params, choice.factor),
+        choice=choice,
+        num_examples=learner.num_examples,
+    )
 
 
 def _measured(
