@@ -11,7 +11,6 @@ Guarantee: nothing here is given a private example, so nothing of this costs pri
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -169,14 +168,13 @@ def learn(learner: PublicLearner, choice: Choice) -> PublicModel:
         ValueError: If the learner has fewer passes in it.
     """
     begun = learner.init()
-    passes = itertools.islice(learner.passes(choice.learning_rate), choice.passes)
-    number, params = 0, begun
-    for number, params in enumerate(passes, start=1):
-        pass
-    if number < choice.passes:
-        raise ValueError(
-            f"the learner ended before {choice.passes} passes; give start-passes fewer"
-        )
+    passes, params = learner.passes(choice.learning_rate), begun
+    for _ in range(choice.passes):
+        params = next(passes, None)
+        if params is None:
+            raise ValueError(
+                f"the learner ended before {choice.passes} passes; give start-passes fewer"
+            )
     return PublicModel(
         params=interpolate(begun, params, choice.factor),
         choice=choice,
