@@ -340,6 +340,12 @@ def accounted_rounds(plan: AnyPlan, eval_every: int) -> tuple[int, ...]:
     return tuple(sorted({*thinned, affordable} - {0}))
 
 
+def priced_charges(accounted: Sequence[int], charges: int) -> int:
+    """Return the least count of `accounted_rounds` that is not below the charges, or these."""
+    place = bisect_left(accounted, charges)
+    return accounted[place] if charges and place < len(accounted) else charges
+
+
 def _released(
     components: Runnable,
     backend: Backend,
@@ -354,8 +360,7 @@ def _released(
     """
     plan, measures = components.plan, recorded(components.task.measures)
     public = None if params is None else backend.evaluate(params, public=True)
-    place = bisect_left(accounted, ledger.charges)
-    counted = accounted[place] if place < len(accounted) else ledger.charges
+    counted = priced_charges(accounted, ledger.charges)
     return Released(
         round_num=state.round_num,
         attempt=ledger.last_attempt,

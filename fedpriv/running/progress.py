@@ -26,6 +26,7 @@ from fedpriv.privacy.statement.coverage import Coverage, coverage_of
 from fedpriv.privacy.unit_words import words_of
 from fedpriv.running.announcement import announcement
 from fedpriv.running.document import labelled
+from fedpriv.running.loop import accounted_rounds, priced_charges
 from fedpriv.untrusted_text import plain
 
 # torch takes seconds to import; who calls this has loaded it.
@@ -394,8 +395,14 @@ def _figure(headline: Measure | None, record: RoundRecord) -> str | None:
 
 
 def _spent_before(prepared: PreparedRun, covers: Coverage) -> str:
-    """Return what was spent before the first round that is followed; 0 but in a resumed run."""
-    return _spent(prepared.ledger.epsilon().value, covers)
+    """Return what was spent before the first round that is followed; 0 but in a resumed run.
+
+    Rounded up as that of rounds is, so that a resumed run shows no smaller ε than before.
+    """
+    plan, charges = prepared.components.plan, prepared.ledger.charges
+    counted = priced_charges(accounted_rounds(plan, prepared.experiment.eval_every), charges)
+    spent = prepared.ledger.epsilon() if counted == charges else plan.epsilon(counted)
+    return _spent(spent.value, covers)
 
 
 def _spent(value: float, covers: Coverage) -> str:

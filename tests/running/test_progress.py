@@ -47,7 +47,7 @@ class Prepared:
             delta=0.001,
         )
         self.components = SimpleNamespace(plan=plan, task=SimpleNamespace(measures=UNNAMED))
-        self.experiment = SimpleNamespace(name="[b]old", description="of [markup]")
+        self.experiment = SimpleNamespace(name="[b]old", description="of [markup]", eval_every=5)
         self.synthetic, self.untried, self.noticed = True, "", ()
         self.ledger = Ledger.in_memory(plan, mode="simulation")
         self.folder = SimpleNamespace(document={"plan": plan.to_json(), "experiment": {}})
@@ -139,7 +139,7 @@ def test_what_is_done_after_the_last_round_is_said():
 def test_an_earlier_figure_is_not_said_of_a_later_round_and_epsilon_is_said_of_each():
     to, prepared = console(), Prepared()
     prepared.ledger.charge(1, 1)
-    spent = prepared.ledger.epsilon().value
+    spent = prepared.components.plan.epsilon(5).value
     follow(prepared, console=to, shown=True, head=False, clock=prepared.clock)
     first, second, *_ = printed(to).splitlines()
     assert first.endswith(f"round 1 of 30, ε ≤ {rounded_up(spent, 2):.2f} at δ = 0.001")
@@ -153,7 +153,7 @@ def test_the_bar_of_a_run_that_is_resumed_says_what_was_spent_before_its_first_r
         prepared.ledger.charge(number, 1)
     prepared.run = lambda on_round, tell: {"rounds": 30}  # of which none ends
     follow(prepared, console=to, head=False)
-    spent = prepared.ledger.epsilon().value
+    spent = prepared.components.plan.epsilon(10).value  # as rounds 8 to 10 state it
     assert f"ε ≤ {rounded_up(spent, 2):.2f}" in printed(to) and "7/30" in printed(to)
 
 
