@@ -14,8 +14,9 @@ from fedpriv.tree import Params, interpolate
 
 SELECTED = "selected.safetensors"
 PUBLIC_MODEL, START, LAST, AVERAGE = "public-only", "start", "last", "average"
-PUBLIC_MODELS = (PUBLIC_MODEL, START)
-"""Models that public examples alone make."""
+UNTRAINED = "untrained"
+PUBLIC_MODELS = (PUBLIC_MODEL, START, UNTRAINED)
+"""Models that no private example went into."""
 FACTORS = (1.0, 0.75, 0.5, 0.25)
 """How much is kept of what private training added to the start."""
 AVERAGED = "ema/"

@@ -12,6 +12,7 @@ from fedpriv.checkpoints.selected_file import (
     PUBLIC_MODEL,
     PUBLIC_MODELS,
     START,
+    UNTRAINED,
     candidates,
     read_selected,
     released_models,
@@ -46,10 +47,10 @@ def check_returned(folder: Path, round_num: int, selection: Mapping[str, Any]) -
     if begun is not None:
         made[START] = begun
     names = [one for one, params in made.items() if params_sha256(params) == digest]
-    if name == PUBLIC_MODEL:
+    if name in (PUBLIC_MODEL, UNTRAINED):
         if names and names != [START]:
             return found(f"is {names[0]!r}, which private training made")
-        return found("is made of public examples, which no line of the ledger names", ok=True)
+        return found("is made without private training, of which the ledger says nothing", ok=True)
     if name not in made and begun is None:
         return found("was drawn back to the task's own params, which no file holds", ok=True)
     if name not in names:
@@ -132,6 +133,7 @@ _HELP = "more users, a larger ε or a smaller model would help"
 _MODELS = {
     PUBLIC_MODEL: "a model of public examples alone",
     START: "the model of public examples that training started from",
+    UNTRAINED: "the model before any training",
 }
 
 

@@ -57,7 +57,7 @@ class Choice:
 
     Attributes:
         learning_rate: Of the learner's optimiser.
-        passes: Over the public examples; 0 for the model before any.
+        passes: Over the public examples.
         factor: What is left of the way from the beginning.
         loss: On the examples held out, with the factor.
         figure: The headline measure on them; None without one.
@@ -80,8 +80,7 @@ class Choices:
 
     Attributes:
         by_loss: With the lowest loss: what private training starts from.
-        by_figure: With the best headline figure and nothing taken back: the public-only row. The
-            untrained model is one of those compared: of tags it answers the commonest.
+        by_figure: With the best headline figure and nothing taken back: the public-only row.
         tried: How many pairs of rate and passes were looked at.
     """
 
@@ -126,9 +125,8 @@ def choose(
         ValueError: If no rate gave a finite loss, or nothing is measured.
     """
     begun, rates = learner.init(), learner.rates if rates is None else rates
-    untrained = _measured(learner, headline, begun, rates[0], 0, 1.0)
-    by_figure = untrained if math.isfinite(untrained.loss) else None
     by_loss: Choice | None = None
+    by_figure: Choice | None = None
     tried = 0
     for rate in rates:
         lowest, since = math.inf, 0
@@ -168,18 +166,14 @@ def learn(learner: PublicLearner, choice: Choice) -> PublicModel:
         ValueError: If the learner has fewer passes in it.
     """
     begun = learner.init()
-    passes, params = learner.passes(choice.learning_rate), begun
-    for _ in range(choice.passes):
-        params = next(passes, None)
-        if params is None:
-            raise ValueError(
-                f"the learner ended before {choice.passes} passes; give start-passes fewer"
+    for number, params in enumerate(learner.passes(choice.learning_rate), start=1):
+        if number == choice.passes:
+            return PublicModel(
+                params=interpolate(begun, params, choice.factor),
+                choice=choice,
+                num_examples=learner.num_examples,
             )
-    return PublicModel(
-        params=interpolate(begun, params, choice.factor),
-        choice=choice,
-        num_examples=learner.num_examples,
-    )
+    raise ValueError(f"the learner ended before {choice.passes} passes; give start-passes fewer")
 
 
 def _measured(
