@@ -1,9 +1,11 @@
 """Runs over settings on synthetic corpora, one JSON line each.
 
-`python -m simulations.defaults.sweep FOLDER OUT.jsonl CELLS.json`: corpora are kept in the folder,
-cells are `{"kind", "users", "epsilon", "runs": [...]}`, and a run that is in the file is not made
-again. A run gives rounds, rate, q, start factor and either the clip norm or what it says of it:
-`logit_noise`, what it is to come to on every logit.
+    python -m simulations.defaults.sweep FOLDER OUT.jsonl [CELLS.json]
+
+Corpora are kept in the folder. Cells are `{"kind", "users", "epsilon", "runs": [...]}`, those of
+`grid` where no file is given, and a run that is in the output is not made again. A run gives
+rounds, rate, q, start factor and either the clip norm or the noise that it leads to on every logit,
+`logit_noise`.
 """
 
 from __future__ import annotations
@@ -143,5 +145,20 @@ def _public_length(bench: quick.Bench, factor: float | None, rate: float) -> np.
     return _LENGTHS[place]
 
 
+def grid() -> list[dict[str, Any]]:
+    """Return cells that compare the rule with a grid of settings, where users are many."""
+    found: list[dict[str, Any]] = []
+    for users, drawn in ((3_000, 0.3), (10_000, 0.1)):
+        runs: list[dict[str, Any]] = [{"by_rule": True, "rate": 10.0, "drawn": drawn}]
+        for rounds in (100, 250):
+            for noise in (0.35, 0.7, 1.4):
+                given = {"rounds": rounds, "rate": 10.0, "q": 0.3, "drawn": drawn}
+                runs.append({**given, "logit_noise": noise})
+        for kind in shapes.EVALUATION:
+            found.append({"kind": kind.name, "users": users, "epsilon": 8.0, "runs": runs})
+    return found
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), json.loads(Path(sys.argv[3]).read_text("utf-8")))
+    given = json.loads(Path(sys.argv[3]).read_text("utf-8")) if sys.argv[3:] else grid()
+    main(Path(sys.argv[1]), Path(sys.argv[2]), given)
