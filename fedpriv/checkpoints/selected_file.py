@@ -14,9 +14,8 @@ from fedpriv.tree import Params, interpolate
 
 SELECTED = "selected.safetensors"
 PUBLIC_MODEL, START, LAST, AVERAGE = "public-only", "start", "last", "average"
-UNTRAINED = "untrained"
-PUBLIC_MODELS = (PUBLIC_MODEL, START, UNTRAINED)
-"""Models that no private example went into."""
+PUBLIC_MODELS = (PUBLIC_MODEL, START)
+"""Models that public examples alone make."""
 FACTORS = (1.0, 0.75, 0.5, 0.25)
 """How much is kept of what private training added to the start."""
 AVERAGED = "ema/"

@@ -149,7 +149,9 @@ def rounds(
     ledger = Ledger.in_memory(plan, mode=root.mode) if folder is None else folder.ledger
     if state is None:
         state = first_state(components, root)
-    turnout = Turnout(ends=ends_if_all_fail) if root.mode == "simulation" else None
+    turnout = None
+    if root.mode == "simulation":
+        turnout = Turnout(ends=ends_if_all_fail, has_learnt=state.round_num > 0)
     noise = root if noise is None else noise
     if isinstance(backend, PromiseBound):
         backend = backend.under(promise_digest(plan, components.task.roster))

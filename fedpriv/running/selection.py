@@ -1,9 +1,8 @@
 """The model that a run returns, selected on public examples after its last round.
 
-Candidates are the public models (what public examples alone make, where training started, and the
-params before any training), and the released ones: the last, its average where there is one, and
-both moved back towards the start. None of it sees a private example beyond what was released, so it
-costs no privacy.
+Candidates are the public models (what public examples alone make, and where training started), and
+the released ones: the last, its average where there is one, and both moved back towards the start.
+None of it sees a private example beyond what was released, so it costs no privacy.
 
 Public examples made the start, and so cannot judge it. They are cross-fitted: for each fold of them
 the public models are trained again without it, and from a released model what that fold made of the
@@ -18,13 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.checkpoints.selected_file import (
-    PUBLIC_MODEL,
-    PUBLIC_MODELS,
-    START,
-    UNTRAINED,
-    candidates,
-)
+from fedpriv.checkpoints.selected_file import PUBLIC_MODEL, PUBLIC_MODELS, START, candidates
 from fedpriv.checkpoints.start_file import params_sha256
 from fedpriv.experiments.components import Components
 from fedpriv.experiments.parts.start import PublicOnly, Start, public_only
@@ -122,8 +115,7 @@ def select(
             reason="too few public examples to show that a released model is better",
         )
     first = {START: start.params} if kind == "public" else {}
-    models = candidates(released, start.params) | first
-    models |= {UNTRAINED: task.init_params(_KEY), PUBLIC_MODEL: made.model.params}
+    models = candidates(released, start.params) | first | {PUBLIC_MODEL: made.model.params}
     values: dict[str, list[np.ndarray]] = {name: [] for name in models}
     for fold, found in zip(folds, alone, strict=True):
         assert found is not None
@@ -131,11 +123,7 @@ def select(
         if kind == "public" and components.start is not None:
             begun = components.start(fold, _KEY, found).params
         moved = {name: without_fold(one, start.params, begun) for name, one in released.items()}
-        made_without = candidates(moved, begun) | {
-            START: begun,
-            UNTRAINED: models[UNTRAINED],
-            PUBLIC_MODEL: found.model.params,
-        }
+        made_without = candidates(moved, begun) | {START: begun, PUBLIC_MODEL: found.model.params}
         for name in models:
             values[name].append(fold.values(made_without[name]))
     judgement = judge(

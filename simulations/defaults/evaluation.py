@@ -227,7 +227,8 @@ def _power(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return how often a gain of private training was shown, by its size and by public threads."""
     lines = [
         "Share of runs that returned a private model, by public threads that judged and by what "
-        "private training gained without selection (points over public-only; number of runs).",
+        "private training gained without selection (points over public-only; number of runs). "
+        "Runs that gained less, or had too few threads to judge, are left out.",
         "",
         "| public threads | " + " | ".join(f"{low} to {high}" for low, high in _GAINS) + " |",
         "|---|" + "---:|" * len(_GAINS),
@@ -255,7 +256,9 @@ def _grid(compared: Sequence[dict[str, Any]]) -> list[str]:
     lines = [
         "Gain of the last model over public-only in points, ε 8, one corpus a row, all SYNTHETIC: "
         "with settings by the rule, and the best of six others (100 and 250 rounds; noise on a "
-        "logit of 0.35, 0.7 and 1.4; cohort 0.3 n). The best of six is somewhat lucky.",
+        "logit of 0.35, 0.7 and 1.4; cohort 0.3 n). Trained by the study's quick loop (`quick`), in "
+        "which at 10,000 users a third of each cohort is trained, its noise scaled alike. The best "
+        "of six is somewhat lucky.",
         "",
         "| shape | users | by the rule | best of six | share |",
         "|---|---:|---:|---:|---:|",

@@ -108,6 +108,20 @@ def test_a_resumed_run_ends_so_too_and_goes_on_once_it_is_mended(tiny_corpus, tm
     assert resume_run(out).run()["rounds"] >= 1
 
 
+def test_a_resumed_run_has_learnt(tiny_corpus, tmp_path):
+    """Red when the one odd user who was drawn first after a resume ended the run."""
+
+    def stop(record):
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        start(tiny_corpus, tmp_path / "run").run(stop)
+    resumed = resume_run(tmp_path / "run", make_backend=carriers()["serial"])
+    with pytest.raises(AllUsersFailedError) as caught:
+        resumed.run()
+    assert not str(caught.value).startswith("round 2:")
+
+
 @every_case("carrier", ["serial", "threads", "flower"])
 def test_a_secure_run_neither_ends_nor_says_it(tiny_corpus, tmp_path, carrier, caplog):
     """Who failed is private there, how many, and of what."""
@@ -278,6 +292,14 @@ def test_a_small_cohort_that_fails_by_chance_does_not_end_a_run_that_has_learnt(
     for _ in range(FAILED_IN_A_ROW - 1):
         round_of(1, 1)
     round_of(3, 2)
+    turnout.begin()
+    for _ in range(FAILED_IN_A_ROW):  # passes of one answer
+        turnout.note(1, PartialSum(num_users=1, num_failed=1, **failed))
+    turnout.end_if_all_failed(1, "user")
+    round_of(3, 2)
+    turnout.begin()
+    turnout.note(FAILED_IN_A_ROW, PartialSum(total={}, num_users=20, num_failed=20))
+    turnout.end_if_all_failed(1, "user")  # who are away
     round_of(FAILED_IN_A_ROW - 1, FAILED_IN_A_ROW - 1)
     with pytest.raises(AllUsersFailedError):
         round_of(1, 1)

@@ -12,7 +12,6 @@ from fedpriv.checkpoints.selected_file import (
     PUBLIC_MODEL,
     PUBLIC_MODELS,
     START,
-    UNTRAINED,
     candidates,
     read_selected,
     released_models,
@@ -47,10 +46,10 @@ def check_returned(folder: Path, round_num: int, selection: Mapping[str, Any]) -
     if begun is not None:
         made[START] = begun
     names = [one for one, params in made.items() if params_sha256(params) == digest]
-    if name in (PUBLIC_MODEL, UNTRAINED):
+    if name == PUBLIC_MODEL:
         if names and names != [START]:
             return found(f"is {names[0]!r}, which private training made")
-        return found("is made without private training, of which the ledger says nothing", ok=True)
+        return found("is made of public examples, which no line of the ledger names", ok=True)
     if name not in made and begun is None:
         return found("was drawn back to the task's own params, which no file holds", ok=True)
     if name not in names:
@@ -102,15 +101,14 @@ def returned(summary: Mapping[str, Any]) -> tuple[str, bool]:
         error = f"{100 * one['stderr']:.1f} points" if share else f"{one['stderr']:.3g}"
         return f"{measures[0].label} {gain} ± {error}"
 
+    ahead = f"{model_words(name)} ({compared(judged[name])} over public-only on {whom}"
     if not public:
-        return (
-            f"{model_words(name)} ({compared(judged[name])} over public-only on {whom}, which cost "
-            "no ε)",
-            False,
-        )
+        return f"{ahead}, which cost no ε)", False
     released = [one for one in judged if one not in _MODELS]
     if not released:
         return f"{model_words(name)}: no released model is finite; lower the learning rates", True
+    if name == START:
+        return f"{ahead}): no released model is clearly better than it; {_HELP}", True
     best = max(released, key=lambda one: judged[one]["gain"])
     return (
         f"{model_words(name)}: no released model is clearly better on {whom} (the best, "
@@ -133,7 +131,6 @@ _HELP = "more users, a larger ε or a smaller model would help"
 _MODELS = {
     PUBLIC_MODEL: "a model of public examples alone",
     START: "the model of public examples that training started from",
-    UNTRAINED: "the model before any training",
 }
 
 

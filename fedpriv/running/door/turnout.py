@@ -28,6 +28,7 @@ class Turnout:
 
     Attributes:
         ends: Whether the run ends where nobody's update is of use.
+        has_learnt: Whether an update was of use in an earlier round.
         cohort_size: Users drawn.
         num_failed: Of these, users that contributed zero because they failed.
         first_error: What the first of them raised, a line and perhaps a traceback; None where
@@ -35,12 +36,12 @@ class Turnout:
     """
 
     ends: bool = True
+    has_learnt: bool = False
     cohort_size: int = 0
     num_failed: int = 0
     first_error: str | None = None
     _asked: bool = field(default=False, init=False)
     _useful: bool = field(default=False, init=False)
-    _ever_useful: bool = field(default=False, init=False)
     _in_a_row: int = field(default=0, init=False)
     _warned: bool = field(default=False, init=False)
 
@@ -52,10 +53,7 @@ class Turnout:
     def note(self, cohort_size: int, total: PartialSum) -> None:
         """Keep what is true of a pass over so many users, of the answer just made the last."""
         self._asked |= cohort_size > 0
-        useful = total.num_failed < cohort_size
-        self._useful |= useful
-        self._ever_useful |= useful
-        self._in_a_row = 0 if useful else self._in_a_row + cohort_size
+        self._useful |= total.num_failed < cohort_size
         self.cohort_size, self.num_failed = cohort_size, total.num_failed
         self.first_error = total.first_error or self.first_error
 
@@ -70,9 +68,13 @@ class Turnout:
         Raises:
             AllUsersFailedError: With the first error.
         """
-        if self._useful or not self._asked or not self.ends or self.first_error is None:
+        if self._useful:
+            self.has_learnt, self._in_a_row = True, 0
             return
-        if self._ever_useful and self._in_a_row < FAILED_IN_A_ROW:
+        if not self._asked or self.first_error is None:
+            return
+        self._in_a_row += self.cohort_size
+        if not self.ends or (self.has_learnt and self._in_a_row < FAILED_IN_A_ROW):
             return
         raise AllUsersFailedError(
             f"round {round_num}: all {self.cohort_size} drawn {unit}s failed and would contribute "

@@ -8,7 +8,6 @@ import pytest
 from fedpriv.experiments.build import build
 from fedpriv.experiments.parts.start import public_only
 from fedpriv.rng import Key
-from fedpriv.running import selection
 from fedpriv.running.selection import select
 from fedpriv.training.in_public import selection as judging
 from tests.data.corpus.sentences import write
@@ -137,22 +136,3 @@ def test_labels_of_one_fold_alone_are_not_judged(tmp_path):
     assert column in labels[task._view.public_rows("train")]
     for fold in task.public_folds():
         assert column not in labels[fold.judging]
-
-
-def test_where_public_examples_mislead_the_untrained_model_is_selected(corpus, monkeypatch):
-    """Red when a model worse than answering the commonest tag was returned for want of another."""
-    components = build(topical.experiment(start="fresh"), corpus)
-    start = components.begin(KEY)
-    bias = np.zeros_like(start.params["bias"])
-    bias[-1] = 1.0  # the rarest tag, whatever the words
-    wrong = start.params | {"bias": bias}
-
-    def misled(task, key):
-        found = public_only(task, key)
-        return replace(found, model=replace(found.model, params=wrong))
-
-    monkeypatch.setattr(selection, "public_only", misled)
-    found = select(components, start, None, {"last": wrong})
-    assert found.name == "untrained" and found.is_public
-    assert found.judgement.judged["untrained"].lower > 0.0
-    assert not any(array.any() for array in found.params.values())
