@@ -5,6 +5,7 @@ import subprocess
 
 import numpy as np
 import pytest
+from dp_accounting import dp_event
 
 from fedpriv.privacy.accounting import epsilon
 from fedpriv.privacy.epsilon import default_delta
@@ -117,15 +118,68 @@ def test_what_a_kind_is():
     assert kinds["nonprivate"] == NONPRIVATE and len(set(kinds.values())) == len(GOOD)
 
 
-def test_only_rdp_under_replace_one_gets_half_the_noise():
-    event = Event(kind="fixed-size-gaussian", noise_multiplier=3.0, num_users=400, size=20)
+SIGMA = 3.0
+SAMPLED = {"noise_multiplier": SIGMA, "sampling_prob": 0.25}
 
-    def sigma(relation, accountant):
-        return event.to_dp_event(relation, accountant=accountant).event.noise_multiplier
 
-    assert sigma(Relation.REPLACE_ONE, "RDP") == 1.5
-    assert sigma(Relation.REPLACE_ONE, "PLD") == 3.0
-    assert sigma(Relation.ADD_REMOVE, "RDP") == 3.0
+def of(noise_multiplier):
+    return dp_event.GaussianDpEvent(noise_multiplier)
+
+
+#: Each kind, and dp-accounting's event of it at the noise multiplier that its accountant is given.
+PRICED = {
+    "gaussian": (Event(kind="gaussian", noise_multiplier=SIGMA), of),
+    "poisson": (
+        Event(kind="poisson-gaussian", **SAMPLED),
+        lambda sigma: dp_event.PoissonSampledDpEvent(0.25, of(sigma)),
+    ),
+    "cyclic": (
+        Event(kind="cyclic-poisson-gaussian", rows=7, **SAMPLED),
+        lambda sigma: dp_event.SelfComposedDpEvent(
+            dp_event.PoissonSampledDpEvent(0.25, of(sigma)), 7
+        ),
+    ),
+    "truncated": (
+        Event(kind="truncated-poisson-gaussian", num_users=400, cap=210, **SAMPLED),
+        lambda sigma: dp_event.TruncatedSubsampledGaussianDpEvent(400, 0.25, 210, sigma),
+    ),
+    "devices": (
+        Event(kind="poisson-devices-gaussian", devices=2, **SAMPLED),
+        lambda sigma: dp_event.MixtureOfGaussiansDpEvent(
+            sigma, [0.0, 1.0, 2.0], [0.75**2, 2 * 0.25 * 0.75, 0.25**2]
+        ),
+    ),
+    "fixed size": (
+        Event(kind="fixed-size-gaussian", noise_multiplier=SIGMA, num_users=400, size=20),
+        lambda sigma: dp_event.SampledWithoutReplacementDpEvent(400, 20, of(sigma)),
+    ),
+}
+
+
+@every_case("kind", PRICED)
+def test_accountants_get_the_event_and_rdp_under_replace_one_half_its_noise(kind):
+    event, expected = PRICED[kind]
+    for relation in Relation:
+        assert event.to_dp_event(relation) == expected(SIGMA)
+        share = 0.5 if relation is Relation.REPLACE_ONE else 1.0
+        assert event.to_dp_event(relation, accountant="RDP") == expected(SIGMA * share)
+    assert event.to_dp_event() == expected(SIGMA)
+
+
+@every_case("relation", list(Relation))
+def test_pure_and_concentrated_answers_are_priced_by_rho(relation):
+    moved = 2.0 if relation is Relation.REPLACE_ONE else 1.0
+    for accountant in ("PLD", "RDP"):
+        pure = Event(kind="pure", epsilon=0.5).to_dp_event(relation, accountant=accountant)
+        assert pure == dp_event.ZCDpEvent((moved * 0.5) ** 2 / 2)
+        concentrated = Event(kind="zcdp", rho=0.125).to_dp_event(relation, accountant=accountant)
+        assert concentrated == dp_event.ZCDpEvent(moved**2 * 0.125)
+
+
+def test_what_no_accountant_of_theirs_prices():
+    assert NONPRIVATE.to_dp_event() == dp_event.NonPrivateDpEvent()
+    objective = Event(kind="objective-gaussian", noise_multiplier=3.0, shift=0.02)
+    assert objective.to_dp_event() == dp_event.UnsupportedDpEvent()
 
 
 def test_default_delta():

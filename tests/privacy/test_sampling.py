@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fedpriv.noise.participation import Participation
 from fedpriv.noise.privatizer import Cost
 from fedpriv.privacy.event import NONPRIVATE, Event
 from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, PoissonSampler, Sampler
@@ -263,6 +264,34 @@ def test_what_sampling_earns():
             sampler.event(Cost(kind="gaussian", value=2.0, whole_run=True))
     assert Everybody(num_users=400).event(Cost(kind="gaussian", value=2.0, whole_run=True)) == (
         Event(kind="gaussian", noise_multiplier=2.0)
+    )
+
+
+def test_where_everybody_takes_part_every_time_noise_for_fewer_rows_is_refused():
+    """Red would be noise for users who come back later, priced where they never leave."""
+    everybody = Everybody(num_users=400)
+
+    def event(kind="gaussian", **limit):
+        cost = Cost(
+            kind=kind, value=2.0, shift=0.25, whole_run=True, participation=Participation(**limit)
+        )
+        return everybody.event(cost)
+
+    expected = Event(kind="gaussian", noise_multiplier=2.0)
+    assert event(most=8, num_rows=8) == event(most=9, num_rows=8) == expected
+    for fewer in ({"most": 7, "num_rows": 8}, {"most": 8}, {"most": 8, "min_separation": 2,
+                  "num_rows": 8}):  # fmt: skip
+        with pytest.raises(ValueError, match="everybody takes part in every row"):
+            event(**fewer)
+    for kind in ("pure", "zcdp"):
+        with pytest.raises(ValueError, match="disjoint batches"):
+            event(kind, most=8, num_rows=8)
+
+
+def test_an_objective_s_noise_is_charged_with_its_shift():
+    cost = Cost(kind="objective-gaussian", value=2.0, shift=0.25)
+    assert Everybody(num_users=400).event(cost) == Event(
+        kind="objective-gaussian", noise_multiplier=2.0, shift=0.25
     )
 
 

@@ -64,7 +64,13 @@ GROUPS = {
     ),
     "mechanism": Group(
         modules=("privacy/mechanism.py", "privacy/sampling.py", "privacy/event.py"),
-        tests=("privacy/test_mechanism.py", "privacy/test_sampling.py", "privacy/test_event.py"),
+        tests=(
+            "privacy/test_mechanism.py",
+            "privacy/test_sampling.py",
+            "privacy/test_event.py",
+            "privacy/test_devices.py",
+            "backends/door/test_streams.py",
+        ),
     ),
     "accounting": Group(
         modules=("privacy/accounting.py", "privacy/calibration.py", "privacy/plans/plan.py"),
