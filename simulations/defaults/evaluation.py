@@ -257,8 +257,8 @@ def _grid(compared: Sequence[dict[str, Any]]) -> list[str]:
         "Gain of the last model over public-only in points, ε 8, one corpus a row, all SYNTHETIC: "
         "with settings by the rule, and the best of six others (100 and 250 rounds; noise on a "
         "logit of 0.35, 0.7 and 1.4; cohort 0.3 n). Trained by the study's quick loop (`quick`), "
-        "in which at 10,000 users a third of each cohort is trained, its noise scaled alike. The best "
-        "of six is somewhat lucky.",
+        "in which at 10,000 users a third of each cohort is trained, its noise scaled alike. The "
+        "best of six is somewhat lucky.",
         "",
         "| shape | users | by the rule | best of six | share |",
         "|---|---:|---:|---:|---:|",
