@@ -247,6 +247,34 @@ def test_generators_and_seeds_draw_no_noise(other):
         mechanism.draw(PARAMS, other)
 
 
+class OnGrid(Costing):
+    """Returns which of its methods was asked, and with what."""
+
+    def init(self, template, key):
+        self.begun = (template, key)
+        return {}
+
+    def draw(self, memory, *, template, sensitivity, key):
+        return ("floats", self.begun, memory, template, sensitivity, key), memory
+
+    def draw_on_grid(self, *, template, sensitivity, granularity, key):
+        return "grid", template, sensitivity, granularity, key
+
+
+@pytest.mark.parametrize("mode", ["simulation", "secure"])
+@pytest.mark.parametrize("whole", [False, True])
+def test_secure_noise_is_drawn_on_the_grid_wherever_there_is_one(mode, whole):
+    key = KEY if mode == "simulation" else Key.from_bytes(KEY.to_bytes(), "secure")
+    bound = Clip(l2_clip_norm=0.5)
+    bound = Rounded(bound=bound) if whole else bound
+    made = mechanism(bound=bound, privatizer=OnGrid("gaussian", 2.0))
+    drawn = made.draw(PARAMS, key)
+    if whole and mode == "secure":
+        assert drawn == ("grid", PARAMS, made.sensitivity, made.bound.granularity, key)
+    else:
+        assert drawn == ("floats", (PARAMS, key), {}, PARAMS, made.sensitivity, key)
+
+
 def test_a_round_may_not_let_through_more_than_noise_is_for():
     """A context of one's own might widen the bound, and ε would stay what it was."""
     made = Mechanism(
