@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import typer.main
 import typer.testing
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.corpus.rosters import RosterSpec
@@ -35,6 +35,12 @@ typer.main.get_command = typer.testing._get_command = functools.cache(typer.main
 # Derandomised: the suite gives the same answer every time. No test is timed.
 settings.register_profile(
     "fedpriv", deadline=None, derandomize=True, database=None, max_examples=25
+)
+# mutmut runs the tests of one process several times, each with test classes of its own.
+settings.register_profile(
+    "mutants",
+    settings.get_profile("fedpriv"),
+    suppress_health_check=[HealthCheck.differing_executors],
 )
 settings.load_profile("fedpriv")
 

@@ -99,6 +99,7 @@ pytest_add_cli_args=
     no:cacheprovider
     -m
     not slow and not ray and not flower
+    --hypothesis-profile=mutants
 do_not_mutate_patterns=
     raise \\w+
 track_dependencies=false
