@@ -342,7 +342,7 @@ def accounted_rounds(plan: AnyPlan, eval_every: int) -> tuple[int, ...]:
     return tuple(sorted({*thinned, affordable} - {0}))
 
 
-def priced_charges(accounted: Sequence[int], charges: int) -> int:
+def accounted_charges(accounted: Sequence[int], charges: int) -> int:
     """Return the least count of `accounted_rounds` that is not below the charges, or these."""
     place = bisect_left(accounted, charges)
     return accounted[place] if charges and place < len(accounted) else charges
@@ -362,7 +362,7 @@ def _released(
     """
     plan, measures = components.plan, recorded(components.task.measures)
     public = None if params is None else backend.evaluate(params, public=True)
-    counted = priced_charges(accounted, ledger.charges)
+    counted = accounted_charges(accounted, ledger.charges)
     return Released(
         round_num=state.round_num,
         attempt=ledger.last_attempt,

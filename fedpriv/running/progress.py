@@ -26,7 +26,7 @@ from fedpriv.privacy.statement.coverage import Coverage, coverage_of
 from fedpriv.privacy.unit_words import words_of
 from fedpriv.running.announcement import announcement
 from fedpriv.running.document import labelled
-from fedpriv.running.loop import accounted_rounds, priced_charges
+from fedpriv.running.loop import accounted_charges, accounted_rounds
 from fedpriv.untrusted_text import plain
 
 # torch takes seconds to import; who calls this has loaded it.
@@ -400,7 +400,7 @@ def _spent_before(prepared: PreparedRun, covers: Coverage) -> str:
     Rounded up as that of rounds is, so that a resumed run shows no smaller ε than before.
     """
     plan, charges = prepared.components.plan, prepared.ledger.charges
-    counted = priced_charges(accounted_rounds(plan, prepared.experiment.eval_every), charges)
+    counted = accounted_charges(accounted_rounds(plan, prepared.experiment.eval_every), charges)
     spent = prepared.ledger.epsilon() if counted == charges else plan.epsilon(counted)
     return _spent(spent.value, covers)
 

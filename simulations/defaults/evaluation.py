@@ -169,7 +169,7 @@ def page(
         *_forecasts(runs),
     ]
     if compared:
-        lines += ["", "## Beside the best of a grid", "", *_grid(compared)]
+        lines += ["", "## Compared with the best of six other settings", "", *_grid(compared)]
     if crossed:
         lines += ["", "## How released models are judged", "", cross_fitted.table(crossed)]
     return "\n".join(lines) + "\n"

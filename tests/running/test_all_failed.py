@@ -108,6 +108,23 @@ def test_a_resumed_run_ends_so_too_and_goes_on_once_it_is_mended(tiny_corpus, tm
     assert resume_run(out).run()["rounds"] >= 1
 
 
+def test_nodes_that_are_away_end_no_run_though_another_failed(tiny_corpus, tmp_path):
+    """Red when one node's crash, in a round that the others missed, ended a federation."""
+
+    def flower(experiment, made):
+        strategy = UserLevelStrategy(
+            roster=made.task.roster, settings=GridSettings(round_deadline=0.2)
+        )
+        task = OddTask(made.task, made.task.roster)
+        grid = stub.StubGrid(stub.shards(task, 3, trainer=made.trainer))
+        backend = strategy.start(grid, lambda backend: backend)
+        grid.silent = {101, 102}
+        return backend
+
+    prepared = start(tiny_corpus, tmp_path / "run", make_backend=flower)
+    assert prepared.run()["rounds"] == 6
+
+
 def test_a_resumed_run_has_learnt(tiny_corpus, tmp_path):
     """Red when the one odd user who was drawn first after a resume ended the run."""
 
