@@ -94,9 +94,9 @@ class Recorder:
             "RESULTS": folder / "results.jsonl",
             "OUT": folder / "page.md",
         }
-        self._command(*(str(places.get(word, word)) for word in case.argv))
-        page = (folder / "page.md").read_text("utf-8").replace(str(self._scratch), "")
-        return {"figures": read_study(page, folder)}
+        printed = self._command(*(str(places.get(word, word)) for word in case.argv))
+        page = places["OUT"].read_text("utf-8") if "OUT" in case.argv else printed
+        return {"figures": read_study(page.replace(str(self._scratch), ""), folder)}
 
     def run(self, case: RunCase, number: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Return what a run left in its folder, and its last tensors where they are kept."""
