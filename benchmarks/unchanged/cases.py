@@ -239,7 +239,11 @@ LATER = [
         compared="epsilon",
         options=_SEPARATED | _STREAMS["banded"],
     ),
-    *(tags(name, options=_TOLD_NOISE | more) for name, more in _AGGREGATES.items()),
+    # Of several models none is selected.
+    *(
+        tags(name, options=_TOLD_NOISE | more | ({"select": "last"} if name[0] == "O" else {}))
+        for name, more in _AGGREGATES.items()
+    ),
     method("AGD", "agd-tags", _AGD),
     method("AGD, killed after charge 3", "agd-tags", _AGD, dies=(3,)),
     method(
