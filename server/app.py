@@ -30,9 +30,9 @@ from fedpriv.backends.flower.telling.log_lines import show_log
 from fedpriv.measures import Measure
 from fedpriv.privacy.epsilon import rounded_up, shown_delta
 from fedpriv.privacy.ledger.anchor import anchors_of
-from fedpriv.privacy.plans.digest import promise_digest
+from fedpriv.privacy.plan import plan_digest
 from fedpriv.privacy.statement.coverage import coverage_of
-from fedpriv.privacy.statement.returned import returned
+from fedpriv.privacy.statement.sections import returned
 from fedpriv.report.page import write_report
 from fedpriv.running.announcement import announcement, early_end
 from fedpriv.running.document import labelled, read_document
@@ -69,7 +69,7 @@ def _main(grid: Grid, context: Context) -> None:
     for caution in head.cautions:
         _LOG.warning("%s", caution)
     roster = prepared.components.task.roster
-    promise = promise_digest(prepared.components.plan, roster)
+    promise = plan_digest(prepared.components.plan, roster)
     _LOG.info("promise %s", promise)
     strategy = UserLevelStrategy(roster=roster, settings=settings, promise=promise)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from fedpriv.privacy.statement.returned import returned
+from fedpriv.privacy.statement.sections import returned
 from fedpriv.privacy.statement.statement import NO_EPSILON_COVERS, Statement
 from fedpriv.report.headline import badges, key_figures
 from fedpriv.report.privacy_text import as_html as sections_html

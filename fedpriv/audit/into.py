@@ -11,8 +11,8 @@ from fedpriv.audit.run import Audit
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import from_anywhere
 from fedpriv.experiments.components import in_study
-from fedpriv.privacy.ledger.reading import read_ledger
-from fedpriv.privacy.plans.adaptive import AnyPlan
+from fedpriv.privacy.ledger.state import read_ledger
+from fedpriv.privacy.plan import AnyPlan
 from fedpriv.privacy.statement.audited import Audited, read_audit, refuse_second, write_audit
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.running.document import experiment_of, read_document

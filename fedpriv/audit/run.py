@@ -19,8 +19,7 @@ from fedpriv.audit.bounds import (
 )
 from fedpriv.audit.canaries import CanaryMaker, Trials, run_canaries, scores_of
 from fedpriv.privacy.epsilon import Epsilon, shown_delta
-from fedpriv.privacy.plans.adaptive import AnyPlan
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import AnyPlan, Plan
 from fedpriv.privacy.statement.audited import audited_rounds
 from fedpriv.ranges import positive_int
 from fedpriv.rng import Key

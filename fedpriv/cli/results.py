@@ -18,7 +18,7 @@ from fedpriv.data.corpus.splits import BY_SENTENCE
 from fedpriv.data.files.places import check_file, check_new_folder, writing_to
 from fedpriv.data.importers.tokens import tff_tokens
 from fedpriv.privacy.epsilon import shown_delta
-from fedpriv.privacy.statement.returned import model_words
+from fedpriv.privacy.statement.sections import model_words
 from fedpriv.report.comparison.files import check_outputs, write_file
 from fedpriv.report.comparison.groups import (
     Column,

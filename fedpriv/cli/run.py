@@ -21,8 +21,8 @@ from fedpriv.measures import PUBLIC_ONLY, figures_of, read_measures
 from fedpriv.privacy.epsilon import privacy_line
 from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.statement.coverage import PUBLIC_EXAMPLES, Coverage, coverage_of
-from fedpriv.privacy.statement.returned import returned
-from fedpriv.privacy.unit_words import words_of
+from fedpriv.privacy.statement.sections import returned
+from fedpriv.privacy.unit import words_of
 from fedpriv.report.page import write_report
 from fedpriv.running.announcement import early_end, failures
 from fedpriv.running.engines.named import named_backends

@@ -23,7 +23,7 @@ nonprivate                  NonPrivate                                   none: �
 
 Pure answers alone cost the sum of their ε, at δ = 0; beside others, and at δ > 0, the smaller of
 that sum and the composed loss. Wherever a zCDP answer is among the charges all are priced by RDP.
-So is a study that keeps the best of several trials (`fedpriv.privacy.selection.trials`).
+So is a study that keeps the best of several trials (`fedpriv.privacy.trials`).
 
 Above a million charges RDP alone prices what PLD otherwise does; kinds that it does not price are
 refused there.
@@ -49,9 +49,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from absl import logging as absl_logging
 
-from fedpriv.privacy.epsilon import Epsilon
+from fedpriv.privacy.epsilon import Epsilon, default_delta
 from fedpriv.privacy.event import Event, Relation
-from fedpriv.privacy.selection.trials import Trials
+from fedpriv.privacy.trials import Trials
 from fedpriv.ranges import finite_float, positive_int, probability
 
 # Loading it takes a second, and workers that train price nothing: it is loaded where it is called.
@@ -413,3 +413,14 @@ class _quiet:
 
     def __exit__(self, *_: object) -> None:
         absl_logging.set_verbosity(self._level)
+
+
+def delta_of(delta: float | None, num_users: int, event: Event) -> float:
+    """Return δ, checked; None gives n^-1.1, or 0 where every answer is pure.
+
+    Raises:
+        ValueError: If it is out of range.
+    """
+    if delta is None:
+        return 0.0 if event.kind == "pure" else default_delta(num_users)
+    return checked_delta(delta, [event])

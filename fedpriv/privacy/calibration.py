@@ -21,7 +21,7 @@ from fedpriv.privacy.event import (
     Event,
     Relation,
 )
-from fedpriv.privacy.selection.trials import Trials
+from fedpriv.privacy.trials import Trials
 from fedpriv.ranges import positive_float, positive_int
 
 

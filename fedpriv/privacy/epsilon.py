@@ -74,7 +74,7 @@ class Epsilon:
         unit: What one neighbour is.
         reason: Why the value is infinite, else empty.
         claimed: Whether part of it is only what a file says of itself
-            (`fedpriv.privacy.statement.before`).
+            (`fedpriv.privacy.statement.coverage`).
         not_covered: What it does not cover, in plain phrases, where that is known
             (`fedpriv.privacy.statement.coverage`); printed with it.
     """
@@ -136,3 +136,63 @@ def default_delta(num_users: int) -> float:
     if users < 2:
         raise ValueError("one user has no default δ; give delta, such as 1e-5")
     return finite_float("delta", float(users) ** -1.1)
+
+
+def short(value: float) -> str:
+    """Return an ε in three figures or in whole numbers, rounded up.
+
+    >>> short(7.991), short(1234.2), short(math.inf), short(0.0)
+    ('8.00', '1,235', '∞', '0')
+    """
+    if math.isinf(value) or value <= 0.0:
+        return "∞" if value > 0.0 else "0"
+    digits = max(2 - math.floor(math.log10(value)), 0)
+    return f"{rounded_up(value, digits):,.{digits}f}"
+
+
+def factor(value: float) -> str:
+    """Return e^ε in brackets, after a space; nothing where it says no more than e^ε does.
+
+    >>> factor(0.5), factor(5.0), factor(30.0)
+    (' (about 1.6)', ' (about 148)', '')
+    """
+    if value >= 20.0:
+        return ""
+    times = math.exp(value)
+    return f" (about {times:,.0f})" if times >= 10.0 else f" (about {times:.2g})"
+
+
+def percent(share: float) -> str:
+    """Return a share as a percentage.
+
+    >>> percent(0.906)
+    '90.6 %'
+    """
+    return f"{100.0 * share:.1f} %"
+
+
+def sure(value: float) -> str:
+    """Return the posterior of even odds under ε: e^ε / (1 + e^ε).
+
+    >>> sure(0.0), sure(6.0), sure(12.0)
+    ('50 %', '99.75 %', 'all but fully')
+    """
+    certain = 100.0 / (1.0 + math.exp(-value))
+    if certain < 99.0:
+        return f"{certain:.0f} %"
+    return f"{certain:.2f} %" if certain < 99.99 else "all but fully"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Used:
+    """How much of a budget is spent.
+
+    Attributes:
+        amount: So far, in the budget's own units: charges, rows, or ρ.
+        total: All that there is.
+        text: Both in words.
+    """
+
+    amount: float
+    total: float
+    text: str

@@ -18,15 +18,23 @@ deviation, denominator and event are derived from the very sampler, bound and pr
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
-from fedpriv.mechanisms.bound import Bound, EvaluatedTogether
-from fedpriv.noise.gaussian import check_stddev
-from fedpriv.noise.privatizer import DrawsOnGrid, DrawsRowsOnGrid, Memory, Privatizer
-from fedpriv.privacy.event import Event
-from fedpriv.privacy.sampling import Sampler
-from fedpriv.ranges import positive_float, positive_int
+from fedpriv.mechanisms.bound import Bound, Clip, EvaluatedTogether, Normalise, Unbounded
+from fedpriv.noise.gaussian import Gaussian, Unprotected, check_stddev
+from fedpriv.noise.privatizer import (
+    AfterCrash,
+    Cost,
+    DrawsOnGrid,
+    DrawsRowsOnGrid,
+    Memory,
+    Privatizer,
+)
+from fedpriv.privacy.event import Event, cohort_event
+from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler, Sampler
+from fedpriv.ranges import finite_float, positive_float, positive_int
 from fedpriv.rng import Key, check_key
 from fedpriv.sums import PartialSum
 from fedpriv.tree import Params
@@ -219,3 +227,270 @@ class Mechanism:
             drawn: From `draw`, with a key of this round and attempt.
         """
         return self.privatizer.release(total, drawn, 1.0 / self.denominator)
+
+
+_FIELDS = {
+    "name",
+    "description",
+    "num_users",
+    "expected_cohort_size",
+    "micro_batch",
+    "event",
+    "whole_run",
+    "after_crash",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedPrivatizer:
+    """The name of a privatizer and how it is charged.
+
+    Attributes:
+        name: Its name.
+        whole_run: Whether one charge pays for all rows of the run.
+        after_crash: What became of an attempt that a crash ended.
+    """
+
+    name: str
+    whole_run: bool
+    after_crash: AfterCrash
+
+    @property
+    def cost(self) -> Cost:
+        """How it is charged; what it costs is in the event."""
+        return Cost(kind="nonprivate", whole_run=self.whole_run)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedMechanism:
+    """A mechanism read from a file: it can be accounted, and not be run.
+
+    Attributes:
+        privatizer: Its name, and how it is charged.
+        description: What it does, in a sentence.
+        num_users: Users on the roster.
+        expected_cohort_size: Mean number of users who take part.
+        micro_batch: As `Mechanism.micro_batch`.
+        event: What one charge does.
+    """
+
+    privatizer: RecordedPrivatizer
+    description: str
+    num_users: int
+    expected_cohort_size: float
+    micro_batch: int
+    event: Event
+
+    def __post_init__(self) -> None:
+        positive_int("num_users", self.num_users)
+        positive_int("micro_batch", self.micro_batch)
+        positive_float("expected_cohort_size", self.expected_cohort_size)
+
+    @classmethod
+    def of(cls, mechanism: Mechanism | RecordedMechanism) -> RecordedMechanism:
+        """Return what is recorded of a mechanism."""
+        if isinstance(mechanism, RecordedMechanism):
+            return mechanism
+        privatizer = mechanism.privatizer
+        described = getattr(privatizer, "description", type(privatizer).__name__)
+        return cls(
+            privatizer=RecordedPrivatizer(
+                name=privatizer.name,
+                whole_run=privatizer.cost.whole_run,
+                after_crash=privatizer.after_crash,
+            ),
+            description=(
+                f"{type(mechanism.sampler).__name__} of {mechanism.expected_cohort_size:g} among "
+                f"{mechanism.num_users}, each contribution bounded to {mechanism.l2_bound:g} "
+                f"(l2) by {type(mechanism.bound).__name__}, released by {described}"
+            ),
+            num_users=mechanism.num_users,
+            expected_cohort_size=mechanism.expected_cohort_size,
+            micro_batch=mechanism.micro_batch,
+            event=mechanism.event,
+        )
+
+    @property
+    def charged_once(self) -> bool:
+        """Whether one charge pays for all rows of the run."""
+        return self.privatizer.whole_run
+
+    @property
+    def sampler(self) -> None:
+        """Not recorded."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "name": self.privatizer.name,
+            "description": self.description,
+            "num_users": self.num_users,
+            "expected_cohort_size": self.expected_cohort_size,
+            "micro_batch": self.micro_batch,
+            "event": self.event.to_json(),
+            "whole_run": self.privatizer.whole_run,
+            "after_crash": self.privatizer.after_crash,
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> RecordedMechanism:
+        """Return what `to_json` wrote.
+
+        Raises:
+            ValueError: If it is something else.
+        """
+        if not isinstance(value, Mapping) or set(value) != _FIELDS:
+            raise ValueError(f"{value!r} is not the record of a mechanism")
+        if not isinstance(value["name"], str) or not isinstance(value["whole_run"], bool):
+            raise ValueError(f"{value['name']!r} is not the name of a privatizer")
+        if value["after_crash"] not in get_args(AfterCrash):
+            raise ValueError(f"{value['after_crash']!r} is nothing that becomes of an attempt")
+        return cls(
+            privatizer=RecordedPrivatizer(
+                name=value["name"], whole_run=value["whole_run"], after_crash=value["after_crash"]
+            ),
+            description=str(value["description"]),
+            num_users=value["num_users"],
+            expected_cohort_size=value["expected_cohort_size"],
+            micro_batch=value["micro_batch"],
+            event=Event.from_json(value["event"]),
+        )
+
+
+#: What they are called, in a plan's file and by `named_mechanism`.
+NUMBERS = (
+    "num_users",
+    "expected_cohort_size",
+    "sampling",
+    "cohort_cap",
+    "bound",
+    "l2_bound",
+    "noise",
+    "noise_multiplier",
+    "micro_batch",
+)
+_BOUNDS = ("clip", "normalise", "none")
+
+
+def named_mechanism(
+    *,
+    num_users: int,
+    expected_cohort_size: float,
+    sampling: str = "poisson",
+    cohort_cap: int | None = None,
+    bound: str = "none",
+    l2_bound: float | None = None,
+    noise: str = "none",
+    noise_multiplier: float = 0.0,
+    micro_batch: int = 1,
+) -> Mechanism:
+    """Return a bounded, noised sum over cohorts.
+
+    Args:
+        num_users: Users on the frozen roster, n.
+        expected_cohort_size: Mean cohort (Poisson) or exact cohort (fixed); the denominator of
+            every round, whoever replies.
+        sampling: "poisson" (independent draws) or "fixed" (without replacement).
+        cohort_cap: Largest Poisson cohort, at least twice the mean (or everybody), or None.
+        bound: What bounds a user's update: "clip", "normalise" or "none".
+        l2_bound: The certified l2 bound of one user's vector; None (or infinity) exactly when
+            bound is "none".
+        noise: "gaussian" on the sum, or "none".
+        noise_multiplier: σ = stddev / sensitivity; 0 exactly when noise is "none".
+        micro_batch: As `Mechanism.micro_batch`.
+
+    Raises:
+        ValueError: If a value is out of range or two parts do not fit.
+    """
+    return Mechanism(
+        sampler=sampler_of(sampling, num_users, expected_cohort_size, cohort_cap),
+        bound=bound_of(bound, l2_bound),
+        privatizer=privatizer_of(noise, noise_multiplier),
+        micro_batch=micro_batch,
+    )
+
+
+def numbers_of(mechanism: Mechanism | RecordedMechanism) -> dict[str, Any] | None:
+    """Return the numbers of a mechanism of the ordinary kind, or None of any other."""
+    if isinstance(mechanism, RecordedMechanism):
+        return None
+    sampler, privatizer = mechanism.sampler, mechanism.privatizer
+    if not isinstance(sampler, (PoissonSampler, FixedSizeSampler)):
+        return None
+    if not isinstance(privatizer, (Gaussian, Unprotected)) or mechanism.bound.name not in _BOUNDS:
+        return None
+    bounded = not math.isinf(mechanism.l2_bound)
+    return {
+        "num_users": mechanism.num_users,
+        "expected_cohort_size": mechanism.expected_cohort_size,
+        "sampling": "fixed" if isinstance(sampler, FixedSizeSampler) else "poisson",
+        "cohort_cap": sampler.cap if isinstance(sampler, PoissonSampler) else None,
+        "bound": mechanism.bound.name,
+        "l2_bound": mechanism.l2_bound if bounded else None,
+        "noise": privatizer.name,
+        "noise_multiplier": mechanism.noise_multiplier,
+        "micro_batch": mechanism.micro_batch,
+    }
+
+
+def sampler_of(
+    sampling: str, num_users: int, expected_cohort_size: float, cohort_cap: int | None = None
+) -> Sampler:
+    """Return the sampler of a name.
+
+    Raises:
+        ValueError: If the name is unknown, or the numbers do not describe a cohort.
+    """
+    if sampling == "poisson":
+        return PoissonSampler(
+            num_users=num_users, expected_cohort_size=expected_cohort_size, cap=cohort_cap
+        )
+    # The event's checks know every way in which these can be wrong.
+    cohort_event(
+        num_users=num_users,
+        expected_cohort_size=expected_cohort_size,
+        noise_multiplier=1.0,
+        sampling=sampling,
+        cohort_cap=cohort_cap,
+    )
+    return FixedSizeSampler(num_users=num_users, size=int(expected_cohort_size))
+
+
+def bound_of(name: str, l2_bound: float | None) -> Bound:
+    """Return the bound of a name, as far as a plan records it.
+
+    Raises:
+        ValueError: If the name is unknown, or the number does not fit it.
+    """
+    if name not in _BOUNDS:
+        raise ValueError(f"bound {name!r} is unknown; give 'clip', 'normalise' or 'none'")
+    if name == "none":
+        if l2_bound is not None and l2_bound != math.inf:
+            raise ValueError(
+                f"l2_bound {l2_bound!r} is given but bound is 'none'; leave it "
+                "out, or bound by 'clip' or 'normalise'"
+            )
+        return Unbounded()
+    if l2_bound is None:
+        raise ValueError(f"bound {name!r} needs an l2_bound; give one such as 0.5")
+    norm = positive_float("l2_bound", l2_bound)
+    return Clip(l2_clip_norm=norm) if name == "clip" else Normalise(l2_clip_norm=norm)
+
+
+def privatizer_of(noise: str, noise_multiplier: float) -> Privatizer:
+    """Return the privatizer of a name.
+
+    Raises:
+        ValueError: If the name is unknown, or the number does not fit it.
+    """
+    if noise not in ("gaussian", "none"):
+        raise ValueError(f"noise {noise!r} is unknown; give 'gaussian' or 'none'")
+    if noise == "gaussian":
+        return Gaussian(noise_multiplier=positive_float("noise_multiplier", noise_multiplier))
+    sigma = finite_float("noise_multiplier", noise_multiplier)
+    if sigma != 0.0:
+        raise ValueError(
+            f"noise_multiplier {sigma} is given but noise is 'none'; leave it "
+            "out, or ask for noise 'gaussian'"
+        )
+    return Unprotected()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedpriv.privacy.statement.returned import returned
+from fedpriv.privacy.statement.sections import returned
 from fedpriv.privacy.statement.statement import Statement
 from fedpriv.report.headline import badges, counted, key_figures
 from fedpriv.report.promise import state_of

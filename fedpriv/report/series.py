@@ -12,7 +12,7 @@ from typing import Any
 from fedpriv import json_lines
 from fedpriv.checkpoints.selected_file import PUBLIC_MODEL
 from fedpriv.measures import ACCURACY, PUBLIC_ONLY, Measure, figures_of, read_measures
-from fedpriv.privacy.plans.adaptive import read_plan
+from fedpriv.privacy.plan import read_plan
 from fedpriv.privacy.statement.coverage import OWN, Coverage, coverage_of
 from fedpriv.privacy.statement.sealed import DOCUMENT, LEDGER, read_sealed
 from fedpriv.privacy.statement.statement import own_description

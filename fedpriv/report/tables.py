@@ -8,7 +8,7 @@ from typing import Any
 
 from fedpriv.checkpoints.selected_file import PUBLIC_MODEL
 from fedpriv.measures import Measure
-from fedpriv.privacy.statement.returned import model_words
+from fedpriv.privacy.statement.sections import model_words
 from fedpriv.report.series import DECIDED, Row, RunRecord
 from fedpriv.report.unit_labels import labels_of
 from fedpriv.report.wording import (

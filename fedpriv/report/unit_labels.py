@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedpriv.privacy.unit_words import words_of
+from fedpriv.privacy.unit import words_of
 
 # What a run folder calls them whatever the unit, because an example is a user with one record.
 _NAMES = {

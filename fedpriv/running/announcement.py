@@ -10,10 +10,10 @@ from typing import Any
 from fedpriv.noise.output import relative_length
 from fedpriv.privacy.epsilon import privacy_line
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.adaptive import AnyPlan
+from fedpriv.privacy.plan import AnyPlan
 from fedpriv.privacy.statement.coverage import Coverage
 from fedpriv.privacy.statement.statement import NO_MEANINGFUL_PROTECTION_ABOVE
-from fedpriv.privacy.unit_words import words_of
+from fedpriv.privacy.unit import words_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,7 +51,7 @@ from fedpriv.hashes import document_sha256
 from fedpriv.measures import figures_of, read_measures, recorded
 from fedpriv.privacy.ledger.anchor import Anchor
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.plans.adaptive import AnyPlan
+from fedpriv.privacy.plan import AnyPlan
 from fedpriv.privacy.statement.coverage import FLOATS, KEY, coverage_of, not_known
 from fedpriv.privacy.statement.sealed import SEAL
 from fedpriv.running.document import kept_every, make_document, read_document, write_json

@@ -20,10 +20,9 @@ from rich.progress import (
 )
 
 from fedpriv.measures import Measure
-from fedpriv.privacy.epsilon import rounded_up, shown_delta
-from fedpriv.privacy.plans.promise import Used
+from fedpriv.privacy.epsilon import Used, rounded_up, shown_delta
 from fedpriv.privacy.statement.coverage import Coverage, coverage_of
-from fedpriv.privacy.unit_words import words_of
+from fedpriv.privacy.unit import words_of
 from fedpriv.running.announcement import announcement
 from fedpriv.running.document import labelled
 from fedpriv.running.loop import accounted_charges, accounted_rounds

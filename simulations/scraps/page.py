@@ -10,8 +10,7 @@ from statistics import mean, variance
 
 import numpy as np
 
-from fedpriv.privacy.epsilon import shown_delta
-from fedpriv.privacy.statement.wording import short
+from fedpriv.privacy.epsilon import short, shown_delta
 from simulations.linear_models.references import spread
 from simulations.scraps.control import DELTA, NUM, STEPS, Figures
 from simulations.scraps.intervals import Coverage, Widths

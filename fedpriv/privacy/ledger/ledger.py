@@ -19,14 +19,21 @@ from typing import Any, TypeVar
 
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.event import Event
-from fedpriv.privacy.ledger.anchor import Anchor
-from fedpriv.privacy.ledger.anchored import ANCHORED, AnchoredFile, open_anchored
-from fedpriv.privacy.ledger.chain import GENESIS, Chain, Record, decode, encode
-from fedpriv.privacy.ledger.entries import UPDATE, Charge, End, Release, Row, as_ranges
-from fedpriv.privacy.ledger.file import LedgerError
-from fedpriv.privacy.ledger.reading import is_unspent
-from fedpriv.privacy.ledger.state import Entry, LedgerState, first_line
-from fedpriv.privacy.plans.adaptive import AnyPlan
+from fedpriv.privacy.ledger.anchor import ANCHORED, Anchor, AnchoredFile, open_anchored
+from fedpriv.privacy.ledger.chain import GENESIS, Chain, LedgerError, Record, decode, encode
+from fedpriv.privacy.ledger.state import (
+    UPDATE,
+    Charge,
+    End,
+    Entry,
+    LedgerState,
+    Release,
+    Row,
+    as_ranges,
+    first_line,
+    is_unspent,
+)
+from fedpriv.privacy.plan import AnyPlan
 
 _Line = TypeVar("_Line", Charge, Row, Release, End)
 

@@ -19,13 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.hashes import document_sha256
-from fedpriv.privacy.epsilon import shown_delta
+from fedpriv.privacy.epsilon import short, shown_delta
 from fedpriv.privacy.ledger.chain import Record
 from fedpriv.privacy.ledger.state import LedgerState
-from fedpriv.privacy.plans.adaptive import AnyPlan
-from fedpriv.privacy.plans.plan import Plan
-from fedpriv.privacy.statement.sealed_files import Check, read_object
-from fedpriv.privacy.statement.wording import short
+from fedpriv.privacy.plan import AnyPlan, Plan
+from fedpriv.privacy.statement.sealed import read_object
 
 AUDIT_FILE = "audit.json"
 DECIDING = {"simultaneous": "many canaries", "clopper_pearson": "Clopper-Pearson"}
@@ -253,22 +251,3 @@ def audit_words(plan: AnyPlan, record: AuditRecord | None) -> list[str]:
         "the folder can change it."
     )
     return text
-
-
-def audit_check(
-    folder: Path, records: Sequence[Record], state: LedgerState
-) -> tuple[list[Check], AuditRecord | None]:
-    """Return what a verification finds of the audit; a refuted ε does not verify."""
-    if not state.plan.is_private and not (folder / AUDIT_FILE).exists():
-        return [], None
-    try:
-        record = read_audit(folder, records, state)
-    except ValueError as error:
-        return [Check(name="audit", ok=False, text=str(error))], None
-    if record is None:
-        return [Check(name="audit", ok=True, text="not audited")], None
-    said = (
-        f"{record}; the stated ε, the form and the verdict are derived again, what canaries were "
-        "scored is not"
-    )
-    return [Check(name="audit", ok=not record.refuted, text=said)], record

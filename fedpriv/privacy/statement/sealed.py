@@ -19,11 +19,18 @@ from fedpriv.data.files.places import refuse_links
 from fedpriv.hashes import document_sha256
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.ledger.chain import Record
-from fedpriv.privacy.ledger.reading import read_ledger
-from fedpriv.privacy.ledger.state import LedgerState
-from fedpriv.privacy.plans.adaptive import read_plan
-from fedpriv.privacy.statement.before import COST, TrainedBefore, trained_before, with_start
-from fedpriv.privacy.statement.coverage import Coverage, as_object, coverage_of, not_known
+from fedpriv.privacy.ledger.state import LedgerState, read_ledger
+from fedpriv.privacy.plan import read_plan
+from fedpriv.privacy.statement.coverage import (
+    COST,
+    Coverage,
+    TrainedBefore,
+    as_object,
+    coverage_of,
+    not_known,
+    trained_before,
+    with_start,
+)
 
 DOCUMENT, LEDGER = "experiment.json", "ledger.jsonl"
 FORMAT, VERSION = "fedpriv-run", 1
@@ -36,7 +43,7 @@ class SealedRun:
     """A run folder whose ledger's chain is whole and whose document is the one that it seals.
 
     That shows that the files belong together, not that they are true: whoever writes all of them
-    anew can have them say anything (`fedpriv.privacy.ledger.anchored.WITHOUT_ANCHOR`).
+    anew can have them say anything (`fedpriv.privacy.ledger.anchor.WITHOUT_ANCHOR`).
 
     Attributes:
         folder: Where it is.
@@ -145,3 +152,11 @@ def _ledger(path: Path) -> tuple[tuple[Record, ...], LedgerState]:
 def _read(path: Path, size: int, changed: int) -> tuple[tuple[Record, ...], LedgerState]:
     records, state, _ = read_ledger(path)
     return records, state
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file; raise `ValueError` if it holds none."""
+    value = json.loads(path.read_bytes())
+    if not isinstance(value, dict):
+        raise ValueError("not a JSON object")
+    return value

@@ -14,13 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpriv.privacy.epsilon import Epsilon, shown_delta
+from fedpriv.privacy.epsilon import Epsilon, factor, short, shown_delta, sure
 from fedpriv.privacy.event import Relation
-from fedpriv.privacy.ledger.anchored import ANCHORED, WITHOUT_ANCHOR
-from fedpriv.privacy.plans.adaptive import AnyPlan
+from fedpriv.privacy.ledger.anchor import ANCHORED, WITHOUT_ANCHOR
+from fedpriv.privacy.plan import AnyPlan
 from fedpriv.privacy.statement.audited import NOT_AUDITED, AuditRecord, audit_words, read_audit
-from fedpriv.privacy.statement.before import with_start
-from fedpriv.privacy.statement.counting import how_counted
 from fedpriv.privacy.statement.coverage import (
     KEY,
     NO_NOISE,
@@ -29,19 +27,20 @@ from fedpriv.privacy.statement.coverage import (
     as_object,
     coverage,
     coverage_of,
+    with_start,
 )
-from fedpriv.privacy.statement.protected import protects, who
-from fedpriv.privacy.statement.provenance import (
+from fedpriv.privacy.statement.sealed import DOCUMENT, SEAL, SealedRun, read_object, read_sealed
+from fedpriv.privacy.statement.sections import (
+    how_counted,
     known_of_protected,
+    protects,
+    randomness,
+    returned_model,
     taken_as_public,
+    who,
     words_of_others,
 )
-from fedpriv.privacy.statement.randomness import randomness
-from fedpriv.privacy.statement.returned import returned_model
-from fedpriv.privacy.statement.sealed import DOCUMENT, SEAL, SealedRun, read_sealed
-from fedpriv.privacy.statement.sealed_files import read_object
-from fedpriv.privacy.statement.wording import factor, one_of, short, sure
-from fedpriv.privacy.unit_words import words_of
+from fedpriv.privacy.unit import words_of
 
 NO_EPSILON_COVERS = "What no ε covers"
 """Title of what goes with every ε; what is missing of one run's alone is in `not_covered`."""
@@ -390,3 +389,12 @@ def _nodes(plan: AnyPlan, backend: str) -> list[str]:
         "to; where keys were not bound (allow-unauthenticated-nodes), of every node. A user that "
         "two nodes claim contributes zero.",
     ]
+
+
+def one_of(plan: AnyPlan) -> str:
+    """Return what an add-remove relation adds or removes, as a clause."""
+    if plan.unit == "user":
+        return "one rostered user's records were there or not"
+    if plan.unit == "owner":
+        return "all training examples that one person owns were blanked or not"
+    return "one example of the training set was there or not"

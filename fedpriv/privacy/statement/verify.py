@@ -1,13 +1,4 @@
-"""Check a run folder against its ledger, and recompute its ε, without trusting anything in it.
-
-What can be found: an edited, cut, swapped or rolled back ledger (by its chain, and by the head
-hash that every checkpoint carries), rounds reported without a charge, a stated ε that the charges
-do not give, a plan that is not the one the ledger was started with, a checkpoint that was changed
-after its release, frozen parameters or params before round 1 that were changed since. With the
-run's anchor also: lines cut off the end of a ledger, an older backup, and a copy of the folder that
-was continued elsewhere. Without it those cannot be found, and a folder all of whose files were
-forged together cannot be either way.
-"""
+"""Files of a run that its sealed `experiment.json` gives the digests of."""
 
 from __future__ import annotations
 
@@ -21,18 +12,24 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from fedpriv.checkpoints.frozen_file import FROZEN, frozen_digests, read_frozen
+from fedpriv.checkpoints.selected_file import (
+    PUBLIC_MODEL,
+    START,
+    candidates,
+    read_selected,
+    released_models,
+)
+from fedpriv.checkpoints.start_file import START_FILE, params_sha256, read_start
+from fedpriv.checkpoints.tensor_file import read_tensors
 from fedpriv.data.files.places import refuse_links
 from fedpriv.hashes import document_sha256, file_sha256
 from fedpriv.privacy.epsilon import Epsilon, rounded_up
-from fedpriv.privacy.ledger.anchor import Anchor
-from fedpriv.privacy.ledger.anchored import ANCHORED, WITHOUT_ANCHOR, check_anchors
-from fedpriv.privacy.ledger.chain import decode
-from fedpriv.privacy.ledger.file import LedgerError
-from fedpriv.privacy.ledger.reading import read_ledger
-from fedpriv.privacy.ledger.state import LedgerState
-from fedpriv.privacy.plans.adaptive import AnyPlan, read_plan
-from fedpriv.privacy.statement.audited import NOT_AUDITED, AuditRecord, audit_check
-from fedpriv.privacy.statement.before import with_start
+from fedpriv.privacy.ledger.anchor import ANCHORED, WITHOUT_ANCHOR, Anchor, check_anchors
+from fedpriv.privacy.ledger.chain import LedgerError, Record, decode
+from fedpriv.privacy.ledger.state import LedgerState, read_ledger
+from fedpriv.privacy.plan import AnyPlan, read_plan
+from fedpriv.privacy.statement.audited import AUDIT_FILE, NOT_AUDITED, AuditRecord, read_audit
 from fedpriv.privacy.statement.coverage import (
     KEY,
     NOT_KNOWN,
@@ -40,10 +37,68 @@ from fedpriv.privacy.statement.coverage import (
     as_object,
     coverage_of,
     not_known,
+    with_start,
 )
-from fedpriv.privacy.statement.returned import check_returned
-from fedpriv.privacy.statement.sealed import DOCUMENT, LEDGER, SEAL
-from fedpriv.privacy.statement.sealed_files import Check, read_object, sealed_tensors
+from fedpriv.privacy.statement.sealed import DOCUMENT, LEDGER, SEAL, read_object
+from fedpriv.untrusted_text import plain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing that was looked at.
+
+    Attributes:
+        name: What was compared.
+        ok: Whether it holds.
+        text: What was found, in a sentence.
+    """
+
+    name: str
+    ok: bool
+    text: str
+
+    def __post_init__(self) -> None:
+        # It quotes the folder, and may be printed by anybody.
+        object.__setattr__(self, "text", plain(self.text))
+
+
+def sealed_tensors(folder: Path) -> list[Check]:
+    """Compare what is not trained, and what training started from, with what was sealed."""
+    try:
+        document = read_object(folder / "experiment.json")
+    except (OSError, ValueError):
+        return []  # there is none, or another check has said so
+    return [*_frozen(folder, as_object(document.get("corpus"))), *_start(folder, document)]
+
+
+def _frozen(folder: Path, corpus: Mapping[str, Any]) -> list[Check]:
+    try:
+        stated = as_object(corpus.get("frozen"))
+        found = frozen_digests(read_frozen(folder))
+    except (OSError, ValueError) as error:
+        return [Check(name="frozen", ok=False, text=f"{FROZEN} cannot be compared: {error}")]
+    if not stated and not found:
+        return []
+    return [
+        Check(
+            name="frozen",
+            ok=stated == found,
+            text=f"{FROZEN} holds the {len(stated)} parameters that the run was started with"
+            if stated == found
+            else f"{FROZEN} is not what the run was started with",
+        )
+    ]
+
+
+def _start(folder: Path, document: Mapping[str, Any]) -> list[Check]:
+    stated = as_object(document.get("start")).get("sha256")
+    if stated is None:
+        return []
+    try:
+        read_start(folder, str(stated))
+    except (OSError, ValueError) as error:
+        return [Check(name="start", ok=False, text=str(error))]
+    return [Check(name="start", ok=True, text=f"{START_FILE} is what the run started from")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -426,3 +481,56 @@ def _summed_up(problems: list[str], good: str) -> str:
         return good
     more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
     return "; ".join(problems[:3]) + more
+
+
+def audit_check(
+    folder: Path, records: Sequence[Record], state: LedgerState
+) -> tuple[list[Check], AuditRecord | None]:
+    """Return what a verification finds of the audit; a refuted ε does not verify."""
+    if not state.plan.is_private and not (folder / AUDIT_FILE).exists():
+        return [], None
+    try:
+        record = read_audit(folder, records, state)
+    except ValueError as error:
+        return [Check(name="audit", ok=False, text=str(error))], None
+    if record is None:
+        return [Check(name="audit", ok=True, text="not audited")], None
+    said = (
+        f"{record}; the stated ε, the form and the verdict are derived again, what canaries were "
+        "scored is not"
+    )
+    return [Check(name="audit", ok=not record.refuted, text=said)], record
+
+
+def check_returned(folder: Path, round_num: int, selection: Mapping[str, Any]) -> Check:
+    """Compare the model that a run returns with what its last release and its start give.
+
+    Args:
+        folder: The run folder, whose checkpoints and start are what its ledger names.
+        round_num: Of the last release.
+        selection: What the summary says of the model; nothing seals that.
+    """
+    name, start = str(selection.get("selected")), folder / START_FILE
+
+    def found(text: str, *, ok: bool = False) -> Check:
+        return Check(name="returned", ok=ok, text=f"the returned model {name!r} {text}")
+
+    try:
+        digest = params_sha256(read_selected(folder, selection))
+        last, _ = read_tensors(folder / "checkpoints" / f"round-{round_num:06d}.safetensors")
+        begun = read_tensors(start)[0] if start.is_file() else None
+        made = candidates(released_models(last), begun)
+    except (OSError, KeyError, ValueError) as error:
+        return found(f"cannot be compared: {error}")
+    if begun is not None:
+        made[START] = begun
+    names = [one for one, params in made.items() if params_sha256(params) == digest]
+    if name == PUBLIC_MODEL:
+        if names and names != [START]:
+            return found(f"is {names[0]!r}, which private training made")
+        return found("is made of public examples, which no line of the ledger names", ok=True)
+    if name not in made and begun is None:
+        return found("was drawn back to the task's own params, which no file holds", ok=True)
+    if name not in names:
+        return found("is not what the last release and the start give")
+    return found("is what the last release and the start give", ok=True)

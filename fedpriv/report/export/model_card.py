@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from fedpriv.checkpoints.outputs import RULES
 from fedpriv.checkpoints.selected_file import PUBLIC_MODELS
-from fedpriv.privacy.statement.returned import model_words
+from fedpriv.privacy.statement.sections import model_words
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.report.headline import badges, privacy_terms
 from fedpriv.report.privacy_text import as_markdown, markdown_safe

@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedpriv.privacy.cohorts.knee import knee_words
-from fedpriv.privacy.cohorts.noise_grid import NoiseGrid, NoisePoint
-from fedpriv.privacy.unit_words import words_of
+from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint, knee_words
+from fedpriv.privacy.unit import words_of
 from fedpriv.report.plots import theme
 from fedpriv.report.plots.drawing import spread
 from fedpriv.untrusted_text import safe

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from fedpriv.privacy.cohorts.knee import KNEE_FACTOR, knee_of, knee_words
+from fedpriv.privacy.noise_grid import KNEE_FACTOR, knee_of, knee_words
 from tests.repeats import every_case
 
 

@@ -3,9 +3,9 @@
 from fedpriv.mechanisms.displaced import Displaced
 from fedpriv.noise.output import OutputGaussian, Sphere
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody
-from fedpriv.privacy.statement.counting import how_counted
+from fedpriv.privacy.statement.sections import how_counted
 from tests.repeats import every_case
 
 

@@ -8,9 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from fedpriv.privacy.cohorts.knee import knee_of
-from fedpriv.privacy.cohorts.noise_grid import NoiseGrid, NoisePoint
 from fedpriv.privacy.event import Relation
+from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint, knee_of
 from fedpriv.report.plots.noise import write_noise_plot
 from tests.repeats import every_case
 

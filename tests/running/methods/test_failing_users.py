@@ -10,8 +10,8 @@ import pytest
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.privacy.ledger.reading import read_ledger
-from fedpriv.privacy.statement.counting import how_counted
+from fedpriv.privacy.ledger.state import read_ledger
+from fedpriv.privacy.statement.sections import how_counted
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.sums import PartialSum
 from fedpriv.training.permutation.bolt_on import BoltOnUsers, UserSchedule

@@ -13,7 +13,7 @@ from fedpriv.checkpoints.tensor_file import read_tensors, write_tensors
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import find_experiments, load_experiment
 from fedpriv.experiments.parts.start import public_only
-from fedpriv.privacy.statement.returned import returned
+from fedpriv.privacy.statement.sections import returned
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.comparison.curves import curves_of
 from fedpriv.report.comparison.groups import columns_of, read_groups

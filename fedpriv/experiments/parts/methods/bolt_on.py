@@ -222,7 +222,7 @@ class _Promising:
     def of_plan(self, task: Any, sensitivity: float, **rest: Any) -> Any:
         from fedpriv.mechanisms.displaced import Displaced
         from fedpriv.privacy.event import Relation
-        from fedpriv.privacy.plans.plan import Plan
+        from fedpriv.privacy.plan import Plan
         from fedpriv.privacy.sampling import Everybody
 
         everybody = Everybody(num_users=len(task.roster))

@@ -20,19 +20,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from fedpriv.privacy.epsilon import Epsilon, rounded_up_to
+from fedpriv.privacy.accounting import delta_of
+from fedpriv.privacy.epsilon import Epsilon, Used, rounded_up_to
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.plan import Plan
-from fedpriv.privacy.plans.promise import (
-    Unit,
-    Used,
-    check_roster,
-    check_roster_sha256,
-    check_unit,
-    delta_of,
-)
-from fedpriv.privacy.zcdp import epsilon_of_rho
+from fedpriv.privacy.unit import Unit, check_roster_sha256, check_roster_size, check_unit
+from fedpriv.privacy.zcdp import epsilon_of_rho, rho_of
 from fedpriv.ranges import positive_float, positive_int
 
 
@@ -238,13 +231,13 @@ class AdaptivePlan:
         """Return the ρ that is not spent yet."""
         return max(0.0, self.rho - self._sum(spent))
 
-    def check_roster(self, roster: Sequence[str]) -> None:
+    def check_roster_size(self, roster: Sequence[str]) -> None:
         """Refuse a roster of another size than the plan's.
 
         Raises:
             ValueError: If its length is not num_users.
         """
-        check_roster(roster, self.num_users, self.unit)
+        check_roster_size(roster, self.num_users, self.unit)
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as a dict of plain JSON values."""
@@ -265,39 +258,3 @@ class AdaptivePlan:
             odd = ", ".join(sorted(map(str, set(value) ^ names)))
             raise ValueError(f"the plan's fields do not match ({odd}); it was edited")
         return cls(**{name: value[name] for name in names - {"kind"}})
-
-
-AnyPlan = Plan | AdaptivePlan
-"""A plan of either kind. Both answer to the same names: `total`, `guaranteed`, `epsilon`,
-`epsilon_of`, `refusal`, `pays_for_more`, `used`, `left`, `budget`, `mechanism_for`, `replays`, and
-`planned_rounds`, which is None where only a refused charge says that a run is over."""
-
-
-def read_plan(value: Any) -> AnyPlan:
-    """Return the plan of a file, fixed or adaptive.
-
-    Raises:
-        ValueError: If it is neither.
-    """
-    if isinstance(value, Mapping) and value.get("kind") == "adaptive":
-        return AdaptivePlan.from_json(value)
-    return Plan.from_json(value)
-
-
-def rho_of(event: Event, relation: Relation) -> float:
-    """Return the ρ of one charge: 1/(2σ²) of a Gaussian, ε²/2 of a pure answer, or its own.
-
-    Under replace-one all of them are four times as much: a replaced user is two that are there or
-    not (Bun and Steinke 2016, Proposition 1.9).
-
-    Raises:
-        ValueError: If it has none.
-    """
-    moved = relation.moved
-    if event.rho is not None:
-        return moved**2 * event.rho
-    if event.epsilon is not None:
-        return 0.5 * (moved * event.epsilon) ** 2
-    if event.kind != "gaussian":
-        raise ValueError(f"a {event.kind} charge has no ρ; let everybody take part")
-    return 0.5 * (moved / event.sigma) ** 2

@@ -1,4 +1,4 @@
-"""What plans of every kind promise with: whom they protect, under which relation and δ."""
+"""What a unit of privacy calls those it protects, and its charges: rounds of users, or steps."""
 
 from __future__ import annotations
 
@@ -6,38 +6,56 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from fedpriv.privacy.accounting import checked_delta
-from fedpriv.privacy.epsilon import default_delta
-from fedpriv.privacy.event import Event
-from fedpriv.privacy.unit_words import words_of
-
-Unit = Literal["user", "example", "owner"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Used:
-    """How much of a budget is spent.
+class UnitWords:
+    """Words of a unit, wherever a run is spoken of.
 
     Attributes:
-        amount: So far, in the budget's own units: charges, rows, or ρ.
-        total: All that there is.
-        text: Both in words.
+        protected: All those whom a plan of it protects.
+        turn: One of the plan's charges.
+        drawn: Those who are drawn for it.
+        draws: The same of several charges.
+        who: Who draws them.
+        contributor: One of those whose contributions are bounded and summed.
     """
 
-    amount: float
-    total: float
-    text: str
+    protected: str
+    turn: str
+    drawn: str
+    draws: str
+    who: str
+    contributor: str
 
 
-def delta_of(delta: float | None, num_users: int, event: Event) -> float:
-    """Return δ, checked; None gives n^-1.1, or 0 where every answer is pure.
+_USERS = UnitWords(
+    protected="rostered users",
+    turn="round",
+    drawn="cohort",
+    draws="cohorts",
+    who="server",
+    contributor="user",
+)
+_EXAMPLES = UnitWords(
+    protected="private examples",
+    turn="step",
+    drawn="batch",
+    draws="batches",
+    who="trainer",
+    contributor="example",
+)
 
-    Raises:
-        ValueError: If it is out of range.
+
+def words_of(unit: str) -> UnitWords:
+    """Return the words of a plan's unit; an owner's are of its examples, all others of users.
+
+    >>> words_of("user").turn, words_of("example").turn, words_of("owner").turn
+    ('round', 'step', 'step')
     """
-    if delta is None:
-        return 0.0 if event.kind == "pure" else default_delta(num_users)
-    return checked_delta(delta, [event])
+    return _EXAMPLES if unit in ("example", "owner") else _USERS
+
+
+Unit = Literal["user", "example", "owner"]
 
 
 def check_unit(unit: str) -> None:
@@ -52,7 +70,7 @@ def check_unit(unit: str) -> None:
         )
 
 
-def check_roster(roster: Sequence[str], num_users: int, unit: Unit) -> None:
+def check_roster_size(roster: Sequence[str], num_users: int, unit: Unit) -> None:
     """Refuse a roster of another size than a plan was made for.
 
     Raises:
