@@ -1,8 +1,8 @@
-"""A plan whose total is fixed beforehand, and whose prices are decided on the way.
+"""A privacy filter: a plan whose total ρ is fixed and whose charges are decided during the run.
 
-A method that looks at what was released before it decides how much noise to add next cannot name
-its charges in advance. It can name their sum: a privacy filter stops it before the sum would be
-passed. For zero-concentrated DP such a filter costs nothing: charges ρ₁ + ρ₂ + ... <= ρ, each
+A method that looks at earlier releases before it decides how much noise to add next cannot name
+its charges in advance. It can name their sum: a privacy filter refuses the charge that would
+exceed it. For zero-concentrated DP such a filter costs nothing: charges ρ₁ + ρ₂ + ... <= ρ, each
 chosen after the ones before, are ρ-zCDP together (Feldman and Zrnic 2021, Theorem 3.1; Whitehouse
 et al. 2023, Theorem 1). The ε of a run is the filter's, whatever was spent of it.
 
@@ -75,37 +75,37 @@ class AdaptivePlan:
 
     @property
     def is_private(self) -> bool:
-        """Always: a filter admits nothing unprotected."""
+        """True: a filter refuses charges without noise."""
         return True
 
     @property
     def target_epsilon(self) -> None:
-        """The total is the budget; there is no other."""
+        """None: the total ρ is the only budget."""
 
     @property
     def trials(self) -> None:
-        """None: what is chosen among several trials is priced for plans of equal charges."""
+        """None: selection among several trials is accounted for plans of equal charges only."""
 
     @property
     def planned_rounds(self) -> None:
-        """Not known before the end: what a round costs is decided on the way."""
+        """None: what a round costs is decided during the run."""
 
     @property
     def affordable_rounds(self) -> None:
-        """As planned_rounds."""
+        """None, as `planned_rounds`."""
 
     @property
     def charged_once(self) -> bool:
-        """Never: every answer has a price of its own."""
+        """False: every answer has its own cost."""
         return False
 
     @property
     def event(self) -> None:
-        """None for all charges: each brings its own."""
+        """None: each charge has its own event."""
 
     @property
     def is_exact(self) -> bool:
-        """Not by itself: each query brings its own mechanism.
+        """False: each query has its own mechanism.
 
         `fedpriv.training.algorithm.is_exact` asks the algorithm which they are.
         """
@@ -113,15 +113,15 @@ class AdaptivePlan:
 
     @property
     def mechanism(self) -> None:
-        """None for all charges: each query brings its own."""
+        """None: each query has its own mechanism."""
 
     @property
     def noise_multiplier(self) -> None:
-        """None for all charges, likewise."""
+        """None, likewise."""
 
     @property
     def live_mechanism(self) -> Mechanism:
-        """There is none.
+        """None exists for all charges.
 
         Raises:
             ValueError: Always.
@@ -137,7 +137,7 @@ class AdaptivePlan:
         return ()
 
     def total(self) -> Epsilon:
-        """Return the ε that the filter promises, whatever is spent of it."""
+        """Return the ε that the filter guarantees, whatever is spent of it."""
         assert self.delta is not None
         value = epsilon_of_rho(self.rho, self.delta)
         return Epsilon(
@@ -155,7 +155,7 @@ class AdaptivePlan:
 
     @property
     def budget(self) -> str:
-        """What is paid for, in words."""
+        """The total, in words."""
         return f"ρ = {self.rho:g}"
 
     def used(self, spent: Counter[Event], num_rows: int) -> Used:
@@ -214,11 +214,11 @@ class AdaptivePlan:
 
     @property
     def replays(self) -> bool:
-        """Never: a release of an adaptive plan that was cut off is asked anew."""
+        """False: after a crash, a release of an adaptive plan is asked again as a new charge."""
         return False
 
     def mechanism_for(self, query: str, given: Mechanism | None) -> Mechanism:
-        """Return the mechanism that answers a query, which brings its own.
+        """Return the mechanism given with a query.
 
         Raises:
             ValueError: If it brings none.
@@ -228,7 +228,7 @@ class AdaptivePlan:
         return given
 
     def left(self, spent: Counter[Event]) -> float:
-        """Return the ρ that is not spent yet."""
+        """Return the ρ that is left."""
         return max(0.0, self.rho - self._sum(spent))
 
     def check_roster_size(self, roster: Sequence[str]) -> None:

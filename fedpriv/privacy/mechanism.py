@@ -1,7 +1,13 @@
-"""A mechanism: who is drawn, how each is bounded, what is added; and everything that follows.
+"""A mechanism: sampler, bound and privatizer, from which sensitivity, stddev and event follow.
 
-The three are objects, and nothing about them is written down a second time: sensitivity, standard
+The three are objects, and nothing about them is stored a second time: sensitivity, standard
 deviation, denominator and event are derived from the very sampler, bound and privatizer that run.
+
+A plan in a file names no objects. A mechanism of the ordinary kind (cohorts, a clipped or
+normalised sum, Gaussian noise) is written as numbers and names (`numbers_of`) and built again from
+them (`named_mechanism`). Of any other one a `RecordedMechanism` is kept, which holds what an
+auditor needs: the number of users, the event of a charge, and a description. It can be accounted
+and not run, because nothing that a file names is imported.
 
 >>> from fedpriv.mechanisms import Clip
 >>> from fedpriv.noise.gaussian import Gaussian
@@ -32,8 +38,8 @@ from fedpriv.noise.privatizer import (
     Memory,
     Privatizer,
 )
-from fedpriv.privacy.event import Event, cohort_event
-from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler, Sampler
+from fedpriv.privacy.event import Event
+from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler, Sampler, sampler_of
 from fedpriv.ranges import finite_float, positive_float, positive_int
 from fedpriv.rng import Key, check_key
 from fedpriv.sums import PartialSum
@@ -42,7 +48,7 @@ from fedpriv.tree import Params
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mechanism:
-    """How one answer is made of private data. Public.
+    """How one answer is computed from private data: sampler, bound and privatizer. Public.
 
     Attributes:
         sampler: Who takes part.
@@ -93,12 +99,12 @@ class Mechanism:
 
     @property
     def num_users(self) -> int:
-        """Users on the roster (examples of the training set)."""
+        """Users on the roster (examples of the training set), n."""
         return self.sampler.num_users
 
     @property
     def expected_cohort_size(self) -> float:
-        """Mean number of users who take part."""
+        """Mean number of users drawn."""
         return self.sampler.expected_cohort_size
 
     @property
@@ -108,7 +114,7 @@ class Mechanism:
 
     @property
     def sensitivity(self) -> float:
-        """How far one neighbour with or without its records moves the sum, in l2; 0 unbounded."""
+        """l2 distance that one neighbour moves the sum by at most; 0 where there is no bound."""
         if math.isinf(self.l2_bound):
             return 0.0
         return self.l2_bound * (1.0 if self.micro_batch == 1 else 2.0)
@@ -126,22 +132,22 @@ class Mechanism:
 
     @property
     def denominator(self) -> float:
-        """What the noised sum is divided by: the expected number of bounded vectors."""
+        """The divisor of the noised sum: the expected number of bounded vectors."""
         return self.expected_cohort_size / self.micro_batch
 
     @property
     def event(self) -> Event:
-        """What one charge does; that of a whole run where the privatizer is charged once."""
+        """The event of one charge; of the whole run where the privatizer is charged once."""
         return self._event
 
     @property
     def charged_once(self) -> bool:
-        """Whether one charge pays for all rows of a run."""
+        """Whether one charge pays for all rounds of a run."""
         return self._charged_once
 
     @property
     def is_private(self) -> bool:
-        """Whether an answer promises anything."""
+        """Whether the ε of an answer is finite."""
         return self.event.is_private
 
     @property
@@ -157,7 +163,7 @@ class Mechanism:
         return self.bound.granularity is not None and whole
 
     def within(self, bound: Bound) -> Bound:
-        """Return the bound of a round, which may precondition and not let through any more.
+        """Return the bound of a round, checked: a preconditioner must not raise the l2 bound.
 
         Raises:
             ValueError: If its l2 bound is above the mechanism's, which noise was calibrated for.
@@ -170,7 +176,7 @@ class Mechanism:
         return bound
 
     def draw(self, template: Params, key: Key) -> Any:
-        """Return what a memoryless privatizer adds to one sum; draw it once the attempt is charged.
+        """Return the noise of a memoryless privatizer for one sum; draw it after the charge.
 
         With a secure key it is drawn on the bound's grid where there is one and the privatizer can.
 
@@ -200,7 +206,7 @@ class Mechanism:
         return drawn
 
     def draw_row(self, memory: Memory, template: Params, key: Key) -> tuple[Any, Memory]:
-        """Return the next row of noise with a memory, and the memory after it.
+        """Return the next round's correlated noise, and the memory after it.
 
         With a secure key it is drawn on the bound's grid where there is one and the privatizer can.
 
@@ -217,7 +223,7 @@ class Mechanism:
         return privatizer.draw(memory, **given)
 
     def release(self, total: PartialSum, drawn: Any) -> Any:
-        """Return the answer of a raw sum; the sum and what was drawn are given up.
+        """Return the noised, divided sum; the raw sum and the noise must not be used again.
 
         A sum is divided by the public denominator: neither dropouts nor an empty cohort change
         it, and the sum over an empty cohort is noised like any other.
@@ -257,7 +263,7 @@ class RecordedPrivatizer:
 
     @property
     def cost(self) -> Cost:
-        """How it is charged; what it costs is in the event."""
+        """Whether it is charged once; the price is in the event."""
         return Cost(kind="nonprivate", whole_run=self.whole_run)
 
 
@@ -404,8 +410,8 @@ def named_mechanism(
     """
     return Mechanism(
         sampler=sampler_of(sampling, num_users, expected_cohort_size, cohort_cap),
-        bound=bound_of(bound, l2_bound),
-        privatizer=privatizer_of(noise, noise_multiplier),
+        bound=_bound_of(bound, l2_bound),
+        privatizer=_privatizer_of(noise, noise_multiplier),
         micro_batch=micro_batch,
     )
 
@@ -433,30 +439,7 @@ def numbers_of(mechanism: Mechanism | RecordedMechanism) -> dict[str, Any] | Non
     }
 
 
-def sampler_of(
-    sampling: str, num_users: int, expected_cohort_size: float, cohort_cap: int | None = None
-) -> Sampler:
-    """Return the sampler of a name.
-
-    Raises:
-        ValueError: If the name is unknown, or the numbers do not describe a cohort.
-    """
-    if sampling == "poisson":
-        return PoissonSampler(
-            num_users=num_users, expected_cohort_size=expected_cohort_size, cap=cohort_cap
-        )
-    # The event's checks know every way in which these can be wrong.
-    cohort_event(
-        num_users=num_users,
-        expected_cohort_size=expected_cohort_size,
-        noise_multiplier=1.0,
-        sampling=sampling,
-        cohort_cap=cohort_cap,
-    )
-    return FixedSizeSampler(num_users=num_users, size=int(expected_cohort_size))
-
-
-def bound_of(name: str, l2_bound: float | None) -> Bound:
+def _bound_of(name: str, l2_bound: float | None) -> Bound:
     """Return the bound of a name, as far as a plan records it.
 
     Raises:
@@ -477,7 +460,7 @@ def bound_of(name: str, l2_bound: float | None) -> Bound:
     return Clip(l2_clip_norm=norm) if name == "clip" else Normalise(l2_clip_norm=norm)
 
 
-def privatizer_of(noise: str, noise_multiplier: float) -> Privatizer:
+def _privatizer_of(noise: str, noise_multiplier: float) -> Privatizer:
     """Return the privatizer of a name.
 
     Raises:

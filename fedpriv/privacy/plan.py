@@ -1,12 +1,12 @@
-"""The promise of a run: a mechanism, a budget, a relation and a δ in one frozen value.
+"""The privacy plan of a run: mechanism, number of rounds, neighbouring relation and δ, frozen.
 
-The ε of a run comes out of its plan and out of nothing else. The mechanism of a plan is the very
-object that runs; parts that do not fit together cannot be put together: the constructor refuses
-them, names the value, and says what to do.
+The ε of a run is computed from its plan and from nothing else. The mechanism of a plan is the very
+object that runs. The constructor refuses parts that do not fit together, names the value at fault
+and says what to change.
 
-A `Plan` is fixed: every charge is one event, and a target ε compiles to a number of charges. An
-`AdaptivePlan` (`fedpriv.privacy.adaptive_plan`) fixes the total instead and lets prices be decided
-on the way.
+A `Plan` is fixed: every charge is the same event, and a target ε becomes a number of charges. An
+`AdaptivePlan` (`fedpriv.privacy.adaptive_plan`) fixes the total instead, and the cost of each
+charge is decided during the run.
 
 >>> from fedpriv.privacy.plan import cohort_plan
 >>> plan = cohort_plan(num_users=400, expected_cohort_size=20, num_rounds=100, bound="clip",
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is guaranteed before the first cohort is drawn; every field is public.
+    """The guarantee of a run, fixed before the first cohort is drawn; every field is public.
 
     Attributes:
         mechanism: What every charge does; of a plan read from a file, what was recorded of it.
@@ -119,7 +119,7 @@ class Plan:
 
     @property
     def live_mechanism(self) -> Mechanism:
-        """The mechanism as objects that can be run.
+        """The mechanism as runnable objects.
 
         Raises:
             ValueError: If the plan was read from a file that only records what it does.
@@ -146,7 +146,7 @@ class Plan:
 
     @property
     def replays(self) -> bool:
-        """Whether a release that a crash cut off after its charge is made again."""
+        """Whether a release that a crash interrupted is computed again without another charge."""
         return self.live_mechanism.privatizer.after_crash == "replay"
 
     @property
@@ -156,7 +156,7 @@ class Plan:
 
     @property
     def is_private(self) -> bool:
-        """Whether the plan promises anything: noise on a bounded sum."""
+        """Whether ε is finite: noise on a bounded sum."""
         return self.event.is_private
 
     @property
@@ -176,7 +176,7 @@ class Plan:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is allowed but should be read aloud with the ε."""
+        """Sentences to print with the ε: what is allowed and weakens it."""
         assert self.delta is not None
         if not self.is_private:
             return ("no noise is added: there is no guarantee",)
@@ -189,7 +189,7 @@ class Plan:
 
     @property
     def budget(self) -> str:
-        """What is paid for, in words."""
+        """What the plan pays for, in words."""
         return f"{self.num_rounds:,} {'rows' if self.charged_once else 'charges'}"
 
     def total(self) -> Epsilon:
@@ -293,7 +293,7 @@ class Plan:
         return num_rows < self.num_rounds if self.charged_once else self.affords(spent.total())
 
     def left(self, spent: Counter[Event]) -> float:
-        """Return the ρ that is not spent yet: none was set as a total, so it is infinite."""
+        """Return the ρ that is left: infinite, since no total was set."""
         return math.inf
 
     def used(self, spent: Counter[Event], num_rows: int) -> Used:
@@ -304,7 +304,7 @@ class Plan:
 
     @property
     def planned_rounds(self) -> int:
-        """As num_rounds; None of a plan that cannot know."""
+        """num_rounds; None of an adaptive plan, which cannot know it."""
         return self.num_rounds
 
     @property

@@ -1,15 +1,18 @@
-"""Who takes part in a round: cohorts drawn on the server from a frozen roster.
+"""Samplers: rules that draw the cohort of a round on the server from a frozen roster.
 
-A sampler is a public rule; the key it is given and the ids it returns are secret. What a sampler
-earns in privacy is decided by its type alone: independent draws earn Poisson amplification, a
-cohort of fixed size earns only what is proved for it.
+A sampler is public; the key it is given and the ids it returns are secret. Its type alone decides
+how much privacy is amplified: independent draws by Poisson subsampling, a cohort of fixed size by
+what is proved for it. `Partition`, `SeparatedSampler` and `CyclicSampler` limit how often a user
+takes part instead, which correlated noise and disjoint batches are accounted for. Who takes part
+when depends on the key and the roster's size alone, so that one user's records change only that
+user's contributions ("zero-out"). A drawn user has taken part, whether or not it answered.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Protocol
@@ -23,7 +26,7 @@ from fedpriv.ranges import positive_float, positive_int
 from fedpriv.rng import Key
 
 Memory = Mapping[str, np.ndarray]
-"""What a sampler remembers of earlier cohorts. Secret; empty for samplers without memory."""
+"""State of a sampler: who took part in earlier rounds. Secret; empty for memoryless samplers."""
 
 
 class Sampler(Protocol):
@@ -40,7 +43,7 @@ class Sampler(Protocol):
         ...
 
     def event(self, cost: Cost) -> Event:
-        """Return what an answer that costs so much for everybody costs under this sampling.
+        """Return the event of one charge under this sampling, given its cost for the whole roster.
 
         Raises:
             ValueError: If no accountant has an answer for the pair.
@@ -48,13 +51,13 @@ class Sampler(Protocol):
         ...
 
     def init(self) -> Memory:
-        """Return what is remembered before the first cohort."""
+        """Return the memory before the first cohort."""
         ...
 
     def next(
         self, memory: Memory, key: Key, roster: Sequence[str]
     ) -> tuple[tuple[str, ...], Memory]:
-        """Return the drawn user ids, in roster order, and what is remembered of them.
+        """Return the drawn user ids, in roster order, and the memory after them.
 
         The empty cohort is a legal draw.
 
@@ -69,9 +72,130 @@ class Sampler(Protocol):
         ...
 
 
+def check_roster(roster: Sequence[str], num_users: int) -> None:
+    """Refuse a roster of another size than was accounted, or that names a user twice.
+
+    Raises:
+        ValueError: If it is one.
+    """
+    if isinstance(roster, str) or len(roster) == 0:
+        raise ValueError(f"roster {roster!r} holds no users; give the list of the corpus's ids")
+    if len(roster) != num_users:
+        raise ValueError(
+            f"the roster has {len(roster)} users, the sampler was made for {num_users}: they would "
+            "be drawn with another probability than is accounted; make a new plan"
+        )
+    if type(roster) is tuple:
+        _check_distinct_once(_ById(roster))
+    else:
+        _check_distinct(roster)
+
+
+class _ById:
+    """A roster compared by identity, so that hashing it does not read it."""
+
+    __slots__ = ("roster",)
+
+    def __init__(self, roster: tuple[str, ...]) -> None:
+        self.roster = roster
+
+    def __hash__(self) -> int:
+        return id(self.roster)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ById) and self.roster is other.roster
+
+
+@lru_cache(maxsize=2)
+def _check_distinct_once(held: _ById) -> None:
+    # A run draws every cohort from one frozen tuple, and the set of 342,477 ids takes longer than
+    # the draw. The cache holds the tuple, so no other object can come to have its address, and
+    # what raises is not cached. A list may change between two draws: it is always looked at.
+    _check_distinct(held.roster)
+
+
+def _check_distinct(roster: Sequence[str]) -> None:
+    distinct = len(set(roster))
+    if distinct != len(roster):
+        raise ValueError(
+            f"the roster has {len(roster)} entries but only {distinct} distinct users; "
+            "a user listed twice would be drawn twice as often: remove the duplicates"
+        )
+
+
+def _subset(key: Key, number: int, size: int) -> np.ndarray:
+    """Return a uniform subset of `size` positions below `number`, sorted.
+
+    With a secure key those with the least of `number` cryptographic words: of equal words, at most
+    n² 2^-65 likely, the earlier position is preferred.
+    """
+    if key.mode == "secure":
+        drawn = np.argsort(key.words(number), kind="stable")[:size]
+    else:
+        drawn = key.generator().choice(number, size, replace=False, shuffle=False)
+    return np.sort(drawn)
+
+
+def _permutation(key: Key, number: int) -> np.ndarray:
+    """Return a uniform order of `number` positions."""
+    if key.mode == "secure":
+        return np.argsort(key.words(number), kind="stable").astype(np.int64)
+    return key.generator().permutation(number)
+
+
+def _secure_bernoulli(key: Key, number: int, probability: Fraction) -> np.ndarray:
+    """Return the positions below `number` drawn independently by a secure key.
+
+    Each compares 64 cryptographic bits with ⌊q 2^64⌋: drawn with probability q, or less by at most
+    2^-64.
+    """
+    threshold = math.floor(probability * 2**64)
+    if threshold >= 2**64:
+        return np.arange(number)
+    return np.flatnonzero(key.words(number) < np.uint64(threshold))
+
+
+def _cohort_event(cost: Cost, **cohort: Any) -> Event:
+    if cost.whole_run:
+        raise ValueError(
+            "noise that is charged for a whole run earns nothing by drawing cohorts; use a sampler "
+            "whose participation its sensitivity was computed for"
+        )
+    if cost.kind == "gaussian":
+        return cohort_event(noise_multiplier=cost.value, **cohort)
+    cohort_event(noise_multiplier=1.0, **cohort)  # for its checks
+    if cost.kind != "nonprivate" and cohort["expected_cohort_size"] != cohort["num_users"]:
+        raise ValueError(
+            f"a {cost.kind} answer over a drawn cohort has no accountant here; let everybody take "
+            "part (Everybody)"
+        )
+    return _plain_event(cost)
+
+
+def _plain_event(cost: Cost) -> Event:
+    limit = cost.participation
+    if limit is not None and cost.kind != "gaussian":
+        raise ValueError("its rows are accounted for disjoint batches; draw by Partition")
+    if limit is not None and (limit.num_rows is None or limit.count < limit.num_rows):
+        raise ValueError(
+            f"noise is made for users who take part {limit}, and everybody takes part in every "
+            "row; draw cohorts whose users come back later (SeparatedSampler, CyclicSampler)"
+        )
+    match cost.kind:
+        case "gaussian":
+            return Event(kind="gaussian", noise_multiplier=cost.value)
+        case "pure":
+            return Event(kind="pure", epsilon=cost.value)
+        case "zcdp":
+            return Event(kind="zcdp", rho=cost.value)
+        case "objective-gaussian":
+            return Event(kind=cost.kind, noise_multiplier=cost.value, shift=cost.shift)
+    return NONPRIVATE
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoissonSampler:
-    """Every user on the roster is drawn independently, with one probability.
+    """Poisson sampling: every user on the roster is drawn independently, with one probability.
 
     Attributes:
         num_users: Users on the roster, n.
@@ -113,7 +237,7 @@ class PoissonSampler:
         )
 
     def init(self) -> Memory:
-        """Return nothing: independent draws have no memory."""
+        """Return an empty memory."""
         return {}
 
     def next(
@@ -126,7 +250,10 @@ class PoissonSampler:
         """Draw the cohort of one attempt; see `next`."""
         check_roster(roster, self.num_users)
         if key.mode == "secure":
-            drawn = self._tossed(key)
+            probability = Fraction(self.expected_cohort_size) / self.num_users
+            drawn = _secure_bernoulli(key, self.num_users, probability)
+            if self.cap is not None and drawn.size > self.cap:
+                drawn = drawn[_subset(key.fold("cap"), drawn.size, self.cap)]
         else:
             generator = key.generator()
             drawn = np.flatnonzero(generator.random(len(roster)) < self.sampling_prob)
@@ -134,21 +261,10 @@ class PoissonSampler:
                 drawn = np.sort(generator.choice(drawn, self.cap, replace=False, shuffle=False))
         return tuple(roster[int(index)] for index in drawn)
 
-    def _tossed(self, key: Key) -> np.ndarray:
-        """Return positions drawn by 64 cryptographic bits each, against ⌊q 2^64⌋, whole."""
-        threshold = math.floor(Fraction(self.expected_cohort_size) / self.num_users * 2**64)
-        if threshold == 2**64:
-            drawn = np.arange(self.num_users)
-        else:
-            drawn = np.flatnonzero(key.words(self.num_users) < np.uint64(threshold))
-        if self.cap is None or drawn.size <= self.cap:
-            return drawn
-        return drawn[least_of(key.fold("cap"), drawn.size, self.cap)]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevicesSampler:
-    """The same draws, where the users on the roster are devices and a person has several of them.
+    """Poisson sampling of devices, of which one person may have several on the roster.
 
     Attributes:
         draws: Who is drawn: independently, without a cap.
@@ -156,8 +272,8 @@ class DevicesSampler:
 
     Guarantees:
         * Neighbouring relation: with or without one *person's* records, on all devices. It holds
-          as long as nobody has more devices than that, which nothing here can see, and as long as
-          every device's update is bounded alone.
+          only if no person has more devices than that, which cannot be checked here, and if every
+          device's update is bounded alone.
 
     Raises:
         ValueError: If the draws are of another kind, or the number is out of range.
@@ -206,7 +322,7 @@ class DevicesSampler:
         )
 
     def init(self) -> Memory:
-        """Return what the draws begin with."""
+        """Return the memory of the draws before the first cohort."""
         return self.draws.init()
 
     def next(
@@ -218,7 +334,7 @@ class DevicesSampler:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedSizeSampler:
-    """A uniform subset of exactly `size` users, without replacement.
+    """Fixed-size sampling: a uniform subset of exactly `size` users, without replacement.
 
     Attributes:
         num_users: Users on the roster, n.
@@ -259,7 +375,7 @@ class FixedSizeSampler:
         )
 
     def init(self) -> Memory:
-        """Return nothing."""
+        """Return an empty memory."""
         return {}
 
     def next(
@@ -271,16 +387,12 @@ class FixedSizeSampler:
     def cohort(self, key: Key, roster: Sequence[str]) -> tuple[str, ...]:
         """Draw the cohort of one attempt; see `next`."""
         check_roster(roster, self.num_users)
-        if key.mode == "secure":
-            drawn = least_of(key, len(roster), self.size)
-        else:
-            drawn = key.generator().choice(len(roster), self.size, replace=False, shuffle=False)
-        return tuple(roster[int(index)] for index in np.sort(drawn))
+        return tuple(roster[int(index)] for index in _subset(key, len(roster), self.size))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Everybody:
-    """The whole roster, every time: nothing is drawn, and nothing is amplified.
+    """The whole roster, every round, without amplification.
 
     Attributes:
         num_users: Users on the roster, n.
@@ -297,11 +409,11 @@ class Everybody:
         return float(self.num_users)
 
     def event(self, cost: Cost) -> Event:
-        """Return the cost as it is."""
+        """Return the event of the cost, without amplification."""
         return _plain_event(cost)
 
     def init(self) -> Memory:
-        """Return nothing."""
+        """Return an empty memory."""
         return {}
 
     def next(
@@ -312,107 +424,9 @@ class Everybody:
         return tuple(roster), memory
 
 
-def _plain_event(cost: Cost) -> Event:
-    limit = cost.participation
-    if limit is not None and cost.kind != "gaussian":
-        raise ValueError("its rows are accounted for disjoint batches; draw by Partition")
-    if limit is not None and (limit.num_rows is None or limit.count < limit.num_rows):
-        raise ValueError(
-            f"noise is made for users who take part {limit}, and everybody takes part in every "
-            "row; draw cohorts whose users come back later (SeparatedSampler, CyclicSampler)"
-        )
-    match cost.kind:
-        case "gaussian":
-            return Event(kind="gaussian", noise_multiplier=cost.value)
-        case "pure":
-            return Event(kind="pure", epsilon=cost.value)
-        case "zcdp":
-            return Event(kind="zcdp", rho=cost.value)
-        case "objective-gaussian":
-            return Event(kind=cost.kind, noise_multiplier=cost.value, shift=cost.shift)
-    return NONPRIVATE
-
-
-def _cohort_event(cost: Cost, **cohort: Any) -> Event:
-    if cost.whole_run:
-        raise ValueError(
-            "noise that is charged for a whole run earns nothing by drawing cohorts; use a sampler "
-            "whose participation its sensitivity was computed for"
-        )
-    if cost.kind == "gaussian":
-        return cohort_event(noise_multiplier=cost.value, **cohort)
-    cohort_event(noise_multiplier=1.0, **cohort)  # for its checks
-    if cost.kind != "nonprivate" and cohort["expected_cohort_size"] != cohort["num_users"]:
-        raise ValueError(
-            f"a {cost.kind} answer over a drawn cohort has no accountant here; let everybody take "
-            "part (Everybody)"
-        )
-    return _plain_event(cost)
-
-
-def least_of(key: Key, number: int, size: int) -> np.ndarray:
-    """Return a uniform subset of positions, sorted: those with the least of cryptographic words.
-
-    Two of n equal words, at most n² 2^-65 likely, prefer the earlier position.
-    """
-    order = np.argsort(key.words(number), kind="stable")
-    return np.sort(order[:size])
-
-
-def check_roster(roster: Sequence[str], num_users: int) -> None:
-    """Refuse a roster of another size than was accounted, or that names a user twice.
-
-    Raises:
-        ValueError: If it is one.
-    """
-    if isinstance(roster, str) or len(roster) == 0:
-        raise ValueError(f"roster {roster!r} holds no users; give the list of the corpus's ids")
-    if len(roster) != num_users:
-        raise ValueError(
-            f"the roster has {len(roster)} users, the sampler was made for {num_users}: they would "
-            "be drawn with another probability than is accounted; make a new plan"
-        )
-    if type(roster) is tuple:
-        _check_distinct_once(_Itself(roster))
-    else:
-        _check_distinct(roster)
-
-
-class _Itself:
-    """A roster that equals nothing but the very same object: hashing it does not read it."""
-
-    __slots__ = ("roster",)
-
-    def __init__(self, roster: tuple[str, ...]) -> None:
-        self.roster = roster
-
-    def __hash__(self) -> int:
-        return id(self.roster)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Itself) and self.roster is other.roster
-
-
-@lru_cache(maxsize=2)
-def _check_distinct_once(itself: _Itself) -> None:
-    # A run draws every cohort from one frozen tuple, and the set of 342,477 ids takes longer than
-    # the draw. The cache holds the tuple, so no other object can come to have its address, and
-    # what raises is not cached. A list may change between two draws: it is always looked at.
-    _check_distinct(itself.roster)
-
-
-def _check_distinct(roster: Sequence[str]) -> None:
-    distinct = len(set(roster))
-    if distinct != len(roster):
-        raise ValueError(
-            f"the roster has {len(roster)} entries but only {distinct} distinct users; "
-            "a user listed twice would be drawn twice as often: remove the duplicates"
-        )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """The roster in random order, cut into batches; each pass is in an order of its own.
+    """Disjoint batches of a random permutation of the roster, drawn anew for each pass.
 
     Attributes:
         num_users: Users on the roster, n.
@@ -420,11 +434,11 @@ class Partition:
         passes: How often everybody may take part.
 
     Guarantees:
-        * Nobody is in more than `passes` batches, and in one batch a pass at most. The order
-          hangs on the key and the roster's size alone, so that one user who is there or not (or
+        * No user is in more than `passes` batches, and in one batch a pass at most. The order
+          depends on the key and the roster's size alone, so that one user who is there or not (or
           is replaced) changes the batches of its own place only. Answers of disjoint batches cost
           what one of them does (McSherry 2009, Theorem 4, parallel composition).
-        * Nothing is earned by the randomness of the order.
+        * The random order gives no amplification.
     """
 
     num_users: int
@@ -471,7 +485,7 @@ class Partition:
         return Event(kind="pure", epsilon=cost.value)
 
     def init(self) -> Memory:
-        """Return that no batch was drawn."""
+        """Return the memory before the first batch."""
         return {"order": np.zeros(0, np.int64), "drawn": np.zeros(1, np.int64)}
 
     def next(
@@ -494,23 +508,18 @@ class Partition:
                 "times; make a new plan"
             )
         place = drawn % (self.num_users // self.size) * self.size
-        order = memory["order"] if place else self._order(key)
+        order = memory["order"] if place else _permutation(key, self.num_users)
         batch = np.sort(order[place : place + self.size])
         following = {"order": order, "drawn": np.array([drawn + 1], np.int64)}
         return tuple(roster[int(index)] for index in batch), following
 
-    def _order(self, key: Key) -> np.ndarray:
-        if key.mode == "secure":
-            return np.argsort(key.words(self.num_users), kind="stable").astype(np.int64)
-        return key.generator().permutation(self.num_users)
 
-
-_NEVER = np.iinfo(np.int64).min // 2
+_NEVER = np.iinfo(np.int64).min // 2  # the last row of who took part in none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeparatedSampler:
-    """A uniform cohort of those whose last row is far enough back, and who have rows left.
+    """Uniform cohorts of users who took part at least `min_separation` rounds ago (b-min-sep).
 
     Attributes:
         num_users: Users on the roster, n.
@@ -522,7 +531,7 @@ class SeparatedSampler:
         * The limit holds for every user in every run, resumed ones included: who took part is
           remembered in secret state that is written before a cohort is used. Rows that an
           interruption left open count as rows.
-        * Nothing is earned by the randomness of cohorts.
+        * Random cohorts give no amplification.
 
     Raises:
         ValueError: If a number is out of range, or there are too few users for full cohorts.
@@ -550,15 +559,15 @@ class SeparatedSampler:
 
     @property
     def participation(self) -> Participation:
-        """What is kept."""
+        """The participation limit that is kept."""
         return Participation(most=self.most, min_separation=self.min_separation)
 
     def event(self, cost: Cost) -> Event:
-        """Return the cost of a whole run as it is, if it was computed for what is kept here."""
+        """Return the cost of a whole run, if it was computed for this participation limit."""
         return _separated_event(cost, self.participation)
 
     def init(self) -> Memory:
-        """Return that no one took part yet."""
+        """Return the memory before the first cohort."""
         return {
             "last": np.full(self.num_users, _NEVER, np.int64),
             "times": np.zeros(self.num_users, np.int64),
@@ -574,12 +583,7 @@ class SeparatedSampler:
         free = np.flatnonzero(
             (memory["times"] < self.most) & (row - memory["last"] >= self.min_separation)
         )
-        size = min(self.size, free.size)
-        if key.mode == "secure":
-            chosen = least_of(key, free.size, size)
-        else:
-            chosen = key.generator().choice(free.size, size, replace=False, shuffle=False)
-        drawn = np.sort(free[chosen])
+        drawn = free[_subset(key, free.size, min(self.size, free.size))]
         last, times = memory["last"].copy(), memory["times"].copy()
         last[drawn] = row
         times[drawn] += 1
@@ -589,7 +593,7 @@ class SeparatedSampler:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CyclicSampler:
-    """Groups that take turns: every user in one of b groups, and group t mod b in row t.
+    """Cyclic sampling: every user is in one of b groups, and row t draws from group t mod b.
 
     Attributes:
         num_users: Users on the roster, n.
@@ -641,11 +645,11 @@ class CyclicSampler:
 
     @property
     def participation(self) -> Participation:
-        """What is kept."""
+        """The participation limit that is kept."""
         return Participation(most=self.most, min_separation=self.groups)
 
     def event(self, cost: Cost) -> Event:
-        """Return the cost of a whole run, amplified where that is proved."""
+        """Return the cost of a whole run, amplified where amplification is proved."""
         event = _separated_event(cost, self.participation)
         if self.mean is None or cost.kind != "gaussian" or cost.one_row is None:
             return event
@@ -658,7 +662,7 @@ class CyclicSampler:
         )
 
     def init(self) -> Memory:
-        """Return that there are no groups yet."""
+        """Return the memory before groups are drawn."""
         return {
             "order": np.zeros(0, np.int64),
             "times": np.zeros(self.groups, np.int64),
@@ -668,16 +672,12 @@ class CyclicSampler:
     def next(
         self, memory: Memory, key: Key, roster: Sequence[str]
     ) -> tuple[tuple[str, ...], Memory]:
-        """Return the ids of those drawn of the group in turn, in roster order."""
+        """Return the ids drawn from the group in turn, in roster order."""
         check_roster(roster, self.num_users)
         row = int(memory["row"][0]) + 1
         order = memory["order"]
         if not order.size:
-            own = key.fold("groups")
-            if key.mode == "secure":
-                order = np.argsort(own.words(self.num_users), kind="stable").astype(np.int64)
-            else:
-                order = own.generator().permutation(self.num_users)
+            order = _permutation(key.fold("groups"), self.num_users)
         group = (row - 1) % self.groups
         times = memory["times"].copy()
         members = np.sort(order[group :: self.groups])
@@ -692,22 +692,13 @@ class CyclicSampler:
         if self.mean is None:
             return np.arange(size)
         if key.mode == "secure":
-            return np.flatnonzero(
-                key.words(size) < _threshold(self.mean, self.num_users // self.groups)
-            )
+            probability = Fraction(self.mean) / (self.num_users // self.groups)
+            return _secure_bernoulli(key, size, probability)
         return np.flatnonzero(key.generator().random(size) < self.sampling_prob)
 
 
-def _threshold(mean: float, size: int) -> np.uint64:
-    """Return ⌊q 2^64⌋, at most 2^64 - 1: a user is drawn with that probability or a little less."""
-    import math
-    from fractions import Fraction
-
-    return np.uint64(min(math.floor(Fraction(mean) / size * 2**64), 2**64 - 1))
-
-
 def _separated_event(cost: Cost, kept: Participation) -> Event:
-    """Return the event of a whole run whose noise was made for what a sampler keeps.
+    """Return the event of a whole run of correlated noise under a sampler's participation limit.
 
     Raises:
         ValueError: If it was made for less, or is no noise of a whole run.
@@ -719,7 +710,7 @@ def _separated_event(cost: Cost, kept: Participation) -> Event:
             "cohorts whose users come back after a while earn nothing for noise that is drawn anew "
             "every round; use correlated noise (tree, banded, blt), or poisson sampling"
         )
-    if not cost.participation.covers(kept_in(kept, cost.participation)):
+    if not cost.participation.covers(replace(kept, num_rows=cost.participation.num_rows)):
         raise ValueError(
             f"noise is made for users who take part {cost.participation}, and cohorts keep to "
             f"{kept}; give both the same"
@@ -727,8 +718,24 @@ def _separated_event(cost: Cost, kept: Participation) -> Event:
     return Event(kind="gaussian", noise_multiplier=cost.value)
 
 
-def kept_in(kept: Participation, made_for: Participation) -> Participation:
-    """Return what a sampler keeps to within the rows that noise was made for."""
-    return Participation(
-        most=kept.most, min_separation=kept.min_separation, num_rows=made_for.num_rows
+def sampler_of(
+    sampling: str, num_users: int, expected_cohort_size: float, cohort_cap: int | None = None
+) -> Sampler:
+    """Return the sampler of a name.
+
+    Raises:
+        ValueError: If the name is unknown, or the numbers do not describe a cohort.
+    """
+    if sampling == "poisson":
+        return PoissonSampler(
+            num_users=num_users, expected_cohort_size=expected_cohort_size, cap=cohort_cap
+        )
+    # The event's checks know every way in which these can be wrong.
+    cohort_event(
+        num_users=num_users,
+        expected_cohort_size=expected_cohort_size,
+        noise_multiplier=1.0,
+        sampling=sampling,
+        cohort_cap=cohort_cap,
     )
+    return FixedSizeSampler(num_users=num_users, size=int(expected_cohort_size))
