@@ -1,4 +1,4 @@
-"""What charges cost: events in, an ε with everything that makes it a statement out.
+"""Privacy accounting: from the events of charges to an ε with its δ, relation and accountant.
 
 The numbers are dp-accounting's. `epsilon` prices a count of identical charges and always answers
 with the δ, the relation, the unit and the accountant; σ is the noise multiplier of the event.
@@ -8,12 +8,12 @@ How a kind is accounted:
 ==========================  ===========================================  =======================
 kind                        dp-accounting event                          accountant
 ==========================  ===========================================  =======================
-gaussian                    Gaussian(σ)                                  PLD, RDP beside
+gaussian                    Gaussian(σ)                                  PLD, and RDP
 poisson-gaussian            PoissonSampled(q, Gaussian(σ))               PLD, RDP under add-remove
 truncated-poisson-gaussian  TruncatedSubsampledGaussian(n, q, cap, σ)    PLD
 fixed-size-gaussian         SampledWithoutReplacement(n, m, Gaussian)    RDP, replace-one only
 poisson-devices-gaussian    MixtureOfGaussians(σ, 0..K, binomial)        PLD, add-remove only
-cyclic-poisson-gaussian     PoissonSampled(q, Gaussian(σ)), `rows` times   PLD, RDP beside
+cyclic-poisson-gaussian     PoissonSampled(q, Gaussian(σ)), `rows` times   PLD, and RDP
 objective-gaussian          Gaussian(σ), never below 0, plus the shift   PLD, add-remove only
 pure                        ε₀, composed by adding up; at δ > 0 also in   composition (δ = 0), PLD
                             a privacy loss distribution
@@ -86,8 +86,8 @@ def epsilon(
             kept; None for one run.
 
     Returns:
-        PLD with RDP beside it where both price the event; RDP alone for fixed-size cohorts, and
-        for the best of several trials.
+        PLD, with RDP as a second value, where both price the event; RDP alone for fixed-size
+        cohorts, and for the best of several trials.
 
     Guarantees:
         * An upper bound on ε for the stated relation; results are cached.
@@ -95,8 +95,8 @@ def epsilon(
           5 s and 700 MB for the first.
 
     Raises:
-        ValueError: If a number is out of range, or nobody can price the pair: fixed-size cohorts
-            under add-remove; the best of several trials that RDP does not price.
+        ValueError: If a number is out of range, or no accountant prices the pair: fixed-size
+            cohorts under add-remove; the best of several trials that RDP does not price.
     """
     return epsilon_of(
         [(event, count)], delta=delta, relation=relation, num_rounds=num_rounds, trials=trials
@@ -148,7 +148,7 @@ def checked_delta(delta: float, events: Collection[Event]) -> float:
     """Return δ for these events, a built-in float.
 
     Raises:
-        ValueError: If it is not strictly between 0 and 1; nor 0 beside pure answers alone.
+        ValueError: If it is not strictly between 0 and 1; nor 0 for pure answers alone.
     """
     pure = bool(events) and all(event.kind == "pure" for event in events)
     if pure and finite_float("delta", delta) == 0.0:
@@ -232,7 +232,7 @@ def _of_trials(
 
 
 def _fixed(groups: tuple[tuple[Event, int], ...], relation: Relation) -> bool:
-    """Return whether cohorts have a fixed size.
+    """Return whether any cohort has a fixed size.
 
     Raises:
         ValueError: If they do, and a user is there or not.
@@ -260,7 +260,7 @@ def _pure_epsilon(groups: tuple[tuple[Event, int], ...], relation: Relation) -> 
 def epsilon_value(
     event: Event, count: int, *, delta: float, relation: Relation, trials: Trials | None = None
 ) -> float:
-    """Return the ε of `count` identical charges without the RDP figure beside it.
+    """Return the ε of `count` identical charges without the RDP value.
 
     The same number as `epsilon(...).value`, bit for bit, for half the time: only a search wants it.
     """
@@ -395,9 +395,8 @@ def _rdp_curve(event: Event, relation: Relation) -> tuple[float, ...] | None:
     """Return the RDP of one charge at every default order, or None where RDP has no answer."""
     from dp_accounting.rdp import RdpAccountant
 
-    theirs = relation._theirs
     dp_event = event.to_dp_event(relation, accountant="RDP")
-    accountant = RdpAccountant(neighboring_relation=theirs)
+    accountant = RdpAccountant(neighboring_relation=relation.dp_relation)
     if not accountant.supports(dp_event):
         return None
     with _quiet():
@@ -416,7 +415,7 @@ class _quiet:
 
 
 def delta_of(delta: float | None, num_users: int, event: Event) -> float:
-    """Return δ, checked; None gives n^-1.1, or 0 where every answer is pure.
+    """Return δ, checked; None gives n^-1.1, or 0 for a pure event.
 
     Raises:
         ValueError: If it is out of range.

@@ -21,7 +21,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from fedpriv.privacy.accounting import delta_of
-from fedpriv.privacy.epsilon import Epsilon, Used, rounded_up_to
+from fedpriv.privacy.epsilon import BudgetUse, Epsilon, rounded_up_to
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.unit import Unit, check_roster_sha256, check_roster_size, check_unit
@@ -158,7 +158,7 @@ class AdaptivePlan:
         """The total, in words."""
         return f"ρ = {self.rho:g}"
 
-    def used(self, spent: Counter[Event], num_rows: int) -> Used:
+    def used(self, spent: Counter[Event], num_rows: int) -> BudgetUse:
         """Return how much of ρ is spent.
 
         Args:
@@ -166,7 +166,7 @@ class AdaptivePlan:
             num_rows: As of a fixed plan; here there are none.
         """
         amount, charges = min(self._sum(spent), self.rho), spent.total()
-        return Used(
+        return BudgetUse(
             amount=amount,
             total=self.rho,
             text=f"ρ = {rounded_up_to(amount, 6):g} of {self.rho:g} spent in {charges} "

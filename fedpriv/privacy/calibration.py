@@ -1,4 +1,4 @@
-"""The noise that buys a target: the smallest noise multiplier whose ε stays within it.
+"""Calibration: the smallest noise multiplier whose ε stays within a target.
 
 >>> from fedpriv.privacy.event import cohort_event
 >>> sigma = calibrate(

@@ -1,4 +1,4 @@
-"""An ε as a statement, and how its figures are written: a printed bound is still a bound."""
+"""Epsilon: a privacy guarantee as a value, and how its numbers are printed, always rounded up."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def rounded_up_to(value: float, figures: int) -> float:
     return rounded_up(value, figures - 1 - math.floor(math.log10(value)))
 
 
-def shown_delta(delta: float) -> str:
-    """Return a δ in three figures, rounded up: an ε holds at no smaller one than its own.
+def format_delta(delta: float) -> str:
+    """Return a δ in three significant digits, rounded up, as its ε holds at no smaller δ.
 
     >>> shown_delta(6.1612e-05), shown_delta(1 / 400), shown_delta(0.0)
     ('6.17e-05', '0.0025', '0')
@@ -56,13 +56,13 @@ def privacy_line(
     """
     shown = "∞" if math.isinf(value) else f"{rounded_up(value, 3):,.3f}"
     return (
-        f"ε = {shown} at δ = {shown_delta(delta)} ({unit}-level, {relation}, {accountant}, {mode})"
+        f"ε = {shown} at δ = {format_delta(delta)} ({unit}-level, {relation}, {accountant}, {mode})"
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epsilon:
-    """An ε with everything that makes it a statement.
+    """An ε with its δ, neighbouring relation, unit and accountant.
 
     Attributes:
         value: The headline ε; infinite when there is no guarantee.
@@ -70,7 +70,7 @@ class Epsilon:
         relation: The neighbouring relation.
         accountant: Who computed `value`: "PLD", "RDP", "composition" for a sum of pure ε, or "none"
             when it is infinite by nature.
-        rdp: The RDP figure that goes with it, or None where RDP prices no such event.
+        rdp: The RDP value of the same charges, or None where RDP prices no such event.
         unit: What one neighbour is.
         reason: Why the value is infinite, else empty.
         claimed: Whether part of it is only what a file says of itself
@@ -103,7 +103,7 @@ class Epsilon:
                 else ""
             )
         return (
-            f"ε = {shown} at δ = {shown_delta(self.delta)} ({self.relation.value}, "
+            f"ε = {shown} at δ = {format_delta(self.delta)} ({self.relation.value}, "
             f"per {self.unit}, by {self.accountant}{added})"
             + (f", does NOT cover: {'; '.join(self.not_covered)}" if self.not_covered else "")
         )
@@ -138,8 +138,8 @@ def default_delta(num_users: int) -> float:
     return finite_float("delta", float(users) ** -1.1)
 
 
-def short(value: float) -> str:
-    """Return an ε in three figures or in whole numbers, rounded up.
+def format_epsilon(value: float) -> str:
+    """Return an ε in three significant digits or in whole numbers, rounded up.
 
     >>> short(7.991), short(1234.2), short(math.inf), short(0.0)
     ('8.00', '1,235', '∞', '0')
@@ -150,8 +150,8 @@ def short(value: float) -> str:
     return f"{rounded_up(value, digits):,.{digits}f}"
 
 
-def factor(value: float) -> str:
-    """Return e^ε in brackets, after a space; nothing where it says no more than e^ε does.
+def format_odds_factor(value: float) -> str:
+    """Return e^ε in brackets after a space, or "" from ε = 20 on.
 
     >>> factor(0.5), factor(5.0), factor(30.0)
     (' (about 1.6)', ' (about 148)', '')
@@ -162,7 +162,7 @@ def factor(value: float) -> str:
     return f" (about {times:,.0f})" if times >= 10.0 else f" (about {times:.2g})"
 
 
-def percent(share: float) -> str:
+def format_percent(share: float) -> str:
     """Return a share as a percentage.
 
     >>> percent(0.906)
@@ -171,7 +171,7 @@ def percent(share: float) -> str:
     return f"{100.0 * share:.1f} %"
 
 
-def sure(value: float) -> str:
+def format_posterior(value: float) -> str:
     """Return the posterior of even odds under ε: e^ε / (1 + e^ε).
 
     >>> sure(0.0), sure(6.0), sure(12.0)
@@ -184,7 +184,7 @@ def sure(value: float) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Used:
+class BudgetUse:
     """How much of a budget is spent.
 
     Attributes:

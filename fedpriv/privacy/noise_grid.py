@@ -1,10 +1,17 @@
-"""The knee of noise over cohort size: where a larger cohort stops paying.
+"""Noise on the mean for a grid of cohort sizes and numbers of rounds at one ε, before a run.
 
-At a fixed ε and number of rounds the noise on the mean falls like 1/cohort while cohorts are small,
-since hardly more noise is needed, and not at all where they are large, since the noise needed grows
-with the cohort. A doubling lowers it by a factor of 2 at the one end and of 1 at the other.
+What a cohort and a number of rounds do to learning is mostly one value: the standard deviation of
+the noise on each coordinate of the released mean, divided by the clip norm C.
 
->>> print(knee_of(100, [(10.0, 1.0), (20.0, 0.55), (40.0, 0.45), (80.0, 0.42)]))
+At a fixed ε and number of rounds it falls like 1/cohort while cohorts are small, since hardly more
+noise is needed, and not at all where they are large, since the noise needed grows with the cohort.
+A doubling lowers it by a factor of 2 at the one end and of 1 at the other. The saturation point
+("knee" in tables and JSON) lies half way: from there on larger cohorts hardly help.
+
+>>> grid = noise_grid(num_users=400, target_epsilon=8.0, cohorts=(20, 40), rounds=(50,))
+>>> [f"{point.noise_on_mean:.3f}" for point in grid.points]
+['0.025', '0.016']
+>>> print(find_saturation_point(100, [(10.0, 1.0), (20.0, 0.55), (40.0, 0.45), (80.0, 0.42)]))
 about 16
 """
 
@@ -19,33 +26,33 @@ from functools import partial
 from typing import Any, Literal
 
 from fedpriv.privacy.calibration import NoNoiseFitsError, calibrate
-from fedpriv.privacy.epsilon import default_delta, shown_delta
+from fedpriv.privacy.epsilon import default_delta, format_delta
 from fedpriv.privacy.event import Event, Relation, cohort_event
 from fedpriv.privacy.trials import Trials
-from fedpriv.privacy.unit import words_of
+from fedpriv.privacy.unit import unit_words
 from fedpriv.ranges import positive_float, positive_int
 
-KNEE_FACTOR = math.sqrt(2.0)
+SATURATION_FACTOR = math.sqrt(2.0)
 """Half way, on a logarithmic scale, between a doubling that halves the noise and one in vain."""
 
 
-def knee_words(drawn: str) -> str:
-    """Return what the knee is, in words; `drawn` is "cohort" or "batch"."""
+def describe_saturation_point(drawn: str) -> str:
+    """Return the definition of the saturation point; `drawn` is "cohort" or "batch"."""
     return (
         f"knee: the {drawn} from which on a doubling lowers the noise on the mean by less than a "
-        f"factor of {KNEE_FACTOR:.2f} (√2), half way between 2, where it falls like 1/{drawn}, "
-        "and 1, where it no longer falls"
+        f"factor of {SATURATION_FACTOR:.2f} (√2), half way between 2, where it falls like "
+        f"1/{drawn}, and 1, where it no longer falls"
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Knee:
-    """Where it lies for a number of rounds.
+class SaturationPoint:
+    """The cohort size from which on doubling it lowers the noise by less than √2.
 
     Attributes:
         rounds: Of the line.
-        cohort: The knee where `side` is "at"; else the end of the cohorts that were looked at:
-            the knee lies at or below it, or above it. None where too few were.
+        cohort: The saturation point where `side` is "at"; else the end of the cohorts that were
+            looked at: the point lies at or below it, or above it. None where too few were.
         side: "at", "below", "above" or "unknown".
     """
 
@@ -64,8 +71,8 @@ class Knee:
         return {"rounds": self.rounds, "cohort": self.cohort, "side": self.side}
 
 
-def knee_of(rounds: int, line: Sequence[tuple[float, float]]) -> Knee:
-    """Return the knee of one line.
+def find_saturation_point(rounds: int, line: Sequence[tuple[float, float]]) -> SaturationPoint:
+    """Return the saturation point of the noise for one number of rounds.
 
     Between cohorts, the logarithm of the noise is interpolated linearly in that of the cohort. A
     cohort is looked at where its double is on the line too.
@@ -75,9 +82,9 @@ def knee_of(rounds: int, line: Sequence[tuple[float, float]]) -> Knee:
         line: Cohorts, increasing, and noise on the mean.
     """
     logs = [(math.log(cohort), math.log(noise)) for cohort, noise in line]
-    double, wanted = math.log(2.0), math.log(KNEE_FACTOR)
+    double, wanted = math.log(2.0), math.log(SATURATION_FACTOR)
     if not logs or logs[0][0] + double > logs[-1][0] + 1e-9:
-        return Knee(rounds=rounds, cohort=None, side="unknown")
+        return SaturationPoint(rounds=rounds, cohort=None, side="unknown")
 
     def gain(at: float) -> float:
         return _between(logs, at) - _between(logs, at + double)
@@ -87,14 +94,14 @@ def knee_of(rounds: int, line: Sequence[tuple[float, float]]) -> Knee:
     places = {x for x, _ in logs} | {x - double for x, _ in logs} | {last}
     within = sorted(place for place in places if logs[0][0] <= place <= last)
     if gain(within[0]) < wanted:
-        return Knee(rounds=rounds, cohort=math.exp(within[0]), side="below")
+        return SaturationPoint(rounds=rounds, cohort=math.exp(within[0]), side="below")
     for left, right in itertools.pairwise(within):
         high, low = gain(left), gain(right)
         if low < wanted:
             share = (high - wanted) / (high - low)
             at = math.exp(left + share * (right - left))
-            return Knee(rounds=rounds, cohort=at, side="at")
-    return Knee(rounds=rounds, cohort=math.exp(last), side="above")
+            return SaturationPoint(rounds=rounds, cohort=at, side="at")
+    return SaturationPoint(rounds=rounds, cohort=math.exp(last), side="above")
 
 
 def _between(logs: Sequence[tuple[float, float]], at: float) -> float:
@@ -139,7 +146,7 @@ class NoisePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseGrid:
-    """Noise on the mean for every pair of a cohort and a number of rounds, and the knees.
+    """Noise on the mean for every pair of a cohort and a number of rounds, with saturation points.
 
     Attributes:
         num_users: Users on the roster (examples of the training set).
@@ -152,7 +159,7 @@ class NoiseGrid:
         cohorts: In increasing order.
         rounds: In increasing order.
         points: Of each cohort in turn, one for each number of rounds.
-        knees: One for each number of rounds.
+        saturation_points: One for each number of rounds.
     """
 
     num_users: int
@@ -165,13 +172,13 @@ class NoiseGrid:
     cohorts: tuple[float, ...]
     rounds: tuple[int, ...]
     points: tuple[NoisePoint, ...]
-    knees: tuple[Knee, ...]
+    saturation_points: tuple[SaturationPoint, ...]
 
     @property
     def privacy(self) -> str:
         """What every cell keeps, in words."""
         return (
-            f"ε ≤ {self.target_epsilon:g} at δ = {shown_delta(self.delta)} "
+            f"ε ≤ {self.target_epsilon:g} at δ = {format_delta(self.delta)} "
             f"({self.relation.value}, per {self.unit}, by {self.accountant})"
         )
 
@@ -196,11 +203,11 @@ class NoiseGrid:
         return tuple(sorted({f"–: {point.reason}" for point in self.points if point.reason}))
 
     def __repr__(self) -> str:
-        words = words_of(self.unit)
+        words = unit_words(self.unit)
         rows = [[words.drawn, *(f"{rounds:,} {words.turn}s" for rounds in self.rounds)]]
         for cohort in self.cohorts:
             rows.append([f"{cohort:,g}", *(self.at(cohort, r).shown for r in self.rounds)])
-        rows.append(["knee", *(str(knee) for knee in self.knees)])
+        rows.append(["knee", *(str(knee) for knee in self.saturation_points)])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         table = [
             "  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True))
@@ -212,7 +219,7 @@ class NoiseGrid:
             "released mean / C",
             f"each calibrated to {self.privacy}; of {self.num_users:,} {self.unit}s, {drawn}",
             *table,
-            knee_words(words.drawn),
+            describe_saturation_point(words.drawn),
             *self.reasons,
         ])  # fmt: skip
 
@@ -229,8 +236,8 @@ class NoiseGrid:
             "points": [
                 {**asdict(point), "accumulated": point.accumulated} for point in self.points
             ],
-            "knees": [knee.to_json() for knee in self.knees],
-            "knee_is": knee_words(words_of(self.unit).drawn),
+            "knees": [knee.to_json() for knee in self.saturation_points],
+            "knee_is": describe_saturation_point(unit_words(self.unit).drawn),
         }
 
 
@@ -349,7 +356,7 @@ def noise_grid(
         cohorts=sizes,
         rounds=counts,
         points=tuple(found),
-        knees=tuple(_knee(count, found) for count in counts),
+        saturation_points=tuple(_saturation_point(count, found) for count in counts),
     )
 
 
@@ -371,10 +378,10 @@ def _least(
     return found, ""
 
 
-def _knee(rounds: int, points: Sequence[NoisePoint]) -> Knee:
+def _saturation_point(rounds: int, points: Sequence[NoisePoint]) -> SaturationPoint:
     line = [
         (point.cohort, point.noise_on_mean)
         for point in points
         if point.rounds == rounds and point.noise_on_mean is not None
     ]
-    return knee_of(rounds, line)
+    return find_saturation_point(rounds, line)

@@ -30,7 +30,7 @@ from fedpriv.noise.privatizer import Scales
 from fedpriv.privacy.accounting import delta_of, epsilon_of
 from fedpriv.privacy.adaptive_plan import AdaptivePlan
 from fedpriv.privacy.calibration import affordable_rounds, calibrate
-from fedpriv.privacy.epsilon import Epsilon, Used, rounded_up, shown_delta
+from fedpriv.privacy.epsilon import BudgetUse, Epsilon, format_delta, rounded_up
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import (
     NUMBERS,
@@ -182,7 +182,7 @@ class Plan:
             return ("no noise is added: there is no guarantee",)
         if self.delta * self.num_users >= 1.0 - 1e-9:
             return (
-                f"δ = {shown_delta(self.delta)} is not below 1/n = "
+                f"δ = {format_delta(self.delta)} is not below 1/n = "
                 f"{1.0 / self.num_users:g}: it allows publishing one {self.unit} outright",
             )
         return ()
@@ -296,11 +296,11 @@ class Plan:
         """Return the ρ that is left: infinite, since no total was set."""
         return math.inf
 
-    def used(self, spent: Counter[Event], num_rows: int) -> Used:
+    def used(self, spent: Counter[Event], num_rows: int) -> BudgetUse:
         """Return how much of the budget is spent; arguments as of `pays_for_more`."""
         amount = num_rows if self.charged_once else spent.total()
         text = f"{amount} of {self.budget} {'used' if self.charged_once else 'spent'}"
-        return Used(amount=amount, total=self.num_rounds, text=text)
+        return BudgetUse(amount=amount, total=self.num_rounds, text=text)
 
     @property
     def planned_rounds(self) -> int:

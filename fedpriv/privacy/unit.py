@@ -1,4 +1,4 @@
-"""What a unit of privacy calls those it protects, and its charges: rounds of users, or steps."""
+"""The unit of privacy (user, example or owner), its words, and checks of the roster of a plan."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _EXAMPLES = UnitWords(
 )
 
 
-def words_of(unit: str) -> UnitWords:
+def unit_words(unit: str) -> UnitWords:
     """Return the words of a plan's unit; an owner's are of its examples, all others of users.
 
     >>> words_of("user").turn, words_of("example").turn, words_of("owner").turn
@@ -78,7 +78,7 @@ def check_roster_size(roster: Sequence[str], num_users: int, unit: Unit) -> None
     """
     if len(roster) != num_users:
         raise ValueError(
-            f"the roster has {len(roster)} {words_of(unit).contributor}s, the plan was made for "
+            f"the roster has {len(roster)} {unit_words(unit).contributor}s, the plan was made for "
             f"{num_users}; make a new plan for the new roster"
         )
 

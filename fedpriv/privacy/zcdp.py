@@ -1,4 +1,4 @@
-"""From ρ-zCDP to an ε at a δ, and back: the plain conversion, and a tighter one.
+"""Conversions between ρ-zCDP and (ε, δ): Bun and Steinke's, and a tighter one.
 
 ρ-zCDP says that the Rényi divergence of every order α is at most αρ. Bun and Steinke (2016,
 Proposition 1.3) turn that into ε = ρ + 2 √(ρ ln(1/δ)); Canonne, Kamath and Steinke (2020,

@@ -26,7 +26,7 @@ from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint, noise_grid
 from fedpriv.privacy.plan import AnyPlan, Plan
 from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, PoissonSampler
 from fedpriv.privacy.statement.coverage import KEY, Coverage, coverage
-from fedpriv.privacy.unit import words_of
+from fedpriv.privacy.unit import unit_words
 from fedpriv.rng import Key
 from fedpriv.running.loop import first_state
 from fedpriv.tree import Params
@@ -71,7 +71,7 @@ class Forecast:
 
     def __repr__(self) -> str:
         privacy = self.coverage.qualified(f"{self.epsilon}, not yet spent")
-        words = words_of(self.unit)
+        words = unit_words(self.unit)
         lines = [
             f"experiment  {self.name}, on {'SYNTHETIC ' if self.synthetic else ''}{self.data}",
             f"privacy     {privacy}",

@@ -1,4 +1,4 @@
-"""Hash-chained JSON lines: each line carries the SHA-256 of the line before and of itself.
+"""The file of a ledger: hash-chained JSON lines, appended by one process and synced one by one.
 
 A line is the canonical JSON (sorted keys, no spaces, ASCII, no NaN) of an object with `seq` (from
 0), `prev` (the hash before, 64 zeros at first), `kind`, the fields of that kind, and `hash`, the

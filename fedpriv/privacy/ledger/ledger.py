@@ -73,7 +73,7 @@ class Ledger:
 
         Args:
             path: The file; one that holds a ledger without any charge is started anew.
-            plan: The promise, frozen in the first line.
+            plan: The plan, frozen in the first line.
             mode: "simulation" or "secure", the mode of the run's keys.
             extra: Further public facts for the first line, as plain JSON.
             anchors: Where its lines are marked outside the folder; for good.
@@ -113,7 +113,7 @@ class Ledger:
         """Return the ledger of a run that is not kept: the same rules, and gone with the process.
 
         Args:
-            plan: The promise.
+            plan: The plan.
             mode: "simulation" or "secure".
         """
         ledger = cls(None, _NO_LINES)

@@ -1,4 +1,8 @@
-"""The lines of a ledger as values: a charge, a row of a stream, a release, the end."""
+"""The entries of a ledger, the state that they add up to, and which entry may follow which.
+
+Writer and verifier apply the same rules, so that a ledger that could not have been written is
+refused when it is read. An entry is first checked, then added: one that is refused changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from fedpriv.privacy.epsilon import Epsilon, Used
+from fedpriv.privacy.epsilon import BudgetUse, Epsilon
 from fedpriv.privacy.event import NONPRIVATE, Event
 from fedpriv.privacy.ledger.chain import LedgerError, Record, decode
 from fedpriv.privacy.plan import AnyPlan, read_plan
@@ -216,7 +220,7 @@ class LedgerState:
     """The state of a ledger after its lines so far. Only `add` changes it.
 
     Attributes:
-        plan: The promise.
+        plan: The plan.
         mode: "simulation" or "secure".
         run_id: Random id of the run.
         extra: Further public facts.
@@ -238,7 +242,7 @@ class LedgerState:
                 f"ledger version {fields.get('version')!r} is not 1; use the fedpriv that wrote it"
             )
         self.plan: AnyPlan = read_plan(fields["plan"])
-        self.mode = mode_name(fields["mode"])
+        self.mode = check_mode(fields["mode"])
         self.run_id = str(fields["run_id"])
         self.extra: Mapping[str, Any] = dict(fields["extra"])
         self.num_resumes = 0
@@ -445,7 +449,7 @@ class LedgerState:
         return self.ended is None and self.plan.pays_for_more(self._spent, len(self._rows))
 
     @property
-    def used(self) -> Used:
+    def used(self) -> BudgetUse:
         """How much of the budget is spent."""
         return self.plan.used(self._spent, len(self._rows))
 
@@ -509,7 +513,7 @@ class LedgerState:
         return self.plan.epsilon_of(self._spent)
 
 
-def mode_name(mode: Any) -> str:
+def check_mode(mode: Any) -> str:
     """Return a mode of keys, checked.
 
     Raises:
@@ -531,7 +535,7 @@ def first_line(plan: AnyPlan, mode: str, extra: Mapping[str, Any] | None) -> dic
         "version": 1,
         "run_id": secrets.token_hex(16),
         "plan": plan.to_json(),
-        "mode": mode_name(mode),
+        "mode": check_mode(mode),
         "extra": dict(extra or {}),
     }
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.hashes import document_sha256
-from fedpriv.privacy.epsilon import short, shown_delta
+from fedpriv.privacy.epsilon import format_delta, format_epsilon
 from fedpriv.privacy.ledger.chain import Record
 from fedpriv.privacy.ledger.state import LedgerState
 from fedpriv.privacy.plan import AnyPlan, Plan
@@ -33,7 +33,7 @@ NOT_AUDITED = {"outcome": "not audited"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Audited:
+class RunIdentity:
     """Whose audit it is.
 
     Attributes:
@@ -52,7 +52,7 @@ class Audited:
     ledger_sha256: str
 
     @classmethod
-    def of(cls, records: Sequence[Record], state: LedgerState) -> Audited:
+    def of(cls, records: Sequence[Record], state: LedgerState) -> RunIdentity:
         """Return what identifies a run, from its ledger alone."""
         return cls(
             experiment=str(state.extra.get("experiment", "")),
@@ -86,7 +86,7 @@ class AuditRecord:
         seed: Of a simulation; None of a secure one.
     """
 
-    of: Audited
+    of: RunIdentity
     version: str
     stated: float
     delta: float
@@ -120,11 +120,11 @@ class AuditRecord:
             f"{self.outcome.upper() if self.refuted else self.outcome}: ε ≥ {least:.3f} with "
             f"{100 * self.confidence:g} % confidence ({DECIDING[self.form]}; {self.canaries:,} "
             f"canaries, {self.canaries_in:,} in, {self.runs:,} x {self.rounds:,} rounds), against "
-            f"the plan's ε = {short(self.stated)} at δ = {shown_delta(self.delta)}"
+            f"the plan's ε = {format_epsilon(self.stated)} at δ = {format_delta(self.delta)}"
         )
 
 
-def write_audit(folder: Path, found: Mapping[str, Any], of: Audited, *, version: str) -> None:
+def write_audit(folder: Path, found: Mapping[str, Any], of: RunIdentity, *, version: str) -> None:
     """Keep an audit in its run's folder.
 
     Args:
@@ -136,7 +136,7 @@ def write_audit(folder: Path, found: Mapping[str, Any], of: Audited, *, version:
     Raises:
         ValueError: If the folder holds one: an outcome is not replaced by a later one.
     """
-    refuse_second(folder)
+    refuse_second_audit(folder)
     text = json.dumps({**found, "of": asdict(of), "version": version}, indent=2, sort_keys=True)
     part = folder / f".{AUDIT_FILE}.part"
     try:
@@ -146,7 +146,7 @@ def write_audit(folder: Path, found: Mapping[str, Any], of: Audited, *, version:
         part.unlink(missing_ok=True)
 
 
-def refuse_second(folder: Path) -> None:
+def refuse_second_audit(folder: Path) -> None:
     """Raise `ValueError` if a run's folder holds an audit."""
     if (folder / AUDIT_FILE).exists():
         raise ValueError(
@@ -169,7 +169,7 @@ def read_audit(folder: Path, records: Sequence[Record], state: LedgerState) -> A
         stated = document["stated"]
         bounds = {name: float(document["bounds"][name]["epsilon"]) for name in DECIDING}
         record = AuditRecord(
-            of=Audited(**{name: str(value) for name, value in document["of"].items()}),
+            of=RunIdentity(**{name: str(value) for name, value in document["of"].items()}),
             version=str(document["version"]),
             stated=float(stated["epsilon"]),
             delta=float(stated["delta"]),
@@ -185,7 +185,7 @@ def read_audit(folder: Path, records: Sequence[Record], state: LedgerState) -> A
         refuted = document["refuted"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is no audit that can be read ({error!r}); audit again") from error
-    ours = Audited.of(records, state)
+    ours = RunIdentity.of(records, state)
     if record.of != ours:
         raise ValueError(
             f"{path} is the audit of another run: of {record.of}, and this is {ours}; take it away"
@@ -227,7 +227,7 @@ def audited_rounds(plan: AnyPlan) -> int | None:
     return plan.num_rounds if plan.charged_once else plan.affordable_rounds
 
 
-def audit_words(plan: AnyPlan, record: AuditRecord | None) -> list[str]:
+def describe_audit(plan: AnyPlan, record: AuditRecord | None) -> list[str]:
     """Return what a statement says of the audit, as paragraphs."""
     if not plan.is_private:
         return []

@@ -1,8 +1,13 @@
-"""What a run's start was trained on before, and what that has to do with the run's own ε.
+"""Coverage: what the ε of a run does not cover, and why a run without a guarantee has none.
 
-A start from a file is never covered by the ε of the run that goes on from it. Where the file is one
-that a run of fedpriv released, that run's folder says what it cost its users, and the two ε add up
-for the same roster; where it is not, its training data are unknown.
+An ε covers what is computed from the noised sums. A vocabulary, document frequencies or side
+information that were taken from the protected users themselves reach the model apart from those
+sums, and no accountant sees them. Whatever prints an ε prints this next to it. Everything is read
+from what `experiment.json` records, so that it holds for every run folder.
+
+A start from a file is never covered by the ε of the run that continues from it. Where a run of
+fedpriv released that file, the run's folder states what it cost its users, and the two ε add up
+for the same roster; otherwise its training data are unknown.
 """
 
 from __future__ import annotations
@@ -12,11 +17,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from fedpriv.privacy.epsilon import Epsilon, rounded_up, shown_delta
+from fedpriv.privacy.epsilon import Epsilon, format_delta, rounded_up
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import AnyPlan, read_plan
-from fedpriv.privacy.unit import words_of
+from fedpriv.privacy.unit import unit_words
 from fedpriv.untrusted_text import plain
 
 UNKNOWN = "a start from a file, whose training data are unknown"
@@ -106,7 +111,7 @@ class TrainedBefore:
         simulated = "simulated " if self.mode != "secure" else ""
         spent = (
             f"{simulated}ε = {rounded_up(self.epsilon, 4):,.4f} "
-            f"at δ = {shown_delta(self.delta or 0.0)} ({plain(self.relation)}, per "
+            f"at δ = {format_delta(self.delta or 0.0)} ({plain(self.relation)}, per "
             f"{plain(self.unit)}, by {plain(self.accountant)}){said}"
         )
         if self.adds_to(plan, secure=secure):
@@ -251,7 +256,7 @@ NOT_KNOWN = Coverage(
 )
 
 
-def not_known(facts: Mapping[str, Any]) -> Coverage:
+def coverage_without_document(facts: Mapping[str, Any]) -> Coverage:
     """Return what is said without a document: of a ledger's first line, its facts and mode.
 
     A training of one's own has no document, and says there itself what is not covered.
@@ -270,7 +275,7 @@ def coverage_of(document: Mapping[str, Any]) -> Coverage:
     """
     plan = read_plan(document.get("plan"))
     if OWN in document:
-        return not_known(document) if plan.is_private else Coverage(reason=NO_NOISE)
+        return coverage_without_document(document) if plan.is_private else Coverage(reason=NO_NOISE)
     return coverage(
         plan,
         corpus=document.get("corpus"),
@@ -285,7 +290,7 @@ def coverage_of(document: Mapping[str, Any]) -> Coverage:
 def in_floats(document: Mapping[str, Any]) -> bool:
     """Return whether a run's `experiment.json` says that it is secure and not hardened.
 
-    A seeded simulation promises nothing that floating point could break: ε is called simulated.
+    A seeded simulation guarantees nothing that floating point could break: ε is called simulated.
     """
     return document.get("mode") == "secure" and document.get("hardened") is not True
 
@@ -303,7 +308,7 @@ def coverage(
     """Return what the ε of a plan does not cover.
 
     Args:
-        plan: The promise.
+        plan: The plan.
         corpus: What the run folder says of the data, with their "provenance".
         side_information: Its "source" and "description", or None without any.
         options: The experiment's options by their command-line names.
@@ -312,7 +317,7 @@ def coverage(
         in_floats: Whether it is a secure run of sums or noise in floating point.
     """
     if not plan.is_private:
-        return Coverage(reason=_no_promise(plan, side_information, options))
+        return Coverage(reason=_no_guarantee_reason(plan, side_information, options))
     found = private_knowledge(plan.unit, corpus, side_information)
     if as_object(as_object(corpus).get("provenance")).get("roster_looks_at_data"):
         found += ("who is on the roster, a choice that looked at their records",)
@@ -349,7 +354,7 @@ def private_knowledge(
     `private_side_information`, and words, tags and counts published with the data.
     """
     provenance = as_object(as_object(corpus).get("provenance"))
-    whom = words_of(unit).protected
+    whom = unit_words(unit).protected
     listed: Any = provenance.get("private_side_information") or ()
     taken: list[Any] = [*listed] if isinstance(listed, (list, tuple)) else [listed]
     if "private" in str(provenance.get("word_counts_source", "")):
@@ -378,7 +383,7 @@ def refuse_private_knowledge(
         )
 
 
-def _no_promise(
+def _no_guarantee_reason(
     plan: AnyPlan, side: Mapping[str, Any] | None, options: Mapping[str, Any] | None
 ) -> str:
     options, side = as_object(options), as_object(side)

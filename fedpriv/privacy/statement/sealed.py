@@ -1,8 +1,8 @@
-"""What a run folder says of its run, read in one way: the ledger, and the document that it seals.
+"""Sealed runs: the ledger of a run folder, and the `experiment.json` that its first line seals.
 
-The first line of a ledger holds the digest of `experiment.json`. Who says something of a run reads
-it here, so that a document that was edited afterwards says nothing: neither what is guaranteed nor
-what ε does not cover. A training of one's own has a ledger alone.
+The first line of a ledger holds the digest of `experiment.json`. Every reader of a run folder goes
+through here, so that a document that was edited afterwards is refused: neither a guarantee nor what
+ε does not cover is read from it. A user-defined training loop has a ledger alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fedpriv.privacy.statement.coverage import (
     TrainedBefore,
     as_object,
     coverage_of,
-    not_known,
+    coverage_without_document,
     trained_before,
     with_start,
 )
@@ -64,7 +64,7 @@ class SealedRun:
             return coverage_of(self.document)
         if not self.state.plan.is_private:
             return Coverage()
-        return not_known({**self.state.extra, "mode": self.state.mode})
+        return coverage_without_document({**self.state.extra, "mode": self.state.mode})
 
     @property
     def start(self) -> Mapping[str, Any] | None:

@@ -1,4 +1,8 @@
-"""Whom a plan protects, in words and in JSON values: unit, relation, whose words."""
+"""Sections of the privacy statement, as paragraphs of plain text.
+
+Who is protected, how ε was counted, where noise comes from and what its last bits betray, where
+data, words and side information came from, and which model a run returns.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from fedpriv.checkpoints.selected_file import (
     START,
 )
 from fedpriv.measures import figures_of, grouped, read_measures
-from fedpriv.privacy.epsilon import Epsilon, percent, short
+from fedpriv.privacy.epsilon import Epsilon, format_epsilon, format_percent
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism, RecordedMechanism
 from fedpriv.privacy.plan import AnyPlan
@@ -26,20 +30,20 @@ from fedpriv.privacy.statement.coverage import (
     private_start,
     trained_before,
 )
-from fedpriv.privacy.unit import words_of
+from fedpriv.privacy.unit import unit_words
 
 
-def protects(plan: AnyPlan, corpus: Mapping[str, Any]) -> dict[str, Any]:
+def protection_to_json(plan: AnyPlan, corpus: Mapping[str, Any]) -> dict[str, Any]:
     """Return whom a plan protects, as JSON values.
 
     Args:
-        plan: The promise.
+        plan: The plan.
         corpus: What `experiment.json` says of the data.
 
     Returns:
         "unit" and "relation" of the plan; "neighbours" in words; "words", whose count: an
         "account"'s own examples, or a person's, of which others own a part too; with the latter
-        "public_by_assumption" and the share of training sentences "dropped". Without a promise
+        "public_by_assumption" and the share of training sentences "dropped". Without a guarantee
         the unit and the relation alone.
     """
     found: dict[str, Any] = {"unit": plan.unit, "relation": plan.relation.value}
@@ -72,8 +76,8 @@ def _neighbours(plan: AnyPlan, of_all: bool) -> str:
     return f"{moved} blanked or not" if of_all else f"{moved} there or not"
 
 
-def who(plan: AnyPlan, corpus: Mapping[str, Any]) -> list[str]:
-    """Return who is protected, as paragraphs; none without a promise."""
+def describe_protected(plan: AnyPlan, corpus: Mapping[str, Any]) -> list[str]:
+    """Return who is protected, as paragraphs; none without a guarantee."""
     if not plan.is_private:
         return []
     provenance = as_object(corpus.get("provenance"))
@@ -130,13 +134,13 @@ def _owners(plan: AnyPlan, corpus: Mapping[str, Any]) -> list[str]:
 PERTURBING = ("sphere", "output-gaussian")
 
 
-def how_counted(
+def describe_accounting(
     plan: AnyPlan, spent: Epsilon, num_charges: int, num_lost: int, *, adaptive: bool = False
 ) -> list[str]:
     """Return the paragraphs on what each charge did and how they were added up.
 
     Args:
-        plan: The promise.
+        plan: The plan.
         spent: ε of the charges.
         num_charges: Charges spent.
         num_lost: Of these, attempts that released nothing.
@@ -144,10 +148,10 @@ def how_counted(
     """
     if not plan.is_private:
         return []
-    words = words_of(plan.unit)
+    words = unit_words(plan.unit)
     lost = f"; {num_lost} of them lost to interruptions and spent all the same" if num_lost else ""
     rdp = (
-        f" Rényi accounting (RDP) gives {short(spent.rdp)}."
+        f" Rényi accounting (RDP) gives {format_epsilon(spent.rdp)}."
         if spent.rdp is not None and spent.accountant != "RDP"
         else ""
     )
@@ -236,7 +240,7 @@ _OBJECTIVE = (
 
 def _perturbed(plan: AnyPlan) -> str:
     """Return what the ε of a perturbed result takes for granted."""
-    words = words_of(plan.unit)
+    words = unit_words(plan.unit)
     trusted = (
         " Every other user's device must do the prescribed work, and no other, in either case: a "
         "hostile one may drive two runs apart. Whoever fails or is missing where training starts "
@@ -261,7 +265,7 @@ def _perturbed(plan: AnyPlan) -> str:
 
 def _drawn_in_turn(plan: AnyPlan, event: Event) -> str:
     """Return what the price of draws within groups takes for granted."""
-    words = words_of(plan.unit)
+    words = unit_words(plan.unit)
     return (
         f"Groups of {words.contributor}s take turns, and every {words.turn} draws each "
         f"{words.contributor} of its group independently of the others with probability "
@@ -287,7 +291,7 @@ def _owned(plan: AnyPlan) -> str:
 
 
 def _drawn(plan: AnyPlan, mechanism: Mechanism) -> str:
-    sampler, words = mechanism.sampler, words_of(plan.unit)
+    sampler, words = mechanism.sampler, unit_words(plan.unit)
     mean = grouped(mechanism.expected_cohort_size)
     if isinstance(sampler, FixedSizeSampler):
         drawn = (
@@ -316,7 +320,7 @@ def _drawn(plan: AnyPlan, mechanism: Mechanism) -> str:
 def _noised(plan: AnyPlan, mechanism: Mechanism) -> str:
     verb = "clipped to" if mechanism.bound.name == "clip" else "normalised to"
     updates = (
-        f"Each {words_of(plan.unit).contributor}'s update is"
+        f"Each {unit_words(plan.unit).contributor}'s update is"
         if mechanism.micro_batch == 1
         else f"Means over about {mechanism.micro_batch} examples, each drawn into its own by "
         "chance, are"
@@ -338,11 +342,13 @@ def _noised(plan: AnyPlan, mechanism: Mechanism) -> str:
     return noised
 
 
-def randomness(plan: AnyPlan, spent: Epsilon, simulated: bool, hardened: bool) -> list[str]:
+def describe_randomness(
+    plan: AnyPlan, spent: Epsilon, simulated: bool, hardened: bool
+) -> list[str]:
     """Return who could know the noise, and what its last bits betray, as paragraphs."""
     if not plan.is_private:
         return []
-    words = words_of(plan.unit)
+    words = unit_words(plan.unit)
     if simulated:
         return [
             "This is a seeded simulation, and its ε is simulated: anyone with the seed can "
@@ -400,7 +406,7 @@ _TITLES = (
 )
 
 
-def words_of_others(corpus: Mapping[str, Any]) -> list[str]:
+def describe_foreign_text(corpus: Mapping[str, Any]) -> list[str]:
     """Return how much of examples other accounts wrote, as paragraphs."""
     provenance = as_object(corpus.get("provenance"))
     share = provenance.get("foreign_text_share")
@@ -419,11 +425,11 @@ def words_of_others(corpus: Mapping[str, Any]) -> list[str]:
         "by somebody else: "
     )
     if isinstance(share, (int, float)):
-        text += f"{percent(share)} of the rostered users' examples do"
+        text += f"{format_percent(share)} of the rostered users' examples do"
     else:
         text += "how many do is counted on rostered users, and a secure run keeps no such figure"
     if isinstance(others, (int, float)):
-        text += f", and for {percent(others)} that somebody is another rostered user"
+        text += f", and for {format_percent(others)} that somebody is another rostered user"
     return [
         text + ".",
         "The promise is about an account's examples. It does not cover a person's words inside "
@@ -436,7 +442,7 @@ def words_of_others(corpus: Mapping[str, Any]) -> list[str]:
 def _of_all_owners(provenance: Mapping[str, Any]) -> list[str]:
     """Return how little another owner's words move, as paragraphs, where all owners count."""
     most, share = provenance.get("examples_per_owner"), provenance.get(SHARE_DROPPED)
-    left_out = f"{percent(share)}" if isinstance(share, (int, float)) else "an unknown share"
+    left_out = f"{format_percent(share)}" if isinstance(share, (int, float)) else "an unknown share"
     if most is None:
         bounded = (
             "Training examples whose title and tags another rostered user wrote were dropped "
@@ -468,7 +474,7 @@ def _may_be_foreign(provenance: Mapping[str, Any]) -> bool:
     return isinstance(share, (int, float)) and share > 0
 
 
-def started_from(
+def describe_start(
     options: Mapping[str, Any] | None, start: Mapping[str, Any] | None = None
 ) -> list[str]:
     """Return what training started from besides the task's own params, as paragraphs."""
@@ -495,7 +501,7 @@ def started_from(
     return []
 
 
-def taken_as_public(
+def describe_public_inputs(
     plan: AnyPlan,
     corpus: Mapping[str, Any],
     side: Mapping[str, Any] | None,
@@ -518,7 +524,7 @@ def taken_as_public(
         )
     if side is not None and side.get("source") != "private":
         text.append(f"Side information: {_description(side)}.")
-    text += started_from(options, start)
+    text += describe_start(options, start)
     if frozen := sorted(as_object(corpus.get("frozen"))):
         text.append(
             f"Parameters that are not trained, and go out with the model as they were given: "
@@ -537,7 +543,7 @@ def taken_as_public(
     ]
 
 
-def known_of_protected(
+def describe_private_inputs(
     plan: AnyPlan, corpus: Mapping[str, Any], side: Mapping[str, Any] | None
 ) -> list[str]:
     """Return what the run knows of those whom its plan protects, as paragraphs."""
@@ -549,7 +555,7 @@ def known_of_protected(
     vocabulary = _vocabulary(provenance)
     if vocabulary.get("source") == "private":
         text.append(
-            f"Vocabulary:{_num_words(vocabulary)} chosen by {words_of(plan.unit).protected}."
+            f"Vocabulary:{_num_words(vocabulary)} chosen by {unit_words(plan.unit).protected}."
         )
     if "private" in str(provenance.get("word_counts_source", "")):
         text += [
@@ -559,7 +565,7 @@ def known_of_protected(
     if side is not None and side.get("source") == "private":
         text.append(
             f"Side information: {_description(side)}. It was computed from "
-            f"{words_of(plan.unit).protected}."
+            f"{unit_words(plan.unit).protected}."
         )
     if plan.is_private:
         text.append(
@@ -591,7 +597,7 @@ def _description(side: Mapping[str, Any]) -> str:
     return str(side.get("description", "unknown")).rstrip(".")
 
 
-def returned_model(
+def describe_model_choice(
     options: Mapping[str, Any] | None, summary: Mapping[str, Any] | None = None
 ) -> list[str]:
     """Return how the model that a run returns is chosen, as paragraphs; nothing of the last.
@@ -602,7 +608,7 @@ def returned_model(
     """
     if as_object(options).get("select") != "public":
         return []
-    said, _ = returned(summary or {})
+    said, _ = describe_returned_model(summary or {})
     return [
         "It is chosen on public examples, among models that were released and models that public "
         "examples alone make; no rostered user's record is looked at, so the choice costs no ε. "
@@ -612,7 +618,7 @@ def returned_model(
     ]
 
 
-def returned(summary: Mapping[str, Any]) -> tuple[str, bool]:
+def describe_returned_model(summary: Mapping[str, Any]) -> tuple[str, bool]:
     """Return which model a run returns and why, and whether private training did not help.
 
     Args:
@@ -627,7 +633,7 @@ def returned(summary: Mapping[str, Any]) -> tuple[str, bool]:
     public = name in PUBLIC_MODELS
     whom = f"{found['examples']:,} public examples in {found['groups']:,} groups" if judged else ""
     if not judged:
-        return f"{model_words(name)}: {found['reason']}", public
+        return f"{describe_candidate(name)}: {found['reason']}", public
 
     def compared(one: Mapping[str, float]) -> str:
         share = measures[0].form == "share"
@@ -635,18 +641,21 @@ def returned(summary: Mapping[str, Any]) -> tuple[str, bool]:
         error = f"{100 * one['stderr']:.1f} points" if share else f"{one['stderr']:.3g}"
         return f"{measures[0].label} {gain} ± {error}"
 
-    ahead = f"{model_words(name)} ({compared(judged[name])} over public-only on {whom}"
+    ahead = f"{describe_candidate(name)} ({compared(judged[name])} over public-only on {whom}"
     if not public:
         return f"{ahead}, which cost no ε)", False
     released = [one for one in judged if one not in _MODELS]
     if not released:
-        return f"{model_words(name)}: no released model is finite; lower the learning rates", True
+        return (
+            f"{describe_candidate(name)}: no released model is finite; lower the learning rates",
+            True,
+        )
     if name == START:
         return f"{ahead}): no released model is clearly better than it; {_HELP}", True
     best = max(released, key=lambda one: judged[one]["gain"])
     return (
-        f"{model_words(name)}: no released model is clearly better on {whom} (the best, "
-        f"{model_words(best)}, has {compared(judged[best])} over public-only); {_HELP}",
+        f"{describe_candidate(name)}: no released model is clearly better on {whom} (the best, "
+        f"{describe_candidate(best)}, has {compared(judged[best])} over public-only); {_HELP}",
         True,
     )
 
@@ -668,7 +677,7 @@ _MODELS = {
 }
 
 
-def model_words(name: str) -> str:
+def describe_candidate(name: str) -> str:
     """Return what a candidate of the selection is called in a sentence."""
     kind, _, factor = name.partition(" x ")
     released = {AVERAGE: "the average of the released models", LAST: "the last released model"}

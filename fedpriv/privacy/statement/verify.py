@@ -1,4 +1,13 @@
-"""Files of a run that its sealed `experiment.json` gives the digests of."""
+"""Verification of a run folder: compare it with its ledger and recompute its ε, trusting nothing.
+
+What can be found: an edited, cut, swapped or rolled back ledger (by its chain, and by the head
+hash that every checkpoint carries), rounds reported without a charge, a stated ε that the charges
+do not give, a plan that is not the one the ledger was started with, a checkpoint that was changed
+after its release, frozen parameters or params before round 1 that were changed since, a returned
+model or an audit that is another's. With the run's anchor also: lines cut off the end of a ledger,
+an older backup, and a copy of the folder that was continued elsewhere. Without it those cannot be
+found, and a folder all of whose files were forged together cannot be either way.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +45,7 @@ from fedpriv.privacy.statement.coverage import (
     Coverage,
     as_object,
     coverage_of,
-    not_known,
+    coverage_without_document,
     with_start,
 )
 from fedpriv.privacy.statement.sealed import DOCUMENT, LEDGER, SEAL, read_object
@@ -270,7 +279,7 @@ def _budget(state: LedgerState, final: Epsilon) -> list[Check]:
 
 def _experiment(folder: Path, state: LedgerState) -> tuple[list[Check], Coverage]:
     facts = {**state.extra, "mode": state.mode}
-    unknown = not_known(facts) if state.plan.is_private else Coverage()
+    unknown = coverage_without_document(facts) if state.plan.is_private else Coverage()
 
     def wrong(text: str) -> tuple[list[Check], Coverage]:
         return [Check(name="experiment", ok=False, text=text)], unknown
