@@ -231,7 +231,7 @@ class AdaptivePlan:
         """Return the ρ that is left."""
         return max(0.0, self.rho - self._sum(spent))
 
-    def check_roster_size(self, roster: Sequence[str]) -> None:
+    def check_roster(self, roster: Sequence[str]) -> None:
         """Refuse a roster of another size than the plan's.
 
         Raises:

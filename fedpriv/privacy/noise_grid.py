@@ -326,7 +326,18 @@ def noise_grid(
     found: list[NoisePoint] = []
     progress(0, len(pairs))
     for cohort, count in pairs:  # threads would not help: most of it holds Python's lock
-        sigma, reason = _least(partial(event, cohort), count, target, least_delta, related, trials)
+        sigma, reason = None, ""
+        try:
+            sigma = calibrate(
+                partial(event, cohort),
+                count,
+                target_epsilon=target,
+                delta=least_delta,
+                relation=related,
+                trials=trials,
+            )
+        except NoNoiseFitsError as error:
+            reason = str(error).replace("target_epsilon", "the target")
         noise = None if sigma is None else sigma * sensitivity_over_vector / cohort
         found.append(
             NoisePoint(
@@ -356,32 +367,15 @@ def noise_grid(
         cohorts=sizes,
         rounds=counts,
         points=tuple(found),
-        saturation_points=tuple(_saturation_point(count, found) for count in counts),
+        saturation_points=tuple(
+            find_saturation_point(
+                count,
+                [
+                    (point.cohort, point.noise_on_mean)
+                    for point in found
+                    if point.rounds == count and point.noise_on_mean is not None
+                ],
+            )
+            for count in counts
+        ),
     )
-
-
-def _least(
-    event: Callable[[float], Event],
-    rounds: int,
-    target: float,
-    delta: float,
-    relation: Relation,
-    trials: Trials | None,
-) -> tuple[float | None, str]:
-    """Return the least noise multiplier, and ""; or None, and why there is none."""
-    try:
-        found = calibrate(
-            event, rounds, target_epsilon=target, delta=delta, relation=relation, trials=trials
-        )
-    except NoNoiseFitsError as error:
-        return None, str(error).replace("target_epsilon", "the target")
-    return found, ""
-
-
-def _saturation_point(rounds: int, points: Sequence[NoisePoint]) -> SaturationPoint:
-    line = [
-        (point.cohort, point.noise_on_mean)
-        for point in points
-        if point.rounds == rounds and point.noise_on_mean is not None
-    ]
-    return find_saturation_point(rounds, line)

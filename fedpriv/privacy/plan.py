@@ -322,7 +322,7 @@ class Plan:
             self.trials,
         )
 
-    def check_roster_size(self, roster: Sequence[str]) -> None:
+    def check_roster(self, roster: Sequence[str]) -> None:
         """Refuse a roster of another size than the plan's.
 
         Raises:

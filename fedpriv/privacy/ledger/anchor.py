@@ -266,38 +266,37 @@ def _compare(
         )
 
 
-class AnchoredFile:
-    """The file of a ledger each of whose lines is marked before its writing returns."""
+class AnchoredFile(LedgerFile):
+    """The file of a ledger that marks each line with every anchor before `append` returns."""
 
-    def __init__(self, file: LedgerFile, anchors: Sequence[Anchor]) -> None:
-        """Take over a file that is open, and its anchors.
+    def __init__(
+        self, path: str | os.PathLike[str], anchors: Sequence[Anchor], *, new: bool = False
+    ) -> None:
+        """Open and lock a ledger's file and its anchors.
+
+        Args:
+            path: Where the file is.
+            anchors: Where its lines are marked; none for a ledger without an anchor.
+            new: Whether to make the file if it is not there.
 
         Raises:
-            LedgerError: If an anchor lies in the folder of the run, or is held by another process.
+            LedgerError: As `LedgerFile`; or if an anchor lies in the folder of the run, or is held
+                by another process. Nothing is held then.
         """
-        self._file, self._anchors, self._run_id = file, tuple(anchors), ""
-        self.path = file.path
+        self._anchors, self._run_id = tuple(anchors), ""
+        super().__init__(path, new=new)
         inside = self.path.resolve().parent
-        for anchor in self._anchors:
-            if isinstance(anchor, FileAnchor) and anchor.path.resolve().is_relative_to(inside):
-                raise LedgerError(
-                    f"{anchor} lies in the run folder, and would be copied and put back with it; "
-                    "give a file on another volume"
-                )
-            anchor.hold()
-
-    @property
-    def broken(self) -> str:
-        """Why it takes no further line; "" while it does."""
-        return self._file.broken
-
-    def read(self) -> bytes:
-        """Return everything in it."""
-        return self._file.read()
-
-    def keep(self, size: int) -> None:
-        """Cut off what is behind so many bytes, and sync; raise `OSError` if the disk refuses."""
-        self._file.keep(size)
+        try:
+            for anchor in self._anchors:
+                if isinstance(anchor, FileAnchor) and anchor.path.resolve().is_relative_to(inside):
+                    raise LedgerError(
+                        f"{anchor} lies in the run folder, and would be copied and put back with "
+                        "it; give a file on another volume"
+                    )
+                anchor.hold()
+        except BaseException:
+            self.close()
+            raise
 
     def check(self, chain: Chain) -> None:
         """Compare the lines with the anchors before any other is written."""
@@ -307,53 +306,29 @@ class AnchoredFile:
     def append(self, line: bytes) -> None:
         """Append a line, sync it, and mark it; nothing may be drawn for it where this raises."""
         if not self._anchors:
-            self._file.append(line)
+            super().append(line)
             return
         fields = json.loads(line)
         if fields["seq"] == 0:
-            self._begin(str(fields["run_id"]))
-        self._file.append(line)
+            self._run_id = str(fields["run_id"])
+            for anchor in self._anchors:
+                mark = anchor.last(self._run_id)
+                if mark is not None and mark.seq > 0:  # of a first line alone nothing was charged
+                    raise LedgerError(
+                        f"{anchor} is of run {plain(mark.run_id)[:12]} already; give each run its "
+                        "own"
+                    )
+        super().append(line)
         mark = Mark(run_id=self._run_id, seq=fields["seq"], head=fields["hash"])
         try:
             for anchor in self._anchors:
                 anchor.advance(mark)
         except BaseException as error:
-            self._file.broken = f"its anchor failed ({error or type(error).__name__})"
+            self.broken = f"its anchor failed ({error or type(error).__name__})"
             raise
-
-    def _begin(self, run_id: str) -> None:
-        for anchor in self._anchors:
-            mark = anchor.last(run_id)
-            if mark is not None and mark.seq > 0:  # of a first line alone nothing was charged
-                raise LedgerError(
-                    f"{anchor} is of run {plain(mark.run_id)[:12]} already; give each run its own"
-                )
-        self._run_id = run_id
 
     def close(self) -> None:
         """Let go of the file and its anchors."""
         for anchor in self._anchors:
             anchor.close()
-        self._file.close()
-
-    def sync_folder(self) -> None:
-        """Sync the folder; raise `OSError` if the disk refuses."""
-        self._file.sync_folder()
-
-
-def open_anchored(
-    path: str | os.PathLike[str], anchors: Sequence[Anchor], *, new: bool = False
-) -> AnchoredFile:
-    """Open and lock a ledger's file and its anchors.
-
-    Raises:
-        LedgerError: As `LedgerFile` and `AnchoredFile`; nothing is held then.
-    """
-    file = LedgerFile(path, new=new)
-    try:
-        return AnchoredFile(file, anchors)
-    except BaseException:
-        for anchor in anchors:
-            anchor.close()
-        file.close()
-        raise
+        super().close()

@@ -1,4 +1,4 @@
-"""The ledger of a run: charged on disk, and synced, before anything private is drawn.
+"""The ledger of a run: every charge is on disk and synced before anything private is drawn.
 
 A charge returns only when its line is on the disk; the cohort and the noise are drawn afterwards.
 So a process killed at any moment leaves a ledger that counts every release, and at most one
@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.event import Event
-from fedpriv.privacy.ledger.anchor import ANCHORED, Anchor, AnchoredFile, open_anchored
+from fedpriv.privacy.ledger.anchor import ANCHORED, Anchor, AnchoredFile
 from fedpriv.privacy.ledger.chain import GENESIS, Chain, LedgerError, Record, decode, encode
 from fedpriv.privacy.ledger.state import (
     UPDATE,
@@ -87,7 +87,7 @@ class Ledger:
                 process holds it, or the disk refuses.
         """
         fields = first_line(plan, mode, {**(extra or {}), **({ANCHORED: True} if anchors else {})})
-        file = open_anchored(path, anchors, new=True)
+        file = AnchoredFile(path, anchors, new=True)
         try:
             if not is_unspent(file.read()):
                 raise LedgerError(
@@ -128,7 +128,7 @@ class Ledger:
             LedgerError: If it is missing, damaged, without a first line, held by another
                 process, or not as far as its anchors.
         """
-        file = open_anchored(path, anchors)
+        file = AnchoredFile(path, anchors)
         try:
             chain = decode(file.read())
             ledger = cls(file, chain)
@@ -170,7 +170,7 @@ class Ledger:
             raise BudgetSpentError(
                 f"round {round_num} is not started: {refusal}; a further round needs a new plan"
             )
-        charge = _made(Charge, round_num=round_num, attempt=attempt, event=event, query=query)
+        charge = _build(Charge, round_num=round_num, attempt=attempt, event=event, query=query)
         self._append("charge", charge)
         return charge
 
@@ -185,7 +185,7 @@ class Ledger:
             LedgerError: If the run was not charged, or the disk refuses.
         """
         state = self._live()
-        row = _made(Row, row=len(state.rows) + 1, round_num=round_num)
+        row = _build(Row, row=len(state.rows) + 1, round_num=round_num)
         planned = state.plan.planned_rounds
         if planned is not None and row.row > planned:
             raise BudgetSpentError(
@@ -218,7 +218,7 @@ class Ledger:
             for number, charge in enumerate(state.unreleased, start=first)
             if charge.round_num <= round_num
         }
-        release = _made(
+        release = _build(
             Release,
             round_num=round_num,
             attempt=attempt,
@@ -243,7 +243,7 @@ class Ledger:
             LedgerError: If it has ended before, or the disk refuses.
         """
         self._live()
-        self._append("end", _made(End, reason=reason))
+        self._append("end", _build(End, reason=reason))
 
     @property
     def path(self) -> Path | None:
@@ -399,8 +399,8 @@ class Ledger:
 _NO_LINES = Chain(records=(), num_bytes=0, torn=0)
 
 
-def _made(kind: Callable[..., _Line], **fields: Any) -> _Line:
-    """Return a line's value; what is wrong with it is the ledger's refusal."""
+def _build(kind: Callable[..., _Line], **fields: Any) -> _Line:
+    """Return an entry; raise `LedgerError` where its values are refused."""
     try:
         return kind(**fields)
     except ValueError as error:

@@ -185,7 +185,7 @@ def describe_accounting(
             f"Every {words.turn} {before}"
         )
     counted = [_COUNTED] if adaptive else []
-    return [*_what_was_done(plan, mechanism), *counted, charged, relation, *_chosen(plan)]
+    return [*_describe_charge(plan, mechanism), *counted, charged, relation, *_chosen(plan)]
 
 
 _COUNTED = (
@@ -210,22 +210,22 @@ def _chosen(plan: AnyPlan) -> list[str]:
     ]
 
 
-def _what_was_done(plan: AnyPlan, mechanism: Mechanism | RecordedMechanism) -> list[str]:
-    if plan.unit == "owner" and mechanism.event.is_private:
-        return [f"What was charged: {RecordedMechanism.of(mechanism).description}.", _owned(plan)]
-    if mechanism.privatizer.name in PERTURBING:
-        described = f"What was charged: {RecordedMechanism.of(mechanism).description}."
+def _describe_charge(plan: AnyPlan, mechanism: Mechanism | RecordedMechanism) -> list[str]:
+    """Return what one charge did, as paragraphs."""
+    described = f"What was charged: {RecordedMechanism.of(mechanism).description}."
+    event, name = mechanism.event, mechanism.privatizer.name
+    if plan.unit == "owner" and event.is_private:
+        return [described, _owned(plan)]
+    if name in PERTURBING:
         return [described, _perturbed(plan)]
-    if mechanism.privatizer.name.startswith("objective-"):
-        described = f"What was charged: {RecordedMechanism.of(mechanism).description}."
+    if name.startswith("objective-"):
         return [described, _OBJECTIVE]
-    if mechanism.event.kind == "cyclic-poisson-gaussian":
-        described = f"What was charged: {RecordedMechanism.of(mechanism).description}."
-        return [described, _drawn_in_turn(plan, mechanism.event)]
+    if event.kind == "cyclic-poisson-gaussian":
+        return [described, _drawn_in_turn(plan, event)]
     if isinstance(mechanism, RecordedMechanism):
-        return [f"What was charged: {mechanism.description}."]
-    if mechanism.event.noise_multiplier is None or mechanism.charged_once:
-        return [f"What was charged: {RecordedMechanism.of(mechanism).description}."]
+        return [described]
+    if event.noise_multiplier is None or mechanism.charged_once:
+        return [described]
     return [_drawn(plan, mechanism), _noised(plan, mechanism)]
 
 
@@ -474,7 +474,7 @@ def _may_be_foreign(provenance: Mapping[str, Any]) -> bool:
     return isinstance(share, (int, float)) and share > 0
 
 
-def describe_start(
+def _describe_start(
     options: Mapping[str, Any] | None, start: Mapping[str, Any] | None = None
 ) -> list[str]:
     """Return what training started from besides the task's own params, as paragraphs."""
@@ -524,7 +524,7 @@ def describe_public_inputs(
         )
     if side is not None and side.get("source") != "private":
         text.append(f"Side information: {_description(side)}.")
-    text += describe_start(options, start)
+    text += _describe_start(options, start)
     if frozen := sorted(as_object(corpus.get("frozen"))):
         text.append(
             f"Parameters that are not trained, and go out with the model as they were given: "

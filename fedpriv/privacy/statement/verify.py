@@ -71,45 +71,6 @@ class Check:
         object.__setattr__(self, "text", plain(self.text))
 
 
-def sealed_tensors(folder: Path) -> list[Check]:
-    """Compare what is not trained, and what training started from, with what was sealed."""
-    try:
-        document = read_object(folder / "experiment.json")
-    except (OSError, ValueError):
-        return []  # there is none, or another check has said so
-    return [*_frozen(folder, as_object(document.get("corpus"))), *_start(folder, document)]
-
-
-def _frozen(folder: Path, corpus: Mapping[str, Any]) -> list[Check]:
-    try:
-        stated = as_object(corpus.get("frozen"))
-        found = frozen_digests(read_frozen(folder))
-    except (OSError, ValueError) as error:
-        return [Check(name="frozen", ok=False, text=f"{FROZEN} cannot be compared: {error}")]
-    if not stated and not found:
-        return []
-    return [
-        Check(
-            name="frozen",
-            ok=stated == found,
-            text=f"{FROZEN} holds the {len(stated)} parameters that the run was started with"
-            if stated == found
-            else f"{FROZEN} is not what the run was started with",
-        )
-    ]
-
-
-def _start(folder: Path, document: Mapping[str, Any]) -> list[Check]:
-    stated = as_object(document.get("start")).get("sha256")
-    if stated is None:
-        return []
-    try:
-        read_start(folder, str(stated))
-    except (OSError, ValueError) as error:
-        return [Check(name="start", ok=False, text=str(error))]
-    return [Check(name="start", ok=True, text=f"{START_FILE} is what the run started from")]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
     """The checks of a run folder.
@@ -225,8 +186,8 @@ def verify_run(run_dir: str | os.PathLike[str], *, anchors: Sequence[Anchor] = (
     hashes = {record.hash: number for number, record in enumerate(records)}
     checks += _checkpoints(folder, state, hashes)
     checks += _digests(folder, state)
-    checks += sealed_tensors(folder)
-    audited, audit = audit_check(folder, records, state)
+    checks += _sealed_tensors(folder)
+    audited, audit = _check_audit(folder, records, state)
     checks += audited
     return Verification(
         checks=tuple(checks),
@@ -341,12 +302,10 @@ def _rounds(folder: Path, state: LedgerState) -> list[Check]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         return [Check(name="rounds", ok=False, text=f"rounds.jsonl cannot be read: {error}")]
     return [
-        Check(
-            name="rounds",
-            ok=not problems,
-            text=_summed_up(
-                problems, f"{len(rows):,} stated rounds were charged and released, their ε is right"
-            ),
+        _check_that(
+            "rounds",
+            problems,
+            f"{len(rows):,} stated rounds were charged and released, their ε is right",
         )
     ]
 
@@ -401,11 +360,7 @@ def _summary(folder: Path, state: LedgerState, final: Epsilon, covers: Coverage)
         problems.append(
             f"it states {stated['charges']} charges, the ledger has {len(state.charges)}"
         )
-    found = Check(
-        name="summary",
-        ok=not problems,
-        text=_summed_up(problems, "summary.json states what the ledger gives"),
-    )
+    found = _check_that("summary", problems, "summary.json states what the ledger gives")
     selection = stated.get("selection")
     if not isinstance(selection, dict):
         return [found]
@@ -443,13 +398,8 @@ def _checkpoints(folder: Path, state: LedgerState, hashes: Mapping[str, int]) ->
             problems.append(f"{path.name} is of round {round_num}, which was never charged")
     if not carried and not problems:
         return []
-    return [
-        Check(
-            name="checkpoints",
-            ok=not problems,
-            text=_summed_up(problems, f"{carried:,} checkpoints carry a line of this ledger"),
-        )
-    ]
+    good = f"{carried:,} checkpoints carry a line of this ledger"
+    return [_check_that("checkpoints", problems, good)]
 
 
 def _digests(folder: Path, state: LedgerState) -> list[Check]:
@@ -465,15 +415,47 @@ def _digests(folder: Path, state: LedgerState) -> list[Check]:
             problems.append(f"{path.name} is not what was released")
     if not compared:
         return []
+    good = f"{compared:,} checkpoints are what was released, byte for byte"
+    return [_check_that("digests", problems, good)]
+
+
+def _sealed_tensors(folder: Path) -> list[Check]:
+    """Compare what is not trained, and what training started from, with what was sealed."""
+    try:
+        document = read_object(folder / "experiment.json")
+    except (OSError, ValueError):
+        return []  # there is none, or another check has said so
+    return [*_frozen(folder, as_object(document.get("corpus"))), *_start(folder, document)]
+
+
+def _frozen(folder: Path, corpus: Mapping[str, Any]) -> list[Check]:
+    try:
+        stated = as_object(corpus.get("frozen"))
+        found = frozen_digests(read_frozen(folder))
+    except (OSError, ValueError) as error:
+        return [Check(name="frozen", ok=False, text=f"{FROZEN} cannot be compared: {error}")]
+    if not stated and not found:
+        return []
     return [
         Check(
-            name="digests",
-            ok=not problems,
-            text=_summed_up(
-                problems, f"{compared:,} checkpoints are what was released, byte for byte"
-            ),
+            name="frozen",
+            ok=stated == found,
+            text=f"{FROZEN} holds the {len(stated)} parameters that the run was started with"
+            if stated == found
+            else f"{FROZEN} is not what the run was started with",
         )
     ]
+
+
+def _start(folder: Path, document: Mapping[str, Any]) -> list[Check]:
+    stated = as_object(document.get("start")).get("sha256")
+    if stated is None:
+        return []
+    try:
+        read_start(folder, str(stated))
+    except (OSError, ValueError) as error:
+        return [Check(name="start", ok=False, text=str(error))]
+    return [Check(name="start", ok=True, text=f"{START_FILE} is what the run started from")]
 
 
 def _same(stated: Any, value: float | None) -> bool:
@@ -485,14 +467,14 @@ def _same(stated: Any, value: float | None) -> bool:
     return stated == value or math.isclose(stated, value, rel_tol=1e-6, abs_tol=1e-9)
 
 
-def _summed_up(problems: list[str], good: str) -> str:
-    if not problems:
-        return good
+def _check_that(name: str, problems: list[str], good: str) -> Check:
+    """Return a check that fails with the first three problems, or holds without any."""
     more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
-    return "; ".join(problems[:3]) + more
+    text = "; ".join(problems[:3]) + more if problems else good
+    return Check(name=name, ok=not problems, text=text)
 
 
-def audit_check(
+def _check_audit(
     folder: Path, records: Sequence[Record], state: LedgerState
 ) -> tuple[list[Check], AuditRecord | None]:
     """Return what a verification finds of the audit; a refuted ε does not verify."""
