@@ -39,7 +39,7 @@ def rounded_up_to(value: float, figures: int) -> float:
 def format_delta(delta: float) -> str:
     """Return a δ in three significant digits, rounded up, as its ε holds at no smaller δ.
 
-    >>> shown_delta(6.1612e-05), shown_delta(1 / 400), shown_delta(0.0)
+    >>> format_delta(6.1612e-05), format_delta(1 / 400), format_delta(0.0)
     ('6.17e-05', '0.0025', '0')
     """
     return f"{rounded_up_to(delta, 3):.3g}"
@@ -141,7 +141,7 @@ def default_delta(num_users: int) -> float:
 def format_epsilon(value: float) -> str:
     """Return an ε in three significant digits or in whole numbers, rounded up.
 
-    >>> short(7.991), short(1234.2), short(math.inf), short(0.0)
+    >>> format_epsilon(7.991), format_epsilon(1234.2), format_epsilon(math.inf), format_epsilon(0.0)
     ('8.00', '1,235', '∞', '0')
     """
     if math.isinf(value) or value <= 0.0:
@@ -153,7 +153,7 @@ def format_epsilon(value: float) -> str:
 def format_odds_factor(value: float) -> str:
     """Return e^ε in brackets after a space, or "" from ε = 20 on.
 
-    >>> factor(0.5), factor(5.0), factor(30.0)
+    >>> format_odds_factor(0.5), format_odds_factor(5.0), format_odds_factor(30.0)
     (' (about 1.6)', ' (about 148)', '')
     """
     if value >= 20.0:
@@ -165,7 +165,7 @@ def format_odds_factor(value: float) -> str:
 def format_percent(share: float) -> str:
     """Return a share as a percentage.
 
-    >>> percent(0.906)
+    >>> format_percent(0.906)
     '90.6 %'
     """
     return f"{100.0 * share:.1f} %"
@@ -174,7 +174,7 @@ def format_percent(share: float) -> str:
 def format_posterior(value: float) -> str:
     """Return the posterior of even odds under ε: e^ε / (1 + e^ε).
 
-    >>> sure(0.0), sure(6.0), sure(12.0)
+    >>> format_posterior(0.0), format_posterior(6.0), format_posterior(12.0)
     ('50 %', '99.75 %', 'all but fully')
     """
     certain = 100.0 / (1.0 + math.exp(-value))

@@ -6,6 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+Unit = Literal["user", "example", "owner"]
+
+
+def check_unit(unit: str) -> None:
+    """Refuse what no plan protects.
+
+    Raises:
+        ValueError: If it is none of the three.
+    """
+    if unit not in get_args(Unit):
+        raise ValueError(
+            f"unit {unit!r} is unknown; a plan protects a 'user', an 'example' or an 'owner'"
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitWords:
@@ -49,25 +63,10 @@ _EXAMPLES = UnitWords(
 def unit_words(unit: str) -> UnitWords:
     """Return the words of a plan's unit; an owner's are of its examples, all others of users.
 
-    >>> words_of("user").turn, words_of("example").turn, words_of("owner").turn
+    >>> unit_words("user").turn, unit_words("example").turn, unit_words("owner").turn
     ('round', 'step', 'step')
     """
     return _EXAMPLES if unit in ("example", "owner") else _USERS
-
-
-Unit = Literal["user", "example", "owner"]
-
-
-def check_unit(unit: str) -> None:
-    """Refuse what no plan protects.
-
-    Raises:
-        ValueError: If it is none of the three.
-    """
-    if unit not in get_args(Unit):
-        raise ValueError(
-            f"unit {unit!r} is unknown; a plan protects a 'user', an 'example' or an 'owner'"
-        )
 
 
 def check_roster_size(roster: Sequence[str], num_users: int, unit: Unit) -> None:
