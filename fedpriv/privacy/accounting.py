@@ -160,7 +160,7 @@ def checked_delta(delta: float, events: Collection[Event]) -> float:
 def _epsilon(
     groups: tuple[tuple[Event, int], ...], delta: float, relation: Relation, num_rounds: int
 ) -> Epsilon:
-    fixed = _fixed(groups, relation)
+    fixed = _check_fixed_size(groups, relation)
     summed = _pure_epsilon(groups, relation)
     fixed = fixed or any(event.kind == "zcdp" for event, _ in groups)
     groups = tuple((event, count) for event, count in groups if count)
@@ -212,7 +212,7 @@ def _of_trials(
     groups: tuple[tuple[Event, int], ...], delta: float, relation: Relation, trials: Trials
 ) -> Epsilon:
     """Return the ε of a study that releases the best of several trials."""
-    _fixed(groups, relation)
+    _check_fixed_size(groups, relation)
     groups = tuple((event, count) for event, count in groups if count)
     value = _rdp_epsilon(groups, delta, relation, trials) if groups else 0.0
     if value is None:
@@ -231,7 +231,7 @@ def _of_trials(
     )
 
 
-def _fixed(groups: tuple[tuple[Event, int], ...], relation: Relation) -> bool:
+def _check_fixed_size(groups: tuple[tuple[Event, int], ...], relation: Relation) -> bool:
     """Return whether any cohort has a fixed size.
 
     Raises:

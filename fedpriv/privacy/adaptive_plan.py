@@ -31,7 +31,7 @@ from fedpriv.ranges import positive_float, positive_int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptivePlan:
-    """A zCDP filter: any charges, decided on the way, as long as their ρ adds up to the total.
+    """A zCDP privacy filter: charges are chosen during the run, up to a total ρ.
 
     Attributes:
         num_users: Users on the frozen roster, n.
@@ -133,7 +133,7 @@ class AdaptivePlan:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Nothing beyond what is refused."""
+        """Empty: what would weaken the guarantee is refused."""
         return ()
 
     def total(self) -> Epsilon:
@@ -159,7 +159,7 @@ class AdaptivePlan:
         return f"ρ = {self.rho:g}"
 
     def used(self, spent: Counter[Event], num_rows: int) -> BudgetUse:
-        """Return how much of ρ is spent.
+        """Return how much of the total ρ is spent.
 
         Args:
             spent: Charges so far, by event.
@@ -174,15 +174,15 @@ class AdaptivePlan:
         )
 
     def pays_for_more(self, spent: Counter[Event], num_rows: int) -> bool:
-        """Return whether anything is left; whether it pays for the next answer a charge says."""
+        """Return whether any ρ is left; the next charge may still be refused."""
         return self.left(spent) > 0.0
 
     def epsilon(self, num_charges: int) -> Epsilon:
-        """Return the total: what was spent was decided by releases, and is no smaller claim."""
+        """Return the total ε: the ρ spent depends on releases and allows no smaller claim."""
         return self.total()
 
     def epsilon_of(self, events: Mapping[Event, int]) -> Epsilon:
-        """Return the filter's ε: what was spent was decided by releases, and is no smaller claim.
+        """Return the total ε: the ρ spent depends on releases and allows no smaller claim.
 
         Raises:
             ValueError: If the events add up to more than the total, or the filter refuses one.
@@ -193,7 +193,7 @@ class AdaptivePlan:
         return self.total()
 
     def refusal(self, spent: Counter[Event], event: Event) -> str:
-        """Return why one more charge is not paid for, or "" if it is; ask before it is written."""
+        """Return why one more charge exceeds the total, or "" if it fits; ask before writing it."""
         if event.is_sampled or not event.is_private:
             return f"a filter of ρ takes no {event.kind} charge; let everybody take part"
         price = rho_of(event, self.relation)

@@ -97,7 +97,7 @@ class Relation(Enum):
 
     @property
     def moved(self) -> float:
-        """How many users that are there or not a neighbour amounts to: 2 where one is replaced."""
+        """Factor on the sensitivity to one user's presence: 2 where a user is replaced, else 1."""
         return 2.0 if self is Relation.REPLACE_ONE else 1.0
 
     @property
@@ -184,7 +184,7 @@ class Event:
 
     @property
     def is_sampled(self) -> bool:
-        """Whether it is cheaper because its cohort stays secret."""
+        """Whether its cost relies on amplification by a secret cohort."""
         return self.sampling_prob is not None or self.size is not None
 
     @property

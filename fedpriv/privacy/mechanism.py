@@ -253,7 +253,7 @@ class RecordedPrivatizer:
 
     Attributes:
         name: Its name.
-        whole_run: Whether one charge pays for all rows of the run.
+        whole_run: Whether one charge pays for all rounds of the run.
         after_crash: What became of an attempt that a crash ended.
     """
 
@@ -318,7 +318,7 @@ class RecordedMechanism:
 
     @property
     def charged_once(self) -> bool:
-        """Whether one charge pays for all rows of the run."""
+        """Whether one charge pays for all rounds of the run."""
         return self.privatizer.whole_run
 
     @property

@@ -171,7 +171,7 @@ class Plan:
 
     @property
     def charged_once(self) -> bool:
-        """Whether one charge pays for all rows of the run."""
+        """Whether one charge pays for all rounds of the run."""
         return self.mechanism.charged_once
 
     @property
@@ -261,7 +261,7 @@ class Plan:
         )
 
     def refusal(self, spent: Counter[Event], event: Event) -> str:
-        """Return why one more charge is not paid for, or "" if it is; ask before it is written.
+        """Return why one more charge exceeds the budget, or "" if it fits; ask before writing it.
 
         Args:
             spent: Charges so far, by event.
@@ -436,7 +436,7 @@ def read_plan(value: Any) -> AnyPlan:
 
 
 def plan_digest(plan: AnyPlan, roster: Sequence[str]) -> str:
-    """Return the SHA-256 of a plan and its roster, 64 hex digits: what a node may be pinned to.
+    """Return the SHA-256 of a plan and its roster, 64 hex digits, by which a node may allow it.
 
     Two plans have one digest only where ε, δ, relation, bound, noise, sampling, number of rounds
     and roster are the same, whatever is learned under them.
@@ -463,7 +463,7 @@ def cohort_plan(**fields: Any) -> Plan:
 
 
 def _check_micro_batch(size: int, unit: Unit, relation: Relation) -> None:
-    """Refuse micro-batches where it is not known how far a neighbour moves their sum.
+    """Refuse micro-batches where the sensitivity of their sum is not known.
 
     Raises:
         ValueError: If they are of users, or a neighbour is another record in one's place; or if the
@@ -481,7 +481,7 @@ def _check_micro_batch(size: int, unit: Unit, relation: Relation) -> None:
 def _check_sampling(
     mechanism: Mechanism | RecordedMechanism, num_rounds: int, relation: Relation
 ) -> None:
-    """Refuse cohorts that have no price under a relation, or a needlessly high one.
+    """Refuse cohorts that cannot be accounted under a relation, or only at a needlessly high ε.
 
     Args:
         mechanism: Who is drawn, where that was recorded, and what a charge does.
@@ -513,7 +513,7 @@ def _check_sampling(
 def _check_rows(
     mechanism: Mechanism | RecordedMechanism, num_rounds: int, relation: Relation
 ) -> None:
-    """Refuse more rounds than correlated noise was made for, and a relation it is not priced under.
+    """Refuse more rounds than correlated noise was made for, and relations that it does not cover.
 
     Raises:
         ValueError: If that is so.
@@ -538,7 +538,7 @@ _WITHOUT_CURVE_REPLACED = ("poisson-gaussian", "cyclic-poisson-gaussian")
 
 
 def _check_trials(trials: Trials | None, event: Event, relation: Relation) -> None:
-    """Refuse several trials of what RDP does not account, for no one else accounts the choice.
+    """Refuse private selection among runs that RDP does not account: only RDP accounts it.
 
     Raises:
         ValueError: If that is so.

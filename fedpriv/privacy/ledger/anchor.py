@@ -1,4 +1,4 @@
-"""An anchor: how far a run's ledger had come, kept outside its folder.
+"""Anchors: marks of how far a run's ledger had come, kept outside the run's folder.
 
 A folder cannot tell that it was copied. Two copies of a run that are both continued release twice
 as much as either ledger counts, a backup that is put back has forgotten charges, and lines cut off
@@ -31,7 +31,7 @@ _SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A line of a ledger.
+    """The position and hash of a ledger's line, as an anchor keeps it.
 
     Attributes:
         run_id: Of the run, from the ledger's first line.
@@ -61,7 +61,7 @@ class Mark:
 
 
 class Anchor(Protocol):
-    """Where marks are kept, by one writer at a time."""
+    """A place outside the run folder that keeps marks, written by one process at a time."""
 
     def hold(self) -> None:
         """Take it for this process; raise `LedgerError` where that is not possible."""
@@ -76,7 +76,7 @@ class Anchor(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release it."""
         ...
 
 
@@ -129,13 +129,13 @@ class FileAnchor:
         self._size += len(line)
 
     def close(self) -> None:
-        """Let go of its lock."""
+        """Release its lock."""
         if self._file is not None:
             self._file.close()
 
 
 class CommandAnchor:
-    """A command that keeps marks. It gets one line of JSON on its standard input.
+    """A command that keeps marks; it reads one line of JSON on its standard input.
 
     `{"ask": "last", "run_id": ...}` wants the mark made last of this run, as it was given, or
     nothing, on standard output. `{"ask": "advance", "run_id": ..., "seq": ..., "head": ...}` wants
@@ -153,10 +153,10 @@ class CommandAnchor:
         return f"the anchor command {self._command[0]}"
 
     def hold(self) -> None:
-        """Do nothing: that one run is not continued twice, the command sees by itself."""
+        """Do nothing: the command itself refuses a run that is continued twice."""
 
     def last(self, run_id: str) -> Mark | None:
-        """Return what the command says."""
+        """Return the last mark that the command reports."""
         said = self._ask({"ask": "last", "run_id": run_id}).strip()
         return Mark.read(said, str(self)) if said else None
 
@@ -165,7 +165,7 @@ class CommandAnchor:
         self._ask({"ask": "advance", **asdict(mark)})
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no lock is held."""
 
     def _ask(self, question: Mapping[str, Any]) -> str:
         try:
@@ -190,7 +190,7 @@ class CommandAnchor:
 def anchors_of(
     path: str | os.PathLike[str] | None, command: str | None = None
 ) -> tuple[Anchor, ...]:
-    """Return the anchors that were asked for: a file, a command, both or none.
+    """Return the anchors of a file, a command, both or neither.
 
     Raises:
         LedgerError: If the command is empty.
@@ -206,9 +206,9 @@ WITHOUT_ANCHOR = (
     "an older backup that was put back",
     "charges cut off the ledger's end after the last checkpoint",
 )
-"""What nobody can find in a run folder whose ledger is not marked outside it."""
+"""What cannot be found in a run folder whose ledger has no anchor."""
 ANCHORED = "anchored"
-"""What the first line of a ledger calls it, among its further facts, that there is an anchor."""
+"""Key of the first line's further facts: whether the ledger has an anchor."""
 
 
 def check_anchors(anchors: Sequence[Anchor], read: Callable[[], Chain]) -> str:
@@ -328,7 +328,7 @@ class AnchoredFile(LedgerFile):
             raise
 
     def close(self) -> None:
-        """Let go of the file and its anchors."""
+        """Release the file and its anchors."""
         for anchor in self._anchors:
             anchor.close()
         super().close()

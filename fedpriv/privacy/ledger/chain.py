@@ -126,11 +126,11 @@ _TRIES, _PAUSE_SECONDS = 5, 0.05
 
 
 class LedgerError(ValueError):
-    """The ledger refuses: it is damaged, held by another process, or cannot be written."""
+    """The ledger is damaged, held by another process, or cannot be written."""
 
 
 class LedgerFile:
-    """An open file whose lock dies with the process that holds it.
+    """An append-only file, open and locked; the lock ends with the process that holds it.
 
     Attributes:
         path: Where it is.
@@ -168,13 +168,13 @@ class LedgerFile:
             raise LedgerError(f"cannot lock the {called} {path}: {error}") from error
 
     def read(self) -> bytes:
-        """Return everything in it."""
+        """Return the whole content."""
         with os.fdopen(os.dup(self._fd), "rb") as file:
             file.seek(0)
             return file.read()
 
     def keep(self, size: int) -> None:
-        """Cut off what is behind so many bytes, and sync.
+        """Truncate the file to this many bytes, and sync.
 
         Raises:
             OSError: If the disk refuses.
@@ -210,7 +210,7 @@ class LedgerFile:
         self._size += len(line)
 
     def close(self) -> None:
-        """Let go of the file and its lock."""
+        """Release the file and its lock."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

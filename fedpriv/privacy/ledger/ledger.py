@@ -39,7 +39,7 @@ _Line = TypeVar("_Line", Charge, Row, Release, End)
 
 
 class BudgetSpentError(LedgerError):
-    """The plan pays for no further charge; stop the run, keep what was released."""
+    """The budget covers no further charge: stop the run, keep what was released."""
 
 
 class Ledger:
@@ -110,7 +110,7 @@ class Ledger:
 
     @classmethod
     def in_memory(cls, plan: AnyPlan, *, mode: str) -> Ledger:
-        """Return the ledger of a run that is not kept: the same rules, and gone with the process.
+        """Return a ledger in memory for a run that is not kept; the same rules apply.
 
         Args:
             plan: The plan.
@@ -175,7 +175,7 @@ class Ledger:
         return charge
 
     def row(self, round_num: int) -> Row:
-        """Use up the next row of noise with memory; draw it only after this returns.
+        """Use up the next row of correlated noise; draw it only after this returns.
 
         Args:
             round_num: The round it is for.
@@ -234,7 +234,7 @@ class Ledger:
         self._append("resume", None)
 
     def end(self, reason: str) -> None:
-        """Record that the run is over although something is left; nothing is charged afterwards.
+        """Record that the run ended with budget left; nothing is charged afterwards.
 
         Args:
             reason: As `End.reason`.
@@ -277,18 +277,18 @@ class Ledger:
 
     @property
     def rows(self) -> int:
-        """How many rows of noise with memory are used up."""
+        """How many rows of correlated noise are used up."""
         return len(self.state.rows)
 
     @property
     def state(self) -> LedgerState:
-        """Every charge and every release, in order."""
+        """The state of the lines: charges, rows and releases, in order."""
         assert self._state is not None
         return self._state
 
     @property
     def lost(self) -> tuple[Charge, ...]:
-        """Charges without a release: spent, whatever became of them."""
+        """Charges without a release; they are spent all the same."""
         return self.state.lost
 
     @property
@@ -298,7 +298,7 @@ class Ledger:
 
     @property
     def last_attempt(self) -> int:
-        """The attempt that a result made now is of: that of the last charge, or its row."""
+        """Attempt of a result computed now: that of the last charge, or the last row."""
         if self.rows:
             return self.rows
         charges = self.state.charges
@@ -306,7 +306,7 @@ class Ledger:
 
     @property
     def pays_for_more(self) -> bool:
-        """Whether another round is paid for; of an adaptive plan only a charge says it for sure."""
+        """Whether the budget covers another round; an adaptive plan may still refuse its charge."""
         return self.state.pays_for_more
 
     def knows(self, head: str) -> bool:
@@ -322,7 +322,7 @@ class Ledger:
         return self.state.attempts(round_num, query)
 
     def reached(self, round_num: int, attempt: int) -> bool:
-        """Return whether a result of this round and attempt can have been made."""
+        """Return whether this round and attempt was charged, so that a result of it may exist."""
         if self.state.rows:
             return any((row.round_num, row.row) == (round_num, attempt) for row in self.state.rows)
         return any(
@@ -338,7 +338,7 @@ class Ledger:
         )
 
     def epsilon(self) -> Epsilon:
-        """Return ε of everything charged so far, lost attempts included, from the lines."""
+        """Return ε of all charges so far, lost attempts included."""
         return self.state.epsilon()
 
     def close(self) -> None:

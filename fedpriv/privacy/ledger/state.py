@@ -28,7 +28,7 @@ UPDATE = "update"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charge:
-    """One spent attempt.
+    """A charge: one spent attempt.
 
     Attributes:
         round_num: Round, from 1.
@@ -69,7 +69,7 @@ class Charge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One row of noise with memory, written down before it is drawn; its run was charged before.
+    """One round's row of correlated noise, written before it is drawn; its run was charged before.
 
     Attributes:
         row: From 1, in order; a row is never used twice.
@@ -89,7 +89,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """One released result.
+    """A released result, with the charges that it is made of.
 
     Attributes:
         round_num: Round, from 1.
@@ -133,7 +133,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """The run ended before its budget was used up; nothing is charged afterwards.
+    """The end of a run with budget left; nothing is charged afterwards.
 
     Attributes:
         reason: "refused" if what was left did not pay for the next answer, "finished" if the
@@ -213,14 +213,14 @@ def hex_digest(digest: Any) -> str:
 
 
 Entry = Charge | Row | Release | End | None
-"""What a line says; None for a resume."""
+"""The entry of a line; None for a resume."""
 
 
 class LedgerState:
     """The state of a ledger after its lines so far. Only `add` changes it.
 
     Attributes:
-        plan: The plan.
+        plan: The plan, from the first line.
         mode: "simulation" or "secure".
         run_id: Random id of the run.
         extra: Further public facts.
@@ -260,7 +260,7 @@ class LedgerState:
 
     @classmethod
     def replay(cls, records: Iterable[Record]) -> LedgerState:
-        """Return what the lines add up to, in time linear in their number.
+        """Return the state after these lines, in time linear in their number.
 
         Raises:
             ValueError: Naming the first line that could not have been written.
@@ -285,16 +285,16 @@ class LedgerState:
 
     @property
     def rows(self) -> Sequence[Row]:
-        """Every row of noise with memory, in order."""
+        """Every row of correlated noise, in order."""
         return self._rows
 
     @property
     def burned(self) -> tuple[Row, ...]:
-        """Rows that were used up in vain.
+        """Rows of correlated noise that were discarded after a crash.
 
-        By user that is a row without a release of its own, as of a charge in `lost`; in centralised
-        training, whose releases are of many steps, one that another follows for the same round or
-        for an earlier one.
+        By user that is a row without a release, as of a charge in `lost`; in centralised training,
+        whose releases are of many steps, one that another follows for the same round or for an
+        earlier one.
         """
         if self.plan.unit == "user":
             kept = {release.attempt for release in self._releases}
@@ -314,7 +314,7 @@ class LedgerState:
 
     @property
     def charged_before(self) -> Sequence[int]:
-        """Of every release, how many charges there were by then: what covers its model."""
+        """Number of charges before each release, which its model is covered by."""
         return self._charged_before
 
     @property
@@ -323,7 +323,7 @@ class LedgerState:
         return self._spent
 
     def read(self, record: Record) -> Entry:
-        """Return what a line says, if it may follow; nothing is changed.
+        """Return the entry of a line, if it may follow; the state is not changed.
 
         Raises:
             ValueError: If it may not follow.
@@ -345,7 +345,7 @@ class LedgerState:
         return entry
 
     def admit(self, entry: Entry) -> None:
-        """Let an entry pass that may follow; nothing is changed.
+        """Check that an entry may follow; the state is not changed.
 
         Raises:
             ValueError: If it may not follow.
@@ -361,7 +361,7 @@ class LedgerState:
                 self._admit_release(entry)
 
     def add(self, entry: Entry) -> None:
-        """Take in an entry that was admitted."""
+        """Add an admitted entry to the state."""
         match entry:
             case None:
                 self.num_resumes += 1
@@ -439,13 +439,13 @@ class LedgerState:
             )
 
     def refusal(self, event: Event) -> str:
-        """Return why a charge is not paid for, or "" if it is."""
+        """Return why a charge is refused, or "" if it fits the budget."""
         refused = self.plan.refusal(self._spent, event)
         return refused or ("" if self.ended is None else "the run has ended")
 
     @property
     def pays_for_more(self) -> bool:
-        """Whether another round is paid for; of an adaptive plan only a charge says it for sure."""
+        """Whether the budget covers another round; an adaptive plan may still refuse its charge."""
         return self.ended is None and self.plan.pays_for_more(self._spent, len(self._rows))
 
     @property
@@ -462,7 +462,7 @@ class LedgerState:
         return query in self._queries
 
     def number_of(self, round_num: int, attempt: int, query: str = UPDATE) -> int | None:
-        """Return how manieth charge an attempt was, from 1; None if it was never charged."""
+        """Return the number of an attempt's charge, from 1; None if it was never charged."""
         return self._numbers.get((query, round_num, attempt))
 
     @property
@@ -472,7 +472,7 @@ class LedgerState:
 
     @property
     def lost(self) -> tuple[Charge, ...]:
-        """Charges that no release is made of: spent, whatever became of them.
+        """Charges that no release is made of; they are spent all the same.
 
         Where a release does not name its charges, it stands for its own attempt; in centralised
         training for all steps since the release before, each in its last attempt.
@@ -509,12 +509,12 @@ class LedgerState:
         return len({release.round_num for release in self._releases})
 
     def epsilon(self) -> Epsilon:
-        """Return ε of every charge, from the events that were written down."""
+        """Return ε of all charges, from their recorded events."""
         return self.plan.epsilon_of(self._spent)
 
 
 def check_mode(mode: Any) -> str:
-    """Return a mode of keys, checked.
+    """Return the mode of keys, checked.
 
     Raises:
         ValueError: If it is neither "simulation" nor "secure".
@@ -544,7 +544,7 @@ def read_ledger(path: str | os.PathLike[str]) -> tuple[tuple[Record, ...], Ledge
     """Read a ledger without locking or changing it, a running run's too.
 
     Returns:
-        The records, what they add up to, and how many bytes of a torn last line were skipped.
+        The records, their state, and how many bytes of a torn last line were skipped.
 
     Raises:
         LedgerError: If it is missing or damaged.

@@ -1,8 +1,8 @@
-"""The audit of a run's own mechanism, as `audit.json` in its folder records it.
+"""Audit records: the outcome of an audit of a run's mechanism, kept as `audit.json` in its folder.
 
 An audit is of one plan. What is written names the run that it is of: the digests of its plan, of
 its `experiment.json` and of its ledger's first line. A file that was copied from another run is
-refused, and both are named. The file stands beside the ledger, outside its chain, since an audit
+refused, and both are named. The file stands outside the ledger's chain, since an audit
 may come long after the last charge: whoever can write to the folder can change it or take it away.
 What can be derived again is the stated ε, which form decides, and whether it refutes. What canaries
 were scored is not kept; the same audit of a simulation, with its seed, gives the same figures.
@@ -34,7 +34,7 @@ NOT_AUDITED = {"outcome": "not audited"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunIdentity:
-    """Whose audit it is.
+    """Digests that identify the run of an audit.
 
     Attributes:
         experiment: The name.
@@ -69,7 +69,7 @@ class RunIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRecord:
-    """What an audit found of a run's mechanism.
+    """The outcome of an audit of a run's mechanism.
 
     Attributes:
         of: The run.
@@ -106,7 +106,7 @@ class AuditRecord:
 
     @property
     def outcome(self) -> str:
-        """One word."""
+        """The outcome in one word."""
         return "refuted" if self.refuted else "consistent"
 
     def to_json(self) -> dict[str, Any]:

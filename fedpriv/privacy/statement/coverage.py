@@ -27,13 +27,13 @@ from fedpriv.untrusted_text import plain
 UNKNOWN = "a start from a file, whose training data are unknown"
 COST = "what the start cost the same users before"
 TRAINED = "trained"
-"""Under what name the facts of a start, and the metadata of an exported model, say it."""
+"""Key of it in the facts of a start and in the metadata of an exported model."""
 _MOST_CHARS = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedBefore:
-    """What is known of the training of a model that a run released.
+    """Privacy of the training of a model that a run released and another run starts from.
 
     Attributes:
         ledger_head: Hash of the last line that the run's ledger had.
@@ -62,7 +62,7 @@ class TrainedBefore:
 
     @classmethod
     def read(cls, value: Any) -> TrainedBefore | None:
-        """Return what a JSON value says; None where it says nothing, or nonsense."""
+        """Return it from its JSON; None where that is missing or malformed."""
         if not isinstance(value, Mapping):
             return None
         try:
@@ -85,7 +85,7 @@ class TrainedBefore:
 
     @property
     def protects(self) -> bool:
-        """Whether its users have an ε of noise that nobody can draw again."""
+        """Whether its users have an ε whose noise cannot be drawn again from a seed."""
         return self.epsilon is not None and self.mode == "secure"
 
     def is_of(self, plan: AnyPlan) -> bool:
@@ -151,7 +151,7 @@ def file_start(
 def with_start(
     plan: AnyPlan, spent: Epsilon, start: Mapping[str, Any] | None, *, secure: bool
 ) -> Epsilon | None:
-    """Return the ε of a run and of what it started from, together.
+    """Return the composed ε of a run and of the model that it started from.
 
     Both are of the same users by the same relation: ε and δ are added (basic composition).
 
@@ -198,7 +198,7 @@ def _is_number(value: Any) -> bool:
 
 
 KEY = "epsilon_does_not_cover"
-"""Under what name JSON has the list, which is empty where ε covers everything."""
+"""Key of the list in JSON, which is empty where ε covers everything."""
 
 PUBLIC_EXAMPLES = "public examples"
 """What a public-only model learns from, unless a run says otherwise."""
@@ -206,7 +206,7 @@ PUBLIC_EXAMPLES = "public examples"
 NO_NOISE = "no noise is added"
 
 OWN = "own"
-"""What a description has that was read from a ledger alone, of a training of one's own."""
+"""Key of a description that was read from a ledger alone, of a user-defined training loop."""
 
 FLOATS = "what the last bits of noise in floating point betray"
 """What the ε of a secure run does not cover whose sums or noise are not of whole numbers."""
@@ -214,7 +214,7 @@ FLOATS = "what the last bits of noise in floating point betray"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """What is to be said wherever the ε of a run is printed.
+    """The gaps of a run's ε, printed wherever the ε is.
 
     Attributes:
         not_covered: What ε does not cover, in plain phrases; empty where it covers everything, and
@@ -243,11 +243,11 @@ class Coverage:
         return f"{text}, {self.mark}" if self.mark else text
 
     def explained(self, spent: Epsilon) -> Epsilon:
-        """Return an ε that says why it is infinite, where the plan alone could not know."""
+        """Return an ε with the reason why it is infinite, where the plan alone does not know it."""
         return replace(spent, reason=self.reason) if self.reason else spent
 
     def marked(self, spent: Epsilon) -> Epsilon:
-        """Return an ε that says itself what it does not cover: for who prints it without us."""
+        """Return an ε that prints what it does not cover."""
         return replace(spent, not_covered=self.not_covered)
 
 
@@ -257,9 +257,9 @@ NOT_KNOWN = Coverage(
 
 
 def coverage_without_document(facts: Mapping[str, Any]) -> Coverage:
-    """Return what is said without a document: of a ledger's first line, its facts and mode.
+    """Return the coverage of a run without `experiment.json`, from its ledger's first line.
 
-    A training of one's own has no document, and says there itself what is not covered.
+    A user-defined training loop has no document, and states there what is not covered.
     """
     said = facts.get(KEY)
     own = isinstance(said, list) and all(isinstance(phrase, str) for phrase in said)
@@ -370,7 +370,7 @@ def refuse_private_knowledge(
     side_information: Mapping[str, Any] | None,
     options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Refuse what only a simulation may know.
+    """Refuse private knowledge that only a simulation may use.
 
     Raises:
         ValueError: If anything was taken from those whom the plan protects.

@@ -35,12 +35,12 @@ from fedpriv.privacy.statement.coverage import (
 DOCUMENT, LEDGER = "experiment.json", "ledger.jsonl"
 FORMAT, VERSION = "fedpriv-run", 1
 SEAL = "experiment_sha256"
-"""What the first line of a ledger calls the digest of the document."""
+"""Key of the document's digest in the first line of a ledger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedRun:
-    """A run folder whose ledger's chain is whole and whose document is the one that it seals.
+    """A run folder with an unbroken ledger and the `experiment.json` that the ledger seals.
 
     That shows that the files belong together, not that they are true: whoever writes all of them
     anew can have them say anything (`fedpriv.privacy.ledger.anchor.WITHOUT_ANCHOR`).
@@ -49,7 +49,7 @@ class SealedRun:
         folder: Where it is.
         records: The ledger's lines, at least one.
         state: What they add up to.
-        document: `experiment.json`; None where there is none, as of a training of one's own.
+        document: `experiment.json`; None where there is none, as of a user-defined training loop.
     """
 
     folder: Path
@@ -78,7 +78,7 @@ class SealedRun:
         return with_start(state.plan, state.epsilon(), self.start, secure=secure)
 
     def trained(self) -> TrainedBefore:
-        """Return what whoever starts from one of its models has to know of it."""
+        """Return the privacy of its training, for runs that start from one of its models."""
         state, plan = self.state, self.state.plan
         before, both = trained_before(self.start), self.with_start
         spent = both or state.epsilon()

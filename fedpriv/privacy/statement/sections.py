@@ -34,7 +34,7 @@ from fedpriv.privacy.unit import unit_words
 
 
 def protection_to_json(plan: AnyPlan, corpus: Mapping[str, Any]) -> dict[str, Any]:
-    """Return whom a plan protects, as JSON values.
+    """Return unit, relation and neighbours of a plan, as JSON values.
 
     Args:
         plan: The plan.
@@ -388,7 +388,7 @@ def _added_to_delta(spent: Epsilon) -> int:
 
 
 def _inexact_bits(plan: AnyPlan) -> str:
-    """Return what of the noise is not exact; of a privatizer of one's own no type is known."""
+    """Return what of the noise is not exact; the type of a user-defined privatizer is not known."""
     mechanism = plan.mechanism
     if mechanism is not None and mechanism.privatizer.name == "gaussian":
         return "Noise is drawn in float32, whose last bits"

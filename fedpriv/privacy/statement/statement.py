@@ -227,7 +227,7 @@ def privacy_statement(
 def run_statement(run_dir: str | os.PathLike[str]) -> Statement:
     """Return the statement of a run folder, from its `experiment.json` and its ledger.
 
-    Of a training of one's own the ledger is all there is.
+    A user-defined training loop has a ledger alone.
 
     Raises:
         ValueError: If either is missing or damaged, the document is not the one that the ledger
@@ -263,7 +263,7 @@ def _summary(folder: Path) -> Mapping[str, Any]:
 
 
 def describe_from_ledger(run: SealedRun) -> dict[str, Any]:
-    """Return what the ledger of a training of one's own says of it, in place of `experiment.json`.
+    """Return the description of a user-defined training loop from its ledger alone.
 
     Such are the folders of `fedpriv.averaging` in a Flower app, and of `fedpriv.bolt_on`.
 
@@ -295,7 +295,7 @@ def _guarantee(plan: AnyPlan, spent: Epsilon, label: str, covers: Coverage) -> l
             f"model may learn anything about any {plan.unit} in it."
         ]
     change = (
-        f"whether {one_of(plan)}"
+        f"whether {_describe_neighbour(plan)}"
         if plan.relation is not Relation.REPLACE_ONE
         else (
             "replacing all records of one rostered user by any others"
@@ -398,8 +398,8 @@ def _nodes(plan: AnyPlan, backend: str) -> list[str]:
     ]
 
 
-def one_of(plan: AnyPlan) -> str:
-    """Return what an add-remove relation adds or removes, as a clause."""
+def _describe_neighbour(plan: AnyPlan) -> str:
+    """Return the difference between two neighbours under add-remove, as a clause."""
     if plan.unit == "user":
         return "one rostered user's records were there or not"
     if plan.unit == "owner":

@@ -54,7 +54,7 @@ from fedpriv.untrusted_text import plain
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing that was looked at.
+    """The result of one comparison.
 
     Attributes:
         name: What was compared.
