@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from fedpriv.api.uncertainty import RunUncertainty as RunUncertainty
     from fedpriv.api.uncertainty import run_uncertainty as run_uncertainty
     from fedpriv.experiments.experiment import Experiment as Experiment
-    from fedpriv.privacy.cohorts.noise_grid import NoiseGrid as NoiseGrid
     from fedpriv.privacy.ledger.ledger import Ledger as Ledger
     from fedpriv.privacy.mechanism import Mechanism as Mechanism
-    from fedpriv.privacy.plans.plan import Plan as Plan
+    from fedpriv.privacy.noise_grid import NoiseGrid
+    from fedpriv.privacy.plan import Plan
     from fedpriv.rng import Key as Key
     from fedpriv.running.folder import RunFolder as RunFolder
     from fedpriv.running.own import Trained as Trained
@@ -70,8 +70,8 @@ _ROOMS = {
     "fedpriv.experiments.experiment": ("Experiment",),
     "fedpriv.privacy.ledger.ledger": ("Ledger",),
     "fedpriv.privacy.mechanism": ("Mechanism",),
-    "fedpriv.privacy.cohorts.noise_grid": ("NoiseGrid",),
-    "fedpriv.privacy.plans.plan": ("Plan",),
+    "fedpriv.privacy.noise_grid": ("NoiseGrid",),
+    "fedpriv.privacy.plan": ("Plan",),
     "fedpriv.rng": ("Key",),
     "fedpriv.running.folder": ("RunFolder",),
     "fedpriv.running.own": ("Trained", "averaging"),

@@ -28,11 +28,11 @@ from fedpriv.backends.flower.settings import (
 from fedpriv.backends.flower.strategy import GridBackend, GridSettings, UserLevelStrategy
 from fedpriv.backends.flower.telling.log_lines import show_log
 from fedpriv.measures import Measure
-from fedpriv.privacy.epsilon import rounded_up, shown_delta
+from fedpriv.privacy.epsilon import format_delta, rounded_up
 from fedpriv.privacy.ledger.anchor import anchors_of
-from fedpriv.privacy.plans.digest import promise_digest
+from fedpriv.privacy.plan import plan_digest
 from fedpriv.privacy.statement.coverage import coverage_of
-from fedpriv.privacy.statement.returned import returned
+from fedpriv.privacy.statement.sections import describe_returned_model
 from fedpriv.report.page import write_report
 from fedpriv.running.announcement import announcement, early_end
 from fedpriv.running.document import labelled, read_document
@@ -69,7 +69,7 @@ def _main(grid: Grid, context: Context) -> None:
     for caution in head.cautions:
         _LOG.warning("%s", caution)
     roster = prepared.components.task.roster
-    promise = promise_digest(prepared.components.plan, roster)
+    promise = plan_digest(prepared.components.plan, roster)
     _LOG.info("promise %s", promise)
     strategy = UserLevelStrategy(roster=roster, settings=settings, promise=promise)
 
@@ -94,7 +94,7 @@ def _main(grid: Grid, context: Context) -> None:
         summary = strategy.start(grid, loop)
     if why := early_end(summary):
         _LOG.warning("%d rounds; %s", summary["rounds"], why)
-    said, no_gain = returned(summary)
+    said, no_gain = describe_returned_model(summary)
     if said:
         _LOG.log(logging.WARNING if no_gain else logging.INFO, "returned: %s", said)
     _LOG.info("run folder: %s", summary["run_dir"])
@@ -158,7 +158,7 @@ def _report(headline: Measure | None, record: RoundRecord) -> None:
         "no privacy, epsilon is infinite"
         if released.epsilon is None or released.delta is None
         else f"epsilon <= {rounded_up(released.epsilon, 3):.3f} at delta "
-        f"{shown_delta(released.delta)}",
+        f"{format_delta(released.delta)}",
         ""
         if headline is None
         else f", {headline.label} on public users "

@@ -10,8 +10,8 @@ from fedpriv.mechanisms import Bound, Clip, Rounded
 from fedpriv.noise.gaussian import Gaussian
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.named import sampler_of
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.sampling import sampler_of
 from fedpriv.sums import BeyondBound, PartialSum, RunningSum
 from fedpriv.tree import Params, Tree
 

@@ -11,7 +11,7 @@ from fedpriv.api.result import Run, load
 from fedpriv.api.running import chosen_experiment, find_corpus
 from fedpriv.experiments.composing.options import Option, kebab
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.privacy.selection.trials import Trials
+from fedpriv.privacy.trials import Trials
 from fedpriv.running.progress import Shown, is_watched
 from fedpriv.tuning.grid import GridStudy
 

@@ -25,7 +25,7 @@ from fedpriv.backends.serial import SerialBackend
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import Plan
 from fedpriv.rng import Key
 from fedpriv.running.door.door import RunDoor
 from fedpriv.running.door.vault import Vault

@@ -21,8 +21,8 @@ from fedpriv.measures import PUBLIC_ONLY, figures_of, read_measures
 from fedpriv.privacy.epsilon import privacy_line
 from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.statement.coverage import PUBLIC_EXAMPLES, Coverage, coverage_of
-from fedpriv.privacy.statement.returned import returned
-from fedpriv.privacy.unit_words import words_of
+from fedpriv.privacy.statement.sections import describe_returned_model
+from fedpriv.privacy.unit import unit_words
 from fedpriv.report.page import write_report
 from fedpriv.running.announcement import early_end, failures
 from fedpriv.running.engines.named import named_backends
@@ -382,7 +382,7 @@ def print_summary(summary: dict[str, Any], covers: Coverage, report: Path) -> No
     kind, whom = ("data", "training examples") if central else ("corpus", "users")
     made = f"SYNTHETIC {kind} " if summary["synthetic"] else f"{kind} "
     rows: dict[str, str] = {}
-    model, no_gain = returned(summary)
+    model, no_gain = describe_returned_model(summary)
     if model:
         rows["NO GAIN" if no_gain else "returned"] = model
     rows["data"] = f"{made}{summary['corpus']}, {summary['users']:,} {whom}"
@@ -396,7 +396,7 @@ def print_summary(summary: dict[str, Any], covers: Coverage, report: Path) -> No
     if gained := _gained(summary):
         rows["public-only"] = gained
     rows["privacy"] = said
-    turn = words_of(summary["unit"]).turn
+    turn = unit_words(summary["unit"]).turn
     seconds = summary["seconds_per_round"]
     digits = ".2f" if seconds and seconds >= 0.1 else ".1g"
     took = f" at {seconds:{digits}} s" if seconds else ""

@@ -14,8 +14,8 @@ from fedpriv.cli.run import EXPERIMENT, FLAGS, CorpusName, Settings, given_once,
 from fedpriv.cli.terminal.output import console, errors, print_json
 from fedpriv.data.files.places import check_folder, writing_to
 from fedpriv.experiments.composing.options import Option
-from fedpriv.privacy.selection.trials import Trials
 from fedpriv.privacy.statement.statement import run_statement
+from fedpriv.privacy.trials import Trials
 
 
 def register(app: typer.Typer) -> None:

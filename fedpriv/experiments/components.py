@@ -14,10 +14,9 @@ from fedpriv.experiments.settings import Settings
 from fedpriv.mechanisms import Bound, SideInformation
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.adaptive import AnyPlan
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import AnyPlan, Plan
 from fedpriv.privacy.sampling import Sampler
-from fedpriv.privacy.selection.trials import Trials
+from fedpriv.privacy.trials import Trials
 from fedpriv.rng import Key
 from fedpriv.training.algorithm import Algorithm, check_plan
 from fedpriv.training.ensembles import check_measurable

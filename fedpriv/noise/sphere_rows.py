@@ -30,7 +30,7 @@ class SphereRows:
     Guarantees:
         * A row is ε/passes-DP, with noise of a density proportional to
           exp(-(ε/passes) ‖κ‖₂ / Δ); all of them are ε-DP if nobody is in more than `passes`,
-          which a sampler has to see to: only `Partition` (`fedpriv.privacy.cohorts`) takes the
+          which a sampler has to see to: only `Partition` (`fedpriv.privacy.sampling`) takes the
           cost. As far as floating point is real arithmetic.
 
     Reference: Song, Chaudhuri and Sarwate (2013), Section 2, for the noise.

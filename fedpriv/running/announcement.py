@@ -10,10 +10,10 @@ from typing import Any
 from fedpriv.noise.output import relative_length
 from fedpriv.privacy.epsilon import privacy_line
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.adaptive import AnyPlan
+from fedpriv.privacy.plan import AnyPlan
 from fedpriv.privacy.statement.coverage import Coverage
 from fedpriv.privacy.statement.statement import NO_MEANINGFUL_PROTECTION_ABOVE
-from fedpriv.privacy.unit_words import words_of
+from fedpriv.privacy.unit import unit_words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ def announcement(
         untried: What could not be tried beforehand, and what to do about that; "" for nothing.
         noticed: What was noticed of the task besides, in a line each.
     """
-    affordable, turn = plan.affordable_rounds, words_of(plan.unit).turn
+    affordable, turn = plan.affordable_rounds, unit_words(plan.unit).turn
     whole = covers.explained(plan.guaranteed())
     paid = (
         f"for {plan.budget}, however much of it is spent"
@@ -106,7 +106,7 @@ def length_of_noise(plan: AnyPlan, num_params: int) -> tuple[str, ...]:
     )
     if found is None:
         return ()
-    noun = words_of(plan.unit).contributor
+    noun = unit_words(plan.unit).contributor
     much = (
         f": expect noise alone; train fewer params, of more {noun}s, or at a higher ε"
         if found > 1.0

@@ -51,8 +51,8 @@ from fedpriv.hashes import document_sha256
 from fedpriv.measures import figures_of, read_measures, recorded
 from fedpriv.privacy.ledger.anchor import Anchor
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.plans.adaptive import AnyPlan
-from fedpriv.privacy.statement.coverage import FLOATS, KEY, coverage_of, not_known
+from fedpriv.privacy.plan import AnyPlan
+from fedpriv.privacy.statement.coverage import FLOATS, KEY, coverage_of, coverage_without_document
 from fedpriv.privacy.statement.sealed import SEAL
 from fedpriv.running.document import kept_every, make_document, read_document, write_json
 from fedpriv.running.door.noise_root import NOISE, noise_digest
@@ -356,7 +356,9 @@ class RunFolder:
         if self.document:
             missing = coverage_of(self.document).not_covered
         elif KEY in self.ledger.extra:
-            missing = not_known({**self.ledger.extra, "mode": self.ledger.mode}).not_covered
+            missing = coverage_without_document(
+                {**self.ledger.extra, "mode": self.ledger.mode}
+            ).not_covered
         else:
             missing = (FLOATS,) if self.ledger.mode == "secure" and not self.is_hardened else ()
         return {**line, KEY: list(missing)} if missing else line

@@ -18,8 +18,7 @@ from fedpriv.backends import Backend
 from fedpriv.backends.backend import PromiseBound
 from fedpriv.measures import Measure, figures_of, recorded
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
-from fedpriv.privacy.plans.adaptive import AnyPlan
-from fedpriv.privacy.plans.digest import promise_digest
+from fedpriv.privacy.plan import AnyPlan, plan_digest
 from fedpriv.rng import Key
 from fedpriv.running.door.door import RunDoor
 from fedpriv.running.door.turnout import Turnout
@@ -154,7 +153,7 @@ def rounds(
         turnout = Turnout(ends=ends_if_all_fail, has_learnt=state.round_num > 0)
     noise = root if noise is None else noise
     if isinstance(backend, PromiseBound):
-        backend = backend.under(promise_digest(plan, components.task.roster))
+        backend = backend.under(plan_digest(plan, components.task.roster))
     vault = Vault(None if folder is None else folder.path / "secret", noise)
     _settle(ledger, vault)  # what a kill left
     with interruptible(), ThreadPoolExecutor(1, thread_name_prefix="noise") as noise_thread:

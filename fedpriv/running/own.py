@@ -14,7 +14,7 @@ from fedpriv.measures import Measure
 from fedpriv.mechanisms.preconditioner import NoPreconditioner
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.ledger.anchor import anchors_of
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.statement.coverage import FLOATS, KEY, Coverage
 from fedpriv.rng import Key
 from fedpriv.running.door.noise_root import NOISE, noise_root, plan_digest

@@ -25,10 +25,13 @@ from fedpriv.experiments.parts.start import PublicOnly, Start, public_only
 from fedpriv.measures import PUBLIC_ONLY
 from fedpriv.privacy.ledger.anchor import Anchor
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.selection.trials import Trials
-from fedpriv.privacy.statement.before import TRAINED, refuse_start_without_privacy
-from fedpriv.privacy.statement.coverage import refuse_private_knowledge
+from fedpriv.privacy.statement.coverage import (
+    TRAINED,
+    refuse_private_knowledge,
+    refuse_start_without_privacy,
+)
 from fedpriv.privacy.statement.sealed import read_sealed
+from fedpriv.privacy.trials import Trials
 from fedpriv.rng import Key
 from fedpriv.running.announcement import length_of_noise
 from fedpriv.running.document import checked_label, experiment_of

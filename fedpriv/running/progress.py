@@ -20,10 +20,9 @@ from rich.progress import (
 )
 
 from fedpriv.measures import Measure
-from fedpriv.privacy.epsilon import rounded_up, shown_delta
-from fedpriv.privacy.plans.promise import Used
+from fedpriv.privacy.epsilon import BudgetUse, format_delta, rounded_up
 from fedpriv.privacy.statement.coverage import Coverage, coverage_of
-from fedpriv.privacy.unit_words import words_of
+from fedpriv.privacy.unit import unit_words
 from fedpriv.running.announcement import announcement
 from fedpriv.running.document import labelled
 from fedpriv.running.loop import accounted_charges, accounted_rounds
@@ -325,7 +324,7 @@ def _lines(
     def text(round_num: int, spent: str) -> str:
         said = f"{_label(prepared)}: {_turns(prepared, round_num)}"
         if plan.is_private and plan.delta is not None:
-            said += f", ε {spent} at δ = {shown_delta(plan.delta)}"
+            said += f", ε {spent} at δ = {format_delta(plan.delta)}"
         pace.done = round_num
         if planned is not None and (left := pace.left):
             said += f", {left}"
@@ -355,7 +354,7 @@ def _lines(
         tell(said)
 
 
-def _used(prepared: PreparedRun) -> Used:
+def _used(prepared: PreparedRun) -> BudgetUse:
     return prepared.ledger.state.used
 
 
@@ -370,7 +369,7 @@ def _done(prepared: PreparedRun, round_num: int) -> str:
 
 def _turns(prepared: PreparedRun, round_num: int) -> str:
     plan, used = prepared.components.plan, _used(prepared)
-    turn = words_of(plan.unit).turn
+    turn = unit_words(plan.unit).turn
     if plan.planned_rounds is None:
         return f"{turn} {round_num:,}, {used.text}"
     return f"{turn} {used.amount:,.0f} of {plan.planned_rounds:,}"

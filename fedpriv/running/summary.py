@@ -12,8 +12,13 @@ from fedpriv import json_lines
 from fedpriv.experiments.components import Components
 from fedpriv.measures import PUBLIC_ONLY, Measure, figures_of, recorded
 from fedpriv.privacy.ledger.state import LedgerState
-from fedpriv.privacy.statement.before import with_start
-from fedpriv.privacy.statement.coverage import KEY, PUBLIC_EXAMPLES, coverage_of, public_only_of
+from fedpriv.privacy.statement.coverage import (
+    KEY,
+    PUBLIC_EXAMPLES,
+    coverage_of,
+    public_only_of,
+    with_start,
+)
 from fedpriv.running.folder import RunFolder
 from fedpriv.running.records import RoundRecord, measured
 from fedpriv.running.selection import Selection

@@ -33,7 +33,7 @@ import numpy as np
 
 from fedpriv import tree
 from fedpriv.noise.gaussian import NoisedMean
-from fedpriv.privacy.plans.adaptive import AnyPlan
+from fedpriv.privacy.plan import AnyPlan
 from fedpriv.rng import Key
 from fedpriv.training.algorithm import Door, Query
 from fedpriv.training.federated_averaging import FederatedAveraging, ServerState

@@ -21,10 +21,9 @@ import numpy as np
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.mechanisms.preconditioner import RoundContext
 from fedpriv.noise.privatizer import Privatizer
-from fedpriv.privacy.ledger.entries import UPDATE
+from fedpriv.privacy.ledger.state import UPDATE
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.adaptive import AnyPlan
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import AnyPlan, Plan
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.work import TRAIN

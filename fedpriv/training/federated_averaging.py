@@ -24,7 +24,7 @@ from fedpriv.checkpoints.outputs import Rule, packed
 from fedpriv.checkpoints.past import last_checkpoints
 from fedpriv.mechanisms.preconditioner import NoPreconditioner, Preconditioner, RoundContext
 from fedpriv.noise.gaussian import NoisedMean
-from fedpriv.privacy.plans.adaptive import AnyPlan
+from fedpriv.privacy.plan import AnyPlan
 from fedpriv.rng import Key
 from fedpriv.training.algorithm import Door, Query, Saved
 from fedpriv.transform import State, Transform

@@ -12,11 +12,11 @@ from typing import Any
 from fedpriv.mechanisms import Capped, Clip
 from fedpriv.mechanisms.displaced import Displaced
 from fedpriv.noise.output import OutputGaussian
+from fedpriv.privacy.adaptive_plan import AdaptivePlan
 from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.adaptive import AdaptivePlan
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.privacy.zcdp import rho_of_epsilon
 from fedpriv.reproduction import TUNING_SEED, Split

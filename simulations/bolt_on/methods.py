@@ -18,7 +18,7 @@ from fedpriv.noise.output import OutputGaussian, Sphere, Unperturbed
 from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.reproduction import TUNING_SEED, Split
 from fedpriv.training.comparators.methods import bst14, dp_sgd, scs13

@@ -28,8 +28,7 @@ import numpy as np
 from fedpriv.mechanisms.preconditioner import NoPreconditioner, Preconditioner
 from fedpriv.mechanisms.preconditioners import Fixed
 from fedpriv.optimizers import sgd
-from fedpriv.privacy.plans.cohort_plan import cohort_plan
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import Plan, cohort_plan
 from fedpriv.rng import Key
 from fedpriv.running.progress import Pace
 from fedpriv.training.federated_averaging import FederatedAveraging

@@ -14,7 +14,7 @@ from fedpriv.backends import SerialBackend
 from fedpriv.data.features.dataset import Dataset, shape_of
 from fedpriv.experiments.components import Components
 from fedpriv.mechanisms.bound import Bound
-from fedpriv.privacy.plans.adaptive import AnyPlan
+from fedpriv.privacy.plan import AnyPlan
 from fedpriv.rng import Key
 from fedpriv.running.loop import rounds
 from fedpriv.sums import PartialSum

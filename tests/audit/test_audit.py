@@ -19,7 +19,7 @@ from fedpriv.mechanisms.rounding import RoundedSum
 from fedpriv.noise.gaussian import Gaussian, Unprotected
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody, FixedSizeSampler
 from fedpriv.rng import Key
 from tests.audit.broken import BROKEN, SETTINGS, Setting, has_meaning, on_grid, quiet, sized

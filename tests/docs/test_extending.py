@@ -20,7 +20,7 @@ from fedpriv.cli import main
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.ledger.reading import read_ledger
+from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
 from fedpriv.running.engines.factories import open_worker_context, serial

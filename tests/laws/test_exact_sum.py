@@ -21,7 +21,7 @@ from fedpriv.mechanisms.bound import scaled
 from fedpriv.mechanisms.preconditioner import RoundContext
 from fedpriv.noise.gaussian import gaussian
 from fedpriv.optimizers import sgd
-from fedpriv.privacy.plans.cohort_plan import cohort_plan
+from fedpriv.privacy.plan import cohort_plan
 from fedpriv.rng import Key
 from fedpriv.running.loop import rounds
 from fedpriv.sums import BITS, PartialSum, RunningSum, merged

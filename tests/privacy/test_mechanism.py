@@ -12,7 +12,7 @@ from fedpriv.noise.gaussian import Gaussian, Unprotected, gaussian
 from fedpriv.noise.privatizer import Cost
 from fedpriv.privacy.event import NONPRIVATE, Event
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, PoissonSampler
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum

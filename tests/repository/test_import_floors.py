@@ -104,7 +104,7 @@ def test_the_code_keeps_the_floors():
             "def lazy():\n    from fedpriv.training.local.trainer import Schedule",
         ),
         ("fedpriv.training.federated_averaging", "from fedpriv.backends import Backend"),
-        ("fedpriv.privacy.plans.plan", "from ...training import local"),
+        ("fedpriv.privacy.plan", "from ..training import local"),
         ("fedpriv.noise.gaussian", "from fedpriv.mechanisms import Clip"),
         ("fedpriv.optimizers", "from fedpriv import noise"),
         ("fedpriv.mechanisms.bound", "from fedpriv.optimizers import sgd"),

@@ -19,7 +19,7 @@ from fedpriv.backends.threads import ThreadBackend
 from fedpriv.cli import main
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.own_code import own_code
-from fedpriv.privacy.ledger.reading import read_ledger
+from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.running.door.turnout import FAILED_IN_A_ROW, AllUsersFailedError, Turnout
 from fedpriv.running.prepared import resume_run, start_run
 from fedpriv.sums import PartialSum

@@ -32,10 +32,10 @@ from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.plan import Plan
-from fedpriv.privacy.plans.promise import Unit
+from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.privacy.statement.coverage import FLOATS, KEY, Coverage
+from fedpriv.privacy.unit import Unit
 from fedpriv.ranges import positive_float, positive_int
 from fedpriv.rng import Key
 from fedpriv.running.door.noise_root import NOISE, noise_root, plan_digest

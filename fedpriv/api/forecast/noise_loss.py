@@ -25,7 +25,7 @@ from fedpriv.measures import LOSS, Measure
 from fedpriv.mechanisms.preconditioner import NoPreconditioner
 from fedpriv.mechanisms.preconditioners import Fixed
 from fedpriv.noise.gaussian import Gaussian
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import Plan
 from fedpriv.rng import Key
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.federated_averaging import FederatedAveraging

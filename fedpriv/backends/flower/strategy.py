@@ -219,7 +219,7 @@ class UserLevelStrategy:
     Attributes:
         roster: The frozen user ids.
         settings: Deadlines and windows.
-        promise: `fedpriv.privacy.plans.digest.promise_digest` of what will be asked, for nodes
+        promise: `fedpriv.privacy.plan.plan_digest` of what will be asked, for nodes
             that train under some promises only: they refuse others before anything is charged. ""
             leaves that to the first round.
         counts: Over all rounds, how many answers were dropped or bounded again, by reason.

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from fedpriv.cli.terminal.output import errors, fail
-from fedpriv.privacy.cohorts.noise_grid import NoiseGrid, NoisePoint
+from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint
 from fedpriv.running.progress import moves, plain_lines
 
 GridCohorts = Annotated[

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.privacy.epsilon import Epsilon
-from fedpriv.privacy.ledger.file import LedgerError
+from fedpriv.privacy.ledger.chain import LedgerError
 from fedpriv.privacy.ledger.state import LedgerState
 from fedpriv.privacy.statement.sealed import read_sealed
 from fedpriv.running.standing.refusals import read_refusal
@@ -159,7 +159,7 @@ def is_held(file: Path) -> bool:
     """Return whether a process holds a ledger.
 
     A shared lock is tried for and let go at once: who opens the ledger in that moment tries again
-    (`fedpriv.privacy.ledger.file`), and is not refused.
+    (`fedpriv.privacy.ledger.chain`), and is not refused.
     """
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)

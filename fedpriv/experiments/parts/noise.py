@@ -13,7 +13,7 @@ from fedpriv.experiments.parts.shared import AVERAGING
 from fedpriv.noise.gaussian import Gaussian, Unprotected
 from fedpriv.noise.participation import Participation
 from fedpriv.noise.privatizer import Privatizer
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import Plan
 from fedpriv.ranges import Range, positive_float
 
 if TYPE_CHECKING:

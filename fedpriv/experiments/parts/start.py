@@ -12,7 +12,7 @@ from fedpriv.checkpoints.start_file import START_FILE, params_sha256
 from fedpriv.experiments.composing.composition import Slot
 from fedpriv.experiments.composing.options import option
 from fedpriv.hashes import file_sha256
-from fedpriv.privacy.statement.before import TRAINED, TrainedBefore, trained_before
+from fedpriv.privacy.statement.coverage import TRAINED, TrainedBefore, trained_before
 from fedpriv.privacy.statement.sealed import LEDGER, read_sealed
 from fedpriv.ranges import Range
 from fedpriv.rng import Key

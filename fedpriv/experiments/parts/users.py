@@ -21,8 +21,7 @@ from fedpriv.experiments.parts.noise import NOISE
 from fedpriv.experiments.parts.separated import COHORTS_APART, promise_slots
 from fedpriv.experiments.parts.start import START
 from fedpriv.mechanisms import Bound, Rounded
-from fedpriv.privacy.plans.named import sampler_of
-from fedpriv.privacy.sampling import Sampler
+from fedpriv.privacy.sampling import Sampler, sampler_of
 from fedpriv.ranges import Range
 
 # torch takes seconds to import, and declarations are read for `fedpriv --help`: tasks and trainers

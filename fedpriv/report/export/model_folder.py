@@ -27,9 +27,9 @@ from fedpriv.checkpoints.vocabulary_file import (
     read_vocabulary,
     write_vocabulary,
 )
-from fedpriv.privacy.statement.before import TRAINED
-from fedpriv.privacy.statement.returned import check_returned
+from fedpriv.privacy.statement.coverage import TRAINED
 from fedpriv.privacy.statement.sealed import read_sealed
+from fedpriv.privacy.statement.verify import check_returned
 from fedpriv.report.export.model_card import model_card
 from fedpriv.report.series import RunRecord, read_run
 

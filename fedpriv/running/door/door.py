@@ -19,10 +19,10 @@ import numpy as np
 from fedpriv.backends.backend import Backend
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.noise.privatizer import Privatizer
-from fedpriv.privacy.ledger.entries import UPDATE
 from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.ledger.state import UPDATE
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.adaptive import AnyPlan
+from fedpriv.privacy.plan import AnyPlan
 from fedpriv.rng import Key
 from fedpriv.running.door.raw_sums import HeldSum, Passes, copied, digest_of
 from fedpriv.running.door.rows import begin_rows, next_row

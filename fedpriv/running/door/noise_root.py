@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedpriv.hashes import document_sha256
-from fedpriv.privacy.plans.adaptive import AnyPlan
+from fedpriv.privacy.plan import AnyPlan
 from fedpriv.rng import Key
 from fedpriv.tree import Params
 

@@ -10,8 +10,10 @@ from typing import Literal
 import numpy as np
 
 from fedpriv import tree
+from fedpriv.privacy.adaptive_plan import AdaptivePlan
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.adaptive import AdaptivePlan, AnyPlan, rho_of
+from fedpriv.privacy.plan import AnyPlan
+from fedpriv.privacy.zcdp import rho_of
 from fedpriv.ranges import Range, finite_float, positive_float, positive_int
 from fedpriv.training.algorithm import ArrayState, Door, Query
 from fedpriv.tree import Params

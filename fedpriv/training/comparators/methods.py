@@ -29,13 +29,12 @@ from fedpriv.mechanisms.displaced import Displaced
 from fedpriv.noise.gaussian import Gaussian
 from fedpriv.noise.objective import ObjectiveNoise
 from fedpriv.noise.sphere_rows import SphereRows
+from fedpriv.privacy.adaptive_plan import AdaptivePlan
 from fedpriv.privacy.calibration import calibrate
-from fedpriv.privacy.cohorts.partition import Partition
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.adaptive import AdaptivePlan
-from fedpriv.privacy.plans.plan import Plan
-from fedpriv.privacy.sampling import Everybody, PoissonSampler
+from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.sampling import Everybody, Partition, PoissonSampler
 from fedpriv.ranges import positive_float, positive_int
 from fedpriv.training.comparators.descent import NoisyDescent
 from fedpriv.training.comparators.objective import (

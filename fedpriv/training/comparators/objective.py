@@ -17,8 +17,7 @@ from scipy import linalg
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.mechanisms.displaced import Displaced
 from fedpriv.noise.objective import ObjectiveNoise
-from fedpriv.privacy.plans.adaptive import AnyPlan
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import AnyPlan, Plan
 from fedpriv.ranges import positive_float
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum

@@ -6,7 +6,7 @@ is zero the direction is held to be too noisy: the price of a gradient grows by 
 *same* sum is noised once more for the difference alone, the two estimates are averaged, and the
 choice is asked again. When what is left of ρ does not pay for the next answer the run ends, and
 what was under way is not applied. Charges follow releases; a zCDP filter of a preset total makes
-that free (`fedpriv.privacy.plans.adaptive`).
+that free (`fedpriv.privacy.adaptive_plan`).
 
 Averaging estimates of prices ρ₁ and ρ₂ with weights ρ₁ and ρ₂ gives the estimate of price ρ₁ + ρ₂:
 Var = C² / 2(ρ₁ + ρ₂). The average is of all estimates of an iteration so far.
@@ -29,9 +29,10 @@ from fedpriv.mechanisms.bound import Bound
 from fedpriv.mechanisms.capped import Capped
 from fedpriv.noise.gaussian import Gaussian
 from fedpriv.noise.noisy_min import Form, NoisyMin
+from fedpriv.privacy.adaptive_plan import AdaptivePlan
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.adaptive import AdaptivePlan, AnyPlan
+from fedpriv.privacy.plan import AnyPlan
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.ranges import Range, finite_float, positive_float, positive_int
 from fedpriv.training.algorithm import ArrayState, Door, Held, Query

@@ -20,8 +20,7 @@ import numpy as np
 from fedpriv import tree
 from fedpriv.mechanisms.displaced import Checked, Displaced
 from fedpriv.noise.output import OutputGaussian, Sphere
-from fedpriv.privacy.plans.adaptive import AnyPlan
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import AnyPlan, Plan
 from fedpriv.ranges import Range, finite_float, positive_int
 from fedpriv.sums import PartialSum
 from fedpriv.training.algorithm import ArrayState, Door, Query, RawSums

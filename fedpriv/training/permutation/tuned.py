@@ -21,8 +21,7 @@ from fedpriv.mechanisms.displaced import Displaced
 from fedpriv.noise.choice import Chosen, PrivateChoice, candidates
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.adaptive import AnyPlan
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import AnyPlan, Plan
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.ranges import positive_int
 from fedpriv.rng import Key

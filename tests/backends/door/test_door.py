@@ -23,7 +23,7 @@ from fedpriv.backends import SerialBackend
 from fedpriv.noise.gaussian import Gaussian
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
-from fedpriv.privacy.ledger.reading import read_ledger
+from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key

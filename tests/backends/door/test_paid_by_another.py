@@ -20,7 +20,7 @@ from fedpriv.noise.gaussian import Gaussian, NoisedMean
 from fedpriv.noise.privatizer import Cost
 from fedpriv.privacy.ledger.ledger import BudgetSpentError
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import Plan
 from fedpriv.rng import Key
 from fedpriv.running.folder import RunFolder
 from fedpriv.running.loop import rounds

@@ -20,10 +20,10 @@ from fedpriv.noise.rounded import GridNoise
 from fedpriv.noise.streams.optimise import optimised_bands, optimised_buffers
 from fedpriv.noise.streams.stream import Correlated
 from fedpriv.noise.streams.tree import BinaryTree
-from fedpriv.privacy.cohorts.separated import SeparatedSampler
-from fedpriv.privacy.ledger.reading import read_ledger
+from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.sampling import SeparatedSampler
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
 from tests.repeats import each_once

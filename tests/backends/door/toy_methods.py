@@ -15,10 +15,10 @@ import toys
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.noise.gaussian import Gaussian, NoisedMean
 from fedpriv.noise.privatizer import Cost
+from fedpriv.privacy.adaptive_plan import AdaptivePlan
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.adaptive import AdaptivePlan
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody, PoissonSampler
 from fedpriv.rng import Key
 from fedpriv.running.folder import RunFolder

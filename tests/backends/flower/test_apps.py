@@ -23,7 +23,7 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.mechanisms import Clip
 from fedpriv.privacy.ledger.anchor import anchors_of
-from fedpriv.privacy.ledger.reading import read_ledger
+from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
 from fedpriv.running.document import read_document

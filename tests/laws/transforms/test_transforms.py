@@ -22,7 +22,7 @@ from fedpriv.optimizers import (
     stepwise,
     yogi,
 )
-from fedpriv.privacy.plans.cohort_plan import cohort_plan
+from fedpriv.privacy.plan import cohort_plan
 from fedpriv.running.folder import RunFolder
 from fedpriv.training.federated_averaging import ServerState
 from fedpriv.transform import chain, identity

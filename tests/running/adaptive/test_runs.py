@@ -14,7 +14,7 @@ from fedpriv import cli, json_lines
 from fedpriv.api.result import load
 from fedpriv.api.running import resume, run
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.ledger.reading import read_ledger
+from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.page import write_report
 from fedpriv.report.promise import rho_spent

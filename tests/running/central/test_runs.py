@@ -17,7 +17,7 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.ledger.reading import read_ledger
+from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
 from fedpriv.running.door.noise_root import noise_root

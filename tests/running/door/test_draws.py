@@ -12,10 +12,10 @@ import pytest
 
 from fedpriv.mechanisms import Clip
 from fedpriv.noise.gaussian import Gaussian
-from fedpriv.privacy.ledger.entries import UPDATE
 from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.ledger.state import UPDATE
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.rng import Key
 from fedpriv.running.door.door import RunDoor

@@ -12,7 +12,7 @@ from fedpriv.mechanisms import Clip
 from fedpriv.noise.gaussian import Gaussian
 from fedpriv.privacy.ledger.ledger import BudgetSpentError
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, PoissonSampler
 from fedpriv.rng import Key
 from fedpriv.running.loop import rounds

@@ -11,7 +11,7 @@ import pytest
 
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.privacy.ledger.anchor import CommandAnchor, FileAnchor, anchors_of
-from fedpriv.privacy.ledger.file import LedgerError
+from fedpriv.privacy.ledger.chain import LedgerError
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.running.prepared import resume_run, start_run

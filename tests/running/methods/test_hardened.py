@@ -15,7 +15,7 @@ from fedpriv.mechanisms import Clip
 from fedpriv.mechanisms.capped import CappedTogether
 from fedpriv.noise.gaussian import Gaussian
 from fedpriv.noise.rounded import GridNoise
-from fedpriv.privacy.ledger.reading import read_ledger
+from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.coverage import FLOATS, KEY
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run

@@ -13,11 +13,11 @@ from scipy import sparse
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Capped, Clip
 from fedpriv.noise.gaussian import Gaussian, NoisedMean
+from fedpriv.privacy.adaptive_plan import AdaptivePlan
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.plans.adaptive import AdaptivePlan, rho_of
-from fedpriv.privacy.plans.cohort_plan import cohort_plan
-from fedpriv.privacy.zcdp import rho_bs16
+from fedpriv.privacy.plan import cohort_plan
+from fedpriv.privacy.zcdp import rho_bs16, rho_of
 from fedpriv.rng import Key
 from fedpriv.running.loop import rounds
 from fedpriv.training.line_search.agd import (

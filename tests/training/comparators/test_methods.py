@@ -14,13 +14,13 @@ from fedpriv.mechanisms import Clip
 from fedpriv.noise.gaussian import Gaussian, Unprotected
 from fedpriv.noise.output import Sphere
 from fedpriv.noise.sphere_rows import SphereRows
-from fedpriv.privacy.cohorts.partition import Partition
+from fedpriv.privacy.adaptive_plan import AdaptivePlan
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.adaptive import AdaptivePlan, rho_of
-from fedpriv.privacy.plans.plan import Plan
-from fedpriv.privacy.sampling import Everybody, PoissonSampler
+from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.sampling import Everybody, Partition, PoissonSampler
+from fedpriv.privacy.zcdp import rho_of
 from fedpriv.rng import Key
 from fedpriv.running.loop import rounds
 from fedpriv.training.comparators.descent import NoisyDescent

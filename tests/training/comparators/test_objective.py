@@ -16,9 +16,9 @@ from fedpriv.mechanisms.displaced import Displaced
 from fedpriv.noise.objective import ObjectiveNoise
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody
-from fedpriv.privacy.statement.counting import _what_was_done
+from fedpriv.privacy.statement.sections import _what_was_done
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
 from fedpriv.running.folder import RunFolder

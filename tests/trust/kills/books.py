@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from fedpriv.privacy.ledger.reading import read_ledger
-from fedpriv.privacy.ledger.state import LedgerState
+from fedpriv.privacy.ledger.state import LedgerState, read_ledger
 from fedpriv.rng import Key
 from fedpriv.running.door.noise_root import noise_root
 

@@ -417,7 +417,7 @@ BREAKS = {
         (f"{_PRIVACY}.ledger.chain", chain_not_checked),
         ("fedpriv.mechanisms.rounding", floats_summed),
         (f"{_PRIVACY}.ledger.state", one_charge_too_many),
-        (f"{_PRIVACY}.selection.trials", trials_not_paid),
+        (f"{_PRIVACY}.trials", trials_not_paid),
         ("fedpriv.tuning.secret_state", number_drawn_again),
         ("fedpriv.tuning.secret_state", losing_trials_kept),
         ("fedpriv.noise.noisy_min", cap_of_scores_halved),

@@ -74,7 +74,7 @@ class _Descent:
 
     def plan(self, task: Any) -> Any:
         """Return a filter of the ρ that the target amounts to."""
-        from fedpriv.privacy.plans.adaptive import AdaptivePlan
+        from fedpriv.privacy.adaptive_plan import AdaptivePlan
 
         number = len(task.roster)
         return AdaptivePlan(

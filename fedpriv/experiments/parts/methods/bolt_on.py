@@ -121,14 +121,14 @@ class SphereNoise:
             ValueError: If there is no target; or a δ, which is not needed.
         """
         from fedpriv.noise.output import Sphere
-        from fedpriv.privacy.epsilon import shown_delta
+        from fedpriv.privacy.epsilon import format_delta
         from fedpriv.privacy.mechanism import Mechanism
 
         if self.target_epsilon is None:
             raise ValueError("output-noise 'sphere' needs target-epsilon")
         if promise.delta is not None:
             raise ValueError(
-                f"delta {shown_delta(promise.delta)}: output-noise 'sphere' is of pure ε; leave "
+                f"delta {format_delta(promise.delta)}: output-noise 'sphere' is of pure ε; leave "
                 "delta out, or use output-noise 'gaussian'"
             )
         # A replaced user is two that are there or not.
@@ -222,7 +222,7 @@ class _Promising:
     def of_plan(self, task: Any, sensitivity: float, **rest: Any) -> Any:
         from fedpriv.mechanisms.displaced import Displaced
         from fedpriv.privacy.event import Relation
-        from fedpriv.privacy.plans.plan import Plan
+        from fedpriv.privacy.plan import Plan
         from fedpriv.privacy.sampling import Everybody
 
         everybody = Everybody(num_users=len(task.roster))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedpriv as fp
-from fedpriv.privacy.ledger.reading import read_ledger
+from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.running import document
 

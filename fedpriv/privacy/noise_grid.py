@@ -1,28 +1,114 @@
-"""Noise on the mean for a grid of cohorts and rounds at one ε, before anything is run.
+"""Noise on the mean for a grid of cohort sizes and numbers of rounds at one ε, before a run.
 
-What a cohort and a number of rounds do to learning is mostly this one figure: the standard
-deviation of the noise on each coordinate of the released mean, divided by the clip norm C.
+What a cohort and a number of rounds do to learning is mostly one value: the standard deviation of
+the noise on each coordinate of the released mean, divided by the clip norm C.
+
+At a fixed ε and number of rounds it falls like 1/cohort while cohorts are small, since hardly more
+noise is needed, and not at all where they are large, since the noise needed grows with the cohort.
+A doubling lowers it by a factor of 2 at the one end and of 1 at the other. The saturation point
+("knee" in tables and JSON) lies half way: from there on larger cohorts hardly help.
 
 >>> grid = noise_grid(num_users=400, target_epsilon=8.0, cohorts=(20, 40), rounds=(50,))
 >>> [f"{point.noise_on_mean:.3f}" for point in grid.points]
 ['0.025', '0.016']
+>>> print(find_saturation_point(100, [(10.0, 1.0), (20.0, 0.55), (40.0, 0.45), (80.0, 0.42)]))
+about 16
 """
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from fedpriv.privacy.calibration import NoNoiseFitsError, calibrate
-from fedpriv.privacy.cohorts.knee import Knee, knee_of, knee_words
-from fedpriv.privacy.epsilon import default_delta, shown_delta
+from fedpriv.privacy.epsilon import default_delta, format_delta
 from fedpriv.privacy.event import Event, Relation, cohort_event
-from fedpriv.privacy.selection.trials import Trials
-from fedpriv.privacy.unit_words import words_of
+from fedpriv.privacy.trials import Trials
+from fedpriv.privacy.unit import unit_words
 from fedpriv.ranges import positive_float, positive_int
+
+SATURATION_FACTOR = math.sqrt(2.0)
+"""Half way, on a logarithmic scale, between a doubling that halves the noise and one in vain."""
+
+
+def describe_saturation_point(drawn: str) -> str:
+    """Return the definition of the saturation point; `drawn` is "cohort" or "batch"."""
+    return (
+        f"knee: the {drawn} from which on a doubling lowers the noise on the mean by less than a "
+        f"factor of {SATURATION_FACTOR:.2f} (√2), half way between 2, where it falls like "
+        f"1/{drawn}, and 1, where it no longer falls"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaturationPoint:
+    """The cohort size from which on doubling it lowers the noise by less than √2.
+
+    Attributes:
+        rounds: Of the line.
+        cohort: The saturation point where `side` is "at"; else the end of the cohorts that were
+            looked at: the point lies at or below it, or above it. None where too few were.
+        side: "at", "below", "above" or "unknown".
+    """
+
+    rounds: int
+    cohort: float | None
+    side: Literal["at", "below", "above", "unknown"]
+
+    def __repr__(self) -> str:
+        if self.cohort is None:
+            return "unknown"
+        shown = f"{float(f'{self.cohort:.2g}'):,g}"
+        return {"at": f"about {shown}", "below": f"≤ {shown}", "above": f"> {shown}"}[self.side]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {"rounds": self.rounds, "cohort": self.cohort, "side": self.side}
+
+
+def find_saturation_point(rounds: int, line: Sequence[tuple[float, float]]) -> SaturationPoint:
+    """Return the saturation point of the noise for one number of rounds.
+
+    Between cohorts, the logarithm of the noise is interpolated linearly in that of the cohort. A
+    cohort is looked at where its double is on the line too.
+
+    Args:
+        rounds: Of the line.
+        line: Cohorts, increasing, and noise on the mean.
+    """
+    logs = [(math.log(cohort), math.log(noise)) for cohort, noise in line]
+    double, wanted = math.log(2.0), math.log(SATURATION_FACTOR)
+    if not logs or logs[0][0] + double > logs[-1][0] + 1e-9:
+        return SaturationPoint(rounds=rounds, cohort=None, side="unknown")
+
+    def gain(at: float) -> float:
+        return _between(logs, at) - _between(logs, at + double)
+
+    # The gain is linear between places where either end meets a cohort of the line.
+    last = max(logs[-1][0] - double, logs[0][0])  # for one doubling, but for rounding
+    places = {x for x, _ in logs} | {x - double for x, _ in logs} | {last}
+    within = sorted(place for place in places if logs[0][0] <= place <= last)
+    if gain(within[0]) < wanted:
+        return SaturationPoint(rounds=rounds, cohort=math.exp(within[0]), side="below")
+    for left, right in itertools.pairwise(within):
+        high, low = gain(left), gain(right)
+        if low < wanted:
+            share = (high - wanted) / (high - low)
+            at = math.exp(left + share * (right - left))
+            return SaturationPoint(rounds=rounds, cohort=at, side="at")
+    return SaturationPoint(rounds=rounds, cohort=math.exp(last), side="above")
+
+
+def _between(logs: Sequence[tuple[float, float]], at: float) -> float:
+    index = min(max(bisect.bisect_right([x for x, _ in logs], at), 1), len(logs) - 1)
+    (left, low), (right, high) = logs[index - 1], logs[index]
+    return low + (high - low) * (at - left) / (right - left)
+
 
 DEFAULT_ROUNDS = (25, 50, 100, 200, 400)
 _FIRST_AT_MOST, _UP_TO = 250.0, 4000.0
@@ -60,7 +146,7 @@ class NoisePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseGrid:
-    """Noise on the mean for every pair of a cohort and a number of rounds, and the knees.
+    """Noise on the mean for every pair of a cohort and a number of rounds, with saturation points.
 
     Attributes:
         num_users: Users on the roster (examples of the training set).
@@ -73,7 +159,7 @@ class NoiseGrid:
         cohorts: In increasing order.
         rounds: In increasing order.
         points: Of each cohort in turn, one for each number of rounds.
-        knees: One for each number of rounds.
+        saturation_points: One for each number of rounds.
     """
 
     num_users: int
@@ -86,13 +172,13 @@ class NoiseGrid:
     cohorts: tuple[float, ...]
     rounds: tuple[int, ...]
     points: tuple[NoisePoint, ...]
-    knees: tuple[Knee, ...]
+    saturation_points: tuple[SaturationPoint, ...]
 
     @property
     def privacy(self) -> str:
         """What every cell keeps, in words."""
         return (
-            f"ε ≤ {self.target_epsilon:g} at δ = {shown_delta(self.delta)} "
+            f"ε ≤ {self.target_epsilon:g} at δ = {format_delta(self.delta)} "
             f"({self.relation.value}, per {self.unit}, by {self.accountant})"
         )
 
@@ -117,11 +203,11 @@ class NoiseGrid:
         return tuple(sorted({f"–: {point.reason}" for point in self.points if point.reason}))
 
     def __repr__(self) -> str:
-        words = words_of(self.unit)
+        words = unit_words(self.unit)
         rows = [[words.drawn, *(f"{rounds:,} {words.turn}s" for rounds in self.rounds)]]
         for cohort in self.cohorts:
             rows.append([f"{cohort:,g}", *(self.at(cohort, r).shown for r in self.rounds)])
-        rows.append(["knee", *(str(knee) for knee in self.knees)])
+        rows.append(["knee", *(str(knee) for knee in self.saturation_points)])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         table = [
             "  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True))
@@ -133,7 +219,7 @@ class NoiseGrid:
             "released mean / C",
             f"each calibrated to {self.privacy}; of {self.num_users:,} {self.unit}s, {drawn}",
             *table,
-            knee_words(words.drawn),
+            describe_saturation_point(words.drawn),
             *self.reasons,
         ])  # fmt: skip
 
@@ -150,8 +236,8 @@ class NoiseGrid:
             "points": [
                 {**asdict(point), "accumulated": point.accumulated} for point in self.points
             ],
-            "knees": [knee.to_json() for knee in self.knees],
-            "knee_is": knee_words(words_of(self.unit).drawn),
+            "knees": [knee.to_json() for knee in self.saturation_points],
+            "knee_is": describe_saturation_point(unit_words(self.unit).drawn),
         }
 
 
@@ -240,7 +326,18 @@ def noise_grid(
     found: list[NoisePoint] = []
     progress(0, len(pairs))
     for cohort, count in pairs:  # threads would not help: most of it holds Python's lock
-        sigma, reason = _least(partial(event, cohort), count, target, least_delta, related, trials)
+        sigma, reason = None, ""
+        try:
+            sigma = calibrate(
+                partial(event, cohort),
+                count,
+                target_epsilon=target,
+                delta=least_delta,
+                relation=related,
+                trials=trials,
+            )
+        except NoNoiseFitsError as error:
+            reason = str(error).replace("target_epsilon", "the target")
         noise = None if sigma is None else sigma * sensitivity_over_vector / cohort
         found.append(
             NoisePoint(
@@ -270,32 +367,15 @@ def noise_grid(
         cohorts=sizes,
         rounds=counts,
         points=tuple(found),
-        knees=tuple(_knee(count, found) for count in counts),
+        saturation_points=tuple(
+            find_saturation_point(
+                count,
+                [
+                    (point.cohort, point.noise_on_mean)
+                    for point in found
+                    if point.rounds == count and point.noise_on_mean is not None
+                ],
+            )
+            for count in counts
+        ),
     )
-
-
-def _least(
-    event: Callable[[float], Event],
-    rounds: int,
-    target: float,
-    delta: float,
-    relation: Relation,
-    trials: Trials | None,
-) -> tuple[float | None, str]:
-    """Return the least noise multiplier, and ""; or None, and why there is none."""
-    try:
-        found = calibrate(
-            event, rounds, target_epsilon=target, delta=delta, relation=relation, trials=trials
-        )
-    except NoNoiseFitsError as error:
-        return None, str(error).replace("target_epsilon", "the target")
-    return found, ""
-
-
-def _knee(rounds: int, points: Sequence[NoisePoint]) -> Knee:
-    line = [
-        (point.cohort, point.noise_on_mean)
-        for point in points
-        if point.rounds == rounds and point.noise_on_mean is not None
-    ]
-    return knee_of(rounds, line)

@@ -1,7 +1,7 @@
-"""A random number of trials of which the best is kept: its law, and what the choice costs.
+"""Private selection: the cost of keeping the best of a random number of trials.
 
 Running several settings on private data and keeping the best one costs more than the one that is
-kept. If how many are run is drawn from a fixed law and never told, it costs little more than one
+kept. If how many are run is drawn from a fixed law and kept secret, it costs little more than one
 (Papernot and Steinke 2022, arXiv:2110.03620): Theorem 2 for a truncated negative binomial, Theorem
 6 for a Poisson number. Both turn the Rényi curve of one trial into that of the whole study.
 
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from fedpriv.ranges import finite_float, positive_float
 
 MOST_TRIALS = 1e5
-"""Largest mean: nobody runs more."""
+"""Largest mean."""
 _SHAPES = (0.01, 1000.0)
 _BITS = 128
 _DIGITS = 60
@@ -32,7 +32,7 @@ _DIGITS = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trials:
-    """The law that the number of trials is drawn from; public, unlike what is drawn.
+    """The distribution of the number of trials; public, unlike the number that is drawn.
 
     Attributes:
         mean: Expected number of trials, above 1 and at most 100,000.
@@ -42,7 +42,7 @@ class Trials:
 
     Guarantees:
         * If one trial has the Rényi curve ρ, drawing the number of trials from this law, running
-          each on its own and keeping nothing but the best, by an order that does not look at how
+          each independently and keeping nothing but the best, by an order that does not look at how
           many there were, has the curve `selected(orders, ρ)`.
 
     Raises:
@@ -110,7 +110,7 @@ class Trials:
         return 0.0
 
     def number(self, bits: Callable[[int], int]) -> int:
-        """Return a number of trials; draw it once in a study, and tell nobody.
+        """Return a number of trials; draw it once in a study, and keep it secret.
 
         The law is summed up in 60 digits and compared with a number of 128 bits, so that what is
         drawn is off by less than 10^-38 in probability.

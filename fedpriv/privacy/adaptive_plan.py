@@ -1,8 +1,8 @@
-"""A plan whose total is fixed beforehand, and whose prices are decided on the way.
+"""A privacy filter: a plan whose total ρ is fixed and whose charges are decided during the run.
 
-A method that looks at what was released before it decides how much noise to add next cannot name
-its charges in advance. It can name their sum: a privacy filter stops it before the sum would be
-passed. For zero-concentrated DP such a filter costs nothing: charges ρ₁ + ρ₂ + ... <= ρ, each
+A method that looks at earlier releases before it decides how much noise to add next cannot name
+its charges in advance. It can name their sum: a privacy filter refuses the charge that would
+exceed it. For zero-concentrated DP such a filter costs nothing: charges ρ₁ + ρ₂ + ... <= ρ, each
 chosen after the ones before, are ρ-zCDP together (Feldman and Zrnic 2021, Theorem 3.1; Whitehouse
 et al. 2023, Theorem 1). The ε of a run is the filter's, whatever was spent of it.
 
@@ -20,25 +20,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from fedpriv.privacy.epsilon import Epsilon, rounded_up_to
+from fedpriv.privacy.accounting import delta_of
+from fedpriv.privacy.epsilon import BudgetUse, Epsilon, rounded_up_to
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.plan import Plan
-from fedpriv.privacy.plans.promise import (
-    Unit,
-    Used,
-    check_roster,
-    check_roster_sha256,
-    check_unit,
-    delta_of,
-)
-from fedpriv.privacy.zcdp import epsilon_of_rho
+from fedpriv.privacy.unit import Unit, check_roster_sha256, check_roster_size, check_unit
+from fedpriv.privacy.zcdp import epsilon_of_rho, rho_of
 from fedpriv.ranges import positive_float, positive_int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptivePlan:
-    """A zCDP filter: any charges, decided on the way, as long as their ρ adds up to the total.
+    """A zCDP privacy filter: charges are chosen during the run, up to a total ρ.
 
     Attributes:
         num_users: Users on the frozen roster, n.
@@ -82,37 +75,37 @@ class AdaptivePlan:
 
     @property
     def is_private(self) -> bool:
-        """Always: a filter admits nothing unprotected."""
+        """True: a filter refuses charges without noise."""
         return True
 
     @property
     def target_epsilon(self) -> None:
-        """The total is the budget; there is no other."""
+        """None: the total ρ is the only budget."""
 
     @property
     def trials(self) -> None:
-        """None: what is chosen among several trials is priced for plans of equal charges."""
+        """None: selection among several trials is accounted for plans of equal charges only."""
 
     @property
     def planned_rounds(self) -> None:
-        """Not known before the end: what a round costs is decided on the way."""
+        """None: what a round costs is decided during the run."""
 
     @property
     def affordable_rounds(self) -> None:
-        """As planned_rounds."""
+        """None, as `planned_rounds`."""
 
     @property
     def charged_once(self) -> bool:
-        """Never: every answer has a price of its own."""
+        """False: every answer has its own cost."""
         return False
 
     @property
     def event(self) -> None:
-        """None for all charges: each brings its own."""
+        """None: each charge has its own event."""
 
     @property
     def is_exact(self) -> bool:
-        """Not by itself: each query brings its own mechanism.
+        """False: each query has its own mechanism.
 
         `fedpriv.training.algorithm.is_exact` asks the algorithm which they are.
         """
@@ -120,15 +113,15 @@ class AdaptivePlan:
 
     @property
     def mechanism(self) -> None:
-        """None for all charges: each query brings its own."""
+        """None: each query has its own mechanism."""
 
     @property
     def noise_multiplier(self) -> None:
-        """None for all charges, likewise."""
+        """None, likewise."""
 
     @property
     def live_mechanism(self) -> Mechanism:
-        """There is none.
+        """None exists for all charges.
 
         Raises:
             ValueError: Always.
@@ -140,11 +133,11 @@ class AdaptivePlan:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Nothing beyond what is refused."""
+        """Empty: what would weaken the guarantee is refused."""
         return ()
 
     def total(self) -> Epsilon:
-        """Return the ε that the filter promises, whatever is spent of it."""
+        """Return the ε that the filter guarantees, whatever is spent of it."""
         assert self.delta is not None
         value = epsilon_of_rho(self.rho, self.delta)
         return Epsilon(
@@ -162,18 +155,18 @@ class AdaptivePlan:
 
     @property
     def budget(self) -> str:
-        """What is paid for, in words."""
+        """The total, in words."""
         return f"ρ = {self.rho:g}"
 
-    def used(self, spent: Counter[Event], num_rows: int) -> Used:
-        """Return how much of ρ is spent.
+    def used(self, spent: Counter[Event], num_rows: int) -> BudgetUse:
+        """Return how much of the total ρ is spent.
 
         Args:
             spent: Charges so far, by event.
             num_rows: As of a fixed plan; here there are none.
         """
         amount, charges = min(self._sum(spent), self.rho), spent.total()
-        return Used(
+        return BudgetUse(
             amount=amount,
             total=self.rho,
             text=f"ρ = {rounded_up_to(amount, 6):g} of {self.rho:g} spent in {charges} "
@@ -181,15 +174,15 @@ class AdaptivePlan:
         )
 
     def pays_for_more(self, spent: Counter[Event], num_rows: int) -> bool:
-        """Return whether anything is left; whether it pays for the next answer a charge says."""
+        """Return whether any ρ is left; the next charge may still be refused."""
         return self.left(spent) > 0.0
 
     def epsilon(self, num_charges: int) -> Epsilon:
-        """Return the total: what was spent was decided by releases, and is no smaller claim."""
+        """Return the total ε: the ρ spent depends on releases and allows no smaller claim."""
         return self.total()
 
     def epsilon_of(self, events: Mapping[Event, int]) -> Epsilon:
-        """Return the filter's ε: what was spent was decided by releases, and is no smaller claim.
+        """Return the total ε: the ρ spent depends on releases and allows no smaller claim.
 
         Raises:
             ValueError: If the events add up to more than the total, or the filter refuses one.
@@ -200,7 +193,7 @@ class AdaptivePlan:
         return self.total()
 
     def refusal(self, spent: Counter[Event], event: Event) -> str:
-        """Return why one more charge is not paid for, or "" if it is; ask before it is written."""
+        """Return why one more charge exceeds the total, or "" if it fits; ask before writing it."""
         if event.is_sampled or not event.is_private:
             return f"a filter of ρ takes no {event.kind} charge; let everybody take part"
         price = rho_of(event, self.relation)
@@ -221,11 +214,11 @@ class AdaptivePlan:
 
     @property
     def replays(self) -> bool:
-        """Never: a release of an adaptive plan that was cut off is asked anew."""
+        """False: after a crash, a release of an adaptive plan is asked again as a new charge."""
         return False
 
     def mechanism_for(self, query: str, given: Mechanism | None) -> Mechanism:
-        """Return the mechanism that answers a query, which brings its own.
+        """Return the mechanism given with a query.
 
         Raises:
             ValueError: If it brings none.
@@ -235,7 +228,7 @@ class AdaptivePlan:
         return given
 
     def left(self, spent: Counter[Event]) -> float:
-        """Return the ρ that is not spent yet."""
+        """Return the ρ that is left."""
         return max(0.0, self.rho - self._sum(spent))
 
     def check_roster(self, roster: Sequence[str]) -> None:
@@ -244,7 +237,7 @@ class AdaptivePlan:
         Raises:
             ValueError: If its length is not num_users.
         """
-        check_roster(roster, self.num_users, self.unit)
+        check_roster_size(roster, self.num_users, self.unit)
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as a dict of plain JSON values."""
@@ -265,39 +258,3 @@ class AdaptivePlan:
             odd = ", ".join(sorted(map(str, set(value) ^ names)))
             raise ValueError(f"the plan's fields do not match ({odd}); it was edited")
         return cls(**{name: value[name] for name in names - {"kind"}})
-
-
-AnyPlan = Plan | AdaptivePlan
-"""A plan of either kind. Both answer to the same names: `total`, `guaranteed`, `epsilon`,
-`epsilon_of`, `refusal`, `pays_for_more`, `used`, `left`, `budget`, `mechanism_for`, `replays`, and
-`planned_rounds`, which is None where only a refused charge says that a run is over."""
-
-
-def read_plan(value: Any) -> AnyPlan:
-    """Return the plan of a file, fixed or adaptive.
-
-    Raises:
-        ValueError: If it is neither.
-    """
-    if isinstance(value, Mapping) and value.get("kind") == "adaptive":
-        return AdaptivePlan.from_json(value)
-    return Plan.from_json(value)
-
-
-def rho_of(event: Event, relation: Relation) -> float:
-    """Return the ρ of one charge: 1/(2σ²) of a Gaussian, ε²/2 of a pure answer, or its own.
-
-    Under replace-one all of them are four times as much: a replaced user is two that are there or
-    not (Bun and Steinke 2016, Proposition 1.9).
-
-    Raises:
-        ValueError: If it has none.
-    """
-    moved = relation.moved
-    if event.rho is not None:
-        return moved**2 * event.rho
-    if event.epsilon is not None:
-        return 0.5 * (moved * event.epsilon) ** 2
-    if event.kind != "gaussian":
-        raise ValueError(f"a {event.kind} charge has no ρ; let everybody take part")
-    return 0.5 * (moved / event.sigma) ** 2

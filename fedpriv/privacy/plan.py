@@ -1,14 +1,14 @@
-"""The promise of a run: a mechanism, a budget, a relation and a δ in one frozen value.
+"""The privacy plan of a run: mechanism, number of rounds, neighbouring relation and δ, frozen.
 
-The ε of a run comes out of its plan and out of nothing else. The mechanism of a plan is the very
-object that runs; parts that do not fit together cannot be put together: the constructor refuses
-them, names the value, and says what to do.
+The ε of a run is computed from its plan and from nothing else. The mechanism of a plan is the very
+object that runs. The constructor refuses parts that do not fit together, names the value at fault
+and says what to change.
 
-A `Plan` is fixed: every charge is one event, and a target ε compiles to a number of charges. An
-`AdaptivePlan` (`fedpriv.privacy.plans.adaptive`) fixes the total instead and lets prices be decided
-on the way.
+A `Plan` is fixed: every charge is the same event, and a target ε becomes a number of charges. An
+`AdaptivePlan` (`fedpriv.privacy.adaptive_plan`) fixes the total instead, and the cost of each
+charge is decided during the run.
 
->>> from fedpriv.privacy.plans.cohort_plan import cohort_plan
+>>> from fedpriv.privacy.plan import cohort_plan
 >>> plan = cohort_plan(num_users=400, expected_cohort_size=20, num_rounds=100, bound="clip",
 ...                    l2_bound=0.5, noise="gaussian", noise_multiplier=1.0, delta=1 / 400)
 >>> print(plan.epsilon(100))
@@ -23,32 +23,34 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from fedpriv.hashes import document_sha256
 from fedpriv.noise.privatizer import Scales
-from fedpriv.privacy.accounting import epsilon_of
+from fedpriv.privacy.accounting import delta_of, epsilon_of
+from fedpriv.privacy.adaptive_plan import AdaptivePlan
 from fedpriv.privacy.calibration import affordable_rounds, calibrate
-from fedpriv.privacy.epsilon import Epsilon, rounded_up, shown_delta
+from fedpriv.privacy.epsilon import BudgetUse, Epsilon, format_delta, rounded_up
 from fedpriv.privacy.event import Event, Relation
-from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.fitting import check_micro_batch, check_sampling, check_trials
-from fedpriv.privacy.plans.promise import (
-    Unit,
-    Used,
-    check_roster,
-    check_roster_sha256,
-    check_unit,
-    delta_of,
+from fedpriv.privacy.mechanism import (
+    NUMBERS,
+    Mechanism,
+    RecordedMechanism,
+    named_mechanism,
+    numbers_of,
 )
-from fedpriv.privacy.plans.written import read_written, written
-from fedpriv.privacy.recorded import RecordedMechanism
-from fedpriv.privacy.selection.trials import Trials
+from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler
+from fedpriv.privacy.trials import Trials
+from fedpriv.privacy.unit import Unit, check_roster_sha256, check_roster_size, check_unit
 from fedpriv.ranges import positive_float, positive_int
+
+if TYPE_CHECKING:
+    from fedpriv.privacy.mechanism import Mechanism, RecordedMechanism
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is guaranteed before the first cohort is drawn; every field is public.
+    """The guarantee of a run, fixed before the first cohort is drawn; every field is public.
 
     Attributes:
         mechanism: What every charge does; of a plan read from a file, what was recorded of it.
@@ -97,14 +99,14 @@ class Plan:
                 self._put(name, check(name, getattr(self, name)))
         check_unit(self.unit)
         check_roster_sha256(self.roster_sha256)
-        check_micro_batch(self.mechanism.micro_batch, self.unit, self.relation)
+        _check_micro_batch(self.mechanism.micro_batch, self.unit, self.relation)
         if not self.is_private and self.target_epsilon is not None:
             raise ValueError(
                 f"target_epsilon {self.target_epsilon} cannot be kept with noise "
                 "'none'; leave it out, or ask for noise 'gaussian'"
             )
-        check_sampling(self.mechanism, self.num_rounds, self.relation)
-        check_trials(self.trials, self.event, self.relation)
+        _check_sampling(self.mechanism, self.num_rounds, self.relation)
+        _check_trials(self.trials, self.event, self.relation)
         target = self.target_epsilon
         if self.charged_once and target is not None and self.total().value > target:
             raise ValueError(
@@ -117,7 +119,7 @@ class Plan:
 
     @property
     def live_mechanism(self) -> Mechanism:
-        """The mechanism as objects that can be run.
+        """The mechanism as runnable objects.
 
         Raises:
             ValueError: If the plan was read from a file that only records what it does.
@@ -144,7 +146,7 @@ class Plan:
 
     @property
     def replays(self) -> bool:
-        """Whether a release that a crash cut off after its charge is made again."""
+        """Whether a release that a crash interrupted is computed again without another charge."""
         return self.live_mechanism.privatizer.after_crash == "replay"
 
     @property
@@ -154,7 +156,7 @@ class Plan:
 
     @property
     def is_private(self) -> bool:
-        """Whether the plan promises anything: noise on a bounded sum."""
+        """Whether ε is finite: noise on a bounded sum."""
         return self.event.is_private
 
     @property
@@ -169,25 +171,25 @@ class Plan:
 
     @property
     def charged_once(self) -> bool:
-        """Whether one charge pays for all rows of the run."""
+        """Whether one charge pays for all rounds of the run."""
         return self.mechanism.charged_once
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is allowed but should be read aloud with the ε."""
+        """Sentences to print with the ε: what is allowed and weakens it."""
         assert self.delta is not None
         if not self.is_private:
             return ("no noise is added: there is no guarantee",)
         if self.delta * self.num_users >= 1.0 - 1e-9:
             return (
-                f"δ = {shown_delta(self.delta)} is not below 1/n = "
+                f"δ = {format_delta(self.delta)} is not below 1/n = "
                 f"{1.0 / self.num_users:g}: it allows publishing one {self.unit} outright",
             )
         return ()
 
     @property
     def budget(self) -> str:
-        """What is paid for, in words."""
+        """What the plan pays for, in words."""
         return f"{self.num_rounds:,} {'rows' if self.charged_once else 'charges'}"
 
     def total(self) -> Epsilon:
@@ -259,7 +261,7 @@ class Plan:
         )
 
     def refusal(self, spent: Counter[Event], event: Event) -> str:
-        """Return why one more charge is not paid for, or "" if it is; ask before it is written.
+        """Return why one more charge exceeds the budget, or "" if it fits; ask before writing it.
 
         Args:
             spent: Charges so far, by event.
@@ -291,18 +293,18 @@ class Plan:
         return num_rows < self.num_rounds if self.charged_once else self.affords(spent.total())
 
     def left(self, spent: Counter[Event]) -> float:
-        """Return the ρ that is not spent yet: none was set as a total, so it is infinite."""
+        """Return the ρ that is left: infinite, since no total was set."""
         return math.inf
 
-    def used(self, spent: Counter[Event], num_rows: int) -> Used:
+    def used(self, spent: Counter[Event], num_rows: int) -> BudgetUse:
         """Return how much of the budget is spent; arguments as of `pays_for_more`."""
         amount = num_rows if self.charged_once else spent.total()
         text = f"{amount} of {self.budget} {'used' if self.charged_once else 'spent'}"
-        return Used(amount=amount, total=self.num_rounds, text=text)
+        return BudgetUse(amount=amount, total=self.num_rounds, text=text)
 
     @property
     def planned_rounds(self) -> int:
-        """As num_rounds; None of a plan that cannot know."""
+        """num_rounds; None of an adaptive plan, which cannot know it."""
         return self.num_rounds
 
     @property
@@ -326,7 +328,7 @@ class Plan:
         Raises:
             ValueError: If its length is not num_users.
         """
-        check_roster(roster, self.num_users, self.unit)
+        check_roster_size(roster, self.num_users, self.unit)
 
     def calibrated(self, target_epsilon: float) -> Plan:
         """Return the plan with the least noise that keeps ε within a target after all rounds.
@@ -367,11 +369,16 @@ class Plan:
         return replace(self, mechanism=noised, target_epsilon=target)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan as a dict of plain JSON values, all of it public."""
+        """Return the plan as a dict of plain JSON values, all of it public.
+
+        A mechanism of numbers and names is written flat; of any other one the event and a
+        description stand under "mechanism".
+        """
+        numbers = numbers_of(self.mechanism)
+        if numbers is None:
+            numbers = {"mechanism": RecordedMechanism.of(self.mechanism).to_json()}
         rest = {name: getattr(self, name) for name in _REST} | {"relation": self.relation.value}
-        if self.trials is not None:
-            rest["trials"] = self.trials.to_json()
-        return written(self.mechanism, rest)
+        return numbers | rest | ({} if self.trials is None else {"trials": self.trials.to_json()})
 
     @classmethod
     def from_json(cls, value: Any) -> Plan:
@@ -380,10 +387,24 @@ class Plan:
         Raises:
             ValueError: If fields are missing or unknown, or the plan would be refused.
         """
-        mechanism, rest = read_written(value, _REST, later=("trials",))
-        if "trials" in rest:
-            rest["trials"] = Trials.from_json(rest["trials"])
-        return cls(mechanism=mechanism, **rest)
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{value!r} is not a plan; expected a JSON object")
+        rest = {*_REST, *(("trials",) if "trials" in value else ())}
+        numbers = ("mechanism",) if "mechanism" in value else NUMBERS
+        if odd := set(value) ^ {*numbers, *rest}:
+            raise ValueError(
+                f"the plan's fields do not match ({', '.join(sorted(map(str, odd)))}); it was "
+                "edited, or written by another version"
+            )
+        fields = {name: value[name] for name in rest}
+        if "trials" in fields:
+            fields["trials"] = Trials.from_json(fields["trials"])
+        mechanism = (
+            RecordedMechanism.from_json(value["mechanism"])
+            if "mechanism" in value
+            else named_mechanism(**{name: value[name] for name in NUMBERS})
+        )
+        return cls(mechanism=mechanism, **fields)
 
 
 _REST = (
@@ -395,3 +416,141 @@ _REST = (
     "roster_sha256",
     "unit",
 )
+"""Fields of a plan's JSON besides its mechanism, and besides "trials", which few plans have."""
+
+AnyPlan = Plan | AdaptivePlan
+"""A plan of either kind. Both answer to the same names: `total`, `guaranteed`, `epsilon`,
+`epsilon_of`, `refusal`, `pays_for_more`, `used`, `left`, `budget`, `mechanism_for`, `replays`, and
+`planned_rounds`, which is None where only a refused charge ends the run."""
+
+
+def read_plan(value: Any) -> AnyPlan:
+    """Return a plan, fixed or adaptive, from its JSON.
+
+    Raises:
+        ValueError: If it is neither.
+    """
+    if isinstance(value, Mapping) and value.get("kind") == "adaptive":
+        return AdaptivePlan.from_json(value)
+    return Plan.from_json(value)
+
+
+def plan_digest(plan: AnyPlan, roster: Sequence[str]) -> str:
+    """Return the SHA-256 of a plan and its roster, 64 hex digits, by which a node may allow it.
+
+    Two plans have one digest only where ε, δ, relation, bound, noise, sampling, number of rounds
+    and roster are the same, whatever is learned under them.
+
+    Args:
+        plan: The plan.
+        roster: The frozen ids; their order is part of the digest.
+    """
+    return document_sha256({"plan": plan.to_json(), "roster": list(roster)})
+
+
+def cohort_plan(**fields: Any) -> Plan:
+    """Return the plan of a bounded, noised sum over cohorts, from plain numbers and names.
+
+    Args:
+        **fields: Arguments of `fedpriv.privacy.mechanism.named_mechanism`, and every other field
+            of a `Plan`.
+
+    Raises:
+        ValueError: If a value is out of range or two parts do not fit.
+    """
+    numbers = {name: fields.pop(name) for name in NUMBERS if name in fields}
+    return Plan(mechanism=named_mechanism(**numbers), **fields)
+
+
+def _check_micro_batch(size: int, unit: Unit, relation: Relation) -> None:
+    """Refuse micro-batches where the sensitivity of their sum is not known.
+
+    Raises:
+        ValueError: If they are of users, or a neighbour is another record in one's place; or if the
+            unit is an owner, whose examples a neighbour blanks, under another relation.
+    """
+    if unit == "owner" and relation is not Relation.ADD_REMOVE:
+        raise ValueError(
+            f"relation {relation.value!r}: neighbours of an owner have its examples blanked, which "
+            "is accounted as 'add-remove'; use that"
+        )
+    if size > 1 and (unit != "example" or relation is not Relation.ADD_REMOVE):
+        raise ValueError(f"micro_batch {size} is for examples under relation 'add-remove'; use 1")
+
+
+def _check_sampling(
+    mechanism: Mechanism | RecordedMechanism, num_rounds: int, relation: Relation
+) -> None:
+    """Refuse cohorts that cannot be accounted under a relation, or only at a needlessly high ε.
+
+    Args:
+        mechanism: Who is drawn, where that was recorded, and what a charge does.
+        num_rounds: T.
+        relation: Who is a neighbour.
+
+    Raises:
+        ValueError: If that is so, or there are more rounds than rows of correlated noise.
+    """
+    sampler, event = mechanism.sampler, mechanism.event
+    _check_rows(mechanism, num_rounds, relation)
+    if isinstance(sampler, PoissonSampler) and sampler.cap is not None:
+        mean = sampler.expected_cohort_size
+        least = min(math.ceil(2.0 * mean), sampler.num_users)
+        if sampler.cap < least:
+            raise ValueError(
+                f"cohort_cap {sampler.cap} is below {least}, twice the expected cohort of "
+                f"{mean:g}: a cap near the mean multiplies ε (fourfold at the mean); raise it, "
+                "or leave it out"
+            )
+    fixed = isinstance(sampler, FixedSizeSampler)
+    if fixed and event.is_private and relation is not Relation.REPLACE_ONE:
+        raise ValueError(
+            f"sampling 'fixed' cannot be accounted under relation {relation.value!r}; "
+            "use relation 'replace-one', or sampling 'poisson'"
+        )
+
+
+def _check_rows(
+    mechanism: Mechanism | RecordedMechanism, num_rounds: int, relation: Relation
+) -> None:
+    """Refuse more rounds than correlated noise was made for, and relations that it does not cover.
+
+    Raises:
+        ValueError: If that is so.
+    """
+    limit = mechanism.privatizer.cost.participation
+    if limit is None or limit.num_rows is None:
+        return
+    if num_rounds > limit.num_rows:
+        raise ValueError(
+            f"{num_rounds:,} rounds are more than the {limit.num_rows:,} rows that "
+            f"{mechanism.privatizer.name} noise was made for; make it for as many"
+        )
+    if relation is Relation.ADD_REMOVE:
+        raise ValueError(
+            f"{mechanism.privatizer.name} noise is accounted for a user who contributes zero in "
+            "all of its rows, or not; use relation 'zero-out'"
+        )
+
+
+_WITHOUT_CURVE = ("truncated-poisson-gaussian", "poisson-devices-gaussian", "objective-gaussian")
+_WITHOUT_CURVE_REPLACED = ("poisson-gaussian", "cyclic-poisson-gaussian")
+
+
+def _check_trials(trials: Trials | None, event: Event, relation: Relation) -> None:
+    """Refuse private selection among runs that RDP does not account: only RDP accounts it.
+
+    Raises:
+        ValueError: If that is so.
+    """
+    if trials is None or not event.is_private:
+        return
+    no_curve = event.kind in _WITHOUT_CURVE
+    replaced = event.kind in _WITHOUT_CURVE_REPLACED and relation is Relation.REPLACE_ONE
+    if no_curve or replaced:
+        raise ValueError(
+            f"the best of {trials.mean:g} trials on average is accounted by RDP, which cannot "
+            f"account {event.kind} under {relation.value}; leave out the cap, group a "
+            "person's devices before the bound, put the noise on the gradients, or use relation "
+            "'add-remove'"
+        )
