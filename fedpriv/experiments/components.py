@@ -20,7 +20,7 @@ from fedpriv.privacy.sampling import Sampler
 from fedpriv.privacy.selection.trials import Trials
 from fedpriv.rng import Key
 from fedpriv.training.algorithm import Algorithm, check_plan
-from fedpriv.training.ensembles import check_measurable
+from fedpriv.training.evaluate import check_measurable
 from fedpriv.training.work import Trainers
 from fedpriv.tree import Params
 

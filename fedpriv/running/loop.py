@@ -41,7 +41,7 @@ from fedpriv.training.algorithm import (
     is_exact,
     measured_params,
 )
-from fedpriv.training.allocator import free_memory
+from fedpriv.training.devices import free_memory
 from fedpriv.training.stopping import interruptible, stop_if_asked
 from fedpriv.training.work import Trainers, as_works
 from fedpriv.tree import Params

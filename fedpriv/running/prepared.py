@@ -51,7 +51,7 @@ from fedpriv.tasks.trial import (
 )
 from fedpriv.training.algorithm import ChecksStart, SaysWhatItDecided, check_params, check_start
 from fedpriv.training.failures import counted_failures
-from fedpriv.training.in_public.selection import HasPublicFolds
+from fedpriv.training.public_selection import HasPublicFolds
 from fedpriv.training.stopping import interruptible
 
 

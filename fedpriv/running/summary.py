@@ -18,7 +18,7 @@ from fedpriv.running.folder import RunFolder
 from fedpriv.running.records import RoundRecord, measured
 from fedpriv.running.selection import Selection
 from fedpriv.training.algorithm import measured_params
-from fedpriv.training.ensembles import measure_of
+from fedpriv.training.evaluate import measure_of
 from fedpriv.training.failures import mostly_failed
 
 

@@ -23,8 +23,7 @@ from fedpriv.ranges import positive_float
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.algorithm import ArrayState, Door, Query, RawSums
-from fedpriv.training.permutation.constants import Constants
-from fedpriv.training.permutation.sgd import PermutationSgd
+from fedpriv.training.permutation_sgd import Constants, PermutationSgd
 from fedpriv.tree import Params
 
 TERM = "linear term "

@@ -1,4 +1,4 @@
-"""Local SGD for any `nn.Module`: bring a model, a loss and users of your own."""
+"""Local SGD of any `nn.Module` with a user-defined loss, one user after another."""
 
 from __future__ import annotations
 
@@ -13,11 +13,37 @@ import torch
 from torch import nn
 
 from fedpriv.rng import Key
-from fedpriv.training.local.dtypes import model_inputs, model_targets
-from fedpriv.training.local.hidden_state import unchanged_by_users
-from fedpriv.training.local.module_state import OwnState, own_stream
+from fedpriv.training.local.module_state import (
+    OwnState,
+    own_stream,
+    unchanged_buffers,
+    unchanged_by_users,
+)
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.tree import Params, Tree
+
+
+def model_inputs(array: Any) -> np.ndarray:
+    """Return inputs as float32 where they are floats, and as int64 where they are integers.
+
+    int32 and truth values stay what they are: layers take both.
+    """
+    return _converted(np.asarray(array), integers="bhBHIlLqQ")
+
+
+def model_targets(array: Any) -> np.ndarray:
+    """Return targets as float32 where they are floats, and as int64 where they are classes.
+
+    Truth values are the classes 0 and 1.
+    """
+    return _converted(np.asarray(array), integers="?bhiBHIlLqQ")
+
+
+def _converted(array: np.ndarray, integers: str) -> np.ndarray:
+    if array.dtype.kind == "f":
+        return array.astype(np.float32, copy=False)
+    return array.astype(np.int64, copy=False) if array.dtype.char in integers else array
+
 
 _BATCH_NORM = (nn.modules.batchnorm._BatchNorm,)
 
@@ -107,7 +133,7 @@ class ModuleTrainer:
     `torch.autograd.grad` and not through `.grad` and an optimiser, which makes a whole user of a
     small model 1.05 to 1.1 times faster than a loop with `optim.SGD`. A CNN spends two thirds of a
     step in convolutions at the core's peak; there only keeping freed memory paid (1.05 to 1.1,
-    `fedpriv.training.allocator`). The channels-last layout, `torch._foreach_add_`, updates fused
+    `fedpriv.training.devices`). The channels-last layout, `torch._foreach_add_`, updates fused
     into the backward pass and oneDNN's absence were measured: 1.00 to 1.03 for the first three, 0.8
     for the last. `benchmarks/dense_training.py` prints the ratios.
 
@@ -229,3 +255,38 @@ def one_thread() -> Iterator[None]:
     finally:
         if before != 1:
             torch.set_num_threads(before)
+
+
+class ModuleBatches:
+    """A `fedpriv.training.public_learning.Gradient` of a module.
+
+    Guarantees:
+        * A gradient depends on params, examples and key alone: on one machine the same bits.
+
+    Args:
+        module: A checked module; its parameters are overwritten.
+        loss: From (outputs, targets) to the mean loss of a batch.
+        examples: Public ones.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+        examples: ArrayExamples,
+    ) -> None:
+        self._module, self._loss, self._examples = check_module(module), loss, examples
+        self._own = {n: p for n, p in module.named_parameters() if p.requires_grad}
+
+    def __call__(self, params: Params, index: np.ndarray, key: Key) -> Params:
+        """Return the mean gradient of a batch, float32; zeros of what the loss does not use."""
+        module = load_params(self._module, params).train()
+        chosen = self._examples.take(index)
+        x, y = as_tensor(model_inputs(chosen.x)), as_tensor(model_targets(chosen.y))
+        with unchanged_buffers(module), own_stream(key), one_thread(), torch.enable_grad():
+            loss = self._loss(module(x), y)
+            found = torch.autograd.grad(loss, list(self._own.values()), allow_unused=True)
+        return {
+            name: np.zeros(tuple(own.shape), np.float32) if grad is None else grad.numpy()
+            for (name, own), grad in zip(self._own.items(), found, strict=True)
+        }

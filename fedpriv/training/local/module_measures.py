@@ -27,8 +27,7 @@ from torch import Tensor, nn
 
 from fedpriv.measures import ACCURACY, LOSS, Measure, check_measures
 from fedpriv.training.evaluate import WHOLE, MadeOf, Metrics, Part, Total, chunks, combined
-from fedpriv.training.local.dtypes import model_inputs, model_targets
-from fedpriv.training.local.module import as_tensor
+from fedpriv.training.local.module import as_tensor, model_inputs, model_targets
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 #: A target that is not counted, as PyTorch's losses have it.

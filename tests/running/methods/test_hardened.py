@@ -20,7 +20,7 @@ from fedpriv.privacy.statement.coverage import FLOATS, KEY
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.training.algorithm import is_exact
-from fedpriv.training.line_search.agd import AdaptiveDescent
+from fedpriv.training.dp_agd import AdaptiveDescent
 from fedpriv.training.per_example.linear import LogisticGradients
 from tests.resumed import resume_run
 from tests.running.methods.test_runs import AGD, CENTRAL, of_examples, play, started

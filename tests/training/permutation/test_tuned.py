@@ -20,12 +20,15 @@ from fedpriv.rng import Key
 from fedpriv.running.folder import RunFolder
 from fedpriv.running.loop import rounds
 from fedpriv.training.algorithm import check_plan
-from fedpriv.training.line_search.linear import logistic_residual
+from fedpriv.training.bolt_on import CHOSEN, Tuned, candidate
 from fedpriv.training.per_example.example_sum import example_ids
-from fedpriv.training.permutation.constants import logistic
-from fedpriv.training.permutation.schedules import StepSchedule
-from fedpriv.training.permutation.sgd import Passes, PermutationSgd
-from fedpriv.training.permutation.tuned import CHOSEN, Tuned, candidate
+from fedpriv.training.per_example.linear import logistic_residual
+from fedpriv.training.permutation_sgd import (
+    Passes,
+    PermutationSgd,
+    StepSchedule,
+    logistic_constants,
+)
 
 KEY = Key.simulation(11)
 START = {"weight": np.zeros(3, np.float32), "bias": np.zeros(1, np.float32)}
@@ -40,7 +43,8 @@ def tuned(epsilon=0.5, number=NUMBER, present=None, rates=(0.5, 2.0, 1e-6)):
         choices=tuple(
             PermutationSgd(
                 x=x, y=y, name="weight", residual=logistic_residual, present=present,
-                constants=logistic(), passes=Passes(passes=2, schedule=StepSchedule(rate=rate)),
+                constants=logistic_constants(),
+                passes=Passes(passes=2, schedule=StepSchedule(rate=rate)),
             )
             for rate in rates
         ),

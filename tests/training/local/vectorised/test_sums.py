@@ -9,10 +9,12 @@ from torch import nn
 from fedpriv import tree
 from fedpriv.mechanisms.bound import Clip, Normalise, Preconditioned, Unbounded
 from fedpriv.mechanisms.rounding import Rounded
-from fedpriv.training.local.batch_invariance import is_batch_invariant
 from fedpriv.training.local.module import ArrayExamples, module_params
-from fedpriv.training.local.vectorised import VectorisedTrainer
-from fedpriv.training.local.vectorised_sum import vectorised_partial_sum
+from fedpriv.training.local.vectorised import (
+    VectorisedTrainer,
+    is_batch_invariant,
+    vectorised_partial_sum,
+)
 from fedpriv.training.work import as_work
 from tests.repeats import each_once, every_case
 from tests.training.local.vectorised.users import (
