@@ -1,9 +1,10 @@
 """State that a module or a loss keeps besides its trained parameters: put back, or detected.
 
 Buffers, attributes and generators are put back after each user (`OwnState`). A running mean in a
-plain attribute would carry one example into the gradient of the next, where no bound sees it.
-While examples are trained one after the other, `attributes` looks at tensors, arrays, numbers and
-words in attributes of the module and of its children, and in lists, tuples and dictionaries there. Before a run `refuse_kept_state` looks further, on public or synthetic examples.
+plain attribute would carry one example into the gradient of the next, where no bound sees it. While
+examples are trained one after the other, `attributes` looks at tensors, arrays, numbers and words
+in attributes of the module and of its children, and in lists, tuples and dictionaries there. Before
+a run `refuse_kept_state` looks further, on public or synthetic examples.
 """
 
 from __future__ import annotations
