@@ -19,7 +19,7 @@ Analytics" (2017), Algorithms 1 to 3, for single examples; Chaudhuri, Monteleoni
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
@@ -40,7 +40,7 @@ from fedpriv.privacy.sampling import Everybody
 from fedpriv.ranges import Range, finite_float, positive_int
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
-from fedpriv.training.algorithm import ArrayState, Door, Query, RawSums
+from fedpriv.training.algorithm import Algorithm, ArrayState, Door, Query, RawSums
 from fedpriv.training.permutation_sgd import (
     LONGEST_START,
     Constants,
@@ -120,7 +120,7 @@ class UsersAtRate(UserByUser):
 _FLOAT32 = 2.0**-23
 
 
-class ReleasesOnce(ABC):
+class ReleasesOnce(Algorithm):
     """What bolt-on algorithms share: one answer, and the end."""
 
     __slots__ = ()
@@ -375,8 +375,8 @@ def candidate(number: int) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tuned:
-    """Trains candidates on disjoint parts, asks once for one of them. An `Algorithm`.
+class Tuned(Algorithm):
+    """Trains candidates on disjoint parts, asks once for one of them.
 
     Attributes:
         choices: The trainings, of the same data set: the same model with other passes, steps or

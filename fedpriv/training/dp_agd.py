@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -39,7 +39,7 @@ from fedpriv.privacy.sampling import Everybody
 from fedpriv.ranges import Range, finite_float, positive_float, positive_int
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
-from fedpriv.training.algorithm import ArrayState, Door, Held, Query
+from fedpriv.training.algorithm import Algorithm, ArrayState, Door, Held, Query
 from fedpriv.training.local.trainer import Examples
 from fedpriv.training.work import UserByUser
 from fedpriv.tree import Params, Tree
@@ -343,7 +343,7 @@ class Prices:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdaptiveDescent:
+class AdaptiveDescent(Algorithm):
     """Gradient descent under a ρ filter, with a private line search.
 
     Attributes:
@@ -417,6 +417,8 @@ class AdaptiveDescent:
     def mechanisms(self) -> Sequence[Mechanism]:
         """Return that of a gradient and that of a choice, which are all there are."""
         return (self._noised(self.prices.gradient), self._selection(None))
+
+    checks_start: ClassVar[bool] = True
 
     def check_start(self, loss: float) -> None:
         """Refuse a cap below the loss at the start: every candidate would then score alike.

@@ -184,23 +184,13 @@ def measure_models(
     return Metrics(totals=totals, num_examples=count)
 
 
-@runtime_checkable
-class AggregatesOutputs(Protocol):
-    """An algorithm that may have several models measured together."""
-
-    @property
-    def outputs(self) -> Rule | None:
-        """By which rule; None for one model."""
-        ...
-
-
 def check_measurable(task: Any, algorithm: Any) -> None:
     """Refuse aggregates of outputs where they could not be measured; nothing is charged yet then.
 
     Raises:
         ValueError: If a task has no classes, or is headed by another figure than accuracy.
     """
-    rule = algorithm.outputs if isinstance(algorithm, AggregatesOutputs) else None
+    rule = algorithm.outputs
     if rule in RULES:
         head = next(iter(getattr(task, "measures", ())), ACCURACY)
         if head.name != ACCURACY.name:

@@ -19,7 +19,6 @@ from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
 from fedpriv.running.folder import RunFolder
 from fedpriv.running.loop import rounds
-from fedpriv.training.algorithm import check_plan
 from fedpriv.training.bolt_on import CHOSEN, Tuned, candidate
 from fedpriv.training.per_example.example_sum import example_ids
 from fedpriv.training.per_example.linear import logistic_residual
@@ -101,7 +100,7 @@ class Asked(SerialBackend):
 
 def play(algorithm, root=KEY, folder=None, plan=None):
     plan = algorithm.plan() if plan is None else plan
-    check_plan(algorithm, plan)
+    algorithm.check_plan(plan)
     made: Any = SimpleNamespace(
         task=SimpleNamespace(roster=example_ids(algorithm.num_examples), measures=()),
         init_params=lambda key: START,
@@ -225,6 +224,6 @@ def test_what_is_no_tuning_is_refused():
     with pytest.raises(ValueError, match="of the same data set"):
         replace(one, choices=(one.choices[0], two.choices[0]))
     with pytest.raises(ValueError, match="makes one choice"):
-        check_plan(one, tuned(epsilon=0.6).plan())
+        one.check_plan(tuned(epsilon=0.6).plan())
     with pytest.raises(ValueError, match="epsilon"):
         PrivateChoice(epsilon=math.inf)
