@@ -26,7 +26,6 @@ from fedpriv.training.local.module import (
     ArrayExamples,
     ModuleBatches,
     ModuleTrainer,
-    as_tensor,
     check_module,
     load_params,
     model_inputs,
@@ -42,6 +41,7 @@ from fedpriv.training.local.module_measures import (
     with_loss,
 )
 from fedpriv.training.local.module_state import SameFrozen, made_from, own_stream, refuse_kept_state
+from fedpriv.training.local.sgd import as_tensor
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.local.vectorised import VectorisedTrainer, default_users_at_once
 from fedpriv.training.per_example.losses import check_loss, check_pairs, mean_losses

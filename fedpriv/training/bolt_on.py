@@ -49,7 +49,7 @@ from fedpriv.training.permutation_sgd import (
     finite_rows,
     refuse_long_start,
 )
-from fedpriv.training.work import CpuOnly, LocalTrainer, Shareable, UserByUser, Work
+from fedpriv.training.work import AroundTrainer, LocalTrainer, UserByUser, Work
 from fedpriv.tree import Params, Tree
 
 RATE = "rate"
@@ -66,7 +66,7 @@ class KnowsConstants(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RatedTrainer:
+class RatedTrainer(AroundTrainer):
     """A trainer whose step size a query brings: its update, made at `rate`, is scaled to it.
 
     For several local steps the two must be the same: their sum is not proportional to the rate.
@@ -80,16 +80,6 @@ class RatedTrainer:
     trainer: LocalTrainer
     rate: float
     local_steps: int = 1
-
-    @property
-    def thread_safe(self) -> bool:
-        """As the trainer's."""
-        return isinstance(self.trainer, Shareable) and self.trainer.thread_safe
-
-    @property
-    def cpu_only(self) -> str:
-        """As the trainer's."""
-        return self.trainer.cpu_only if isinstance(self.trainer, CpuOnly) else ""
 
     def train(self, params: Params, examples: Any, key: Key) -> Tree:
         """Return the user's update.

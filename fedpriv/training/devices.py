@@ -14,8 +14,6 @@ import platform
 import sys
 from typing import TYPE_CHECKING, Any
 
-from fedpriv.training.work import CpuOnly
-
 if TYPE_CHECKING:
     import torch
 
@@ -73,7 +71,7 @@ def check_of_use(device: str, trainer: object) -> None:
     Raises:
         ValueError: If it is not the CPU and the trainer is `cpu_only`.
     """
-    because = trainer.cpu_only if isinstance(trainer, CpuOnly) else ""
+    because = getattr(trainer, "cpu_only", "")
     if because and device != "cpu":
         raise ValueError(
             f"{type(trainer).__name__} does not train on {device!r}: {because}; leave "

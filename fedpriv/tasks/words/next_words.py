@@ -25,8 +25,9 @@ from fedpriv.tasks.words.measures import MEASURES, WORD_ACCURACY, shares_right, 
 from fedpriv.tasks.words.trivial import Bigrams
 from fedpriv.training.devices import usable_device
 from fedpriv.training.evaluate import WHOLE, Metrics, Part
-from fedpriv.training.local.module import as_tensor, module_params, one_thread
+from fedpriv.training.local.module import module_params
 from fedpriv.training.local.module_state import made_from
+from fedpriv.training.local.sgd import as_tensor, one_thread
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.local.words import WordTrainer, dense_gradients
 from fedpriv.training.periodic_shift import Shift, ShiftedUsers

@@ -19,6 +19,14 @@ from fedpriv.training.local.module_state import (
     unchanged_buffers,
     unchanged_by_users,
 )
+from fedpriv.training.local.sgd import (
+    SGD,
+    Gradient,
+    as_tensor,
+    multiplier_tensor,
+    one_thread,
+    train_locally,
+)
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.tree import Params, Tree
 
@@ -96,11 +104,6 @@ def load_params(module: nn.Module, params: Mapping[str, np.ndarray]) -> nn.Modul
     return module
 
 
-def as_tensor(array: np.ndarray) -> torch.Tensor:
-    """Return a tensor over the array's memory, or over a copy where it is read-only."""
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
-
-
 @dataclass(frozen=True, slots=True)
 class ArrayExamples:
     """One user's examples as two arrays.
@@ -150,6 +153,7 @@ class ModuleTrainer:
         schedule: How much work.
         multiplier: 1/A by parameter name, applied to every gradient before the step.
         device: Where the module lives, such as "cpu" or "cuda:0".
+        optimizer: Takes the steps: `SGD` of the schedule's rate and the multiplier.
     """
 
     module: nn.Module
@@ -158,15 +162,18 @@ class ModuleTrainer:
     multiplier: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
     device: str | torch.device = "cpu"
     _own: Mapping[str, nn.Parameter] = field(init=False, repr=False)
-    _factors: Mapping[str, torch.Tensor] = field(init=False, repr=False)
+    optimizer: SGD = field(init=False, repr=False)
     _state: OwnState = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_module(self.module).to(self.device)
         own = dict(self.module.named_parameters())
-        factors = {n: self._leading(n, m, own[n].ndim) for n, m in self.multiplier.items()}
+        factors = {
+            n: multiplier_tensor(n, m, own[n].ndim, self.device) for n, m in self.multiplier.items()
+        }
+        optimizer = SGD(learning_rate=self.schedule.learning_rate, multiplier=factors)
         object.__setattr__(self, "_own", own)
-        object.__setattr__(self, "_factors", factors)
+        object.__setattr__(self, "optimizer", optimizer)
         object.__setattr__(self, "_state", OwnState(self.module, self.loss))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ModuleTrainer:
@@ -175,20 +182,8 @@ class ModuleTrainer:
         return replace(self, module=module, loss=loss)
 
     def unchanged_by_users(self) -> AbstractContextManager[None]:
-        """As of `fedpriv.training.work.LooksBack`."""
+        """As of `fedpriv.training.work.looked_back`."""
         return unchanged_by_users(self.module, self.loss)
-
-    def _leading(self, name: str, factor: np.ndarray, num_axes: int) -> torch.Tensor:
-        """Return a multiplier on the device, its axes put against a parameter's first ones."""
-        array = np.asarray(factor)
-        if array.ndim > num_axes:
-            raise ValueError(f"multiplier {name!r} has more axes ({array.ndim}) than its parameter")
-        return self.on_device(array.reshape(array.shape + (1,) * (num_axes - array.ndim)))
-
-    @property
-    def factors(self) -> Mapping[str, torch.Tensor]:
-        """1/A by parameter name, on the device, of the parameter's number of axes."""
-        return self._factors
 
     @contextmanager
     def as_made(self) -> Iterator[nn.Module]:
@@ -227,34 +222,24 @@ class ModuleTrainer:
             with torch.no_grad():
                 for name, parameter in trained.items():
                     parameter.copy_(start[name])
-            for batch in self.schedule.batches(len(chosen), rng):
+
+            def gradients(batch: np.ndarray) -> list[tuple[str, Gradient]]:
                 index = torch.from_numpy(batch).to(self.device)
-                self._step(trained, self.loss(module(x[index]), y[index]))
+                loss = self.loss(module(x[index]), y[index])
+                found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
+                # A parameter that the loss does not use stays where it is.
+                parts = zip(trained, found, strict=True)
+                return [(name, part) for name, part in parts if part is not None]
+
+            train_locally(
+                trained,
+                gradients,
+                schedule=self.schedule,
+                num_chosen=len(chosen),
+                rng=rng,
+                optimizer=self.optimizer,
+            )
             return {name: p.detach() - start[name] for name, p in trained.items()}
-
-    def _step(self, trained: Mapping[str, nn.Parameter], loss: torch.Tensor) -> None:
-        """Take one step of SGD; a parameter that the loss does not use stays where it is."""
-        gradients = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
-        with torch.no_grad():
-            for (name, parameter), gradient in zip(trained.items(), gradients, strict=True):
-                if gradient is None:
-                    continue
-                if name in self._factors:
-                    gradient = gradient * self._factors[name]
-                parameter.add_(gradient, alpha=-self.schedule.learning_rate)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute on one thread: how an operation is split among several shows in its last bits."""
-    before = torch.get_num_threads()
-    if before != 1:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        if before != 1:
-            torch.set_num_threads(before)
 
 
 class ModuleBatches:

@@ -34,7 +34,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,9 +47,11 @@ from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, beyond_bound
 from fedpriv.training.failures import contributes_zero, raised_at, say_of_users
 from fedpriv.training.local.device_sum import DeviceSum, l2_norms
-from fedpriv.training.local.module import ModuleTrainer, model_inputs, model_targets, one_thread
+from fedpriv.training.local.module import ModuleTrainer, model_inputs, model_targets
+from fedpriv.training.local.sgd import one_thread
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.stopping import end_if_interrupted, stop_if_asked
+from fedpriv.training.work import UserData
 from fedpriv.tree import Params
 
 #: Batch width, shape and dtype of an input, shape and dtype of a target.
@@ -297,115 +299,9 @@ def users_that_fit(trainer: ModuleTrainer, x: np.ndarray, num_bytes: int) -> int
     return max(1, min(_MOST_AT_ONCE, num_bytes // per_user))
 
 
-class Users(Protocol):
-    """Examples by user, as `fedpriv.training.work.UserData`."""
-
-    def examples(self, user_id: str) -> Any:
-        """Return the user's training examples."""
-        ...
-
-    def num_examples(self, user_id: str) -> int:
-        """Return how many there are."""
-        ...
-
-
-class Together(Protocol):
-    """A trainer of many users at once, as `VectorisedTrainer`."""
-
-    @property
-    def alone(self) -> ModuleTrainer:
-        """What trains a single user."""
-        ...
-
-    @property
-    def users_at_once(self) -> int:
-        """How many are trained together."""
-        ...
-
-    def train_many(
-        self,
-        start: Mapping[str, torch.Tensor],
-        examples: Sequence[Any],
-        keys: Sequence[Key],
-        *,
-        batch_invariant: bool = True,
-    ) -> Any:
-        """Return every user's update."""
-        ...
-
-
-def vectorised_partial_sum(
-    *,
-    params: Params,
-    bound: Bound,
-    trainer: Together,
-    data: Users,
-    user_ids: Sequence[str],
-    key: Key,
-) -> PartialSum:
-    """Train users in chunks, bound each update, and return one unweighted sum.
-
-    Arguments and guarantees are those of `fedpriv.training.work.Work`: each user moves the
-    sum by at most `bound.l2_bound`, and one that fails contributes zero, alone. The params are
-    copied to the device once, the examples chunk by chunk, and an update never leaves it.
-
-    Under a bound users are trained side by side only where that is known not to move a bit of
-    anybody's update: else one user would move the sum by what it contributes *and* by what it did
-    to its batch, of which steep local training can make more than the bound.
-    """
-    batch_invariant = not math.isinf(bound.l2_bound)
-    start = trainer.alone.start(params)
-    multiplier = {n: _float32(trainer, m) for n, m in bound.multiplier.items() if n in start}
-    mixture = bound.mixture
-    offsets = {} if mixture is None else trainer.alone.start(dict(mixture.offset))
-    num_elements = tree.num_elements(params)
-    running, failed = DeviceSum(start, bound.granularity), 0
-    for chunk in _chunks(_by_size(data, user_ids, trainer), trainer.users_at_once):
-        examples, keys = [], []
-        stop_if_asked()
-        for user_id in chunk:
-            try:
-                examples.append(data.examples(user_id))
-                keys.append(key.fold(user_id))
-            except KeyboardInterrupt:
-                raise
-            except BaseException as error:
-                contributes_zero(error)
-                failed += 1
-        if not examples:
-            continue
-        updates = trainer.train_many(start, examples, keys, batch_invariant=batch_invariant)
-        if mixture is not None:
-            for name, offset in offsets.items():
-                updates.tensors[name].mul_(mixture.own).add_(offset)
-        for name, factor in multiplier.items():
-            updates.tensors[name].mul_(factor)
-        factors = []
-        for row, norm in enumerate(l2_norms(updates.tensors)):
-            factor = 0.0
-            if row in updates.failed:
-                failed += 1
-            else:
-                try:
-                    factor = scaling_factor(bound, norm, num_elements)
-                except ValueError as error:
-                    contributes_zero(error)
-                    failed += 1
-            factors.append(factor)
-        for _ in running.add(updates.tensors, factors):
-            contributes_zero(beyond_bound())
-            failed += 1
-    return PartialSum(
-        total=running.result(),
-        num_users=len(user_ids),
-        num_failed=failed,
-        granularity=bound.granularity,
-    )
-
-
-def _float32(trainer: Together, multiplier: np.ndarray) -> torch.Tensor:
+def _float32(trainer: ModuleTrainer, multiplier: np.ndarray) -> torch.Tensor:
     """Return a multiplier on the device, in the dtype in which `tree.multiply` multiplies."""
-    return trainer.alone.on_device(np.asarray(multiplier, np.float32))
+    return trainer.on_device(np.asarray(multiplier, np.float32))
 
 
 def _chunks(user_ids: Sequence[str], size: int) -> Iterator[Sequence[str]]:
@@ -413,11 +309,10 @@ def _chunks(user_ids: Sequence[str], size: int) -> Iterator[Sequence[str]]:
         yield user_ids[start : start + size]
 
 
-def _by_size(data: Users, user_ids: Sequence[str], trainer: Together) -> list[str]:
+def _by_size(data: UserData, user_ids: Sequence[str], schedule: Schedule) -> list[str]:
     """Return users with like ones next to each other, so that chunks are full."""
 
     def size(user_id: str) -> tuple[int, int]:
-        schedule = trainer.alone.schedule
         try:
             num = min(data.num_examples(user_id), schedule.max_examples)
         except KeyboardInterrupt:
@@ -497,7 +392,7 @@ class VectorisedTrainer:
         return params
 
     def unchanged_by_users(self) -> AbstractContextManager[None]:
-        """As of `fedpriv.training.work.LooksBack`."""
+        """As of `fedpriv.training.work.looked_back`."""
         return self.alone.unchanged_by_users()
 
     def partial_sum(
@@ -505,15 +400,67 @@ class VectorisedTrainer:
         *,
         params: Params,
         bound: Bound,
-        data: Users | None,
+        data: UserData | None,
         user_ids: Sequence[str],
         key: Key,
     ) -> PartialSum:
-        """Return the sum of the users' bounded updates; see `fedpriv.training.work.Work`."""
+        """Return the sum of the users' bounded updates; see `fedpriv.training.work.Work`.
+
+        The params are copied to the device once, the examples chunk by chunk, and an update never
+        leaves it. Under a bound users are trained side by side only where that is known not to
+        move a bit of anybody's update: else one user would move the sum by what it contributes
+        *and* by what it did to its batch, of which steep local training can make more than the
+        bound.
+        """
         if data is None:
             raise ValueError("data None: a trainer of users needs their examples")
-        return vectorised_partial_sum(
-            params=params, bound=bound, trainer=self, data=data, user_ids=user_ids, key=key
+        batch_invariant = not math.isinf(bound.l2_bound)
+        start = self.alone.start(params)
+        multiplier = {n: _float32(self.alone, m) for n, m in bound.multiplier.items() if n in start}
+        mixture = bound.mixture
+        offsets = {} if mixture is None else self.alone.start(dict(mixture.offset))
+        num_elements = tree.num_elements(params)
+        running, failed = DeviceSum(start, bound.granularity), 0
+        for chunk in _chunks(_by_size(data, user_ids, self.alone.schedule), self.users_at_once):
+            examples, keys = [], []
+            stop_if_asked()
+            for user_id in chunk:
+                try:
+                    examples.append(data.examples(user_id))
+                    keys.append(key.fold(user_id))
+                except KeyboardInterrupt:
+                    raise
+                except BaseException as error:
+                    contributes_zero(error)
+                    failed += 1
+            if not examples:
+                continue
+            updates = self.train_many(start, examples, keys, batch_invariant=batch_invariant)
+            if mixture is not None:
+                for name, offset in offsets.items():
+                    updates.tensors[name].mul_(mixture.own).add_(offset)
+            for name, factor in multiplier.items():
+                updates.tensors[name].mul_(factor)
+            factors = []
+            for row, norm in enumerate(l2_norms(updates.tensors)):
+                factor = 0.0
+                if row in updates.failed:
+                    failed += 1
+                else:
+                    try:
+                        factor = scaling_factor(bound, norm, num_elements)
+                    except ValueError as error:
+                        contributes_zero(error)
+                        failed += 1
+                factors.append(factor)
+            for _ in running.add(updates.tensors, factors):
+                contributes_zero(beyond_bound())
+                failed += 1
+        return PartialSum(
+            total=running.result(),
+            num_users=len(user_ids),
+            num_failed=failed,
+            granularity=bound.granularity,
         )
 
     def train_many(
@@ -624,7 +571,6 @@ class VectorisedTrainer:
         """Return every slot's update, and whether it is one: bool `(slots,)`."""
         slots = self.users_at_once
         users = PaddedUsers.of(works, slots, self.alone.device)
-        factors = self.alone.factors
         local = {n: t.expand(slots, *t.shape).contiguous() for n, t in start.items()}
         well = torch.ones(slots, dtype=torch.bool, device=users.x.device)
 
@@ -647,10 +593,7 @@ class VectorisedTrainer:
                 gradients, mean = each_user(local, step.x, step.y, step.weight)
                 well &= mean if step.taken is None else mean | ~step.taken
                 for name, gradient in gradients.items():
-                    if name in factors:
-                        gradient = gradient * factors[name]
-                    # Multiplied and then subtracted: fused, the loop's remainder would differ.
-                    move = gradient * self.alone.schedule.learning_rate
+                    move = self.alone.optimizer.move(name, gradient)
                     if step.taken is not None:
                         who = step.taken.reshape(-1, *(1,) * (move.ndim - 1))
                         move = torch.where(who, move, 0.0)

@@ -8,9 +8,7 @@ left to PyTorch, whose fused LSTM (oneDNN's on the CPU, cuDNN's on a GPU) is fas
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -19,7 +17,14 @@ import torch
 
 from fedpriv.models.text import IGNORED, lstm_states
 from fedpriv.rng import Key
-from fedpriv.training.local.module import as_tensor
+from fedpriv.training.local.sgd import (
+    SGD,
+    Gradient,
+    as_tensor,
+    multiplier_tensor,
+    one_thread,
+    train_locally,
+)
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.tree import Params, Tree
 
@@ -68,28 +73,6 @@ class Rows:
         parameter.index_add_(0, self.index, self.values, alpha=-rate)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dense:
-    """A gradient as it is.
-
-    Attributes:
-        values: Of the parameter's shape.
-    """
-
-    values: torch.Tensor = field(repr=False)
-
-    def dense(self, like: torch.Tensor) -> torch.Tensor:
-        """Return it."""
-        return self.values
-
-    def step(self, parameter: torch.Tensor, rate: float) -> None:
-        """Take a step of SGD."""
-        parameter.sub_(self.values, alpha=rate)
-
-
-Gradient = Outer | Rows | Dense
-
-
 def gradients(params: Tensors, x: torch.Tensor, y: torch.Tensor) -> Iterator[tuple[str, Gradient]]:
     """Yield the parts of the gradient of `next_word_loss`; a name may come twice.
 
@@ -124,12 +107,12 @@ def gradients(params: Tensors, x: torch.Tensor, y: torch.Tensor) -> Iterator[tup
         of_states[counted] = back @ project
         found: list[tuple[str, Gradient]] = [
             (_scores_name(params), Outer(left=errors, right=projected)),
-            ("output_bias", Dense(values=errors.sum(dim=0))),
+            ("output_bias", errors.sum(dim=0)),
             ("project.weight", Outer(left=back, right=seen)),
-            ("project.bias", Dense(values=back.sum(dim=0))),
+            ("project.bias", back.sum(dim=0)),
         ]
     of_embedded, *of_recurrent = torch.autograd.grad(states, [embedded, *recurrent], of_states)
-    found += [(n, Dense(values=g)) for n, g in zip(_RECURRENT, of_recurrent, strict=True)]
+    found += [(n, g) for n, g in zip(_RECURRENT, of_recurrent, strict=True)]
     rows = Rows(index=tokens.reshape(-1), values=of_embedded.flatten(0, 1))
     yield from (*found, ("embedding.weight", rows))
 
@@ -138,7 +121,7 @@ def dense_gradients(params: Tensors, x: torch.Tensor, y: torch.Tensor) -> dict[s
     """Return the gradient of `next_word_loss` by name, of the params' shapes."""
     summed = {name: torch.zeros_like(tensor) for name, tensor in params.items()}
     for name, part in gradients(params, x, y):
-        summed[name] += part.dense(params[name])
+        summed[name] += part if isinstance(part, torch.Tensor) else part.dense(params[name])
     return summed
 
 
@@ -200,56 +183,23 @@ class WordTrainer:
         x, y = (torch.from_numpy(array).to(self.device) for array in self.encode(chosen))
         start = {n: as_tensor(np.ascontiguousarray(a)).to(self.device) for n, a in params.items()}
         local = {name: tensor.clone() for name, tensor in start.items()}
-        factors = {name: self._leading(local[name], m) for name, m in self.multiplier.items()}
-        with _one_thread_each():
-            for batch in self.schedule.batches(len(chosen), rng):
-                index = torch.from_numpy(batch).to(self.device)
-                self._step(local, factors, x[index], y[index])
+        factors = {
+            name: multiplier_tensor(name, np.asarray(m, np.float32), local[name].ndim, self.device)
+            for name, m in self.multiplier.items()
+        }
+
+        def parts(batch: np.ndarray) -> Iterator[tuple[str, Gradient]]:
+            index = torch.from_numpy(batch).to(self.device)
+            return gradients(local, x[index], y[index])
+
+        with one_thread():
+            train_locally(
+                local,
+                parts,
+                schedule=self.schedule,
+                num_chosen=len(chosen),
+                rng=rng,
+                optimizer=SGD(learning_rate=self.schedule.learning_rate, multiplier=factors),
+            )
             # Subtracted in place: a copy of the whole model less.
             return {name: local[name].sub_(start[name]).cpu().numpy() for name in local}
-
-    def _step(
-        self,
-        local: dict[str, torch.Tensor],
-        factors: Mapping[str, torch.Tensor],
-        x: torch.Tensor,
-        y: torch.Tensor,
-    ) -> None:
-        rate = self.schedule.learning_rate
-        parts = gradients(local, x, y)
-        with torch.no_grad():
-            for name, part in parts:
-                if name in factors:
-                    local[name].sub_(part.dense(local[name]) * factors[name], alpha=rate)
-                else:
-                    part.step(local[name], rate)
-
-    def _leading(self, parameter: torch.Tensor, factor: np.ndarray) -> torch.Tensor:
-        """Return a multiplier on the device, its axes put against a parameter's first ones."""
-        array = np.asarray(factor, np.float32)
-        made = array.reshape(array.shape + (1,) * (parameter.ndim - array.ndim))
-        return torch.from_numpy(made).to(self.device)
-
-
-_LOCK = threading.Lock()
-_WITHIN: list[int] = []
-
-
-@contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Compute on one thread in each of the threads that are within at the same time.
-
-    How an operation is split among threads shows in its last bits. PyTorch's number of threads is
-    partly the process's, so whoever leaves last puts it back.
-    """
-    with _LOCK:
-        _WITHIN.append(torch.get_num_threads())
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        with _LOCK:
-            before = max(_WITHIN)
-            _WITHIN.pop()
-            if not _WITHIN:
-                torch.set_num_threads(before)

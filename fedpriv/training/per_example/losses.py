@@ -26,7 +26,7 @@ from torch.func import vmap
 from fedpriv.rng import Key
 from fedpriv.training.dp_agd import move_along
 from fedpriv.training.failures import KeepsStateError
-from fedpriv.training.local.module import as_tensor, load_params, model_inputs, model_targets
+from fedpriv.training.local.module import load_params, model_inputs, model_targets
 from fedpriv.training.local.module_state import (
     OwnState,
     attributes,
@@ -36,6 +36,7 @@ from fedpriv.training.local.module_state import (
     refuse_change,
     unchanged_buffers,
 )
+from fedpriv.training.local.sgd import as_tensor
 from fedpriv.training.per_example.backends import moved, synthetic_inputs
 from fedpriv.training.stopping import end_if_interrupted
 from fedpriv.tree import Params
