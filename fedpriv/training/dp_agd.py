@@ -40,8 +40,7 @@ from fedpriv.ranges import Range, finite_float, positive_float, positive_int
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.algorithm import Algorithm, ArrayState, Door, Held, Query
-from fedpriv.training.local.trainer import Examples
-from fedpriv.training.work import UserByUser
+from fedpriv.training.work import Examples, UserByUser
 from fedpriv.tree import Params, Tree
 
 LOSSES = "losses"

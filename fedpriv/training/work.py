@@ -11,6 +11,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+
 from fedpriv import tree
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.rng import Key
@@ -32,6 +34,16 @@ class UserData(Protocol):
 
     def num_examples(self, user_id: str) -> int:
         """Return how many there are, without touching them; raise `ValueError` as above."""
+        ...
+
+
+class Examples(Protocol):
+    """One user's examples: they can be counted and picked from."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, index: np.ndarray) -> Any:
+        """Return the examples at these positions, in this order."""
         ...
 
 

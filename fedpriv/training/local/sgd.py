@@ -19,7 +19,7 @@ import torch
 from fedpriv.training.local.trainer import Schedule
 
 
-class FactoredGradient(Protocol):
+class StructuredGradient(Protocol):
     """A gradient that a plain step need not multiply out."""
 
     def dense(self, like: torch.Tensor) -> torch.Tensor:
@@ -31,7 +31,7 @@ class FactoredGradient(Protocol):
         ...
 
 
-Gradient = torch.Tensor | FactoredGradient
+Gradient = torch.Tensor | StructuredGradient
 
 
 class ClientOptimizer(Protocol):

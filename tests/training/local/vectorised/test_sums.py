@@ -13,7 +13,6 @@ from fedpriv.training.local.module import ArrayExamples, module_params
 from fedpriv.training.local.vectorised import (
     VectorisedTrainer,
     is_batch_invariant,
-    vectorised_partial_sum,
 )
 from fedpriv.training.work import as_work
 from tests.repeats import each_once, every_case
@@ -65,7 +64,7 @@ def sums(trainer, params, bound, users, ids=None):
         params=params, bound=bound, data=Users(users), user_ids=list(ids or users), key=KEY
     )
     return (
-        vectorised_partial_sum(trainer=trainer, **arguments),
+        trainer.partial_sum(**arguments),
         as_work(trainer.alone).partial_sum(**arguments),
     )
 
@@ -139,10 +138,9 @@ class TestPartialSum:
         module, _ = built("mlp")
         params = module_params(module)
         _, many = trainers(module)
-        total = vectorised_partial_sum(
+        total = many.partial_sum(
             params=params,
             bound=Clip(l2_clip_norm=1.0),
-            trainer=many,
             data=Users({}),
             user_ids=[],
             key=KEY,
@@ -163,10 +161,9 @@ class TestBatchInvariance:
     BOUND = Rounded(bound=Clip(l2_clip_norm=0.2))
 
     def sum(self, trainer, params, users):
-        total = vectorised_partial_sum(
+        total = trainer.partial_sum(
             params=params,
             bound=self.BOUND,
-            trainer=trainer,
             data=Users(users),
             user_ids=list(users),
             key=KEY,
