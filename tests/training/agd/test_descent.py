@@ -188,7 +188,7 @@ def descent(prices, **changes):
 
 
 def plan(rho, **changes):
-    return AdaptivePlan(num_users=3, rho=rho, delta=1e-8, unit_direction="example", **changes)
+    return AdaptivePlan(num_users=3, rho=rho, delta=1e-8, unit="example", **changes)
 
 
 def test_budget_trace():
@@ -280,9 +280,7 @@ def components(made, promised, kind=LogisticGradients, seed=0, number=300):
 
 
 def spent_by(made, rho, seed, number=300, **changes):
-    promised = AdaptivePlan(
-        num_users=number, rho=rho, delta=1e-6, unit_direction="example", **changes
-    )
+    promised = AdaptivePlan(num_users=number, rho=rho, delta=1e-6, unit="example", **changes)
     built = components(made, promised, seed=seed % 7, number=number)
     charges = []
     charge = Ledger.charge
@@ -339,7 +337,7 @@ def test_it_learns_where_noise_is_little():
         losses=Capped(cap=2.0, num_coordinates=21),
         form="exponential",
     )
-    promised = AdaptivePlan(num_users=300, rho=50.0, delta=1e-6, unit_direction="example")
+    promised = AdaptivePlan(num_users=300, rho=50.0, delta=1e-6, unit="example")
     for kind in (LogisticGradients, HingeGradients):
         built = components(made, promised, kind)
         backend = SerialBackend(trainer=built.trainer, data=None)
@@ -385,7 +383,7 @@ def test_refusals():
 
 
 def test_a_loss_that_is_not_finite_counts_as_none():
-    """One example's inputs overflow pack_line the direction: its whole vector is zero."""
+    """One example's inputs overflow along the direction: its whole vector is zero."""
     x = X.copy()
     x[2] = 3e38
     work = CentralLosses(losses=LogisticGradients(sparse.csr_matrix(x), Y), number=2)
