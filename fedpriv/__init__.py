@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from fedpriv.training.algorithm import ArrayState as ArrayState
     from fedpriv.training.local.module import load_params as load_params
     from fedpriv.training.local.module import module_params as module_params
-    from fedpriv.training.permutation.constants import Constants as Constants
-    from fedpriv.training.permutation.schedules import StepSchedule as StepSchedule
+    from fedpriv.training.permutation_sgd import Constants as Constants
+    from fedpriv.training.permutation_sgd import StepSchedule as StepSchedule
 
 __version__ = "0.1.0"
 
@@ -77,8 +77,7 @@ _ROOMS = {
     "fedpriv.running.own": ("Trained", "averaging"),
     "fedpriv.training.algorithm": ("ArrayState",),
     "fedpriv.training.local.module": ("load_params", "module_params"),
-    "fedpriv.training.permutation.constants": ("Constants",),
-    "fedpriv.training.permutation.schedules": ("StepSchedule",),
+    "fedpriv.training.permutation_sgd": ("Constants", "StepSchedule"),
 }
 _ROOM = {name: room for room, names in _ROOMS.items() for name in names}
 _MODULES = {"flower": "fedpriv.api.flower"}

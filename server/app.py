@@ -40,7 +40,7 @@ from fedpriv.running.prepared import PreparedRun, resume_run, start_run
 from fedpriv.running.records import RoundRecord
 from fedpriv.running.standing.refusals import refusal_noted
 from fedpriv.running.standing.written import StandingFile
-from fedpriv.training.ensembles import measure_of
+from fedpriv.training.evaluate import measure_of
 from server.ending import ended_in_one_line
 
 app = ServerApp()

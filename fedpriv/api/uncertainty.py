@@ -29,7 +29,7 @@ from fedpriv.report.series import RunRecord, read_run
 from fedpriv.report.unit_labels import labels_of
 from fedpriv.running.document import experiment_of
 from fedpriv.running.engines.factories import open_corpus
-from fedpriv.training.ensembles import ScoresClasses, measure_models
+from fedpriv.training.evaluate import ScoresClasses, measure_models
 from fedpriv.tree import Params
 
 KS = (3, 5, 10, 20)

@@ -11,7 +11,7 @@ from fedpriv.data.corpus.examples import TagExamples
 from fedpriv.data.corpus.view import TagView
 from fedpriv.evaluation.examples import Outcomes, held_rows, joined, scored
 from fedpriv.rng import Key
-from fedpriv.training.in_public.tags import AdaGrad, columns_of
+from fedpriv.training.public_learning import AdaGrad, columns_of
 from fedpriv.tree import Params
 
 _LEARNING_RATE = 0.1  # of each user's own AdaGrad

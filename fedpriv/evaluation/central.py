@@ -18,8 +18,7 @@ from fedpriv.evaluation.examples import held_rows
 from fedpriv.measures import ACCURACY
 from fedpriv.rng import Key
 from fedpriv.tasks.tag_metrics import evaluate_tags
-from fedpriv.training.in_public.learning import MOST_PASSES, Choices, choose, learn
-from fedpriv.training.in_public.tags import TagLearner
+from fedpriv.training.public_learning import MOST_PASSES, Choices, TagLearner, choose, learn
 from fedpriv.tree import Params
 
 

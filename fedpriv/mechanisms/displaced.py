@@ -61,7 +61,7 @@ class Displaced(_Plain):
     """One user moves the result of a training by at most `l2_bound`; nothing is bounded here.
 
     Attributes:
-        l2_bound: Δ, of a user who is there or not, from `fedpriv.training.permutation.sensitivity`.
+        l2_bound: Δ, of a user who is there or not, from `fedpriv.training.permutation_sgd`.
     """
 
     @property

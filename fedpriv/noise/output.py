@@ -1,7 +1,7 @@
 """Noise on a finished result: what was trained without any is perturbed once, and released.
 
 The result of a whole training moves by at most Δ (l2) where one neighbour's records are there or
-not; how far is the training's affair (`fedpriv.training.permutation.sensitivity`). Both kinds give
+not; how far is the training's affair (`fedpriv.training.permutation_sgd`). Both kinds give
 the identical release again after a crash, and are charged once for it.
 """
 

@@ -21,7 +21,6 @@ from fedpriv.rng import Key
 from fedpriv.running.engines.factories import serial
 from fedpriv.running.loop import rounds
 from fedpriv.running.records import measured
-from fedpriv.training.algorithm import measured_params
 
 Done = Mapping[str, dict[str, Any]]
 
@@ -123,9 +122,7 @@ def perform(run: Run) -> dict[str, Any]:
     for record, state in played:
         step = record.released.round_num
         if step == steps or (run.curve and step % run.curve == 0):
-            seen = backend.evaluate(
-                measured_params(components.algorithm, state), public=not of_users
-            )
+            seen = backend.evaluate(components.algorithm.measured(state), public=not of_users)
             curve.append([step, *measured(measures, seen).values()])
         last = record
     assert last is not None and last.diagnostics is not None

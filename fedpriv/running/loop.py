@@ -34,13 +34,10 @@ from fedpriv.running.records import (
 )
 from fedpriv.training.algorithm import (
     Algorithm,
-    KnowsUpdateNorm,
     State,
-    decided_by,
     is_exact,
-    measured_params,
 )
-from fedpriv.training.allocator import free_memory
+from fedpriv.training.devices import free_memory
 from fedpriv.training.stopping import interruptible, stop_if_asked
 from fedpriv.training.work import Trainers, as_works
 from fedpriv.tree import Params
@@ -222,7 +219,7 @@ def _rounds(
         if folder is not None:
             folder.keep(state)
         seconds = time.perf_counter() - started
-        params = measured_params(algorithm, state) if due else None
+        params = algorithm.measured(state) if due else None
         record = RoundRecord(
             released=_released(components, backend, ledger, state, params, accounted),
             diagnostics=None
@@ -301,7 +298,7 @@ def _ending(
         spent = {"epsilon": plan.epsilon(num_charges).value, "epsilon_charges": num_charges}
     if evaluated and stated.get("epsilon") == spent.get("epsilon"):
         return None
-    params = measured_params(components.algorithm, state)
+    params = components.algorithm.measured(state)
     figures = figures_of(recorded(measures))
     public = measured(figures, backend.evaluate(params, public=True))
     seen = None
@@ -369,9 +366,8 @@ def _released(
         epsilon_charges=counted if plan.is_private else None,
         delta=plan.delta if plan.is_private else None,
         measured=measured(figures_of(measures), public),
-        # of algorithms that release updates
-        update_norm=state.update_norm if isinstance(state, KnowsUpdateNorm) else None,
-        decided=decided_by(components.algorithm, state),
+        update_norm=state.update_norm,
+        decided=components.algorithm.decided(state.save().numbers),
     )
 
 

@@ -52,9 +52,8 @@ from fedpriv.tasks.trial import (
     try_central_task,
     try_task,
 )
-from fedpriv.training.algorithm import ChecksStart, SaysWhatItDecided, check_params, check_start
 from fedpriv.training.failures import counted_failures
-from fedpriv.training.in_public.selection import HasPublicFolds
+from fedpriv.training.public_selection import HasPublicFolds
 from fedpriv.training.stopping import interruptible
 
 
@@ -202,13 +201,13 @@ def _tried(
     task, untried = components.task, ""
     with own_code(said, refusals=False):
         begun = components.begin(root.fold("init")) if begun is None else begun
-    check_params(components.algorithm, begun.params)
+    components.algorithm.check_params(begun.params)
     with own_code(said, refusals=False):
         state = components.algorithm.init(begun.params)
         loss = None
         if experiment.unit == "example":
             found = try_central_task(task, state.params)
-            if isinstance(components.algorithm, ChecksStart):
+            if components.algorithm.checks_start:
                 loss = public_loss(task, state.params)
         else:
             batch = synthetic_batch(task)
@@ -220,7 +219,8 @@ def _tried(
     check_metrics(task, found)
     if loss is None and found is not None:
         loss = found.get("loss")
-    check_start(components.algorithm, loss)
+    if loss is not None:
+        components.algorithm.check_start(loss)
     noticed = length_of_noise(components.plan, tree.num_elements(state.params))
     if components.settings is not None:
         selects = experiment.options().get("select") == "public"
@@ -401,9 +401,7 @@ def resume_run(
         folder.check_data(components.task)
         begun = _begun(path, document)
         tried = _tried(experiment, components, root, begun)
-        said = components.algorithm
-        known = isinstance(said, SaysWhatItDecided)
-        state = folder.resume(tried.state, said.decided) if known else folder.resume(tried.state)
+        state = folder.resume(tried.state, components.algorithm.decided)
     except BaseException:
         folder.close()
         raise

@@ -22,7 +22,7 @@ from fedpriv.checkpoints.start_file import params_sha256
 from fedpriv.experiments.components import Components
 from fedpriv.experiments.parts.start import PublicOnly, Start, public_only
 from fedpriv.rng import Key
-from fedpriv.training.in_public.selection import FEWEST_GROUPS, HasPublicFolds, Judgement, judge
+from fedpriv.training.public_selection import FEWEST_GROUPS, HasPublicFolds, Judgement, judge
 from fedpriv.tree import Params
 
 _KEY = Key.simulation(0).fold("selection")  # the choice is a function of what it chooses among

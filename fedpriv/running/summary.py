@@ -22,8 +22,7 @@ from fedpriv.privacy.statement.coverage import (
 from fedpriv.running.folder import RunFolder
 from fedpriv.running.records import RoundRecord, measured
 from fedpriv.running.selection import Selection
-from fedpriv.training.algorithm import measured_params
-from fedpriv.training.ensembles import measure_of
+from fedpriv.training.evaluate import measure_of
 from fedpriv.training.failures import mostly_failed
 
 
@@ -143,9 +142,7 @@ def _measured(
     measures = figures_of(recorded(components.task.measures))
     if selection is not None or record is None or _unmeasured(record):
         measure = measure_of(components.task)
-        params = (
-            measured_params(components.algorithm, state) if selection is None else selection.params
-        )
+        params = components.algorithm.measured(state) if selection is None else selection.params
         public = measured(measures, measure(params, public=True))
         seen = measured(measures, measure(params, public=False) if mode == "simulation" else None)
     else:

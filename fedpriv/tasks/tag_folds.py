@@ -16,7 +16,7 @@ from fedpriv.rng import Key
 from fedpriv.tasks.tag_metrics import SCORED_EXAMPLES, evaluate_tags, tag_probabilities
 from fedpriv.tasks.task import Task
 from fedpriv.training.evaluate import Metrics
-from fedpriv.training.in_public.tags import TagLearner
+from fedpriv.training.public_learning import TagLearner
 from fedpriv.tree import Params
 
 NUM_FOLDS = 5

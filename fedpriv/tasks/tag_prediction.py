@@ -27,12 +27,11 @@ from fedpriv.tasks.tag_metrics import (
     tag_probabilities,
 )
 from fedpriv.training.devices import check_of_use
-from fedpriv.training.ensembles import ClassScores
-from fedpriv.training.evaluate import WHOLE, Metrics, Part, combined
-from fedpriv.training.in_public.tags import TagLearner
-from fedpriv.training.line_search.linear import losses_on_line, softmax_losses
+from fedpriv.training.evaluate import WHOLE, ClassScores, Metrics, Part, combined
 from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
-from fedpriv.training.permutation.constants import Constants, softmax
+from fedpriv.training.per_example.linear import losses_on_line, softmax_losses
+from fedpriv.training.permutation_sgd import Constants, softmax_constants
+from fedpriv.training.public_learning import TagLearner
 from fedpriv.training.work import LocalTrainer, UserData
 from fedpriv.tree import Params
 
@@ -125,7 +124,7 @@ class TagPrediction:
     def init_params(self, key: Key) -> Params:
         """Return zeros: the loss is convex, and zero is made of no user's data.
 
-        They are the params of a `fedpriv.models.linear.SoftmaxRegression` of this size.
+        They are the params of a `fedpriv.models.images.SoftmaxRegression` of this size.
         """
         num_tags = len(self._view.tags)
         return {
@@ -171,7 +170,7 @@ class TagPrediction:
 
     def constants(self, *, regulariser: float) -> Constants:
         """Return the constants of the loss: rows have at most unit norm, and a bias beside."""
-        return softmax(regulariser=regulariser, inputs=math.sqrt(2.0))
+        return softmax_constants(regulariser=regulariser, inputs=math.sqrt(2.0))
 
     def public_words(self) -> PublicWords:
         """Return how common the kernel's rows are among public users; the bias has no word.

@@ -27,9 +27,9 @@ from fedpriv.tasks.users_apart import (
     SyntheticUsers,
     refuse_dependence,
 )
+from fedpriv.training.dp_agd import ExampleLosses
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.failures import raised_failures
-from fedpriv.training.line_search.of_examples import ExampleLosses
 from fedpriv.training.work import TRAIN, LocalTrainer, Work, as_work
 from fedpriv.tree import Params
 

@@ -26,7 +26,7 @@ from fedpriv.mechanisms.preconditioner import NoPreconditioner, Preconditioner, 
 from fedpriv.noise.gaussian import NoisedMean
 from fedpriv.privacy.plan import AnyPlan
 from fedpriv.rng import Key
-from fedpriv.training.algorithm import Door, Query, Saved
+from fedpriv.training.algorithm import Algorithm, Door, Query, Saved
 from fedpriv.transform import State, Transform
 from fedpriv.tree import Params
 
@@ -140,7 +140,7 @@ class AtAggregates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FederatedAveraging:
+class FederatedAveraging(Algorithm):
     """Asks for the mean of bounded updates, and takes one step by it.
 
     Attributes:

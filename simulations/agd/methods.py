@@ -20,17 +20,18 @@ from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.privacy.zcdp import rho_of_epsilon
 from fedpriv.reproduction import TUNING_SEED, Split
+from fedpriv.training.bolt_on import BoltOn
 from fedpriv.training.comparators.methods import dp_sgd, fixed_steps, full_descent
-from fedpriv.training.line_search.agd import (
+from fedpriv.training.dp_agd import (
+    LOSSES,
     REJECTIONS,
     RHO_GRADIENT,
     STEP_SIZE,
     AdaptiveDescent,
+    CentralLosses,
     Prices,
+    StepSizes,
 )
-from fedpriv.training.line_search.candidates import LOSSES, StepSizes
-from fedpriv.training.line_search.of_examples import CentralLosses
-from fedpriv.training.permutation.bolt_on import BoltOn
 from fedpriv.training.work import TRAIN
 from simulations.agd.moments import sigma_of_last_order
 from simulations.linear_models.problems import problem

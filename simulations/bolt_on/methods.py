@@ -21,10 +21,9 @@ from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.reproduction import TUNING_SEED, Split
+from fedpriv.training.bolt_on import BoltOn
 from fedpriv.training.comparators.methods import bst14, dp_sgd, scs13
-from fedpriv.training.permutation.bolt_on import BoltOn
-from fedpriv.training.permutation.schedules import StepSchedule
-from fedpriv.training.permutation.sgd import Passes
+from fedpriv.training.permutation_sgd import Passes, StepSchedule
 from simulations.linear_models.problems import problem
 from simulations.linear_models.store import Row, Spec
 from simulations.linear_models.training import Model, Remembered, perturbed_objective, run

@@ -22,7 +22,7 @@ import numpy as np
 from fedpriv.experiments.parts.start import public_only
 from fedpriv.rng import Key
 from fedpriv.running.selection import without_fold
-from fedpriv.training.in_public.learning import learn
+from fedpriv.training.public_learning import learn
 from fedpriv.tree import Params, interpolate
 from simulations.defaults import quick, shapes
 from simulations.defaults.sweep import settings_of

@@ -23,8 +23,7 @@ from fedpriv.tasks.example_task import CentralTask
 from fedpriv.training.algorithm import Algorithm
 from fedpriv.training.comparators.methods import Method, full_descent, objective_perturbation
 from fedpriv.training.comparators.objective import PerturbedMinimum
-from fedpriv.training.per_example.example_sum import CentralSum
-from fedpriv.training.per_example.gradients import ExampleGradients
+from fedpriv.training.per_example.example_sum import CentralSum, ExampleGradients
 from fedpriv.training.per_example.linear import (
     HingeGradients,
     HuberGradients,
@@ -32,7 +31,7 @@ from fedpriv.training.per_example.linear import (
     OneVsAllGradients,
     SoftmaxGradients,
 )
-from fedpriv.training.permutation.sgd import PermutationSgd
+from fedpriv.training.permutation_sgd import PermutationSgd
 from fedpriv.training.work import Trainers
 from fedpriv.tree import Params
 

@@ -29,8 +29,8 @@ IMPORTED = (
     "fedpriv.experiments.catalogue", "fedpriv.kernels.normals", "fedpriv.kernels.tag_scores",
     "fedpriv.models", "fedpriv.noise.streams.optimise",
     "fedpriv.running.prepared", "fedpriv.tasks.datasets", "fedpriv.tasks.tag_prediction",
-    "fedpriv.tasks.words.encoding", "fedpriv.training.in_public.learning",
-    "fedpriv.training.per_example.module", "fedpriv.training.words.trainer",
+    "fedpriv.tasks.words.encoding", "fedpriv.training.public_learning",
+    "fedpriv.training.per_example.module", "fedpriv.training.local.words",
     "dp_accounting.pld.privacy_loss_distribution", "flwr.clientapp", "flwr.serverapp",
     "matplotlib.pyplot", "torch.func",
 )  # fmt: skip

@@ -14,7 +14,7 @@ from fedpriv.evaluation.examples import held_out, held_rows, outcomes, scored
 from fedpriv.evaluation.fold import MAJORITY, OWN_MAJORITY, measure_fold
 from fedpriv.rng import Key
 from fedpriv.tasks.tag_metrics import evaluate_tags, majority_share
-from fedpriv.training.in_public.tags import TagLearner
+from fedpriv.training.public_learning import TagLearner
 from tests.repeats import every_case
 
 KEY = Key.simulation(3)

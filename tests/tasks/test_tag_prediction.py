@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedpriv.data.corpus.splits import BY_SENTENCE, BY_THREAD
-from fedpriv.models.linear import SoftmaxRegression
+from fedpriv.models.images import SoftmaxRegression
 from fedpriv.rng import Key
 from fedpriv.tasks.tag_metrics import evaluate_tags
 from fedpriv.tasks.tag_prediction import TagPrediction

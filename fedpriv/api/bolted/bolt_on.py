@@ -42,12 +42,10 @@ from fedpriv.running.door.noise_root import NOISE, noise_root, plan_digest
 from fedpriv.running.folder import RunFolder
 from fedpriv.running.loop import first_state, rounds
 from fedpriv.running.own import OwnComponents, OwnTask
+from fedpriv.training.bolt_on import BoltOn
 from fedpriv.training.per_example.example_sum import example_ids
-from fedpriv.training.permutation.bolt_on import BoltOn
-from fedpriv.training.permutation.constants import Constants, named
-from fedpriv.training.permutation.schedules import StepSchedule
-from fedpriv.training.permutation.sgd import Passes
-from fedpriv.training.permutation.wrapped import Train, Wrapped
+from fedpriv.training.permutation_sgd import Constants, Passes, StepSchedule, constants_of_loss
+from fedpriv.training.wrapped_sgd import Train, Wrapped
 from fedpriv.tree import Params
 
 _FACTS = "bolt_on"
@@ -125,7 +123,9 @@ def loss_constants(
     Raises:
         ValueError: If nothing bounds the loss, such as hinge, which has a corner.
     """
-    return named(name, regulariser=regulariser, inputs=inputs, width=width, num_classes=num_classes)
+    return constants_of_loss(
+        name, regulariser=regulariser, inputs=inputs, width=width, num_classes=num_classes
+    )
 
 
 def bolt_on(
@@ -191,7 +191,7 @@ def bolt_on(
     """
     check_train(train)
     number = positive_int("num_rows", num_rows)
-    known = named(constants) if isinstance(constants, str) else constants
+    known = constants_of_loss(constants) if isinstance(constants, str) else constants
     if not isinstance(known, Constants):
         raise ValueError(f"constants {known!r}: give loss_constants(...), or Constants of your own")
     if not isinstance(schedule, StepSchedule):

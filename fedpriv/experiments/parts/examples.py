@@ -152,7 +152,7 @@ class ExactSum:
         """
         if not self.exact_sum:
             return bound
-        from fedpriv.training.per_example.gradients import SumsApart
+        from fedpriv.training.per_example.example_sum import SumsApart
 
         if not isinstance(task.train, SumsApart):
             raise ValueError(

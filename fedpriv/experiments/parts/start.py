@@ -19,7 +19,7 @@ from fedpriv.rng import Key
 from fedpriv.tree import Params
 
 if TYPE_CHECKING:
-    from fedpriv.training.in_public.learning import Choice, Choices, PublicModel
+    from fedpriv.training.public_learning import Choice, Choices, PublicModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ def public_only(task: Any, key: Key, rates: tuple[float, ...] | None = None) -> 
         ValueError: If no rate gives a finite loss, or the learner measures none.
     """
     from fedpriv.tasks.task import LearnsInPublic
-    from fedpriv.training.in_public.learning import choose, learn
+    from fedpriv.training.public_learning import choose, learn
 
     measures = task.measures
     if not isinstance(task, LearnsInPublic):
@@ -111,7 +111,7 @@ class FromPublic:
         Raises:
             ValueError: If the task has no public examples to learn from, or as `public_only`.
         """
-        from fedpriv.training.in_public.learning import learn
+        from fedpriv.training.public_learning import learn
 
         if self.start_learning_rate is not None:
             found = public_only(task, key, (self.start_learning_rate,))

@@ -21,7 +21,7 @@ from fedpriv.experiments.of_users import make_side_information, make_trainer
 from fedpriv.experiments.task_factory import make_task
 from fedpriv.rng import Key
 from fedpriv.training.devices import check_of_use
-from fedpriv.training.ensembles import measure_of
+from fedpriv.training.evaluate import measure_of
 from fedpriv.tree import Params
 
 BackendFactory = Callable[[Experiment, Components], Backend]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedpriv.data.words.sentences import Sentences
-from fedpriv.models.words import IGNORED, Tokens
+from fedpriv.models.text import IGNORED, Tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,14 +15,14 @@ from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import AnyPlan
 from fedpriv.privacy.zcdp import rho_of
 from fedpriv.ranges import Range, finite_float, positive_float, positive_int
-from fedpriv.training.algorithm import ArrayState, Door, Query
+from fedpriv.training.algorithm import Algorithm, ArrayState, Door, Query
 from fedpriv.tree import Params
 
 _AVERAGE = "average "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoisyDescent:
+class NoisyDescent(Algorithm):
     """w ← Π(w - η_t (g + λw)), of a noised mean gradient g, for a number of steps.
 
     Attributes:

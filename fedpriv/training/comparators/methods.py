@@ -42,9 +42,7 @@ from fedpriv.training.comparators.objective import (
     least_tolerance,
     shift_of,
 )
-from fedpriv.training.permutation.constants import Constants
-from fedpriv.training.permutation.schedules import StepSchedule
-from fedpriv.training.permutation.sgd import Passes
+from fedpriv.training.permutation_sgd import Constants, Passes, StepSchedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,9 +21,8 @@ from fedpriv.privacy.plan import AnyPlan, Plan
 from fedpriv.ranges import positive_float
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
-from fedpriv.training.algorithm import ArrayState, Door, Query, RawSums
-from fedpriv.training.permutation.constants import Constants
-from fedpriv.training.permutation.sgd import PermutationSgd
+from fedpriv.training.algorithm import Algorithm, ArrayState, Door, Query, RawSums
+from fedpriv.training.permutation_sgd import Constants, PermutationSgd
 from fedpriv.tree import Params
 
 TERM = "linear term "
@@ -47,7 +46,7 @@ def shift_of(constants: Constants, strength: float) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectivePerturbation:
+class ObjectivePerturbation(Algorithm):
     """Asks once for the perturbed minimum of Σ ℓ_i(w) + Λ/2 ‖w‖² + ⟨b, w⟩.
 
     Attributes:

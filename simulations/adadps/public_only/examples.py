@@ -33,9 +33,8 @@ from fedpriv.rng import Key
 from fedpriv.tasks.datasets import linear_task
 from fedpriv.tasks.example_task import CentralTask
 from fedpriv.training.evaluate import Metrics, combined
-from fedpriv.training.in_public.gradients import GradientLearner
-from fedpriv.training.in_public.learning import Choice, learn
 from fedpriv.training.per_example.linear import LogisticGradients
+from fedpriv.training.public_learning import Choice, GradientLearner, learn
 from fedpriv.tree import Params
 from simulations.adadps.setups import imdb, mnist
 

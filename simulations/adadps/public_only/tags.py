@@ -28,8 +28,7 @@ from fedpriv.evaluation.examples import held_rows
 from fedpriv.measures import ACCURACY
 from fedpriv.rng import Key
 from fedpriv.tasks.tag_metrics import evaluate_tags, majority_share
-from fedpriv.training.in_public.learning import choose, learn
-from fedpriv.training.in_public.tags import TagLearner
+from fedpriv.training.public_learning import TagLearner, choose, learn
 
 ROSTERS = ("onstartups-all", "onstartups-400")
 INPUTS = ("tff", "unit-norm")

@@ -15,7 +15,7 @@ from torch import nn
 from fedpriv.data.features.dataset import Dataset, for_tuning
 from fedpriv.data.features.reviews import sequences
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.models.recurrent import TextLSTM
+from fedpriv.models.text import TextLSTM
 from fedpriv.reproduction import Split
 from fedpriv.tasks.datasets import module_task
 from fedpriv.tasks.example_task import CentralTask

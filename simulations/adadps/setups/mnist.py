@@ -17,8 +17,7 @@ from fedpriv.data.features.dataset import Dataset, for_tuning, hold_out_public
 from fedpriv.data.importers.mnist import load_mnist
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.measures import LOSS
-from fedpriv.models.autoencoder import Autoencoder
-from fedpriv.models.images import DigitClassifier
+from fedpriv.models.images import Autoencoder, DigitClassifier
 from fedpriv.reproduction import Split
 from fedpriv.rng import Key
 from fedpriv.tasks.datasets import module_task

@@ -11,7 +11,7 @@ import numpy as np
 from fedpriv.checkpoints.aggregates import ema
 from fedpriv.checkpoints.past import upa
 from fedpriv.data.sentences.store import OWN, SentenceStore
-from fedpriv.training.words.shift import Shift
+from fedpriv.training.periodic_shift import Shift
 from fedpriv.transform import State, Transform
 from fedpriv.tree import Params
 from simulations.scraps.checkpoints import LAST, states

@@ -24,7 +24,7 @@ from fedpriv.mechanisms.bound import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.local.trainer import SparseSoftmaxTrainer
-from fedpriv.training.words.shift import SHARE
+from fedpriv.training.periodic_shift import SHARE
 from fedpriv.training.work import UserData
 from fedpriv.tree import Params
 

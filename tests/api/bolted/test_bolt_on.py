@@ -15,8 +15,8 @@ import torch
 
 import fedpriv as fp
 from fedpriv.privacy.statement.verify import verify_run
-from fedpriv.training.permutation.rows import shortened
-from fedpriv.training.permutation.wrapped import Wrapped
+from fedpriv.training.permutation_sgd import shortened
+from fedpriv.training.wrapped_sgd import Wrapped
 from tests.api.bolted.stand_in import SGDClassifier
 from tests.repeats import every_case
 

@@ -24,7 +24,7 @@ from fedpriv.rng import Key
 from fedpriv.running.folder import RunFolder
 from fedpriv.running.loop import rounds
 from fedpriv.sums import PartialSum
-from fedpriv.training.algorithm import ArrayState, Query
+from fedpriv.training.algorithm import Algorithm, ArrayState, Query
 
 N = len(toys.ROSTER)
 ALL = Everybody(num_users=N)
@@ -41,7 +41,7 @@ class Once:
     after_crash = "retry"
 
 
-class Steps:
+class Steps(Algorithm):
     """A method whose state is its params."""
 
     @staticmethod

@@ -11,7 +11,7 @@ from fedpriv.data.corpus.splits import BY_SENTENCE
 from fedpriv.data.importers.synthetic import NAME, Shape, _sentence_counts, synthesize
 from fedpriv.rng import Key
 from fedpriv.tasks.tag_metrics import evaluate_tags
-from fedpriv.training.in_public.tags import TagLearner
+from fedpriv.training.public_learning import TagLearner
 from tests.repeats import every_case
 
 SMALL = Shape(

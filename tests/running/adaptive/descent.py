@@ -21,7 +21,7 @@ from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.adaptive_plan import AdaptivePlan
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.tasks.description import TaskDescription
-from fedpriv.training.algorithm import ArrayState, Query
+from fedpriv.training.algorithm import Algorithm, ArrayState, Query
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.work import UserByUser
 
@@ -81,7 +81,7 @@ def answered(noise_multiplier):
 
 
 @dataclass(frozen=True)
-class Descent:
+class Descent(Algorithm):
     \"\"\"A cheap gradient of rho 1/50, then a dear choice among step sizes of rho 1/8.\"\"\"
 
     def init(self, params):

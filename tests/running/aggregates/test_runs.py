@@ -24,7 +24,7 @@ from fedpriv.report.export.model_folder import export_run, released_params
 from fedpriv.report.series import read_run
 from fedpriv.rng import Key
 from fedpriv.running.loop import rounds
-from fedpriv.training.ensembles import best_on_public, measure_models
+from fedpriv.training.evaluate import best_on_public, measure_models
 from tests.repeats import every_case
 from tests.resumed import resume_run
 from tests.running.loop.tag_runs import start

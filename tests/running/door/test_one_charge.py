@@ -18,7 +18,7 @@ from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import PoissonSampler
 from fedpriv.rng import Key
 from fedpriv.running.loop import rounds
-from fedpriv.training.algorithm import ArrayState, Query
+from fedpriv.training.algorithm import Algorithm, ArrayState, Query
 
 ROSTER = tuple(f"u{number:02d}" for number in range(40))
 BOUND = Clip(l2_clip_norm=1.0)
@@ -39,7 +39,7 @@ class Users:
         return {"w": examples}
 
 
-class Does:
+class Does(Algorithm):
     def __init__(self, step):
         self._step = step
 

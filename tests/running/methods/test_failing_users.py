@@ -14,10 +14,8 @@ from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.sections import describe_accounting
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.sums import PartialSum
-from fedpriv.training.permutation.bolt_on import BoltOnUsers, UserSchedule
-from fedpriv.training.permutation.constants import logistic
-from fedpriv.training.permutation.schedules import StepSchedule
-from fedpriv.training.permutation.sgd import Passes
+from fedpriv.training.bolt_on import BoltOnUsers, UserSchedule
+from fedpriv.training.permutation_sgd import Passes, StepSchedule, logistic_constants
 from tests.repeats import every_case
 from tests.resumed import resume_run
 from tests.running.methods.test_runs import BOLT_ON, model, play, started
@@ -42,7 +40,7 @@ def trained(raw, size=10, passes=2):
     schedule = UserSchedule(
         passes=Passes(passes=passes, batch_size=size, schedule=StepSchedule(rate=0.5))
     )
-    algorithm = BoltOnUsers(schedule=schedule, constants=logistic(regulariser=0.1))
+    algorithm = BoltOnUsers(schedule=schedule, constants=logistic_constants(regulariser=0.1))
     total: PartialSum = algorithm._trained({"w": np.zeros(1, np.float32)}, raw)
     return total.total["w"], schedule.sensitivity(algorithm.constants, 50)
 

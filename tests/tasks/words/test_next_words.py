@@ -58,7 +58,7 @@ def test_no_thread_stands_on_both_sides(view):
 
 
 def test_the_published_network_has_the_published_number_of_parameters():
-    from fedpriv.models.words import Tokens
+    from fedpriv.models.text import Tokens
 
     full = FULL.module(Tokens(num_words=10_000))
     assert sum(p.numel() for p in full.parameters()) == 4_050_748  # Reddi et al. 2021, C.3

@@ -27,7 +27,7 @@ from fedpriv.training.comparators.descent import NoisyDescent
 from fedpriv.training.comparators.methods import bst14, dp_sgd, fixed_steps, full_descent, scs13
 from fedpriv.training.per_example.example_sum import CentralSum, example_ids
 from fedpriv.training.per_example.linear import LogisticGradients
-from fedpriv.training.permutation.constants import Constants
+from fedpriv.training.permutation_sgd import Constants
 
 NUMBER, CLIP = 200, Clip(l2_clip_norm=1.0)
 
@@ -252,11 +252,10 @@ class TestFullDescent:
 
     def test_measured(self):
         """An example that is always wrong reaches it; random neighbours stay within."""
-        from fedpriv.training.line_search.linear import logistic_residual
-        from fedpriv.training.permutation.constants import logistic
-        from fedpriv.training.permutation.sgd import PermutationSgd
+        from fedpriv.training.per_example.linear import logistic_residual
+        from fedpriv.training.permutation_sgd import PermutationSgd, logistic_constants
 
-        number, constants = 40, logistic()
+        number, constants = 40, logistic_constants()
         passes = full_descent(num_examples=number, steps=6, rate=2.0)
         bound, rng = passes.displacement(constants, number).last, np.random.default_rng(2)
         furthest = 0.0

@@ -26,16 +26,21 @@ from fedpriv.running.loop import rounds
 from fedpriv.training.comparators import objective
 from fedpriv.training.comparators.methods import full_descent, objective_perturbation
 from fedpriv.training.comparators.objective import TERM, PerturbedMinimum
-from fedpriv.training.line_search.linear import huber_residual, logistic_residual
 from fedpriv.training.per_example.example_sum import example_ids
-from fedpriv.training.permutation.constants import huber_svm, logistic, one_vs_all, softmax
-from fedpriv.training.permutation.sgd import PermutationSgd
+from fedpriv.training.per_example.linear import huber_residual, logistic_residual
+from fedpriv.training.permutation_sgd import (
+    PermutationSgd,
+    huber_svm_constants,
+    logistic_constants,
+    one_vs_all_constants,
+    softmax_constants,
+)
 
 KEY = Key.simulation(4)
 WIDTH = 0.1
 LOSSES = {
-    "logistic": (logistic(), logistic_residual),
-    "huber": (huber_svm(width=WIDTH), huber_residual(WIDTH)),
+    "logistic": (logistic_constants(), logistic_residual),
+    "huber": (huber_svm_constants(width=WIDTH), huber_residual(WIDTH)),
 }
 
 
@@ -280,7 +285,7 @@ class TestThroughTheDoor:
 
 
 class TestRefusals:
-    @pytest.mark.parametrize("constants", [softmax(), one_vs_all(3)])
+    @pytest.mark.parametrize("constants", [softmax_constants(), one_vs_all_constants(3)])
     def test_losses_of_more_than_one_line(self, constants):
         with pytest.raises(ValueError, match="not along one line"):
             objective_perturbation(num_examples=50, epsilon=1.0, delta=None, constants=constants)
@@ -290,7 +295,10 @@ class TestRefusals:
             made(most_shift=0.995)
         with pytest.raises(ValueError, match=r"convexity 0\.1"):
             objective_perturbation(
-                num_examples=50, epsilon=1.0, delta=None, constants=logistic(regulariser=0.1)
+                num_examples=50,
+                epsilon=1.0,
+                delta=None,
+                constants=logistic_constants(regulariser=0.1),
             )
         algorithm = made().algorithm
         with pytest.raises(ValueError, match=r"shift .* is below log"):

@@ -10,7 +10,7 @@ import pytest
 from scipy import optimize, stats
 
 from fedpriv.training.comparators.methods import objective_perturbation
-from fedpriv.training.permutation.constants import huber_svm
+from fedpriv.training.permutation_sgd import huber_svm_constants
 from tests.repeats import only
 
 WIDTH = 0.1
@@ -18,7 +18,7 @@ WIDTH = 0.1
 
 def made(epsilon, delta):
     return objective_perturbation(
-        num_examples=40, epsilon=epsilon, delta=delta, constants=huber_svm(width=WIDTH)
+        num_examples=40, epsilon=epsilon, delta=delta, constants=huber_svm_constants(width=WIDTH)
     )
 
 

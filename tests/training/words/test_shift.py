@@ -15,7 +15,7 @@ from fedpriv.rng import Key
 from fedpriv.running.prepared import start_run
 from fedpriv.tasks.words.next_words import NextWords, Size
 from fedpriv.training.local.trainer import Schedule
-from fedpriv.training.words.shift import SHARE, Shift, ShiftedUsers
+from fedpriv.training.periodic_shift import SHARE, Shift, ShiftedUsers
 from simulations import words
 from tests.repeats import every_case
 from tests.tasks.words import phrases

@@ -11,7 +11,7 @@ from fedpriv.experiments.parts.methods.own import OwnMethod
 from fedpriv.ranges import Range
 
 if TYPE_CHECKING:
-    from fedpriv.training.permutation.schedules import StepSchedule
+    from fedpriv.training.permutation_sgd import StepSchedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ class StronglyConvex:
 
 
 def _schedule(name: Any, **fields: Any) -> StepSchedule:
-    from fedpriv.training.permutation.schedules import StepSchedule
+    from fedpriv.training.permutation_sgd import StepSchedule
 
     return StepSchedule(name=name, **fields)
 
@@ -237,7 +237,7 @@ class _Promising:
         )
 
     def passes(self, options: BoltOnOfExamples | BoltOnOfUsers, **rest: Any) -> Any:
-        from fedpriv.training.permutation.sgd import Passes
+        from fedpriv.training.permutation_sgd import Passes
 
         return Passes(
             passes=options.passes,
@@ -255,7 +255,7 @@ class _Central(_Promising):
 
     def plan(self, task: Any) -> Any:
         """Return the promise of one release."""
-        from fedpriv.training.permutation.sgd import LONGEST_START
+        from fedpriv.training.permutation_sgd import LONGEST_START
 
         sgd = self._sgd(task)
         moved = sgd.passes.sensitivity(sgd.constants, task.num_train, start=LONGEST_START)
@@ -263,8 +263,8 @@ class _Central(_Promising):
 
     def algorithm(self, task: Any) -> Any:
         """Return what asks once."""
-        from fedpriv.training.permutation.bolt_on import BoltOn
-        from fedpriv.training.permutation.sgd import LONGEST_START
+        from fedpriv.training.bolt_on import BoltOn
+        from fedpriv.training.permutation_sgd import LONGEST_START
 
         return BoltOn(longest_start=LONGEST_START)
 
@@ -299,14 +299,14 @@ class _Federated(_Promising):
 
     def algorithm(self, task: Any) -> Any:
         """Return what trains, and releases once."""
-        from fedpriv.training.permutation.bolt_on import BoltOnUsers
+        from fedpriv.training.bolt_on import BoltOnUsers
 
         return BoltOnUsers(schedule=self._schedule(), constants=self._constants(task))
 
     def works(self, task: Any, device: str = "cpu") -> Any:
         """Return users' full gradient steps."""
+        from fedpriv.training.bolt_on import RatedTrainer, UsersAtRate
         from fedpriv.training.local.trainer import Schedule
-        from fedpriv.training.permutation.of_users import RatedTrainer, UsersAtRate
         from fedpriv.training.work import TRAIN
 
         self._constants(task)
@@ -320,7 +320,7 @@ class _Federated(_Promising):
         return {TRAIN: UsersAtRate(trainer=rated)}
 
     def _schedule(self) -> Any:
-        from fedpriv.training.permutation.bolt_on import UserSchedule
+        from fedpriv.training.bolt_on import UserSchedule
 
         return UserSchedule(
             passes=self.passes(self.options, batch_size=self.options.users_per_update),
@@ -330,7 +330,7 @@ class _Federated(_Promising):
         )
 
     def _constants(self, task: Any) -> Any:
-        from fedpriv.training.permutation.of_users import KnowsConstants
+        from fedpriv.training.bolt_on import KnowsConstants
 
         if not isinstance(task, KnowsConstants):
             raise ValueError(

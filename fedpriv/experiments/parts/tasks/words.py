@@ -74,7 +74,7 @@ class NextWordsTask:
         from fedpriv.data.words.views import word_view
         from fedpriv.mechanisms.side_information import rank_multiplier
         from fedpriv.tasks.words.next_words import NextWords, reduced_or_full
-        from fedpriv.training.words.shift import Shift
+        from fedpriv.training.periodic_shift import Shift
 
         if corpus is None:
             raise MissingCorpusError(

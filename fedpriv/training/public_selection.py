@@ -15,7 +15,7 @@ import numpy as np
 
 from fedpriv.measures import Measure
 from fedpriv.rng import Key
-from fedpriv.training.in_public.learning import PublicLearner
+from fedpriv.training.public_learning import PublicLearner
 from fedpriv.tree import Params
 
 LEVEL = 0.95

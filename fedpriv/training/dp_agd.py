@@ -1,4 +1,4 @@
-"""DP-AGD: gradient descent that decides how much privacy each step is worth.
+"""DP-AGD: private gradient descent with a line search and an adaptive budget per iteration.
 
 An iteration asks for a noisy gradient of everybody, cheaply, and then, among step sizes along it
 of which one is zero, for the one with the least objective (`fedpriv.noise.noisy_min`). Where that
@@ -14,6 +14,9 @@ Var = C² / 2(ρ₁ + ρ₂). The average is of all estimates of an iteration so
 References: Lee and Kifer, "Concentrated Differentially Private Gradient Descent with Adaptive
 per-Iteration Privacy Budget" (2018), Algorithms 1 and 2. Where its code departs (the noise's sign
 in the choice, an index that is off by one, gradients that are paid twice), this follows the text.
+
+`StepSizes` are the candidates of the line search; `LossesAlong` (of users) and `CentralLosses` (of
+single examples) compute their private losses; `AdaptiveDescent` is the algorithm.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -35,9 +38,268 @@ from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import AnyPlan
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.ranges import Range, finite_float, positive_float, positive_int
-from fedpriv.training.algorithm import ArrayState, Door, Held, Query
-from fedpriv.training.line_search.candidates import LOSSES, StepSizes, along, moved, unit
-from fedpriv.tree import Params
+from fedpriv.rng import Key
+from fedpriv.sums import PartialSum
+from fedpriv.training.algorithm import Algorithm, ArrayState, Door, Held, Query
+from fedpriv.training.work import Examples, UserByUser
+from fedpriv.tree import Params, Tree
+
+LOSSES = "losses"
+"""The name of the work that sums losses, and of the sums."""
+
+_DIRECTION, _SIZES = "direction/", "step sizes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSizes:
+    """Zero and `num_positive` equally spaced step sizes up to a largest one that follows choices.
+
+    Every `every` iterations the largest becomes `growth` times the largest that was chosen in
+    them, and at most `first`. Where none was, it stays: a largest step of zero would never move
+    again.
+
+    Attributes:
+        first: The largest step size at the beginning, α_max.
+        num_positive: How many there are besides zero.
+        every: Iterations between adaptations; 0 never adapts.
+        growth: Room above the largest that was chosen.
+
+    Reference: Lee and Kifer, "Concentrated Differentially Private Gradient Descent with Adaptive
+    per-Iteration Privacy Budget" (2018), Section 4.3.
+    """
+
+    first: float = 2.0
+    num_positive: int = 20
+    every: int = 10
+    growth: float = 1.1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "first", positive_float("first", self.first))
+        positive_int("num_positive", self.num_positive)
+        positive_float("growth", self.growth)
+
+    @property
+    def number(self) -> int:
+        """|Φ|, zero included."""
+        return self.num_positive + 1
+
+    def upto(self, largest: float) -> np.ndarray:
+        """Return the candidates, float32, zero first."""
+        return np.linspace(0.0, largest, self.number).astype(np.float32)
+
+    def adapted(self, largest: float, chosen: Sequence[float]) -> tuple[float, tuple[float, ...]]:
+        """Return the next largest step size, and the choices that are still to be counted.
+
+        Args:
+            largest: The present one.
+            chosen: Step sizes since the last adaptation, the newest included.
+        """
+        kept = tuple(chosen)
+        if self.every == 0:
+            return largest, ()
+        if len(kept) < self.every:
+            return largest, kept
+        top = max(kept)
+        return (min(self.growth * top, self.first) if top > 0.0 else largest), ()
+
+
+def pack_line(params: Params, direction: Params, sizes: np.ndarray) -> Params:
+    """Return what a query for losses brings to users: params, direction and step sizes."""
+    brought = {_DIRECTION + name: array for name, array in direction.items()}
+    return {**params, **brought, _SIZES: sizes}
+
+
+def unpack_line(brought: Params) -> tuple[Params, Params, np.ndarray]:
+    """Return params, direction and step sizes of what `along` put together.
+
+    Raises:
+        ValueError: If it is something else.
+    """
+    if _SIZES not in brought:
+        raise ValueError(f"work {LOSSES!r} needs {_SIZES!r}, a direction and the params")
+    direction = {
+        name.removeprefix(_DIRECTION): array
+        for name, array in brought.items()
+        if name.startswith(_DIRECTION)
+    }
+    params = {name: brought[name] for name in direction}
+    return params, direction, brought[_SIZES]
+
+
+def move_along(params: Params, direction: Params, size: float) -> Params:
+    """Return params + size · direction, float32."""
+    return {
+        name: (array + float(size) * direction[name].astype(np.float64)).astype(np.float32)
+        for name, array in params.items()
+    }
+
+
+def unit_direction(direction: Params) -> Params:
+    """Return a direction of length 1, float64; one without a length stays zero."""
+    norm = math.sqrt(sum(float(np.vdot(a, a)) for a in direction.values()))
+    return {n: np.asarray(a, np.float64) / (norm or 1.0) for n, a in direction.items()}
+
+
+@runtime_checkable
+class KnowsLossesAlong(Protocol):
+    """A task that evaluates a user's examples at several points on a line."""
+
+    def losses_along(
+        self, params: Params, direction: Params, sizes: Sequence[float], examples: Any
+    ) -> np.ndarray:
+        """Return the mean loss over the examples at params + size · direction, float64 (sizes,).
+
+        Losses are at least 0.
+
+        Args:
+            params: float32, not changed.
+            direction: float32, of the same names and shapes.
+            sizes: Step sizes.
+            examples: Of one user, at least one.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossesAlong:
+    """Asks a task for one user's losses. Capped afterwards, by the mechanism's bound.
+
+    Attributes:
+        task: Knows losses.
+        max_examples: A user with more is evaluated on a random subset of so many.
+    """
+
+    task: KnowsLossesAlong = field(repr=False)
+    max_examples: int
+
+    #: Nothing of it ever changes, so threads may share it as far as they may share the task.
+    @property
+    def thread_safe(self) -> bool:
+        """True: it keeps nothing."""
+        return True
+
+    def train(self, params: Params, examples: Examples, key: Key) -> Tree:
+        """Return the losses under the name of the sums; of a user without examples zeros."""
+        own, direction, sizes = unpack_line(params)
+        if len(examples) > self.max_examples:
+            chosen = key.generator().permutation(len(examples))[: self.max_examples]
+            examples = examples.take(chosen)
+        if not len(examples):
+            return {LOSSES: np.zeros(len(sizes), np.float32)}
+        with np.errstate(over="ignore", invalid="ignore"):  # refused whole by the bound
+            found = self.task.losses_along(own, direction, [float(s) for s in sizes], examples)
+            return {LOSSES: np.asarray(found, np.float32)}
+
+
+def losses_work(task: KnowsLossesAlong, max_examples: int, number: int) -> UserByUser:
+    """Return the work that sums users' losses at so many step sizes."""
+    return UserByUser(
+        trainer=LossesAlong(task=task, max_examples=max_examples),
+        shapes={LOSSES: np.zeros(number, np.float32)},
+    )
+
+
+# Losses of so many examples and step sizes are held at a time.
+_CHUNK = 1 << 13
+
+
+@runtime_checkable
+class ExampleLosses(Protocol):
+    """A model on a training set that evaluates single examples at several points on a line."""
+
+    def losses_along(
+        self, params: Params, direction: Params, sizes: Sequence[float], index: np.ndarray
+    ) -> np.ndarray:
+        """Return each example's loss at params + size · direction, float64 (examples, sizes).
+
+        Losses are at least 0.
+
+        Args:
+            params: float32, not changed.
+            direction: float32, of the same names and shapes.
+            sizes: Step sizes.
+            index: Positions in the training set.
+        """
+        ...
+
+
+@runtime_checkable
+class ChecksLosses(Protocol):
+    """A model that has to be tried before it may be said that examples' losses are their own."""
+
+    def check_losses(self) -> object:
+        """Try it on synthetic examples; the training set is not looked at.
+
+        Raises:
+            ValueError: If one example's loss depends on another one.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CentralLosses:
+    """Sums capped losses of examples on the grid of the cap. A `fedpriv.training.work.Work`.
+
+    Attributes:
+        losses: The model on the private training set.
+        number: |Φ|, how many step sizes there are.
+
+    Guarantees:
+        * One example more raises each sum by at most the cap, and lowers none: each is capped,
+          and rounded to the grid, alone. An example with a loss that is not finite adds nothing.
+    """
+
+    losses: ExampleLosses = field(repr=False)
+    number: int
+
+    def template(self, params: Params) -> Params:
+        """Return one number for each step size."""
+        return {LOSSES: np.zeros(self.number, np.float32)}
+
+    def partial_sum(
+        self,
+        *,
+        params: Params,
+        bound: Bound,
+        data: object = None,
+        user_ids: Sequence[str],
+        key: Key,
+    ) -> PartialSum:
+        """Return the sums over examples.
+
+        Args:
+            params: Params, direction and step sizes (`candidates.along`).
+            bound: A `Capped`.
+            data: Not looked at: the model holds the training set.
+            user_ids: Ids of `example_ids`.
+            key: Not looked at: nothing is drawn.
+
+        Raises:
+            ValueError: If the bound is another, or the step sizes are not so many.
+        """
+        if not isinstance(bound, Capped):
+            raise ValueError(f"{bound!r} bounds vectors as a whole; losses want Capped")
+        own, direction, sizes = unpack_line(params)
+        if len(sizes) != self.number:
+            raise ValueError(f"{len(sizes)} step sizes were brought, and sums are of {self.number}")
+        index = np.fromiter(map(int, user_ids), np.int64, len(user_ids))
+        total, failed = np.zeros(self.number, np.int64), 0
+        most, granularity = bound.most, bound.granularity
+        for start in range(0, len(index), _CHUNK):
+            part = index[start : start + _CHUNK]
+            with np.errstate(over="ignore", invalid="ignore"):
+                found = self.losses.losses_along(own, direction, [float(s) for s in sizes], part)
+            finite = np.isfinite(found).all(axis=1)
+            failed += int(len(part) - np.count_nonzero(finite))
+            capped = np.clip(found[finite], 0.0, most)
+            total += np.rint(capped / granularity).astype(np.int64).sum(axis=0)
+        return PartialSum(
+            total={LOSSES: total},
+            granularity=granularity,
+            num_users=len(index),
+            num_failed=failed,
+        )
+
 
 GRADIENT = "gradient"
 
@@ -81,7 +343,7 @@ class Prices:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdaptiveDescent:
+class AdaptiveDescent(Algorithm):
     """Gradient descent under a ρ filter, with a private line search.
 
     Attributes:
@@ -156,6 +418,8 @@ class AdaptiveDescent:
         """Return that of a gradient and that of a choice, which are all there are."""
         return (self._noised(self.prices.gradient), self._selection(None))
 
+    checks_start: ClassVar[bool] = True
+
     def check_start(self, loss: float) -> None:
         """Refuse a cap below the loss at the start: every candidate would then score alike.
 
@@ -214,7 +478,7 @@ class AdaptiveDescent:
         chosen = (*before[before >= 0.0].tolist(), size)
         largest, kept = self.step_sizes.adapted(largest, chosen)
         return state.after(
-            moved(state.params, direction, size),
+            move_along(state.params, direction, size),
             memory={_CHOSEN: self._kept(kept)},
             numbers={
                 RHO_GRADIENT: price,
@@ -249,7 +513,7 @@ class AdaptiveDescent:
         self, params: Params, direction: Params, sizes: np.ndarray, rejections: int
     ) -> Query:
         return Query(
-            params=along(params, direction, sizes),
+            params=pack_line(params, direction, sizes),
             work=LOSSES,
             mechanism=self._selection(self._offset(params, direction, sizes)),
             name=f"{LOSSES} {rejections + 1}",
@@ -273,7 +537,7 @@ class AdaptiveDescent:
         return {n: (price * a + more * again[n]) / whole for n, a in estimate.items()}
 
     def _direction(self, params: Params, estimate: Params) -> Params:
-        direction = unit(estimate)
+        direction = unit_direction(estimate)
         if self.regulariser:
             direction = {n: a - self.regulariser * params[n] for n, a in direction.items()}
         return {name: array.astype(np.float32) for name, array in direction.items()}
@@ -284,7 +548,7 @@ class AdaptiveDescent:
         if not self.regulariser:
             return None
         weight = 0.5 * self.regulariser * self.num_users
-        tried = (moved(params, direction, size) for size in sizes)
+        tried = (move_along(params, direction, size) for size in sizes)
         return tuple(
             weight * sum(float(np.vdot(a, a.astype(np.float64))) for a in own.values())
             for own in tried

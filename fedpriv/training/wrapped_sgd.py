@@ -1,4 +1,4 @@
-"""A permutation SGD that is another's: what it is given, and what is checked of where it ends.
+"""Permutation SGD by user-supplied code: its inputs, and checks of its result.
 
 Only its result is seen here. That it goes through the rows in the order, the steps and the batches
 it was given, and takes plain gradient steps on the loss whose constants were stated, is taken on
@@ -16,9 +16,7 @@ import numpy as np
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
-from fedpriv.training.permutation.constants import Constants
-from fedpriv.training.permutation.rows import shortened
-from fedpriv.training.permutation.sgd import Passes
+from fedpriv.training.permutation_sgd import Constants, Passes, shortened
 from fedpriv.tree import Params
 
 # What a result may be longer than its path, for the rounding on the way.
