@@ -46,9 +46,8 @@ if TYPE_CHECKING:
     from fedpriv.privacy.mechanism import Mechanism as Mechanism
     from fedpriv.privacy.plans.plan import Plan as Plan
     from fedpriv.rng import Key as Key
-    from fedpriv.running.folder import RunFolder as RunFolder
-    from fedpriv.running.own import Trained as Trained
-    from fedpriv.running.own import averaging as averaging
+    from fedpriv.runs.averaging import Trained, averaging
+    from fedpriv.runs.folder import RunFolder
     from fedpriv.training.algorithm import ArrayState as ArrayState
     from fedpriv.training.local.module import load_params as load_params
     from fedpriv.training.local.module import module_params as module_params
@@ -73,8 +72,8 @@ _ROOMS = {
     "fedpriv.privacy.cohorts.noise_grid": ("NoiseGrid",),
     "fedpriv.privacy.plans.plan": ("Plan",),
     "fedpriv.rng": ("Key",),
-    "fedpriv.running.folder": ("RunFolder",),
-    "fedpriv.running.own": ("Trained", "averaging"),
+    "fedpriv.runs.folder": ("RunFolder",),
+    "fedpriv.runs.averaging": ("Trained", "averaging"),
     "fedpriv.training.algorithm": ("ArrayState",),
     "fedpriv.training.local.module": ("load_params", "module_params"),
     "fedpriv.training.permutation.constants": ("Constants",),

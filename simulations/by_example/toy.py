@@ -31,7 +31,7 @@ from fedpriv.optimizers import sgd
 from fedpriv.privacy.plans.cohort_plan import cohort_plan
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.rng import Key
-from fedpriv.running.progress import Pace
+from fedpriv.runs.progress import Pace
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.per_example.example_sum import CentralSum, example_ids
 from fedpriv.training.per_example.linear import LinearRegressionGradients

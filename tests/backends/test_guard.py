@@ -14,7 +14,7 @@ import pytest
 from fedpriv import tree
 from fedpriv.backends.child import Child, can_fork, decoded, encoded
 from fedpriv.backends.guard import Guard
-from fedpriv.deployment.processes import children
+from fedpriv.deploy.processes import children
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum

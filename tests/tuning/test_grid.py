@@ -14,7 +14,7 @@ from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.selection.trials import Trials
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run
-from fedpriv.running.prepared import start_run
+from fedpriv.runs.prepared import start_run
 from fedpriv.tuning.grid import GridStudy
 from tests.repeats import every_case
 

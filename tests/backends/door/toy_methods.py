@@ -21,8 +21,8 @@ from fedpriv.privacy.plans.adaptive import AdaptivePlan
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.sampling import Everybody, PoissonSampler
 from fedpriv.rng import Key
-from fedpriv.running.folder import RunFolder
-from fedpriv.running.loop import rounds
+from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.loop import rounds
 from fedpriv.sums import PartialSum
 from fedpriv.training.algorithm import ArrayState, Query
 

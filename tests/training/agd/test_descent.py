@@ -19,7 +19,7 @@ from fedpriv.privacy.plans.adaptive import AdaptivePlan, rho_of
 from fedpriv.privacy.plans.cohort_plan import cohort_plan
 from fedpriv.privacy.zcdp import rho_bs16
 from fedpriv.rng import Key
-from fedpriv.running.loop import rounds
+from fedpriv.runs.loop import rounds
 from fedpriv.training.line_search.agd import (
     REJECTIONS,
     RHO_GRADIENT,

@@ -32,7 +32,7 @@ def supernode(context: typer.Context, idle_seconds: Annotated[float, _IDLE] = 0.
     otherwise: `fedpriv superexec`, or Flower's, answers the messages. Needs a release of Flower
     that this was tried with.
     """
-    from fedpriv.deployment.supernode import supernode as run
+    from fedpriv.deploy.launcher import supernode as run
 
     run(context.args, idle_seconds)
 
@@ -86,9 +86,9 @@ def superexec(
     a process forked from there, and what happens to it happens to that message alone. Needs a
     release of Flower that this was tried with; flower-superexec gives the same results.
     """
-    from fedpriv.deployment.flower_private import Connection, check_flower, parse_config
-    from fedpriv.deployment.superexec import superexec as run
-    from fedpriv.deployment.warm import Node
+    from fedpriv.deploy.flower_private import Connection, check_flower, parse_config
+    from fedpriv.deploy.launcher import superexec as run
+    from fedpriv.deploy.warm import Node
 
     check_flower()
     config: dict[str, Any] = parse_config(node_config)
@@ -148,7 +148,7 @@ def apps_folder(given: Path | None) -> Path:
     """Return where bundles are unpacked to."""
     if given is not None:
         return given.absolute()
-    from fedpriv.deployment.flower_private import flower_home
+    from fedpriv.deploy.flower_private import flower_home
 
     return flower_home() / "launched"
 

@@ -9,17 +9,17 @@ rounds.jsonl           released values only
 diagnostics.jsonl      what only a simulation may see; not covered by ε
 backends.jsonl         which backend ran from which round on, its workers and devices
 vocabulary.json        what a tag model's rows and columns mean, for `fedpriv predict`; a task of
-                       one's own may bring files of other names (`fedpriv.running.task_files`)
+                       one's own may bring files of other names (`Task.files`)
 checkpoints/           released params, one file a round, pruned
 start.safetensors      what training started from, if not the task's own params
 state.safetensors      what else the next round needs, replaced atomically every round
 secret/                where it is needed: keys of noise with memory and of a release that is
-                       replayed, who took part so far (`running/door/vault.py`); readable by its
+                       replayed, who took part so far (`runs/secret_state.py`); readable by its
                        owner alone, never to be published
 summary.json           the figures of a finished run
 selected.safetensors   the model that it returns, where that was selected on public examples
 status.json            of a deployed run: nodes, last error, when the last round ended
-                       (`running/standing/written.py`)
+                       (`runs/status.py`)
 =====================  ======================================================================
 
 A round is charged in the ledger before anything is drawn; its state is in place before it is
@@ -33,6 +33,7 @@ are lost attempts, and spent.
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -54,12 +55,27 @@ from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.privacy.statement.coverage import FLOATS, KEY, coverage_of, not_known
 from fedpriv.privacy.statement.sealed import SEAL
-from fedpriv.running.document import kept_every, make_document, read_document, write_json
-from fedpriv.running.door.noise_root import NOISE, noise_digest
-from fedpriv.running.records import decided_as_json
-from fedpriv.running.task_files import checked_files, write_files
+from fedpriv.runs.document import (
+    make_document,
+    read_document,
+    rounds_between_checkpoints,
+    write_json,
+)
+from fedpriv.runs.noise_root import NOISE, noise_digest
+from fedpriv.runs.records import decided_as_json
 from fedpriv.tasks.data_digest import check_data_digests
+from fedpriv.tasks.task import BringsFiles
 from fedpriv.training.algorithm import Saved, State
+
+_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.[a-z0-9]+")
+# Files that a run folder or an export holds itself.
+# fmt: off
+_RESERVED_FILES = frozenset({
+    "experiment.json", "data.key", "ledger.jsonl", "rounds.jsonl", "diagnostics.jsonl",
+    "backends.jsonl", "start.safetensors", "selected.safetensors", "state.safetensors",
+    "summary.json", "report.html", "model.safetensors", "README.md",
+})
+# fmt: on
 
 
 class RunFolder:
@@ -123,7 +139,7 @@ class RunFolder:
             raise ValueError(
                 f"{path} already holds a run; give --resume {path} to continue it, or another --out"
             )
-        files = checked_files(components.task)
+        files = _read_task_files(components.task)
         secret = secrets.token_bytes(32) if mode == "secure" else None
         document = make_document(
             experiment=experiment,
@@ -149,11 +165,11 @@ class RunFolder:
         ledger = Ledger.create(
             path / "ledger.jsonl", plan=components.plan, mode=mode, extra=extra, anchors=anchors
         )
-        write_files(path, files)
+        _write_task_files(path, files)
         if begun is not None and begun.facts["kind"] != "fresh":
             write_start(path, begun.params)
         write_json(path / "experiment.json", document)
-        every = kept_every(document)
+        every = rounds_between_checkpoints(document)
         return cls(path, ledger, _store(path, keep_last, every), document, every)
 
     @classmethod
@@ -211,7 +227,7 @@ class RunFolder:
         """
         document = read_document(path)
         ledger = Ledger.open(path / "ledger.jsonl", anchors=anchors)
-        every = kept_every(document)
+        every = rounds_between_checkpoints(document)
         return cls(path, ledger, _store(path, keep_last, every), document, every)
 
     def check_data(self, task: Any) -> None:
@@ -222,7 +238,7 @@ class RunFolder:
         Raises:
             ValueError: If they differ, or cannot be compared any more.
         """
-        frozen = read_frozen_bytes(checked_files(task))
+        frozen = read_frozen_bytes(_read_task_files(task))
         check_frozen(self.document["corpus"].get("frozen"), frozen, str(self.path))
         sealed = self.document["corpus"].get("data_sha256")
         secure = sealed is not None and self.document["mode"] == "secure"
@@ -384,3 +400,34 @@ class RunFolder:
 
 def _store(path: Path, keep_last: int | None, every: int) -> CheckpointStore:
     return CheckpointStore(path / "checkpoints", keep_last=keep_last, keep_every=10 * every)
+
+
+def _read_task_files(task: Any) -> Mapping[str, bytes]:
+    """Return the files that a task brings, by name, such as a vocabulary; empty for none.
+
+    Raises:
+        ValueError: If a name is no file name or another file's, or a content is not bytes.
+    """
+    if not isinstance(task, BringsFiles):
+        return {}
+    files = task.files()
+    for name, content in files.items():
+        if not _FILE_NAME.fullmatch(name) or name in _RESERVED_FILES:
+            raise ValueError(
+                f"the task's file {name!r} cannot lie in a run folder; give it a plain name of its "
+                "own, such as 'words.json'"
+            )
+        if not isinstance(content, bytes):
+            raise ValueError(
+                f"the task's file {name!r} is a {type(content).__name__}; give its bytes, such as "
+                "json.dumps(...).encode()"
+            )
+    return files
+
+
+def _write_task_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write files into a folder, each in one step."""
+    for name, content in files.items():
+        part = folder / f".{name}.part"
+        part.write_bytes(content)
+        part.replace(folder / name)

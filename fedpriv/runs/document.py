@@ -1,4 +1,4 @@
-"""What `experiment.json` says of a run: options, plan, corpus, versions; written once, sealed."""
+"""`experiment.json` of a run: options, plan, corpus, versions; written once, sealed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _versions() -> dict[str, str]:
 _LONGEST_LABEL = 100
 
 
-def checked_label(label: str | None) -> str | None:
+def check_label(label: str | None) -> str | None:
     """Return the label of a run, or None where it has none.
 
     Raises:
@@ -55,7 +55,7 @@ def checked_label(label: str | None) -> str | None:
     return label.strip()
 
 
-def labelled(name: str, document: Mapping[str, Any]) -> str:
+def name_with_label(name: str, document: Mapping[str, Any]) -> str:
     """Return an experiment's name, behind the label of the run where it has one."""
     label = document.get("label")
     return f"{label} ({name})" if label else name
@@ -75,7 +75,7 @@ def make_document(
     baseline: Mapping[str, float] | None,
     label: str | None = None,
 ) -> dict[str, Any]:
-    """Return what a run's experiment.json holds.
+    """Return the content of a run's experiment.json.
 
     Args:
         experiment: What is run.
@@ -160,7 +160,7 @@ def read_document(path: Path) -> Mapping[str, Any]:
     return document
 
 
-def name_of_experiment(
+def check_experiment_name(
     document: Mapping[str, Any], path: Path, given: str | None = None
 ) -> str | None:
     """Return the name by which a run's experiment is found; None of one that has no name.
@@ -193,7 +193,7 @@ def name_of_experiment(
     return name
 
 
-def experiment_of(
+def restore_experiment(
     document: Mapping[str, Any], path: Path, given: Experiment | str | None = None
 ) -> Experiment:
     """Return the experiment of a run, with the options that it was run with.
@@ -208,7 +208,7 @@ def experiment_of(
             is given.
     """
     if not isinstance(given, Experiment):
-        name = name_of_experiment(document, path, given)
+        name = check_experiment_name(document, path, given)
         if name is None:
             raise ValueError(
                 f"{path} was started from Python, with an experiment that has no name to find it "
@@ -220,7 +220,7 @@ def experiment_of(
     return given.restored(document["experiment"])
 
 
-def kept_every(document: Mapping[str, Any]) -> int:
+def rounds_between_checkpoints(document: Mapping[str, Any]) -> int:
     """Return which rounds are kept: all, but of single examples those that are evaluated."""
     central = document["plan"]["unit"] != "user"
     return int(document["experiment"]["eval-every"]) if central else 1

@@ -1,4 +1,4 @@
-"""What is said of a round: what it releases, and what only a simulation may see of it."""
+"""Records of rounds: what each releases, and what only a simulation may see of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedpriv.training.evaluate import Metrics
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Released:
-    """What a round releases. All of it is after the noise, or measured on public users.
+    """Released values of a round. All of it is after the noise, or measured on public users.
 
     Attributes:
         round_num: From 1.
@@ -42,7 +42,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnostics:
-    """What only a simulation may see of a round. Not covered by any ε; absent in deployment.
+    """Diagnostics of a round, in simulation only. Not covered by any ε; absent in deployment.
 
     Attributes:
         round_num: From 1.
@@ -80,7 +80,7 @@ def measured(measures: Sequence[Measure], found: Metrics | None) -> Mapping[str,
     return {measure.name: found and found.get(measure.name) for measure in measures}
 
 
-def as_json(record: Released | Diagnostics) -> dict[str, Any]:
+def record_to_json(record: Released | Diagnostics) -> dict[str, Any]:
     """Return a record's fields by name, and its figures by theirs.
 
     JSON has no NaN, so a figure that diverged is None.

@@ -13,7 +13,7 @@ from typing import Any
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.own.ids import read_key
 from fedpriv.data.own.users import SUFFIXES, NodeData, OwnUsers
-from fedpriv.deployment.pauses import ASKED
+from fedpriv.deploy.launcher import ASKED
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.own_code import own_code
 from fedpriv.experiments.task_factory import make_task

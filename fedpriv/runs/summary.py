@@ -1,4 +1,4 @@
-"""The figures of a finished run: what `summary.json` holds and the command line shows."""
+"""Summary of a finished run: what `summary.json` holds and the command line shows."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from fedpriv.measures import PUBLIC_ONLY, Measure, figures_of, recorded
 from fedpriv.privacy.ledger.state import LedgerState
 from fedpriv.privacy.statement.before import with_start
 from fedpriv.privacy.statement.coverage import KEY, PUBLIC_EXAMPLES, coverage_of, public_only_of
-from fedpriv.running.folder import RunFolder
-from fedpriv.running.records import RoundRecord, measured
-from fedpriv.running.selection import Selection
+from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.records import RoundRecord, measured
+from fedpriv.runs.selection import Selection
 from fedpriv.training.algorithm import measured_params
 from fedpriv.training.ensembles import measure_of
 from fedpriv.training.failures import mostly_failed
 
 
-def summary_of(
+def make_summary(
     name: str,
     components: Components,
     folder: RunFolder,

@@ -21,18 +21,18 @@ from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
 from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.privacy.plans.digest import promise_digest
 from fedpriv.rng import Key
-from fedpriv.running.door.door import RunDoor
-from fedpriv.running.door.turnout import Turnout
-from fedpriv.running.door.vault import COHORTS, REPLAY, STREAM, Vault
-from fedpriv.running.folder import RunFolder
-from fedpriv.running.records import (
+from fedpriv.runs.door import RunDoor
+from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.participation import Participation
+from fedpriv.runs.records import (
     Diagnostics,
     Released,
     RoundRecord,
-    as_json,
     figures_as_json,
     measured,
+    record_to_json,
 )
+from fedpriv.runs.secret_state import COHORTS, REPLAY, STREAM, SecretState
 from fedpriv.training.algorithm import (
     Algorithm,
     KnowsUpdateNorm,
@@ -116,13 +116,13 @@ def rounds(
         folder: Where the run is kept; None keeps the same ledger in memory (and survives nothing).
         state: The last released state of a resumed run; None starts at the beginning.
         eval_every: Rounds between evaluations; the last is always evaluated.
-        noise: The root key of the noise, `fedpriv.running.noise_root`; None takes `root`, and two
+        noise: The root key of the noise, `fedpriv.runs.noise_root`; None takes `root`, and two
             simulations at one seed then add the same.
         ends_if_all_fail: Whether a simulation ends where all who were drawn failed; a sweep goes
             on, in which settings that diverge are a result.
 
     Yields:
-        What is said of a round, and the state after it.
+        The record of a round, and the state after it.
 
     Guarantees:
         * An answer is charged, and the charge synced when there is a folder, before its cohort and
@@ -149,14 +149,14 @@ def rounds(
     ledger = Ledger.in_memory(plan, mode=root.mode) if folder is None else folder.ledger
     if state is None:
         state = first_state(components, root)
-    turnout = None
+    participation = None
     if root.mode == "simulation":
-        turnout = Turnout(ends=ends_if_all_fail, has_learnt=state.round_num > 0)
+        participation = Participation(ends=ends_if_all_fail, has_learnt=state.round_num > 0)
     noise = root if noise is None else noise
     if isinstance(backend, PromiseBound):
         backend = backend.under(promise_digest(plan, components.task.roster))
-    vault = Vault(None if folder is None else folder.path / "secret", noise)
-    _settle(ledger, vault)  # what a kill left
+    secret_state = SecretState(None if folder is None else folder.path / "secret", noise)
+    _forget_secrets_if_over(ledger, secret_state)  # what a kill left
     with interruptible(), ThreadPoolExecutor(1, thread_name_prefix="noise") as noise_thread:
         door = RunDoor(
             plan=plan,
@@ -166,24 +166,26 @@ def rounds(
             roster=components.task.roster,
             root=root,
             noise=noise,
-            vault=vault,
+            secret_state=secret_state,
             noise_thread=noise_thread,
-            turnout=turnout,
+            participation=participation,
             exact=exact,
         )
-        played = _rounds(components, backend, door, ledger, folder, state, eval_every, turnout)
+        played = _rounds(
+            components, backend, door, ledger, folder, state, eval_every, participation
+        )
         with closing(played):
             for found in played:
-                _settle(ledger, vault)
+                _forget_secrets_if_over(ledger, secret_state)
                 yield found
-        _settle(ledger, vault)  # of a run that ends without another release
+        _forget_secrets_if_over(ledger, secret_state)  # of a run that ends without another release
 
 
-def _settle(ledger: Ledger, vault: Vault) -> None:
+def _forget_secrets_if_over(ledger: Ledger, secret_state: SecretState) -> None:
     """Delete the run's secret state once its last release is on the ledger."""
     if not ledger.pays_for_more and not ledger.state.unreleased:
         for name in (REPLAY, STREAM, COHORTS):
-            vault.forget(name)
+            secret_state.forget(name)
 
 
 def _rounds(
@@ -194,7 +196,7 @@ def _rounds(
     folder: RunFolder | None,
     state: State,
     eval_every: int,
-    turnout: Turnout | None,
+    participation: Participation | None,
 ) -> Generator[tuple[RoundRecord, Any], None, None]:
     plan, algorithm = components.plan, components.algorithm
     accounted = accounted_rounds(plan, eval_every)
@@ -210,39 +212,43 @@ def _rounds(
         started = time.perf_counter()
         round_num = state.round_num + 1
         door.begin(round_num)
-        if turnout is not None:
-            turnout.begin()
-        following, reason = _stepped(algorithm, state, door, plan)
+        if participation is not None:
+            participation.begin()
+        following, reason = _step(algorithm, state, door, plan)
         if following is None:
             break
         state = following
         last = not ledger.pays_for_more
         due = round_num % eval_every == 0 or last
-        if turnout is not None:
-            turnout.warn_once(round_num, plan.unit)
+        if participation is not None:
+            participation.warn_once(round_num, plan.unit)
         if folder is not None:
             folder.keep(state)
         seconds = time.perf_counter() - started
         params = measured_params(algorithm, state) if due else None
         record = RoundRecord(
-            released=_released(components, backend, ledger, state, params, accounted),
+            released=_make_released(components, backend, ledger, state, params, accounted),
             diagnostics=None
-            if turnout is None
-            else _diagnosed(components, backend, ledger, state, params, turnout, seconds),
+            if participation is None
+            else _make_diagnostics(
+                components, backend, ledger, state, params, participation, seconds
+            ),
         )
         if folder is not None:
             seen = record.diagnostics
-            folder.record(as_json(record.released), None if seen is None else as_json(seen))
+            folder.record(
+                record_to_json(record.released), None if seen is None else record_to_json(seen)
+            )
         yield record, state
     if reason:
         ledger.end(reason)
     if ledger.state.ended is not None and state.round_num:
-        record = _ending(components, backend, ledger, folder, state, record)
+        record = _complete_last_round(components, backend, ledger, folder, state, record)
         if record is not None:
             yield record, state
 
 
-def _stepped(
+def _step(
     algorithm: Algorithm, state: State, door: RunDoor, plan: AnyPlan
 ) -> tuple[State | None, str]:
     """Return the state after one more step; None and the reason where the run is over.
@@ -267,7 +273,7 @@ def _stepped(
     return following, ""
 
 
-def _ending(
+def _complete_last_round(
     components: Runnable,
     backend: Backend,
     ledger: Ledger,
@@ -292,7 +298,7 @@ def _ending(
     through = ledger.state.charged_before  # what was charged later is not in the last release
     num_charges = through[-1] if through else ledger.charges
     if record is not None:
-        stated = as_json(record.released)
+        stated = record_to_json(record.released)
     else:
         stated = {} if folder is None else folder.last_stated(state.round_num)
     names = [measure.released_name for measure in figures_of(recorded(measures))]
@@ -348,7 +354,7 @@ def accounted_charges(accounted: Sequence[int], charges: int) -> int:
     return accounted[place] if charges and place < len(accounted) else charges
 
 
-def _released(
+def _make_released(
     components: Runnable,
     backend: Backend,
     ledger: Ledger,
@@ -376,21 +382,21 @@ def _released(
     )
 
 
-def _diagnosed(
+def _make_diagnostics(
     components: Runnable,
     backend: Backend,
     ledger: Ledger,
     state: State,
     params: Params | None,
-    turnout: Turnout,
+    participation: Participation,
     seconds: float,
 ) -> Diagnostics:
     roster = None if params is None else backend.evaluate(params, public=False)
     return Diagnostics(
         round_num=state.round_num,
         attempt=ledger.last_attempt,
-        cohort_size=turnout.cohort_size,
-        num_failed=turnout.num_failed,
+        cohort_size=participation.cohort_size,
+        num_failed=participation.num_failed,
         measured=measured(recorded(components.task.measures), roster),
         seconds=seconds,
     )

@@ -1,4 +1,4 @@
-"""Who came to a round: what a simulation may diagnose, and an algorithm never sees."""
+"""Participation in a round: what a simulation may diagnose, and an algorithm never sees."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class AllUsersFailedError(ValueError):
 
 
 @dataclass(slots=True)
-class Turnout:
+class Participation:
     """Sizes of a round's last answer; they are private, and in secure mode they are not kept.
 
     Attributes:

@@ -1,21 +1,25 @@
-"""The door: everything that touches private data goes through here, whatever the method.
+"""The door to private data: the one object through which every method asks of users.
 
 Each answer is made in the same steps: the plan admits it, the ledger is charged and synced, the
 cohort and the noise are drawn, the backend returns one raw sum, the privatizer makes the answer of
-the two. The raw sum lives in one local variable, or within a `with`, and dies there.
+the two. The raw sum lives in one local variable, or within a `with`, and dies there. Raw sums that
+outlive one answer (held within a `with`, or seen by a program) print as nothing, and neither copy
+nor travel; what may be done with one goes back to the door.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from threading import Lock
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
+from fedpriv import tree
 from fedpriv.backends.backend import Backend
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.noise.privatizer import Privatizer
@@ -24,21 +28,21 @@ from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.rng import Key
-from fedpriv.running.door.raw_sums import HeldSum, Passes, copied, digest_of
-from fedpriv.running.door.rows import begin_rows, next_row
-from fedpriv.running.door.turnout import Turnout
-from fedpriv.running.door.vault import COHORTS, REPLAY, STREAM, Vault
+from fedpriv.runs.participation import Participation
+from fedpriv.runs.secret_state import (
+    COHORTS,
+    REPLAY,
+    STREAM,
+    SecretState,
+    next_noise_row,
+    start_noise_count,
+)
 from fedpriv.sums import PartialSum
 from fedpriv.training.algorithm import Program, Query
-from fedpriv.training.work import Work, find_work
+from fedpriv.training.work import TRAIN, Work, find_work
 from fedpriv.tree import Params
 
 _PRIVATE_STREAMS = frozenset({"cohort", "noise", "users", "vault", "program"})
-
-
-def _cohorts(name: str) -> str:
-    """Return what the vault calls a sampler's memory of a query."""
-    return f"{COHORTS}-{name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +53,7 @@ class _Draw:
     attempt: int
     row: int | None
     keys: Key
-    replays: bool = False  # everything is drawn from the vault's key
+    replays: bool = False  # everything is drawn from the secret state's key
     again: bool = False  # a release that a crash cut off
 
     def key(self, stream: str, name: str, keys: Key | None = None) -> Key:
@@ -68,7 +72,8 @@ class RunDoor:
         * A row of noise with memory meets one sum: one that a crash left open is never drawn
           again, and its users stay counted as having taken part.
         * A release that is done again after a crash ("replay") is the identical one.
-        * The answer is all that leaves; sizes of cohorts and failures leave in `turnout` alone.
+        * The answer is all that leaves; sizes of cohorts and failures leave in `participation`
+          alone.
 
     Args:
         plan: What is paid for.
@@ -81,9 +86,9 @@ class RunDoor:
         exact: Whether the run's ε is stated as that of real arithmetic
             (`fedpriv.training.algorithm.is_exact`); with a secure key answers that have noise or
             sums in floating point are then refused.
-        vault: The run's secret state.
+        secret_state: The run's secret state.
         noise_thread: Draws noise while users train.
-        turnout: Records who came; in secure mode there is none.
+        participation: Records who came; in secure mode there is none.
     """
 
     def __init__(
@@ -95,9 +100,9 @@ class RunDoor:
         works: Mapping[str, Work],
         roster: Sequence[str],
         root: Key,
-        vault: Vault,
+        secret_state: SecretState,
         noise_thread: Executor,
-        turnout: Turnout | None = None,
+        participation: Participation | None = None,
         noise: Key | None = None,
         exact: bool = False,
     ) -> None:
@@ -105,7 +110,11 @@ class RunDoor:
         self._works, self._roster, self._root = works, roster, root
         self._noise = root if noise is None else noise
         self._exact = exact and root.mode == "secure"
-        self._vault, self._noise_thread, self._turnout = vault, noise_thread, turnout
+        self._secret_state, self._noise_thread, self._participation = (
+            secret_state,
+            noise_thread,
+            participation,
+        )
         self._round_num = 0
         self._asked: set[str] = set()
         self._inside = False  # whether a program runs, which sees raw sums
@@ -145,8 +154,8 @@ class RunDoor:
         draw = self._charge(query.name, mechanism)
         drawing = self._drawing(query, mechanism, draw)
         total = self._sum(query, mechanism, draw)
-        self._check_useful()
-        self._check_again(query.name, mechanism, draw, total)
+        self._check_not_all_failed()
+        self._check_replayed_sum(query.name, mechanism, draw, total)
         return mechanism.release(total, drawing.result())
 
     @contextmanager
@@ -171,8 +180,8 @@ class RunDoor:
         draw = self._charge(query.name, mechanism)
         drawing = self._drawing(query, mechanism, draw)
         total = self._sum(query, mechanism, draw)
-        self._check_useful()
-        answer = mechanism.release(copied(total), drawing.result())
+        self._check_not_all_failed()
+        answer = mechanism.release(_copy_sum(total), drawing.result())
 
         def again(number: int, privatizer: Privatizer, raw: PartialSum) -> Any:
             more = replace(query, name=f"{query.name} again {number}")
@@ -200,7 +209,7 @@ class RunDoor:
             users = cohort if among is None else tuple(cohort[place] for place in among)
             return self._sum(asked, mechanism, draw, bound=bound, cohort=users)
 
-        self._begin_turnout()
+        self._open_answer()
         raw = Passes(one, draw.key("program", query.name), len(cohort))
         self._inside = True
         try:
@@ -208,52 +217,53 @@ class RunDoor:
         finally:
             self._inside = False
             raw.close()
-        self._check_useful()
-        self._check_again(query.name, mechanism, draw, total)
+        self._check_not_all_failed()
+        self._check_replayed_sum(query.name, mechanism, draw, total)
         return mechanism.release(total, drawing.result())
 
     def _charge(self, name: str, mechanism: Mechanism) -> _Draw:
         """Spend what an answer costs, and return the numbers under which it is drawn."""
         with self._one_at_a_time:
-            return self._charged(name, mechanism)
+            self._admit(name, mechanism)
+            self._prepare(name, mechanism)
+            if mechanism.privatizer.cost.whole_run:
+                return self._charge_whole_run(name, mechanism)
+            if mechanism.privatizer.after_crash == "replay":
+                return self._charge_or_replay(name, mechanism)
+            ledger, round_num = self._ledger, self._round_num
+            attempt = ledger.attempts(round_num, name) + 1
+            ledger.charge(round_num, attempt, mechanism.event, query=name)
+            return _Draw(round_num=round_num, attempt=attempt, row=None, keys=self._root)
 
-    def _charged(self, name: str, mechanism: Mechanism) -> _Draw:
+    def _charge_whole_run(self, name: str, mechanism: Mechanism) -> _Draw:
         ledger, round_num = self._ledger, self._round_num
-        after, cost = mechanism.privatizer.after_crash, mechanism.privatizer.cost
-        self._admit(name, mechanism)
-        self._prepare(name, mechanism)
-        if cost.whole_run:
-            if ledger.charges == 0:
-                ledger.charge(round_num, 1, mechanism.event, query=name)
-            row = next_row(ledger, self._vault, round_num)
-            return _Draw(round_num=round_num, attempt=row, row=row, keys=self._root)
+        if ledger.charges == 0:
+            ledger.charge(round_num, 1, mechanism.event, query=name)
+        row = next_noise_row(ledger, self._secret_state, round_num)
+        return _Draw(round_num=round_num, attempt=row, row=row, keys=self._root)
+
+    def _charge_or_replay(self, name: str, mechanism: Mechanism) -> _Draw:
+        ledger, round_num = self._ledger, self._round_num
         attempt = ledger.attempts(round_num, name)
-        if after == "replay":
-            open_ = [
-                charge
-                for charge in ledger.state.unreleased
-                if (charge.round_num, charge.query) == (round_num, name)
-            ]
-            if open_ and open_[-1].event != mechanism.event:
-                raise ValueError(
-                    f"round {round_num}: {name!r} was charged for {open_[-1].event} before the "
-                    f"crash and now asks for {mechanism.event}; what is replayed is the same"
-                )
-            if not open_:
-                attempt += 1
-                ledger.charge(round_num, attempt, mechanism.event, query=name)
-            # The same secret keys as before the crash: what is released again is the same.
-            keys = self._vault.key(REPLAY)
-            return _Draw(
-                round_num=round_num,
-                attempt=attempt,
-                row=None,
-                keys=keys,
-                replays=True,
-                again=bool(open_),
+        open_ = [
+            charge
+            for charge in ledger.state.unreleased
+            if (charge.round_num, charge.query) == (round_num, name)
+        ]
+        if open_ and open_[-1].event != mechanism.event:
+            raise ValueError(
+                f"round {round_num}: {name!r} was charged for {open_[-1].event} before the "
+                f"crash and now asks for {mechanism.event}; what is replayed is the same"
             )
-        ledger.charge(round_num, attempt + 1, mechanism.event, query=name)
-        return _Draw(round_num=round_num, attempt=attempt + 1, row=None, keys=self._root)
+        if not open_:
+            attempt += 1
+            ledger.charge(round_num, attempt, mechanism.event, query=name)
+        # The same secret keys as before the crash: what is released again is the same.
+        keys = self._secret_state.key(REPLAY)
+        again = bool(open_)
+        return _Draw(
+            round_num=round_num, attempt=attempt, row=None, keys=keys, replays=True, again=again
+        )
 
     def _admit(self, name: str, mechanism: Mechanism) -> None:
         """Refuse a question for which another one has paid.
@@ -311,15 +321,15 @@ class RunDoor:
         renew = self._ledger.charges == 0 and self._ledger.state.num_resumes == 0
         if after != "retry":
             name_of_key = STREAM if after == "burn" else REPLAY
-            self._vault.key(name_of_key, fresh=fresh, renew=renew)
+            self._secret_state.key(name_of_key, fresh=fresh, renew=renew)
         if mechanism.privatizer.cost.whole_run and renew:
-            begin_rows(self._vault)
+            start_noise_count(self._secret_state)
         first = mechanism.sampler.init()
         if not first:
             return
         if fresh:
-            self._vault.remember(_cohorts(name), first)
-        elif self._vault.recall(_cohorts(name)) is None:
+            self._secret_state.remember(f"{COHORTS}-{name}", first)
+        elif self._secret_state.recall(f"{COHORTS}-{name}") is None:
             raise ValueError(
                 f"the secret record of who took part in {name!r} is gone: restore the folder's "
                 "secret/, or start a new run (participation is limited, and the limit is what the "
@@ -335,7 +345,7 @@ class RunDoor:
         return self._noise_thread.submit(mechanism.draw, template, key)
 
     def _row(self, mechanism: Mechanism, template: Params, row: int) -> Any:
-        key = self._vault.key(STREAM)
+        key = self._secret_state.key(STREAM)
         if self._memory is None:
             self._memory = mechanism.privatizer.init(template, key)
         drawn = None
@@ -353,9 +363,9 @@ class RunDoor:
         bound: Bound | None = None,
         cohort: tuple[str, ...] | None = None,
     ) -> PartialSum:
-        """Return the raw sum over a cohort, drawn here or before. It must not leave this room."""
+        """Return the raw sum over a cohort, drawn here or before. It must not leave this module."""
         if cohort is None:
-            self._begin_turnout()
+            self._open_answer()
             cohort = self._cohort(query, mechanism, draw)
         total = self._backend.partial_sum(
             params=query.params,
@@ -369,20 +379,22 @@ class RunDoor:
             work=query.work,
             template=find_work(self._works, query.work).template(query.params),
         )
-        if self._turnout is not None:
-            self._turnout.note(len(cohort), total)
+        if self._participation is not None:
+            self._participation.note(len(cohort), total)
         return total
 
-    def _begin_turnout(self) -> None:
-        if self._turnout is not None:
-            self._turnout.begin()
+    def _open_answer(self) -> None:
+        if self._participation is not None:
+            self._participation.begin()
 
-    def _check_useful(self) -> None:
+    def _check_not_all_failed(self) -> None:
         """End a simulation in which all who were drawn for an answer failed."""
-        if self._turnout is not None:
-            self._turnout.end_if_all_failed(self._round_num, self._plan.unit)
+        if self._participation is not None:
+            self._participation.end_if_all_failed(self._round_num, self._plan.unit)
 
-    def _check_again(self, name: str, mechanism: Mechanism, draw: _Draw, total: PartialSum) -> None:
+    def _check_replayed_sum(
+        self, name: str, mechanism: Mechanism, draw: _Draw, total: PartialSum
+    ) -> None:
         """Refuse to replay a release on another sum than before: it would bare the difference.
 
         Raises:
@@ -390,24 +402,151 @@ class RunDoor:
         """
         if mechanism.privatizer.after_crash != "replay":
             return
-        digest = {"sha256": np.frombuffer(digest_of(total), np.uint8)}
+        digest = {"sha256": np.frombuffer(_digest(total), np.uint8)}
         if not draw.again:
-            self._vault.remember(f"{REPLAY}-{name}", digest)
+            self._secret_state.remember(f"{REPLAY}-{name}", digest)
             return
-        before = self._vault.recall(f"{REPLAY}-{name}")
+        before = self._secret_state.recall(f"{REPLAY}-{name}")
         if before is not None and not np.array_equal(before["sha256"], digest["sha256"]):
             raise ValueError(
                 f"round {draw.round_num}: {name!r} was cut off by a crash, and its sum is not the "
                 "same any more (other params, users or data); nothing is released: start a new run"
             )
-        self._vault.remember(f"{REPLAY}-{name}", digest)
+        self._secret_state.remember(f"{REPLAY}-{name}", digest)
 
     def _cohort(self, query: Query, mechanism: Mechanism, draw: _Draw) -> tuple[str, ...]:
-        sampler, name = mechanism.sampler, _cohorts(query.name)
-        memory = self._vault.recall(name)
+        sampler, name = mechanism.sampler, f"{COHORTS}-{query.name}"
+        memory = self._secret_state.recall(name)
         if memory is None:
             memory = sampler.init()
         cohort, memory = sampler.next(memory, draw.key("cohort", query.name), self._roster)
         # Whoever was drawn has taken part, whatever becomes of the attempt.
-        self._vault.remember(name, memory)
+        self._secret_state.remember(name, memory)
         return cohort
+
+
+_Make = Callable[[Params, str, Bound | None, Sequence[int] | None], PartialSum]
+
+
+class _Opaque:
+    """Private: it prints as nothing, and neither copies nor travels."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(hidden)"
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError("a raw sum does not leave the process, nor the block that holds it")
+
+
+class HeldSum(_Opaque):
+    """A raw sum within its `with`. A `fedpriv.training.algorithm.Held`.
+
+    Args:
+        total: The raw sum.
+        answer: The first answer.
+        again: Charges another answer, of a number from 2, and makes it of a copy of the sum.
+    """
+
+    __slots__ = ("_again", "_answer", "_num", "_total")
+
+    def __init__(
+        self,
+        total: PartialSum,
+        answer: Any,
+        again: Callable[[int, Privatizer, PartialSum], Any],
+    ) -> None:
+        self._total: PartialSum | None = total
+        self._answer, self._again, self._num = answer, again, 1
+
+    @property
+    def answer(self) -> Any:
+        """The first answer."""
+        return self._answer
+
+    def release(self, privatizer: Privatizer) -> Any:
+        """Return another answer of the same sum, charged for itself.
+
+        Raises:
+            BudgetSpentError: If the plan does not pay for it.
+            ValueError: If the sum is not held any more.
+        """
+        if self._total is None:
+            raise ValueError("the sum is not held any more; ask again within a new `with`")
+        self._num += 1
+        return self._again(self._num, privatizer, _copy_sum(self._total))
+
+    def close(self) -> None:
+        """Let go of the sum."""
+        self._total = None
+
+
+class Passes(_Opaque):
+    """Raw sums within a program. A `fedpriv.training.algorithm.RawSums`.
+
+    Args:
+        make: Makes one of params, the name of a work, a bound and places of users.
+        key: Secret, for the program's own choices.
+        num_users: How many users the query is asked of.
+    """
+
+    __slots__ = ("_key", "_make", "_num_users")
+
+    def __init__(self, make: _Make, key: Key, num_users: int) -> None:
+        self._make: _Make | None = make
+        self._key, self._num_users = key, num_users
+
+    @property
+    def num_users(self) -> int:
+        """How many users the query is asked of."""
+        return self._num_users
+
+    def sum(
+        self,
+        params: Params,
+        *,
+        work: str = TRAIN,
+        bound: Bound | None = None,
+        among: Sequence[int] | None = None,
+    ) -> PartialSum:
+        """Return one raw sum over users of the query; it must not leave the program.
+
+        Raises:
+            ValueError: If the program has ended, or a place is named twice or is nobody's.
+        """
+        if self._make is None:
+            raise ValueError("the program has ended; its raw sums are gone")
+        if among is not None:
+            places = sorted(among)
+            if len(set(places)) < len(places) or not all(0 <= p < self._num_users for p in places):
+                raise ValueError(f"places {among!r} must be distinct, and below {self._num_users}")
+        return self._make(params, work, bound, among)
+
+    def key(self, stream: str) -> Key:
+        """Return a secret key for the program's own choices."""
+        return self._key.fold(stream)
+
+    def close(self) -> None:
+        """End: no further sum is made."""
+        self._make = None
+
+
+def _copy_sum(total: PartialSum) -> PartialSum:
+    """Return a sum that a privatizer may use up while the raw one is still held."""
+    return replace(
+        total,
+        total={
+            name: tensor.copy() if isinstance(tensor, np.ndarray) else tensor
+            for name, tensor in total.total.items()
+        },
+    )
+
+
+def _digest(total: PartialSum) -> bytes:
+    """Return a digest of a raw sum; secret like the sum."""
+    found = sha256()
+    for name, array in sorted(tree.to_dense(total.total).items()):
+        found.update(f"{name} {array.dtype} {array.shape} {total.granularity}\n".encode())
+        found.update(np.ascontiguousarray(array).tobytes())
+    return found.digest()

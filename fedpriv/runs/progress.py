@@ -1,13 +1,18 @@
-"""How long work is followed: a bar in a terminal and in a notebook, lines where neither is."""
+"""Progress of a run: what is printed before, during and after it.
+
+A bar in a terminal and in a notebook, lines where neither is.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from rich.console import Console
@@ -20,23 +25,26 @@ from rich.progress import (
 )
 
 from fedpriv.measures import Measure
-from fedpriv.privacy.epsilon import rounded_up, shown_delta
+from fedpriv.privacy.epsilon import privacy_line, rounded_up, shown_delta
+from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.privacy.plans.promise import Used
 from fedpriv.privacy.statement.coverage import Coverage, coverage_of
+from fedpriv.privacy.statement.statement import NO_MEANINGFUL_PROTECTION_ABOVE
 from fedpriv.privacy.unit_words import words_of
-from fedpriv.running.announcement import announcement
-from fedpriv.running.document import labelled
-from fedpriv.running.loop import accounted_charges, accounted_rounds
+from fedpriv.runs.document import name_with_label
+from fedpriv.runs.loop import accounted_charges, accounted_rounds
 from fedpriv.untrusted_text import plain
 
-# torch takes seconds to import; who calls this has loaded it.
 if TYPE_CHECKING:
-    from fedpriv.running.prepared import PreparedRun
-    from fedpriv.running.records import RoundRecord
+    from fedpriv.runs.prepared import PreparedRun
+    from fedpriv.runs.records import RoundRecord
 
     _Shows = tuple[Callable[[RoundRecord], None], Callable[[str], None]]
 
-Shown = Literal["auto"] | bool
+
+# torch takes seconds to import; who calls this has loaded it.
+
+ShowProgress = Literal["auto"] | bool
 """Whether progress is shown. "auto": in a terminal and in a notebook; True: elsewhere too, as
 lines, which a log can keep; False: nothing is printed."""
 
@@ -49,7 +57,7 @@ def follow(
     prepared: PreparedRun,
     *,
     console: Console,
-    shown: Shown = "auto",
+    shown: ShowProgress = "auto",
     head: bool = True,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Any]:
@@ -241,12 +249,12 @@ def plain_lines(console: Console, *, clock: Callable[[], float] = time.monotonic
     return PlainLines(say, clock=clock)
 
 
-def is_watched(console: Console, shown: Shown) -> bool:
+def is_watched(console: Console, shown: ShowProgress) -> bool:
     """Return whether anything is printed on this console."""
     return _way(console, shown) != "nothing"
 
 
-def _way(console: Console, shown: Shown) -> Literal["bar", "lines", "nothing"]:
+def _way(console: Console, shown: ShowProgress) -> Literal["bar", "lines", "nothing"]:
     if shown is not True and shown is not False and shown != "auto":
         raise ValueError(f"progress {shown!r} is not known; use 'auto', True or False")
     if shown is False:
@@ -263,7 +271,7 @@ def head_lines(prepared: PreparedRun, covers: Coverage) -> Iterator[str]:
     """Yield what is said before the first round, as markup: the guarantee, and its cautions."""
     experiment = prepared.experiment
     head = announcement(
-        labelled(experiment.name, prepared.folder.document),
+        name_with_label(experiment.name, prepared.folder.document),
         experiment.description,
         prepared.components.plan,
         mode=prepared.ledger.mode,
@@ -408,3 +416,121 @@ def _spent_before(prepared: PreparedRun, covers: Coverage) -> str:
 def _spent(value: float, covers: Coverage) -> str:
     gap = " (does NOT cover all)" if covers.mark else ""
     return f"≤ {rounded_up(value, 2):,.2f}{gap}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announcement:
+    """The head of a run's output.
+
+    Attributes:
+        title: The experiment's name and description.
+        promise: The ε of the whole plan, with all that makes it a statement.
+        cautions: What to beware of; empty where there is nothing.
+    """
+
+    title: str
+    promise: str
+    cautions: tuple[str, ...]
+
+
+def announcement(
+    name: str,
+    description: str,
+    plan: AnyPlan,
+    *,
+    mode: str,
+    covers: Coverage,
+    untried: str = "",
+    noticed: Sequence[str] = (),
+) -> Announcement:
+    """Return the head of a run: its figures are the plan's, whatever an experiment is called.
+
+    Args:
+        name: The experiment's.
+        description: Likewise.
+        plan: What is guaranteed.
+        mode: "simulation" or "secure".
+        covers: What the ε does not cover.
+        untried: What could not be tried beforehand, and what to do about that; "" for nothing.
+        noticed: What was noticed of the task besides, in a line each.
+    """
+    affordable, turn = plan.affordable_rounds, words_of(plan.unit).turn
+    whole = covers.explained(plan.guaranteed())
+    paid = (
+        f"for {plan.budget}, however much of it is spent"
+        if affordable is None
+        else f"after {affordable:,} {turn}{'' if affordable == 1 else 's'}"
+    )
+    if math.isinf(whole.value) and not plan.is_private:
+        said = f"no privacy (ε = ∞): {whole.reason}"
+    else:
+        line = privacy_line(
+            value=whole.value,
+            delta=whole.delta,
+            unit=whole.unit,
+            relation=whole.relation.value,
+            accountant=whole.accountant,
+            mode=mode,
+        )
+        said = f"{line} {paid}"
+    cautions = []
+    if plan.is_private:
+        if not whole.value <= NO_MEANINGFUL_PROTECTION_ABOVE:
+            cautions.append(
+                f"no meaningful protection: ε is above {NO_MEANINGFUL_PROTECTION_ABOVE:g}; read "
+                "the run as a comparison of methods, not as a safeguard"
+            )
+        cautions += plan.warnings
+    planned, target = plan.planned_rounds, plan.target_epsilon
+    if planned is not None and affordable is not None and affordable < planned:
+        cautions.append(
+            f"the target ε of {target:g} pays for {affordable:,} of the {planned:,} planned "
+            f"{turn}s, and the run stops there"
+        )
+    if untried:
+        cautions.append(untried)
+    cautions += noticed
+    if covers.mark:
+        cautions.append(f"ε {covers.mark}")
+    return Announcement(
+        title=f"{name}: {description}" if description else name,
+        promise=f"plan: {said}",
+        cautions=tuple(cautions),
+    )
+
+
+def describe_failures(summary: Mapping[str, Any]) -> str:
+    """Return how many of those whom a simulation drew failed, and of what; "" for none.
+
+    Of examples only recorded steps are known. A secure run diagnoses nothing, and says nothing.
+    """
+    failed, mostly = summary.get("users_failed"), summary.get("rounds_mostly_failed")
+    if not failed:
+        return ""
+    examples = summary.get("unit") == "example"
+    noun, turn = ("training examples", "step") if examples else ("users", "round")
+    recorded = f" in the recorded {turn}s" if examples else ""
+    cause = summary.get("first_failure")
+    why = f"a cause: {cause}" if cause else "the log has their causes"
+    most = f"; in {mostly} {turn}s more than half" if mostly else ""
+    return (
+        f"{failed:,} of {summary['users_drawn']:,} drawn {noun} failed and contributed zero"
+        f"{recorded}{most} ({why}; not covered by ε)"
+    )
+
+
+def describe_early_end(summary: Mapping[str, Any]) -> str:
+    """Return why a finished run released fewer rounds than were planned; "" where it did not.
+
+    Where none were planned: what of the budget it has used.
+    """
+    planned = f"{summary['rounds_planned']} were planned"
+    match summary["stopped_early"]:
+        case "target-epsilon":
+            target = f"{summary['target_epsilon']:g}"
+            return f"{planned}, and one more would exceed the target ε of {target}"
+        case "lost-attempts":
+            return f"{planned}, and interrupted attempts used up the others' charges"
+        case "nothing-left":
+            return f"{planned}, and the algorithm had nothing left to ask"
+    return "" if summary["rounds_planned"] is not None else summary["budget_used"]

@@ -1,8 +1,10 @@
-"""What asks a Runtime API for tasks and has them done, in place of Flower's SuperExec.
+"""Launcher of Flower's SuperNode and SuperExec, so that a round does not wait for them.
 
-Beside a SuperNode it keeps a warm process for each of the last runs, which answers messages; beside
-a SuperLink it forks a process for each ServerApp. Both are forked off this one, which has imported
-what they need, but runs nothing of a bundle's.
+In place of Flower's SuperExec, `superexec` asks a Runtime API for tasks and has them done. Beside a
+SuperNode it keeps a warm process for each of the last runs, which answers messages; beside a
+SuperLink it forks a process for each ServerApp. Both are forked off this one, which has imported
+what they need, but runs nothing of a bundle's. `supernode` is Flower's SuperNode, which looks for
+messages as often as they come, and not every three seconds.
 """
 
 from __future__ import annotations
@@ -18,24 +20,47 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from fedpriv.deployment.bundles import forget_other_code
-from fedpriv.deployment.flower_private import (
-    Task,
-    acquire,
-    check_flower,
-    run_server_app,
-)
-from fedpriv.deployment.message import bury, log_to_stderr
-from fedpriv.deployment.pauses import ASKED, Pauses
-from fedpriv.deployment.processes import Forked, adopt_orphans, end_orphans, fork
-from fedpriv.deployment.warm import Node, as_line, keep_warm
+from fedpriv.deploy.flower_private import Task, acquire, check_flower, run_server_app, run_supernode
+from fedpriv.deploy.processes import Forked, adopt_orphans, end_orphans, fork
+from fedpriv.deploy.warm import Node, as_line, bury, forget_other_code, keep_warm, log_to_stderr
+from fedpriv.ranges import positive_float
+
+# What Flower sleeps where its SuperLink has no message; shorter sleeps are where it waits for an
+# answer that is being computed, or for the parts of one.
+_IDLE = 3.0
+
+
+def supernode(arguments: Sequence[str], idle_seconds: float) -> None:
+    """Run `flower-supernode` until it ends.
+
+    Args:
+        arguments: Its own; unless they name an isolation, it is `process`.
+        idle_seconds: The longest pause between two looks for a message.
+
+    Raises:
+        ValueError: If Flower is one that was never tried, or the pause is not positive.
+    """
+    check_flower()
+    pauses = Pauses(longest=idle_seconds)
+    idle = True
+
+    def pause(seconds: float) -> float:
+        nonlocal idle
+        if idle != (seconds >= _IDLE):
+            idle = not idle
+            pauses.worked()
+        return min(seconds, pauses.next())
+
+    named = any(item.partition("=")[0] == "--isolation" for item in arguments)
+    run_supernode([*arguments, *([] if named else ["--isolation", "process"])], pause)
+
 
 _LOG = logging.getLogger("fedpriv.deployment")
 _MOST_RUNS = 2  # that are kept warm; the one that was asked least recently is let go
 # For their own imports alone: what is installed of fedpriv is forgotten again.
 _NEEDED = (
     "fedpriv.backends.flower.settings",
-    "fedpriv.running.prepared",
+    "fedpriv.runs.prepared",
     "fedpriv.report.page",
     "flwr.supernode.runtime.run_clientapp",
     "flwr.superlink.cli.flwr_serverapp",
@@ -172,3 +197,39 @@ def superexec(
     SuperExec(
         node=node, server_arguments=server_arguments, secret=secret, pauses=pauses, alone=True
     ).serve()
+
+
+SHORTEST = 0.04
+#: In the folder of bundles; its time is that of the last answer to a look for work.
+ASKED = "asked"
+_SHARE = 0.15
+
+
+@dataclass(slots=True, kw_only=True)
+class Pauses:
+    """Pauses that grow with the time without work.
+
+    Work that comes in after t seconds has waited for three twentieths of that at most, and for
+    `longest` at most, while whoever is idle looks for it every `longest` seconds only.
+
+    Attributes:
+        longest: Seconds between two looks; above 0.
+        clock: Seconds, monotonic.
+    """
+
+    longest: float
+    clock: Callable[[], float] = time.monotonic
+    _since: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        positive_float("idle-seconds", self.longest)
+        self._since = self.clock()
+
+    def worked(self) -> None:
+        """Note that there was work."""
+        self._since = self.clock()
+
+    def next(self) -> float:
+        """Return the seconds until the next look."""
+        waited = self.clock() - self._since
+        return min(self.longest, max(SHORTEST, _SHARE * waited))

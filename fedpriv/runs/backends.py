@@ -1,15 +1,17 @@
-"""What makes a run's backend: in this process, on its threads, or on Ray's workers."""
+"""Backends of a run by name: serial (this process), threads, and Ray's workers."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from fedpriv.backends import Backend, SerialBackend
 from fedpriv.backends.ray.cluster import Cluster
+from fedpriv.backends.resources import Request, usable_cores
 from fedpriv.backends.threads import ThreadBackend, check_shareable
 from fedpriv.backends.worker import WorkerContext
 from fedpriv.data.corpus.corpus import Corpus
@@ -22,13 +24,16 @@ from fedpriv.experiments.task_factory import make_task
 from fedpriv.rng import Key
 from fedpriv.training.devices import check_of_use
 from fedpriv.training.ensembles import measure_of
-from fedpriv.tree import Params
 
 BackendFactory = Callable[[Experiment, Components], Backend]
+"""Makes the backend of a run."""
+NamedFactories = Callable[[str | None, str | None], BackendFactory]
+"""From the name under which workers find the experiment (None if it has none) and the absolute path
+of its corpus (None without one) to what makes the backend of a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class CheckedFactory:
     """A backend factory that says beforehand what it cannot carry.
 
     Attributes:
@@ -45,7 +50,7 @@ class Checked:
         return self.make(experiment, components)
 
 
-def check_carried(experiment: Experiment, backend: str) -> None:
+def check_supported(experiment: Experiment, backend: str) -> None:
     """Refuse a backend that an experiment does not run on.
 
     Raises:
@@ -74,7 +79,7 @@ def on_threads(num_workers: int) -> BackendFactory:
     """Return what makes the backend of so many threads, for trainers that they may share."""
 
     def check(experiment: Experiment, components: Components) -> None:
-        check_carried(experiment, "threads")
+        check_supported(experiment, "threads")
         check_shareable(components.trainer)
 
     def make(experiment: Experiment, components: Components) -> Backend:
@@ -86,7 +91,7 @@ def on_threads(num_workers: int) -> BackendFactory:
             max_examples=experiment.max_examples_per_user,
         )
 
-    return Checked(make=make, check=check)
+    return CheckedFactory(make=make, check=check)
 
 
 def on_ray(cluster: Cluster, reference: str, corpus_path: str | None) -> BackendFactory:
@@ -99,7 +104,7 @@ def on_ray(cluster: Cluster, reference: str, corpus_path: str | None) -> Backend
     """
 
     def check(experiment: Experiment, components: Components) -> None:
-        check_carried(experiment, "ray")
+        check_supported(experiment, "ray")
         # Logical GPUs are the CPU. Whether a GPU is there, and works, only the worker that gets
         # it can say: this machine may have none, or should not spend memory of it.
         share = cluster.share
@@ -107,7 +112,8 @@ def on_ray(cluster: Cluster, reference: str, corpus_path: str | None) -> Backend
             check_of_use("cuda:0", components.trainer)
 
     def make(experiment: Experiment, components: Components) -> Backend:
-        cluster.start(sum(array.nbytes for array in _template(components).values()))
+        params = components.task.init_params(Key.simulation(0))
+        cluster.start(sum(array.nbytes for array in params.values()))
         from fedpriv.backends.ray.backend import RayBackend
 
         began = time.perf_counter()
@@ -120,7 +126,7 @@ def on_ray(cluster: Cluster, reference: str, corpus_path: str | None) -> Backend
         cluster.tell(f"its workers took {time.perf_counter() - began:.1f} s to open the data")
         return backend
 
-    return Checked(make=make, check=check)
+    return CheckedFactory(make=make, check=check)
 
 
 def open_worker_context(
@@ -132,7 +138,7 @@ def open_worker_context(
         ValueError: If the experiment or the corpus is not found there.
     """
     experiment = load_experiment(reference).restored(options)
-    check_carried(experiment, "ray")
+    check_supported(experiment, "ray")
     task = make_task(experiment, open_corpus(corpus_path))
     side = make_side_information(experiment, task)
     return WorkerContext(
@@ -147,5 +153,76 @@ def open_corpus(path: str | None) -> Corpus | None:
     return None if path is None else Corpus.open(Path(path))
 
 
-def _template(components: Components) -> Params:
-    return components.task.init_params(Key.simulation(0))
+def _as_flag(name: str, value: object) -> str:
+    """Return an option as the command line has it.
+
+    >>> _as_flag("gpus_per_worker", 0.5)
+    '--gpus-per-worker 0.5'
+    """
+    return f"--{name.replace('_', '-')} {value}"
+
+
+@contextmanager
+def named_backends(
+    name: str,
+    *,
+    workers: int | None = None,
+    gpus_per_worker: float | None = None,
+    ray_address: str | None = None,
+    tell: Callable[[str], None] = lambda line: None,
+    spell: Callable[[str, object], str] = _as_flag,
+) -> Iterator[NamedFactories]:
+    """Yield what makes a run's backend; Ray is stopped at the end.
+
+    What cannot be had is said here, before a run folder is made.
+
+    Args:
+        name: "serial", "threads" or "ray".
+        workers: How many of them; None for one a core.
+        gpus_per_worker: Part of a GPU for each worker of Ray's.
+        ray_address: Of a running Ray cluster to join.
+        tell: Given lines about Ray's start.
+        spell: Writes an option, by field name, and its value as whoever asks typed them.
+
+    Raises:
+        ValueError: If the name is unknown, or an option is of another backend.
+    """
+    asked = {"workers": workers, "gpus_per_worker": gpus_per_worker, "ray_address": ray_address}
+    given = {option: value for option, value in asked.items() if value is not None}
+    ray = spell("backend", "ray")
+    if name == "serial":
+        for option, value in given.items():
+            raise ValueError(f"{spell(option, value)} is for several workers; add {ray}")
+        yield lambda reference, corpus_path: serial
+    elif name == "threads":
+        for option in ("gpus_per_worker", "ray_address"):
+            if option in given:
+                raise ValueError(
+                    f"{spell(option, given[option])} is for worker processes; use {ray}"
+                )
+        chosen = usable_cores() if workers is None else workers
+        if chosen < 1:
+            raise ValueError(f"{spell('workers', chosen)} must be at least 1")
+        yield lambda reference, corpus_path: on_threads(chosen)
+    elif name == "ray":
+        request = Request(
+            workers=workers, gpus_per_worker=gpus_per_worker or 0.0, address=ray_address
+        )
+        with Cluster(request, tell=tell) as cluster:
+            yield partial(_on_ray_if_named, cluster)
+    else:
+        raise ValueError(
+            f"{spell('backend', name)} is not known; use 'serial', 'threads' or 'ray', or run "
+            "the Flower app"
+        )
+
+
+def _on_ray_if_named(
+    cluster: Cluster, reference: str | None, corpus_path: str | None
+) -> BackendFactory:
+    if reference is None:
+        raise ValueError(
+            "Ray's workers find an experiment by its name, and this one was made here; put the "
+            "function that makes it into a module, and give 'module:function'"
+        )
+    return on_ray(cluster, reference, corpus_path)

@@ -1,4 +1,4 @@
-"""Federated averaging for users of your own, wherever a backend reaches them."""
+"""Federated averaging of users that a caller's own backend reaches, without an experiment."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.statement.coverage import FLOATS, KEY, Coverage
 from fedpriv.rng import Key
-from fedpriv.running.door.noise_root import NOISE, noise_root, plan_digest
-from fedpriv.running.folder import RunFolder
-from fedpriv.running.loop import first_state, rounds
+from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.loop import first_state, rounds
+from fedpriv.runs.noise_root import NOISE, noise_root, plan_digest
 from fedpriv.training.algorithm import Algorithm
 from fedpriv.training.federated_averaging import AtAggregates, FederatedAveraging
 from fedpriv.training.work import Trainers
@@ -32,7 +32,7 @@ _IN_FLOATS = Coverage(not_covered=(*_COVERAGE.not_covered, FLOATS))
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Trained:
-    """What came out of training users of your own.
+    """Result of `averaging`.
 
     Attributes:
         params: Released, float32, by name.
@@ -115,7 +115,7 @@ def averaging(
             )
     anchors_of(anchor, anchor_command)  # an empty command is refused now
     plan.check_roster(roster)
-    components = OwnComponents(
+    components = RosterComponents(
         plan=plan,
         algorithm=FederatedAveraging(
             optimizer=optimizers.sgd(1.0) if optimizer is None else optimizer,
@@ -123,8 +123,8 @@ def averaging(
             at_aggregates=at_aggregates,
             preconditioner=NoPreconditioner(),
         ),
-        task=OwnTask(roster=tuple(roster), params=params),
-        trainer=_Elsewhere(),
+        task=RosterTask(roster=tuple(roster), params=params),
+        trainer=_ShapesOnly(),
     )
 
     def loop(backend: Backend) -> Trained:
@@ -171,8 +171,8 @@ def averaging(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnTask:
-    """What the loop wants of a task whose users are trained elsewhere: who they are, a start.
+class RosterTask:
+    """A task whose users are trained by the backend: their ids and a start.
 
     Attributes:
         roster: Ids of users or examples.
@@ -186,12 +186,12 @@ class OwnTask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnComponents:
-    """A `fedpriv.running.loop.Runnable` of parts that were made elsewhere."""
+class RosterComponents:
+    """A `fedpriv.runs.loop.Runnable` of parts that were made elsewhere."""
 
     plan: Plan
     algorithm: Algorithm
-    task: OwnTask
+    task: RosterTask
     trainer: Trainers
 
     def init_params(self, key: Key) -> Params:
@@ -199,7 +199,7 @@ class OwnComponents:
         return {name: array.copy() for name, array in self.task.params.items()}
 
 
-class _Elsewhere:
+class _ShapesOnly:
     """The shapes of a sum that the backend's own workers make."""
 
     def template(self, params: Params) -> Params:
