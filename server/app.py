@@ -17,6 +17,7 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedpriv.backends.flower.log import show_log
 from fedpriv.backends.flower.settings import (
     missing_corpus_named,
     open_corpus,
@@ -26,7 +27,6 @@ from fedpriv.backends.flower.settings import (
     read_switch,
 )
 from fedpriv.backends.flower.strategy import GridBackend, GridSettings, UserLevelStrategy
-from fedpriv.backends.flower.telling.log_lines import show_log
 from fedpriv.measures import Measure
 from fedpriv.privacy.epsilon import rounded_up, shown_delta
 from fedpriv.privacy.ledger.anchor import anchors_of

@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fedpriv.backends.flower.telling.log_lines import LineFormatter
+from fedpriv.backends.flower.log import LineFormatter
 from fedpriv.deploy.flower_private import (
     NODE,
     Connection,

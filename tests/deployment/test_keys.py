@@ -11,7 +11,7 @@ import subprocess
 import pytest
 from typer.testing import CliRunner
 
-from fedpriv.backends.flower.node_keys import read_node_keys
+from fedpriv.backends.flower.registry import read_node_keys
 from fedpriv.cli import app
 from fedpriv.deploy.checks import check_keys
 from tests.deployment.layout import CHECKOUT
