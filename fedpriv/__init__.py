@@ -46,8 +46,9 @@ if TYPE_CHECKING:
     from fedpriv.privacy.mechanism import Mechanism as Mechanism
     from fedpriv.privacy.plans.plan import Plan as Plan
     from fedpriv.rng import Key as Key
-    from fedpriv.runs.averaging import Trained, averaging
-    from fedpriv.runs.folder import RunFolder
+    from fedpriv.runs.averaging import Trained as Trained
+    from fedpriv.runs.averaging import averaging as averaging
+    from fedpriv.runs.folder import RunFolder as RunFolder
     from fedpriv.training.algorithm import ArrayState as ArrayState
     from fedpriv.training.local.module import load_params as load_params
     from fedpriv.training.local.module import module_params as module_params
