@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from fedpriv.privacy.noise_grid import NoiseGrid
     from fedpriv.privacy.plan import Plan
     from fedpriv.rng import Key as Key
-    from fedpriv.running.folder import RunFolder as RunFolder
-    from fedpriv.running.own import Trained as Trained
-    from fedpriv.running.own import averaging as averaging
+    from fedpriv.runs.averaging import Trained as Trained
+    from fedpriv.runs.averaging import averaging as averaging
+    from fedpriv.runs.folder import RunFolder as RunFolder
     from fedpriv.training.algorithm import ArrayState as ArrayState
     from fedpriv.training.local.module import load_params as load_params
     from fedpriv.training.local.module import module_params as module_params
@@ -73,8 +73,8 @@ _ROOMS = {
     "fedpriv.privacy.noise_grid": ("NoiseGrid",),
     "fedpriv.privacy.plan": ("Plan",),
     "fedpriv.rng": ("Key",),
-    "fedpriv.running.folder": ("RunFolder",),
-    "fedpriv.running.own": ("Trained", "averaging"),
+    "fedpriv.runs.folder": ("RunFolder",),
+    "fedpriv.runs.averaging": ("Trained", "averaging"),
     "fedpriv.training.algorithm": ("ArrayState",),
     "fedpriv.training.local.module": ("load_params", "module_params"),
     "fedpriv.training.permutation_sgd": ("Constants", "StepSchedule"),

@@ -29,9 +29,9 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.components import Components
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.rng import Key
-from fedpriv.running.engines.factories import on_threads
-from fedpriv.running.folder import RunFolder
-from fedpriv.running.loop import rounds
+from fedpriv.runs.backends import on_threads
+from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.loop import rounds
 
 GATE = Gate()
 

@@ -10,7 +10,7 @@ from fedpriv.report.headline import badges, key_figures
 from fedpriv.report.privacy_text import as_html as sections_html
 from fedpriv.report.series import RunRecord
 from fedpriv.report.unit_labels import labels_of
-from fedpriv.running.announcement import failures
+from fedpriv.runs.progress import describe_failures
 from fedpriv.untrusted_text import plain, safe
 
 _WIDTH = 100
@@ -28,7 +28,7 @@ def as_text(run: RunRecord, statement: Statement) -> str:
     for name, value, remarks in key_figures(run):
         if name != "ε":
             lines.append(_line(name.lower(), f"{value} ({'; '.join(remarks)})"))
-    if failed := failures(run.summary):
+    if failed := describe_failures(run.summary):
         lines.append(_line("failures", failed))
     lines.append(_line("privacy", statement.headline))
     for number, paragraph in enumerate(_not_covered(statement)):

@@ -20,8 +20,8 @@ from fedpriv.privacy.statement.audited import (
     write_audit,
 )
 from fedpriv.privacy.statement.verify import verify_run
-from fedpriv.running.document import experiment_of, read_document
-from fedpriv.running.engines.factories import open_corpus
+from fedpriv.runs.backends import open_corpus
+from fedpriv.runs.document import read_document, restore_experiment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class AuditedRun:
                 is not named again.
         """
         document = read_document(self.folder)
-        experiment = experiment_of(document, self.folder, name)
+        experiment = restore_experiment(document, self.folder, name)
         made = build(experiment, open_corpus(document["corpus"]["path"]))
         made = in_study(experiment, made, self.plan.trials)
         return Candidate(name=experiment.name, plan=made.plan, seed=experiment.seed)

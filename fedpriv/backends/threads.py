@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from fedpriv.backends.backend import Measure
-from fedpriv.backends.sharding import shards_of, work_of
+from fedpriv.backends.worker import shards_of, work_of
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, merged

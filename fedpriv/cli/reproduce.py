@@ -23,7 +23,7 @@ from rich.table import Table
 
 from fedpriv.cli.terminal.output import console, errors, print_table
 from fedpriv.data.files.places import check_file, writing_to
-from fedpriv.running.progress import Pace, moves, plain_lines
+from fedpriv.runs.progress import Pace, moves, plain_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

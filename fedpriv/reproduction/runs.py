@@ -18,9 +18,9 @@ from fedpriv.measures import Measure
 from fedpriv.privacy.statement.coverage import coverage
 from fedpriv.reproduction.table import TUNING_SEED, Cell, Item, Settings, Split
 from fedpriv.rng import Key
-from fedpriv.running.engines.factories import serial
-from fedpriv.running.loop import rounds
-from fedpriv.running.records import measured
+from fedpriv.runs.backends import serial
+from fedpriv.runs.loop import rounds
+from fedpriv.runs.records import measured
 
 Done = Mapping[str, dict[str, Any]]
 

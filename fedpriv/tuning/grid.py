@@ -21,8 +21,8 @@ from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.privacy.trials import Trials
 from fedpriv.rng import Key
-from fedpriv.running.document import write_json
-from fedpriv.running.prepared import PreparedRun, resume_run, start_run
+from fedpriv.runs.document import write_json
+from fedpriv.runs.prepared import PreparedRun, resume_run, start_run
 from fedpriv.tasks.trial import public_of_rostered
 from fedpriv.tuning.study import Score, private_study
 

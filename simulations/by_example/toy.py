@@ -30,7 +30,7 @@ from fedpriv.mechanisms.preconditioners import Fixed
 from fedpriv.optimizers import sgd
 from fedpriv.privacy.plan import Plan, cohort_plan
 from fedpriv.rng import Key
-from fedpriv.running.progress import Pace
+from fedpriv.runs.progress import Pace
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.per_example.example_sum import CentralSum, example_ids
 from fedpriv.training.per_example.linear import LinearRegressionGradients

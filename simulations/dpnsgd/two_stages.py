@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.reproduction import Run, complete, pending, read
-from fedpriv.running.progress import Pace
+from fedpriv.runs.progress import Pace
 
 Done = Mapping[str, Mapping[str, Any]]
 

@@ -16,7 +16,7 @@ from fedpriv.experiments.components import Components
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.privacy.plan import AnyPlan
 from fedpriv.rng import Key
-from fedpriv.running.loop import rounds
+from fedpriv.runs.loop import rounds
 from fedpriv.sums import PartialSum
 from fedpriv.tasks.datasets import linear_task
 from fedpriv.tasks.example_task import CentralTask

@@ -12,8 +12,8 @@ from fedpriv.checkpoints.past import uniform
 from fedpriv.experiments.components import Components
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.rng import Key
-from fedpriv.running.engines.factories import serial
-from fedpriv.running.loop import first_state, rounds
+from fedpriv.runs.backends import serial
+from fedpriv.runs.loop import first_state, rounds
 from fedpriv.tree import Params
 
 LAST = "last"

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from fedpriv.reproduction import Script
-from fedpriv.running.progress import Pace
+from fedpriv.runs.progress import Pace
 from simulations.scraps.control import best_rate, control
 from simulations.scraps.intervals import KS, coverage, widths
 from simulations.scraps.last_iterate import STEPS, hard_ratio, ordinary_ratios

@@ -26,9 +26,9 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.start import public_only
 from fedpriv.hashes import document_sha256
 from fedpriv.rng import Key
-from fedpriv.running.engines.factories import serial
-from fedpriv.running.loop import first_state, rounds
-from fedpriv.running.progress import Pace
+from fedpriv.runs.backends import serial
+from fedpriv.runs.loop import first_state, rounds
+from fedpriv.runs.progress import Pace
 from simulations.threads.methods import UNIT_NORM, Method
 
 PUBLIC, CENTRAL, LOCAL = "public-only", "central", "local-only"

@@ -28,7 +28,7 @@ IMPORTED = (
     "fedpriv.data.importers.synthetic", "fedpriv.data.words.views",
     "fedpriv.experiments.catalogue", "fedpriv.kernels.normals", "fedpriv.kernels.tag_scores",
     "fedpriv.models", "fedpriv.noise.streams.optimise",
-    "fedpriv.running.prepared", "fedpriv.tasks.datasets", "fedpriv.tasks.tag_prediction",
+    "fedpriv.runs.prepared", "fedpriv.tasks.datasets", "fedpriv.tasks.tag_prediction",
     "fedpriv.tasks.words.encoding", "fedpriv.training.public_learning",
     "fedpriv.training.per_example.module", "fedpriv.training.local.words",
     "dp_accounting.pld.privacy_loss_distribution", "flwr.clientapp", "flwr.serverapp",

@@ -16,8 +16,8 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
-from fedpriv.running.document import read_document
-from fedpriv.running.prepared import start_run
+from fedpriv.runs.document import read_document
+from fedpriv.runs.prepared import start_run
 from tests.resumed import resume_run
 
 

@@ -92,7 +92,7 @@ def test_new_names_are_whole_addresses():
         "fedpriv.privacy.numbers",
         "fedpriv.rng.Keys",
         "fedpriv.rng.Key.folds",
-        "fp.runs",
+        "fp.runner",
         "fp.Run.no",
     ],
 )

@@ -23,9 +23,9 @@ from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
-from fedpriv.running.engines.factories import open_worker_context, serial
-from fedpriv.running.loop import rounds
-from fedpriv.running.prepared import start_run
+from fedpriv.runs.backends import open_worker_context, serial
+from fedpriv.runs.loop import rounds
+from fedpriv.runs.prepared import start_run
 from fedpriv.sums import PartialSum
 from tests.resumed import resume_run
 

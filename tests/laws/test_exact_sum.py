@@ -23,7 +23,7 @@ from fedpriv.noise.gaussian import gaussian
 from fedpriv.optimizers import sgd
 from fedpriv.privacy.plan import cohort_plan
 from fedpriv.rng import Key
-from fedpriv.running.loop import rounds
+from fedpriv.runs.loop import rounds
 from fedpriv.sums import BITS, PartialSum, RunningSum, merged
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.work import as_work

@@ -15,7 +15,7 @@ from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.report.page import write_report
 from fedpriv.rng import Key
-from fedpriv.running.prepared import start_run
+from fedpriv.runs.prepared import start_run
 from tests.tasks.sixty import sixty
 
 OPTIONS = {"rounds": 1, "cohort": 4.0, "noise-multiplier": 1.0, "delta": 1e-3}

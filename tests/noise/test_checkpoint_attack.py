@@ -20,8 +20,8 @@ from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.privacy import mechanism as mechanism_module
 from fedpriv.rng import Key
-from fedpriv.running.engines.factories import serial
-from fedpriv.running.loop import first_state, rounds
+from fedpriv.runs.backends import serial
+from fedpriv.runs.loop import first_state, rounds
 from fedpriv.tasks.datasets import linear_task
 from fedpriv.training.per_example.linear import SoftmaxGradients
 

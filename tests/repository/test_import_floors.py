@@ -16,13 +16,13 @@ FLOORS = (
     "evaluation",
     "experiments",
     "backends",
-    "running",
+    "runs",
     "tuning",
     "report",
     "audit attacks",
     "reproduction",
     "api",
-    "deployment",
+    "deploy",
     "cli",
     "__main__",
 )
@@ -69,7 +69,7 @@ def broken_rules(sources: dict[str, str]) -> list[str]:
                 and to_room in ("data", "training", "tasks"),
                 "client imports the loop or a backend": top == "client"
                 and (
-                    to_room in ("running", "cli", "report", "api")
+                    to_room in ("runs", "cli", "report", "api")
                     or (to_room == "backends" and to_rest.split(".")[1:2] != ["flower"])
                 ),
                 "pickle": to_top in ("pickle", "dill", "cloudpickle", "joblib", "shelve"),
@@ -117,7 +117,7 @@ def test_the_code_keeps_the_floors():
         ("fedpriv.experiments.experiment", "import simulations"),
         ("fedpriv.cli.run", "from server.app import app"),
         ("client.app", "from fedpriv.backends import SerialBackend"),
-        ("client.app", "from fedpriv import running"),
+        ("client.app", "from fedpriv import runs"),
         ("fedpriv.data.sentences.store", "import pickle"),
         ("fedpriv.helpers", "import math"),
     ],
@@ -131,7 +131,7 @@ def test_a_planted_violation_is_seen(module, line):
     [
         ("fedpriv.backends.flower.strategy", "import flwr"),
         ("fedpriv.backends.workers", "import ray"),
-        ("server.app", "from fedpriv.running.prepared import start_run"),
+        ("server.app", "from fedpriv.runs.prepared import start_run"),
         ("simulations.tags", "from fedpriv.experiments.experiment import Experiment"),
         ("fedpriv.noise.matrix", "from fedpriv.noise.gaussian import gaussian"),
         ("fedpriv.cli.run", "from fedpriv.training.federated_averaging import ServerState"),

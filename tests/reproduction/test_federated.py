@@ -25,8 +25,8 @@ from fedpriv.reproduction import (
 )
 from fedpriv.reproduction.runs import curve_of
 from fedpriv.rng import Key
-from fedpriv.running.engines.factories import serial
-from fedpriv.running.loop import rounds
+from fedpriv.runs.backends import serial
+from fedpriv.runs.loop import rounds
 
 ROUNDS = 4
 

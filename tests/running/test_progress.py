@@ -15,7 +15,7 @@ from fedpriv.privacy.adaptive_plan import AdaptivePlan
 from fedpriv.privacy.epsilon import rounded_up
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.running.progress import follow, is_watched
+from fedpriv.runs.progress import follow, is_watched
 from tests.privacy.plans.clipped import clipped
 
 

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import pytest
 
 from fedpriv.experiments.catalogue import find_reproductions
-from fedpriv.running.progress import Pace
+from fedpriv.runs.progress import Pace
 from simulations.adadps.figures import figure2
 from simulations.adadps.setups import mnist
 from simulations.agd import command as agd

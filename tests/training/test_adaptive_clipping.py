@@ -16,9 +16,9 @@ from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.rng import Key
-from fedpriv.running.engines.factories import on_threads, serial
-from fedpriv.running.loop import first_state, rounds
-from fedpriv.running.prepared import resume_run, start_run
+from fedpriv.runs.backends import on_threads, serial
+from fedpriv.runs.loop import first_state, rounds
+from fedpriv.runs.prepared import resume_run, start_run
 from fedpriv.training.adaptive_clipping import (
     CLIP,
     AdaptiveClip,

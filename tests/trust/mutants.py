@@ -54,7 +54,7 @@ GROUPS = {
         ),
     ),
     "door": Group(
-        modules=("running/door/door.py", "running/door/vault.py", "running/door/raw_sums.py"),
+        modules=("runs/door.py", "runs/secret_state.py"),
         tests=(
             "running/door",
             "backends/door/test_paid_by_another.py",

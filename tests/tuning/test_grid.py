@@ -14,7 +14,7 @@ from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.privacy.trials import Trials
-from fedpriv.running.prepared import start_run
+from fedpriv.runs.prepared import start_run
 from fedpriv.tuning.grid import GridStudy
 from tests.repeats import every_case
 

@@ -38,10 +38,10 @@ from fedpriv.privacy.statement.coverage import FLOATS, KEY, Coverage
 from fedpriv.privacy.unit import Unit
 from fedpriv.ranges import positive_float, positive_int
 from fedpriv.rng import Key
-from fedpriv.running.door.noise_root import NOISE, noise_root, plan_digest
-from fedpriv.running.folder import RunFolder
-from fedpriv.running.loop import first_state, rounds
-from fedpriv.running.own import OwnComponents, OwnTask
+from fedpriv.runs.averaging import RosterComponents, RosterTask
+from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.loop import first_state, rounds
+from fedpriv.runs.noise_root import NOISE, noise_root, plan_digest
 from fedpriv.training.bolt_on import BoltOn
 from fedpriv.training.per_example.example_sum import example_ids
 from fedpriv.training.permutation_sgd import Constants, Passes, StepSchedule, constants_of_loss
@@ -224,10 +224,10 @@ def bolt_on(
     length = tree.l2_norm(start)
     found = work.sensitivity(size, length)
     plan = _plan(number, found, target_epsilon, delta, Relation.of(relation), unit)
-    components = OwnComponents(
+    components = RosterComponents(
         plan=plan,
         algorithm=BoltOn(longest_start=length),
-        task=OwnTask(roster=example_ids(number), params=start),
+        task=RosterTask(roster=example_ids(number), params=start),
         trainer=work,
     )
     root = Key.secure() if secure else Key.simulation(seed)

@@ -28,7 +28,7 @@ from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, PoissonSampler
 from fedpriv.privacy.statement.coverage import KEY, Coverage, coverage
 from fedpriv.privacy.unit import unit_words
 from fedpriv.rng import Key
-from fedpriv.running.loop import first_state
+from fedpriv.runs.loop import first_state
 from fedpriv.tree import Params
 
 

@@ -22,7 +22,7 @@ from fedpriv.backends.flower.client import (
     check_experiment,
 )
 from fedpriv.backends.flower.messages import BOUNDS
-from fedpriv.backends.flower.node_keys import read_node_keys
+from fedpriv.backends.flower.registry import read_node_keys
 from fedpriv.backends.flower.strategy import GridSettings
 from fedpriv.backends.guard import Guard
 from fedpriv.data.corpus.corpus import Corpus

@@ -22,11 +22,8 @@ from flwr.serverapp import Grid
 from fedpriv.backends.backend import Measure
 from fedpriv.backends.flower.bounded_sum import BoundedSum
 from fedpriv.backends.flower.exchange import Exchange
-from fedpriv.backends.flower.messages import SharedRecords
-from fedpriv.backends.flower.node_keys import NodeKeys
-from fedpriv.backends.flower.records import most_bytes
-from fedpriv.backends.flower.registry import Registry, register
-from fedpriv.backends.flower.telling.waiting import Latecomers
+from fedpriv.backends.flower.messages import SharedRecords, most_bytes
+from fedpriv.backends.flower.registry import Latecomers, NodeKeys, Registry, register
 from fedpriv.mechanisms.bound import Bound
 from fedpriv.ranges import positive_float, positive_int
 from fedpriv.rng import Key

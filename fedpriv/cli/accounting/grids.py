@@ -11,7 +11,7 @@ import typer
 
 from fedpriv.cli.terminal.output import errors, fail
 from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint
-from fedpriv.running.progress import moves, plain_lines
+from fedpriv.runs.progress import moves, plain_lines
 
 GridCohorts = Annotated[
     str | None,

@@ -20,7 +20,7 @@ from fedpriv.data.importers import locate
 from fedpriv.data.importers.synthetic import NAME as SYNTHETIC
 from fedpriv.data.importers.tff.sqlite import open_client_data
 from fedpriv.data.overlap import NEAR, overlap
-from fedpriv.running.progress import moves, plain_lines
+from fedpriv.runs.progress import moves, plain_lines
 
 
 def figures(corpus: Corpus) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from fedpriv.data.files.places import writing_to
 from fedpriv.data.own.ids import read_key, read_roster, user_id, write_key
 from fedpriv.data.own.table import Table
 from fedpriv.data.own.users import NodeData, open_source
-from fedpriv.deployment.checks import own_users_of
+from fedpriv.deploy.checks import own_users_of
 
 _MOST_SHOWN = 20
 

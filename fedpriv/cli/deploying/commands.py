@@ -60,7 +60,7 @@ def check(
     """
     from fedpriv.data.own.ids import read_roster
     from fedpriv.data.own.users import NodeData
-    from fedpriv.deployment.checks import (
+    from fedpriv.deploy.checks import (
         check_answers,
         check_asks,
         check_data,
@@ -111,8 +111,8 @@ def superlink(
     port: Annotated[int, typer.Option(help="What it listens on, at every address.")] = 8000,
 ) -> None:
     """Run Flower's SuperLink with TLS, known nodes only, and no database."""
-    from fedpriv.deployment.checks import check_keys, check_user
-    from fedpriv.deployment.superlink import superlink as run_superlink
+    from fedpriv.deploy.checks import check_keys, check_user
+    from fedpriv.deploy.superlink import superlink as run_superlink
 
     try:
         check_user()

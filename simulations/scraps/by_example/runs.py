@@ -19,7 +19,7 @@ from fedpriv.experiments.composing.options import Option
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.hashes import document_sha256
 from fedpriv.privacy.epsilon import format_delta
-from fedpriv.running.progress import Pace
+from fedpriv.runs.progress import Pace
 from simulations.scraps.by_example.problem import Problem
 from simulations.scraps.checkpoints import Averages, averages, checkpoints, states
 from simulations.scraps.wording import asked

@@ -23,7 +23,7 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.start import public_only
 from fedpriv.hashes import document_sha256
 from fedpriv.rng import Key
-from fedpriv.running.progress import Pace
+from fedpriv.runs.progress import Pace
 from fedpriv.tree import Params
 from simulations.scraps.checkpoints import Aggregates, averages, checkpoints, named, states
 from simulations.scraps.tags.together import Columns, Together, columns_of

@@ -194,7 +194,7 @@ import os, signal, sys
 import numpy as np
 sys.path.insert(0, {root!r})
 from tests.api.bolted import test_bolt_on as own
-from fedpriv.running.folder import RunFolder
+from fedpriv.runs.folder import RunFolder
 out = {out!r}
 def kept(self, state):
     np.save(out + ".npy", state.params["w"])

@@ -22,8 +22,8 @@ from fedpriv.privacy.ledger.ledger import BudgetSpentError
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
 from fedpriv.rng import Key
-from fedpriv.running.folder import RunFolder
-from fedpriv.running.loop import rounds
+from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.loop import rounds
 from fedpriv.training.algorithm import Query
 
 sys.path.append(str(Path(__file__).parent))

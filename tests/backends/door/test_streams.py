@@ -160,10 +160,10 @@ def rows_of(name, key, mode):
 
 def test_the_law_would_see_a_row_used_twice(seen, tmp_path, monkeypatch):
     """A stream that begins anew after a restart, as a count in memory alone would make it."""
-    from fedpriv.running.door.door import RunDoor
+    from fedpriv.runs.door import RunDoor
 
     def forgetful(self, mechanism, template, row):
-        key = self._vault.key("stream")
+        key = self._secret_state.key("stream")
         if self._memory is None:
             self._memory = mechanism.privatizer.init(template, key)
         drawn, self._memory = mechanism.draw_row(self._memory, template, key)

@@ -21,8 +21,8 @@ from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody, PoissonSampler
 from fedpriv.rng import Key
-from fedpriv.running.folder import RunFolder
-from fedpriv.running.loop import rounds
+from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.loop import rounds
 from fedpriv.sums import PartialSum
 from fedpriv.training.algorithm import Algorithm, ArrayState, Query
 

@@ -26,12 +26,12 @@ from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
-from fedpriv.running.document import read_document
-from fedpriv.running.door.noise_root import noise_root
-from fedpriv.running.door.turnout import AllUsersFailedError
-from fedpriv.running.engines.factories import serial
-from fedpriv.running.loop import rounds
-from fedpriv.running.prepared import start_run
+from fedpriv.runs.backends import serial
+from fedpriv.runs.document import read_document
+from fedpriv.runs.loop import rounds
+from fedpriv.runs.noise_root import noise_root
+from fedpriv.runs.participation import AllUsersFailedError
+from fedpriv.runs.prepared import start_run
 from server import app as server_app
 from tests.running.selected import topical
 

@@ -15,8 +15,8 @@ from fedpriv import tree
 from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.experiments.catalogue import find_experiments
-from fedpriv.running.engines.factories import serial
-from fedpriv.running.prepared import start_run
+from fedpriv.runs.backends import serial
+from fedpriv.runs.prepared import start_run
 
 EXPERIMENTS = {
     name: make for name, make in find_experiments().items() if "flower" in make().backends

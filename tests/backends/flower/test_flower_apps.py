@@ -16,7 +16,7 @@ from flwr.clientapp import ClientApp
 
 import fedpriv as fp
 from fedpriv.backends import SerialBackend
-from fedpriv.backends.flower.own import _OwnTrainer, _OwnUsers, bounded
+from fedpriv.backends.flower.client import _OwnTrainer, _OwnUsers, bounded
 from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.mechanisms import Clip
 from fedpriv.privacy.ledger.ledger import Ledger

@@ -16,8 +16,8 @@ from fedpriv.checkpoints.tensor_file import write_tensors
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.rng import Key
-from fedpriv.running.engines.factories import serial
-from fedpriv.running.loop import rounds
+from fedpriv.runs.backends import serial
+from fedpriv.runs.loop import rounds
 from fedpriv.tasks.module_task import ModuleTask
 
 

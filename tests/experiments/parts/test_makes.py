@@ -22,8 +22,8 @@ from fedpriv.noise.gaussian import gaussian, noised_mean
 from fedpriv.noise.privatizer import Cost
 from fedpriv.ranges import Range
 from fedpriv.rng import Key
-from fedpriv.running.engines.factories import serial
-from fedpriv.running.loop import rounds
+from fedpriv.runs.backends import serial
+from fedpriv.runs.loop import rounds
 from fedpriv.tasks.example_task import CentralTask, zeros
 from fedpriv.training.per_example.linear import LogisticGradients
 from fedpriv.transform import Transform

@@ -20,7 +20,7 @@ from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
-from fedpriv.running.prepared import start_run
+from fedpriv.runs.prepared import start_run
 from fedpriv.sums import merged
 from fedpriv.training.work import as_work
 from tests.laws.test_raw_deletion import LITTLE, PUBLIC, ROSTERED, community, imported

@@ -23,7 +23,7 @@ from fedpriv.optimizers import (
     yogi,
 )
 from fedpriv.privacy.plan import cohort_plan
-from fedpriv.running.folder import RunFolder
+from fedpriv.runs.folder import RunFolder
 from fedpriv.training.federated_averaging import ServerState
 from fedpriv.transform import chain, identity
 from tests.laws.transforms.stepping import SHAPES, copied, run, trees

@@ -13,7 +13,7 @@ from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.page import render
 from fedpriv.report.series import read_run
-from fedpriv.running.prepared import resume_run, start_run
+from fedpriv.runs.prepared import resume_run, start_run
 
 SMALL = {"rounds": 3, "cohort": 10.0}
 POSTS = "a start from all of public users' posts, with rostered users' titles and tags"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.running.prepared import start_run
+from fedpriv.runs.prepared import start_run
 
 SOURCE = """
 from dataclasses import dataclass, replace

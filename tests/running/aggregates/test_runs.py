@@ -23,7 +23,7 @@ from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.export.model_folder import export_run, released_params
 from fedpriv.report.series import read_run
 from fedpriv.rng import Key
-from fedpriv.running.loop import rounds
+from fedpriv.runs.loop import rounds
 from fedpriv.training.evaluate import best_on_public, measure_models
 from tests.repeats import every_case
 from tests.resumed import resume_run

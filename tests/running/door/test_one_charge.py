@@ -17,7 +17,7 @@ from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import PoissonSampler
 from fedpriv.rng import Key
-from fedpriv.running.loop import rounds
+from fedpriv.runs.loop import rounds
 from fedpriv.training.algorithm import Algorithm, ArrayState, Query
 
 ROSTER = tuple(f"u{number:02d}" for number in range(40))

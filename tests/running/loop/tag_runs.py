@@ -6,7 +6,7 @@ from pathlib import Path
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.privacy.ledger.state import read_ledger
-from fedpriv.running.prepared import start_run
+from fedpriv.runs.prepared import start_run
 
 ROOT = Path(__file__).parents[3]
 NOISE = importlib.import_module("fedpriv.noise.gaussian")

@@ -9,7 +9,7 @@ from fedpriv import json_lines
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.corpus.rosters import RosterSpec
 from fedpriv.data.importers.synthetic import Shape, synthesize
-from fedpriv.running.prepared import resume_run
+from fedpriv.runs.prepared import resume_run
 from tests.repeats import every_case
 from tests.resealed import reseal
 from tests.running.loop.tag_runs import NOISE, RELEASED, charged, pairs, start, stopping

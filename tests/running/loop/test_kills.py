@@ -17,7 +17,7 @@ from fedpriv.checkpoints.store import CheckpointStore, load_state
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.rng import Key
-from fedpriv.running.door.noise_root import noise_root
+from fedpriv.runs.noise_root import noise_root
 from tests.running.loop.tag_runs import OPTIONS, ROOT, charged, ledger_state, pairs
 
 # Kills. One helper process imports everything once and forks a real process for each run, so that
@@ -32,7 +32,7 @@ from pathlib import Path
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.running.prepared import start_run
+from fedpriv.runs.prepared import start_run
 from tests.resumed import resume_run
 from fedpriv.privacy.sampling import PoissonSampler
 

@@ -16,7 +16,7 @@ from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.export.model_folder import export_run
-from fedpriv.running.prepared import start_run
+from fedpriv.runs.prepared import start_run
 from tests.repeats import every_case
 from tests.running.loop.tag_runs import OPTIONS
 

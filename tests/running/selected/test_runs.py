@@ -21,8 +21,8 @@ from fedpriv.report.comparison.rows import as_rows
 from fedpriv.report.export.model_folder import export_run, load_model, released_params
 from fedpriv.report.series import read_run
 from fedpriv.rng import Key
-from fedpriv.running.prepared import resume_run, start_run
-from fedpriv.running.selection import select
+from fedpriv.runs.prepared import resume_run, start_run
+from fedpriv.runs.selection import select
 from tests.running.selected import topical
 
 NOISY = {"target_epsilon": 0.1}

@@ -12,7 +12,7 @@ from fedpriv.experiments.build import build
 from fedpriv.mechanisms.bound import Clip
 from fedpriv.mechanisms.rounding import Rounded
 from fedpriv.rng import Key
-from fedpriv.running.engines.factories import serial
+from fedpriv.runs.backends import serial
 from fedpriv.training.periodic_shift import SHARE
 from fedpriv.training.work import UserByUser
 from simulations.scraps import checkpoints as made_of

@@ -19,7 +19,7 @@ from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.plan import cohort_plan
 from fedpriv.privacy.zcdp import rho_bs16, rho_of
 from fedpriv.rng import Key
-from fedpriv.running.loop import rounds
+from fedpriv.runs.loop import rounds
 from fedpriv.training.dp_agd import (
     LOSSES,
     REJECTIONS,

@@ -22,7 +22,7 @@ from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody, Partition, PoissonSampler
 from fedpriv.privacy.zcdp import rho_of
 from fedpriv.rng import Key
-from fedpriv.running.loop import rounds
+from fedpriv.runs.loop import rounds
 from fedpriv.training.comparators.descent import NoisyDescent
 from fedpriv.training.comparators.methods import bst14, dp_sgd, fixed_steps, full_descent, scs13
 from fedpriv.training.per_example.example_sum import CentralSum, example_ids

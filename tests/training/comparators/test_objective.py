@@ -21,8 +21,8 @@ from fedpriv.privacy.sampling import Everybody
 from fedpriv.privacy.statement.sections import _what_was_done
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
-from fedpriv.running.folder import RunFolder
-from fedpriv.running.loop import rounds
+from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.loop import rounds
 from fedpriv.training.comparators import objective
 from fedpriv.training.comparators.methods import full_descent, objective_perturbation
 from fedpriv.training.comparators.objective import TERM, PerturbedMinimum

@@ -12,7 +12,7 @@ from fedpriv import tree
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.noise.choice import PrivateChoice
 from fedpriv.rng import Key
-from fedpriv.running.prepared import start_run
+from fedpriv.runs.prepared import start_run
 from fedpriv.sums import PartialSum
 from fedpriv.training.bolt_on import BoltOn, BoltOnUsers, Tuned, UserSchedule
 from fedpriv.training.per_example.linear import LogisticGradients

@@ -17,8 +17,8 @@ from fedpriv.noise.noisy_min import ExactDraws
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
-from fedpriv.running.folder import RunFolder
-from fedpriv.running.loop import rounds
+from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.loop import rounds
 from fedpriv.training.bolt_on import CHOSEN, Tuned, candidate
 from fedpriv.training.per_example.example_sum import example_ids
 from fedpriv.training.per_example.linear import logistic_residual

@@ -12,7 +12,7 @@ from fedpriv.data.words.sentences import Sentences
 from fedpriv.data.words.views import word_view
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
-from fedpriv.running.prepared import start_run
+from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.words.next_words import NextWords, Size
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.periodic_shift import SHARE, Shift, ShiftedUsers

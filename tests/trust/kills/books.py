@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedpriv.privacy.ledger.state import LedgerState, read_ledger
 from fedpriv.rng import Key
-from fedpriv.running.door.noise_root import noise_root
+from fedpriv.runs.noise_root import noise_root
 
 
 @dataclass(slots=True, kw_only=True)

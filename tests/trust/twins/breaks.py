@@ -388,7 +388,7 @@ def judged_by_all_posts(tag_folds):
     )
 
 
-_PRIVACY, _DOOR = "fedpriv.privacy", "fedpriv.running.door.door"
+_PRIVACY, _DOOR = "fedpriv.privacy", "fedpriv.runs.door"
 BREAKS = {
     change.__name__: (module, change)
     for module, change in (

@@ -28,7 +28,7 @@ LEFT_OUT = {
     "fedpriv.data.files.array_cache", "fedpriv.data.files.fetch", "fedpriv.data.files.folders",
     "fedpriv.data.files.raw_files", "fedpriv.data.files.seven_zip", "fedpriv.data.files.sources",
     "fedpriv.data.importers", "fedpriv.data.overlap", "fedpriv.data.parts",
-    "fedpriv.data.sentences.grouping", "fedpriv.data.sentences.interning", "fedpriv.deployment",
+    "fedpriv.data.sentences.grouping", "fedpriv.data.sentences.interning", "fedpriv.deploy",
     "fedpriv.evaluation", "fedpriv.experiments.reference",
     "fedpriv.report.comparison", "fedpriv.report.export",
     "fedpriv.report.plots.noise", "fedpriv.report.plots.tradeoff", "fedpriv.reproduction",

@@ -13,7 +13,7 @@ from fedpriv import tree
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.importers.synthetic import Shape, synthesize
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.running.prepared import start_run
+from fedpriv.runs.prepared import start_run
 
 # AdaDPS + Gaussian + momentum + EMA, small enough for a machine that also runs Flower.
 OPTIONS = {
