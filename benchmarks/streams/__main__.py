@@ -15,11 +15,11 @@ import time
 
 import numpy as np
 
-from fedpriv.noise.gaussian import Gaussian
-from fedpriv.noise.participation import Participation
-from fedpriv.noise.streams.optimise import optimised_bands, optimised_buffers
-from fedpriv.noise.streams.stream import Correlated
-from fedpriv.noise.streams.tree import BinaryTree
+from fedpriv.mechanisms.correlated.binary_tree import BinaryTree
+from fedpriv.mechanisms.correlated.noise import Correlated
+from fedpriv.mechanisms.correlated.optimise import optimised_bands, optimised_buffers
+from fedpriv.mechanisms.gaussian import Gaussian
+from fedpriv.mechanisms.privatizer import Participation
 from fedpriv.rng import Key
 
 BANDS, SPACING = 20, 2.0**-24

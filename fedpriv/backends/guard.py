@@ -19,7 +19,7 @@ import numpy as np
 
 from fedpriv import tree
 from fedpriv.backends.child import Child, Send, can_fork, decoded, encoded
-from fedpriv.mechanisms.bound import Bound
+from fedpriv.mechanisms.bounds import Bound
 from fedpriv.ranges import finite_float
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, RunningSum, merged

@@ -4,7 +4,7 @@ The three are objects, and nothing about them is written down a second time: sen
 deviation, denominator and event are derived from the very sampler, bound and privatizer that run.
 
 >>> from fedpriv.mechanisms import Clip
->>> from fedpriv.noise.gaussian import Gaussian
+>>> from fedpriv.mechanisms.gaussian import Gaussian
 >>> from fedpriv.privacy.sampling import PoissonSampler
 >>> mechanism = Mechanism(
 ...     sampler=PoissonSampler(num_users=400, expected_cohort_size=20),
@@ -21,9 +21,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedpriv.mechanisms.bound import Bound, EvaluatedTogether
-from fedpriv.noise.gaussian import check_stddev
-from fedpriv.noise.privatizer import DrawsOnGrid, DrawsRowsOnGrid, Memory, Privatizer
+from fedpriv.mechanisms.bounds import Bound, EvaluatedTogether
+from fedpriv.mechanisms.gaussian import check_stddev
+from fedpriv.mechanisms.privatizer import DrawsOnGrid, DrawsRowsOnGrid, Memory, Privatizer
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.sampling import Sampler
 from fedpriv.ranges import positive_float, positive_int
@@ -141,7 +141,7 @@ class Mechanism:
         """Whether with a secure key its ε is that of real arithmetic: whole sums, whole noise.
 
         False of contributions that are computed many at once and rounded to the grid one by one
-        (`fedpriv.mechanisms.bound.EvaluatedTogether`): one may turn the rounding of another.
+        (`fedpriv.mechanisms.bounds.EvaluatedTogether`): one may turn the rounding of another.
         """
         if isinstance(self.bound, EvaluatedTogether) and self.bound.together:
             return False

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
-from fedpriv.noise.privatizer import AfterCrash, Cost
+from fedpriv.mechanisms.privatizer import AfterCrash, Cost
 from fedpriv.privacy.event import Event
 from fedpriv.ranges import positive_float, positive_int
 

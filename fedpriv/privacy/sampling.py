@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fedpriv.noise.privatizer import Cost
+from fedpriv.mechanisms.privatizer import Cost
 from fedpriv.privacy.event import NONPRIVATE, Event, cohort_event
 from fedpriv.privacy.roster import check_roster, least_of
 from fedpriv.ranges import positive_int

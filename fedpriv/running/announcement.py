@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedpriv.noise.output import relative_length
+from fedpriv.mechanisms.perturbation import relative_length
 from fedpriv.privacy.epsilon import privacy_line
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.adaptive import AnyPlan

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from fedpriv.mechanisms.bound import Bound
+from fedpriv.mechanisms.bounds import Bound
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
 from fedpriv.rng import Key
 from fedpriv.running.door.door import RunDoor

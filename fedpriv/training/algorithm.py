@@ -18,9 +18,9 @@ from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 
-from fedpriv.mechanisms.bound import Bound
-from fedpriv.mechanisms.preconditioner import RoundContext
-from fedpriv.noise.privatizer import Privatizer
+from fedpriv.mechanisms.bounds import Bound
+from fedpriv.mechanisms.preconditioners import RoundContext
+from fedpriv.mechanisms.privatizer import Privatizer
 from fedpriv.privacy.ledger.entries import UPDATE
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.adaptive import AnyPlan
@@ -265,7 +265,7 @@ class MeasuresSeveral(Protocol):
     """An algorithm of which more than one model may be measured together."""
 
     def measured(self, state: Any) -> Params:
-        """Return the result, or several models as one tree (`fedpriv.checkpoints.outputs`)."""
+        """Return the result, or several models as one tree (`fedpriv.checkpoints.aggregates`)."""
         ...
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from fedpriv import tree
 from fedpriv.mechanisms import Clip, Normalise, Rounded, Unbounded
-from fedpriv.noise.gaussian import Gaussian, Unprotected, gaussian
-from fedpriv.noise.privatizer import Cost
+from fedpriv.mechanisms.gaussian import Gaussian, Unprotected, gaussian
+from fedpriv.mechanisms.privatizer import Cost
 from fedpriv.privacy.event import NONPRIVATE, Event
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.plan import Plan

@@ -21,7 +21,7 @@ from fedpriv.backends.flower.telling.waiting import note_waiting
 from fedpriv.backends.guard import Guard
 from fedpriv.experiments.own_code import line_without_values
 from fedpriv.kernels.compiled import load_compiled
-from fedpriv.mechanisms.bound import Bound
+from fedpriv.mechanisms.bounds import Bound
 from fedpriv.tasks.task import Task
 from fedpriv.training.failures import places_alone
 from fedpriv.training.work import Trainers, UserData, Work, as_works, find_work, summed

@@ -27,7 +27,7 @@ from fedpriv.backends.flower.node_keys import NodeKeys
 from fedpriv.backends.flower.records import most_bytes
 from fedpriv.backends.flower.registry import Registry, register
 from fedpriv.backends.flower.telling.waiting import Latecomers
-from fedpriv.mechanisms.bound import Bound
+from fedpriv.mechanisms.bounds import Bound
 from fedpriv.ranges import positive_float, positive_int
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedpriv.checkpoints import aggregates, past
+from fedpriv.checkpoints import aggregates
 from fedpriv.experiments.composing.composition import Slot
 from fedpriv.experiments.composing.options import option
 from fedpriv.ranges import Range
@@ -67,7 +67,7 @@ class _OfParams(Last):
 class Average(_OfParams):
     """An exponential moving average of the released models."""
 
-    ema_decay: float = option(0.9, "Weight of the past in the average.", Range.FRACTION)
+    ema_decay: float = option(0.9, "Weight of the aggregates in the average.", Range.FRACTION)
     ema_warmup: bool = option(False, "Whether the decay of round t is at most (1+t)/(10+t).")
 
     def make(self) -> Transform:
@@ -86,7 +86,7 @@ class Uniform(_OfParams):
 
     def make(self) -> Transform:
         """Return the aggregate."""
-        return past.upa(self.aggregate_k)
+        return aggregates.upa(self.aggregate_k)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ class MeanOutputs(Last):
 
     def make(self) -> Transform:
         """Return what keeps the models."""
-        return past.keeping(self.aggregate_k)
+        return aggregates.keeping(self.aggregate_k)
 
     def averaging(self) -> dict[str, Any]:
         """Return what averaging is made with: its arguments."""

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from fedpriv.experiments.composing.options import option
-from fedpriv.mechanisms import SideInformation, moments
-from fedpriv.mechanisms.preconditioner import Preconditioner
+from fedpriv.mechanisms import SideInformation, preconditioners
 from fedpriv.mechanisms.preconditioners import (
     Delayed,
     Fixed,
     MirrorDescent,
     PastReleases,
+    Preconditioner,
     PublicGradient,
     PublicMoments,
 )
@@ -57,7 +57,7 @@ class Surroundings:
     task: CentralTask
     batch_size: float
     num_steps: int
-    statistics: moments.Statistics | None
+    statistics: preconditioners.Statistics | None
 
     def public_gradient(self, batch: int | None) -> PublicGradient:
         """Return the gradient of public examples.
@@ -72,7 +72,7 @@ class Surroundings:
 
     def look(
         self,
-        statistics: moments.Statistics,
+        statistics: preconditioners.Statistics,
         *,
         public_batch: int | None,
         refresh: str,
@@ -115,7 +115,7 @@ class NotPreconditioned:
 class ByTurns:
     """DP²: plain rounds, and rounds that are preconditioned by them, in turns."""
 
-    decay: float = option(0.9, "β of the moments of past releases.", Range.FRACTION)
+    decay: float = option(0.9, "β of the preconditioners of past releases.", Range.FRACTION)
     regulariser: float = option(1e-3, "ε_s of A = √v + ε_s.", Range.ABOVE_ZERO)
     delay_plain: int = option(10, "Plain rounds in a turn.", Range.AT_LEAST_ONE)
     delay_preconditioned: int = option(10, "Preconditioned rounds in a turn.", Range.AT_LEAST_ONE)
@@ -144,7 +144,7 @@ class ByTurns:
 class ByPastReleases:
     """Scaled by past releases, privatised, scaled back."""
 
-    decay: float = option(0.9, "β of the moments of past releases.", Range.FRACTION)
+    decay: float = option(0.9, "β of the preconditioners of past releases.", Range.FRACTION)
     regulariser: float = option(1e-3, "ε_s of A = √v + ε_s.", Range.ABOVE_ZERO)
 
     def choose(self, surroundings: Surroundings | None) -> PreconditionerChoice:
@@ -225,7 +225,7 @@ class SumOfSquares:
 
     def choose(self, surroundings: Surroundings) -> PreconditionerChoice:
         """Return AdaDPS by them."""
-        rule = moments.adagrad(regulariser=self.regulariser, inside=self.regulariser_inside)
+        rule = preconditioners.adagrad(regulariser=self.regulariser, inside=self.regulariser_inside)
         return surroundings.look(rule, public_batch=self.public_batch, refresh=self.refresh)
 
 
@@ -233,7 +233,7 @@ class SumOfSquares:
 class AverageOfSquares:
     """RMSProp's statistics of public gradients."""
 
-    decay: float = option(0.9, "β of the moments.", Range.FRACTION)
+    decay: float = option(0.9, "β of the preconditioners.", Range.FRACTION)
     regulariser: float = option(1e-3, "ε_s of A = √v + ε_s.", Range.ABOVE_ZERO)
     regulariser_inside: bool = option(False, "A = √(v + ε_s) instead of √v + ε_s.")
     public_batch: int | None = option(
@@ -245,7 +245,7 @@ class AverageOfSquares:
 
     def choose(self, surroundings: Surroundings) -> PreconditionerChoice:
         """Return AdaDPS by them."""
-        rule = moments.rmsprop(
+        rule = preconditioners.rmsprop(
             self.decay, regulariser=self.regulariser, inside=self.regulariser_inside
         )
         return surroundings.look(rule, public_batch=self.public_batch, refresh=self.refresh)
@@ -257,7 +257,7 @@ class BothAverages(AverageOfSquares):
 
     def choose(self, surroundings: Surroundings) -> PreconditionerChoice:
         """Return AdaDPS by them."""
-        rule = moments.adam(
+        rule = preconditioners.adam(
             self.decay, self.decay, regulariser=self.regulariser, inside=self.regulariser_inside
         )
         return surroundings.look(rule, public_batch=self.public_batch, refresh=self.refresh)
@@ -269,7 +269,7 @@ class DividedStep(AverageOfSquares):
 
     def choose(self, surroundings: Surroundings) -> PreconditionerChoice:
         """Return DP-R-Pub, and with server momentum DP-Adam-Pub."""
-        rule = moments.rmsprop(
+        rule = preconditioners.rmsprop(
             self.decay, regulariser=self.regulariser, inside=self.regulariser_inside
         )
         return surroundings.look(
@@ -281,7 +281,7 @@ class DividedStep(AverageOfSquares):
 class CleanStatistics:
     """RMSProp's statistics of private gradients: an oracle."""
 
-    decay: float = option(0.9, "β of the moments.", Range.FRACTION)
+    decay: float = option(0.9, "β of the preconditioners.", Range.FRACTION)
     regulariser: float = option(1e-3, "ε_s of A = √v + ε_s.", Range.ABOVE_ZERO)
     regulariser_inside: bool = option(False, "A = √(v + ε_s) instead of √v + ε_s.")
 
@@ -296,7 +296,7 @@ class CleanStatistics:
         )
         made = PublicMoments(
             gradient=public_gradient(task.train, task.num_train, batch),
-            statistics=moments.rmsprop(
+            statistics=preconditioners.rmsprop(
                 self.decay, regulariser=self.regulariser, inside=self.regulariser_inside
             ),
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpriv.noise.privatizer import Cost
+from fedpriv.mechanisms.privatizer import Cost
 from fedpriv.privacy.event import NONPRIVATE, Event
 from fedpriv.privacy.sampling import Memory
 from fedpriv.ranges import positive_int

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpriv.noise.participation import Participation
-from fedpriv.noise.privatizer import Cost
+from fedpriv.mechanisms.privatizer import Cost, Participation
 from fedpriv.privacy.event import NONPRIVATE, Event
 from fedpriv.privacy.roster import check_roster, least_of
 from fedpriv.privacy.sampling import Memory

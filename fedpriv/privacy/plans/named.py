@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from fedpriv.mechanisms.bound import Bound, Clip, Normalise, Unbounded
-from fedpriv.noise.gaussian import Gaussian, Unprotected
-from fedpriv.noise.privatizer import Privatizer
+from fedpriv.mechanisms.bounds import Bound, Clip, Normalise, Unbounded
+from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
+from fedpriv.mechanisms.privatizer import Privatizer
 from fedpriv.privacy.event import cohort_event
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.recorded import RecordedMechanism

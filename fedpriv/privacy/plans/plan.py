@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedpriv.noise.privatizer import Scales
+from fedpriv.mechanisms.privatizer import Scales
 from fedpriv.privacy.accounting import epsilon_of
 from fedpriv.privacy.calibration import affordable_rounds, calibrate
 from fedpriv.privacy.epsilon import Epsilon, rounded_up, shown_delta

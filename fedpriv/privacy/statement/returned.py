@@ -6,18 +6,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedpriv.checkpoints.selected_file import (
+from fedpriv.checkpoints.tensor_files import (
     AVERAGE,
     LAST,
     PUBLIC_MODEL,
     PUBLIC_MODELS,
     START,
+    START_FILE,
     candidates,
+    params_sha256,
     read_selected,
+    read_tensors,
     released_models,
 )
-from fedpriv.checkpoints.start_file import START_FILE, params_sha256
-from fedpriv.checkpoints.tensor_file import read_tensors
 from fedpriv.measures import figures_of, read_measures
 from fedpriv.privacy.statement.coverage import as_object
 from fedpriv.privacy.statement.sealed_files import Check

@@ -8,8 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpriv.checkpoints.frozen_file import FROZEN, frozen_digests, read_frozen
-from fedpriv.checkpoints.start_file import START_FILE, read_start
+from fedpriv.checkpoints.tensor_files import (
+    FROZEN,
+    START_FILE,
+    frozen_digests,
+    read_frozen,
+    read_start,
+)
 from fedpriv.privacy.statement.coverage import as_object
 from fedpriv.untrusted_text import plain
 

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from fedpriv.backends.backend import Backend
-from fedpriv.mechanisms.bound import Bound
-from fedpriv.noise.privatizer import Privatizer
+from fedpriv.mechanisms.bounds import Bound
+from fedpriv.mechanisms.privatizer import Privatizer
 from fedpriv.privacy.ledger.entries import UPDATE
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import Mechanism

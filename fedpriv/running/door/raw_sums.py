@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.mechanisms.bound import Bound
-from fedpriv.noise.privatizer import Privatizer
+from fedpriv.mechanisms.bounds import Bound
+from fedpriv.mechanisms.privatizer import Privatizer
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.work import TRAIN

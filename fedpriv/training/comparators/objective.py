@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy import linalg
 
-from fedpriv.mechanisms.bound import Bound
-from fedpriv.mechanisms.displaced import Displaced
-from fedpriv.noise.objective import ObjectiveNoise
+from fedpriv.mechanisms.bounds import Bound, Displaced
+from fedpriv.mechanisms.perturbation import ObjectiveNoise
 from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.ranges import positive_float

@@ -8,8 +8,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from fedpriv.mechanisms.bound import Bound
-from fedpriv.mechanisms.capped import Capped
+from fedpriv.mechanisms.bounds import Bound, Capped
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.line_search.candidates import LOSSES, taken_apart

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch.func import functional_call, grad, vmap
 
-from fedpriv.mechanisms.bound import Bound
+from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.failures import contributes_zero, raised_at, say_of_users

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from fedpriv import tree
-from fedpriv.mechanisms.bound import Bound, scaling_factor
+from fedpriv.mechanisms.bounds import Bound, scaling_factor
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, beyond_bound
 from fedpriv.training.failures import contributes_zero

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.mechanisms.displaced import Checked, Displaced
-from fedpriv.noise.output import OutputGaussian, Sphere
+from fedpriv.mechanisms.bounds import Checked, Displaced
+from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere
 from fedpriv.privacy.plans.adaptive import AnyPlan
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.ranges import Range, finite_float, positive_int

@@ -16,9 +16,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from scipy import sparse
 
-from fedpriv.mechanisms.bound import Bound
-from fedpriv.mechanisms.displaced import Displaced
-from fedpriv.noise.choice import Chosen, PrivateChoice, candidates
+from fedpriv.mechanisms.bounds import Bound, Displaced
+from fedpriv.mechanisms.selection import Chosen, PrivateChoice, candidates
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.adaptive import AnyPlan

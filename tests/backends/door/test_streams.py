@@ -14,12 +14,11 @@ import pytest
 
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Clip, Rounded
-from fedpriv.noise.gaussian import NoisedMean
-from fedpriv.noise.participation import Participation
-from fedpriv.noise.rounded import GridNoise
-from fedpriv.noise.streams.optimise import optimised_bands, optimised_buffers
-from fedpriv.noise.streams.stream import Correlated
-from fedpriv.noise.streams.tree import BinaryTree
+from fedpriv.mechanisms.correlated.binary_tree import BinaryTree
+from fedpriv.mechanisms.correlated.noise import Correlated
+from fedpriv.mechanisms.correlated.optimise import optimised_bands, optimised_buffers
+from fedpriv.mechanisms.gaussian import GridNoise, NoisedMean
+from fedpriv.mechanisms.privatizer import Participation
 from fedpriv.privacy.cohorts.separated import SeparatedSampler
 from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.mechanism import Mechanism

@@ -8,9 +8,9 @@ import pytest
 
 from fedpriv.hashes import document_sha256
 from fedpriv.mechanisms import Clip
-from fedpriv.noise.participation import Participation
-from fedpriv.noise.streams.optimise import square_root_bands
-from fedpriv.noise.streams.stream import Correlated
+from fedpriv.mechanisms.correlated.noise import Correlated
+from fedpriv.mechanisms.correlated.optimise import square_root_bands
+from fedpriv.mechanisms.privatizer import Participation
 from fedpriv.privacy.cohorts.separated import CyclicSampler
 from fedpriv.privacy.epsilon import rounded_up, shown_delta
 from fedpriv.privacy.ledger.ledger import Ledger

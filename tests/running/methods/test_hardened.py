@@ -12,9 +12,8 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.parts.methods import agd
 from fedpriv.mechanisms import Clip
-from fedpriv.mechanisms.capped import CappedTogether
-from fedpriv.noise.gaussian import Gaussian
-from fedpriv.noise.rounded import GridNoise
+from fedpriv.mechanisms.bounds import CappedTogether
+from fedpriv.mechanisms.gaussian import Gaussian, GridNoise
 from fedpriv.privacy.ledger.reading import read_ledger
 from fedpriv.privacy.statement.coverage import FLOATS, KEY
 from fedpriv.privacy.statement.statement import run_statement

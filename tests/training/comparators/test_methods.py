@@ -11,9 +11,8 @@ from scipy import sparse
 
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Clip
-from fedpriv.noise.gaussian import Gaussian, Unprotected
-from fedpriv.noise.output import Sphere
-from fedpriv.noise.sphere_rows import SphereRows
+from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
+from fedpriv.mechanisms.perturbation import Sphere, SphereRows
 from fedpriv.privacy.cohorts.partition import Partition
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.ledger.ledger import Ledger

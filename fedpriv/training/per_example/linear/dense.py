@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedpriv.mechanisms.bound import Bound
+from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
 from fedpriv.training.per_example.linear.checks import nonempty
 from fedpriv.training.per_example.linear.summed import RowSums

@@ -9,7 +9,7 @@ from typing import NoReturn
 import numpy as np
 from scipy import sparse
 
-from fedpriv.mechanisms.bound import Bound
+from fedpriv.mechanisms.bounds import Bound
 from fedpriv.ranges import positive_float
 from fedpriv.rng import Key
 from fedpriv.training.line_search.linear import (

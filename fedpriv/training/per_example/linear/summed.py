@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedpriv.mechanisms.bound import Bound
+from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
 from fedpriv.training.per_example.sparse_sums import joined, positions
 from fedpriv.tree import Params

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned
-from fedpriv.mechanisms.bound import Mixture
+from fedpriv.mechanisms.bounds import Mixture
 from fedpriv.training.local.module import module_params
 from fedpriv.training.per_example.ghost.norms import Before
 from fedpriv.training.per_example.ghost.outer import PartlyMade, SummedOuter
