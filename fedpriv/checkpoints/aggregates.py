@@ -1,9 +1,26 @@
-"""Aggregates of released checkpoints: one model made of the several that a run went through.
+"""Aggregates of released checkpoints: EMA, uniform average, any function, and output votes.
 
 Post-processing of released params, hence free of privacy cost (the whole trajectory is covered by
-the run's adaptive composition). Each aggregate is a `Transform` of the *params* of successive
-rounds, not of updates, with a promise beyond the transform's own: `next` only reads the params it
-is given, since the run goes on training from them, and what it returned earlier never changes.
+the run's adaptive composition). An aggregate of params is a `Transform` of the *params* of
+successive rounds, not of updates, with a guarantee beyond the transform's own: `next` only reads
+the params it is given, since the run goes on training from them, and what it returned earlier never
+changes.
+
+The state of `upa`, `of_last` and `keeping` holds k checkpoints in slots "past.0" to "past.<k-1>",
+of which slot t mod k is that of checkpoint t (0 is the params before the first round), and how many
+there were under "count". The slots are there from the start, as zeros, so that a state always has
+one form; the mean is made of the slots anew each time, and never of an earlier mean: nothing
+drifts.
+
+Aggregates of outputs (inference only) take what the last k models answer of single examples.
+*Output prediction averaging* (OPA) answers with the class of the largest mean probability, *output
+majority vote* (OMV) with the class that most models answer with. Ties go to the lowest class, of
+votes and of one model's probabilities alike. Both need all k models and make no one model of them,
+so nothing can be trained at them. The k models travel as one tree of tensors (`packed`), by which
+every backend measures them.
+
+Source: Shejwalkar et al., "Recycling Scraps" (PoPETs 2025); the names UPA, OPA and OMV and the
+vote's equation are remembered, the rule for ties is ours.
 """
 
 from __future__ import annotations

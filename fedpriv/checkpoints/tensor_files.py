@@ -1,9 +1,13 @@
-"""Safetensors files, written whole or not at all.
+"""Safetensors files, written atomically, and a run's models beside its checkpoints.
 
 Reading is left to the safetensors library, which checks every offset of the header. Writing is
 done here, for two reasons: the arrays go to the file without a copy, and the bytes are a function
 of the tensors and the metadata alone (the library stores metadata in a random order, so that
 equal checkpoints would have unequal digests).
+
+Beside its checkpoints a run folder has the params that it started from, sealed by their digest
+(`START_FILE`), parameters that are not trained (`FROZEN`), and the model that the run returns where
+that was selected (`SELECTED`).
 """
 
 from __future__ import annotations

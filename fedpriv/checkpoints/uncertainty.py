@@ -1,4 +1,4 @@
-"""How much of a private model is noise: variance and intervals from its last k checkpoints.
+"""Variance and intervals of a model's statistics from its last k checkpoints, and mixing times.
 
 Post-processing of released checkpoints: pure functions of numbers, at no ε. A statistic f (such as
 an accuracy on public examples, the score of one class for one example, or a parameter) is taken of
@@ -20,6 +20,22 @@ checkpoints, and their rescaling. Its remark that they are a lower bound is not 
 of checkpoints have come out wider than those of runs, too (`docs/checkpoints.md`). The t-interval
 and the mixing of noisy SGD on strongly convex losses are remembered of it; the ratio and the
 correction are ours.
+
+How long to wait before, and between, checkpoints that are to count as independent draws
+(`waiting`): for noisy gradient descent θ <- θ - η (∇F(θ) + noise) on a loss that is μ-strongly
+convex and L-smooth, with noise drawn anew each round, two runs with the same noise come closer by
+
+    ρ = max(|1 - η μ|, |1 - η L|)
+
+a round (below 1 for η < 2/L; 1 - η μ for η <= 2/(μ + L)). So the law of θ_t is within ρ^t of the
+stationary one, in Wasserstein distance and in units of how far the start was, and the correlation
+of θ_t and θ_{t+s} is at most ρ^s; for a quadratic loss along its flattest direction it is ρ^s.
+
+Assumptions, which are the user's to hold: full participation or noise that does not depend on θ,
+no clipping that acts, one step a round with the rate η (of federated averaging the *effective* one:
+server rate times what the local steps make of it), no momentum. That checkpoints of noisy SGD mix
+so is the kind of bound that Shejwalkar et al. prove; its constants are not at hand, and what is
+here is the textbook contraction.
 """
 
 from __future__ import annotations
@@ -38,7 +54,7 @@ _MOST_CORRELATED = 0.99
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uncertainty:
-    """What the last k checkpoints say of one statistic, or of many at once.
+    """Mean, variance and autocorrelation of statistics over the last k checkpoints.
 
     Every array has the shape of one statistic: `()` for one, `(n,)` of n examples' scores.
 
@@ -110,7 +126,7 @@ class Uncertainty:
 
 
 def uncertainty(values: Sequence[float] | np.ndarray, confidence: float = 0.95) -> Uncertainty:
-    """Return what a statistic of the last k checkpoints says of its own variance.
+    """Return mean, variance and autocorrelation of a statistic over the last k checkpoints.
 
     Args:
         values: Of each checkpoint, the oldest first: `(k,)`, or `(k, n)` for n statistics. After

@@ -1,4 +1,9 @@
-"""What the rows and columns of a tag model mean, as a file that goes with its checkpoints."""
+"""Vocabulary file of a tag model: the words and tags of its rows and columns, and input features.
+
+Words may be weighted by how rare they are among public sentences, and pairs of words may have rows
+of their own. What a model was trained with is what it must be asked with, so that goes into the
+file, which goes with the model's checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +24,7 @@ VOCABULARY = "vocabulary.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vocabulary:
-    """What the rows and columns of a tag model mean.
+    """Words and tags of a tag model's rows and columns.
 
     Attributes:
         words: Input words, in the order of the kernel's rows.
@@ -127,7 +132,7 @@ MOST_PAIRED = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WordFeatures:
-    """From how often words occur to a model's inputs, but for the norm of a row.
+    """Map from word counts to a model's inputs, before rows are scaled to unit norm.
 
     A word that occurs c times has the value sqrt(c) * weight, or c where there are no weights. Of
     an example's rarest words every two make a pair, whose row is a fixed hash of both numbers, and

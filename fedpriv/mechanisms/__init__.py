@@ -1,4 +1,4 @@
-"""Bounds on what one user contributes: clipping, normalising, preconditioning, rounding."""
+"""DP mechanisms: bounds on contributions, preconditioners, independent and correlated noise."""
 
 from fedpriv.mechanisms.bounds import (
     Bound,

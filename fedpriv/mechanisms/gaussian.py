@@ -1,10 +1,25 @@
-"""Independent Gaussian noise on the sum of a round, and no noise at all.
+"""Gaussian noise on the sum of a round, in float32 or exactly rounded to the sum's grid.
 
 Guarantees:
     * Every coordinate of every tensor gets an independent N(0, stddev²), in one draw over the
       whole tree: never per tensor, never per user.
-    * The stream depends on the key alone, so it may be drawn at any time after the round was
-      charged, in any number of threads, and is the same on every backend.
+    * The draw depends on the key alone, so it may be made at any time after the round was charged,
+      in any number of threads, and is the same on every backend.
+
+Noise in floating point has gaps: of a sum on a grid plus float32 Gaussians some values cannot occur
+unless a certain user took part, and whoever sees one has learnt it for sure (Mironov 2012). A sum S
+of whole numbers needs no such noise. For a real Gaussian Z,
+
+    S + rint(Z) = rint(S + Z),
+
+so an answer S + rint(Z) is a rounding of the Gaussian mechanism's own answer, post-processing, and
+its ε is that of real arithmetic. What is left to prove is that rint(Z) is drawn exactly: uniforms
+are read 64 bits at first, and where those and double precision do not tell to which whole number
+the real Gaussian rounds (a few in a million), 256 more bits at a time until they do.
+
+Guarantee: given uniform bits, K is distributed as rint(s N(0, 1)) but for a probability below
+2^-256 a number, at which the bits run out. Over T answers of d numbers it adds at most
+(1 + e^ε) T d 2^-256 to δ.
 """
 
 from __future__ import annotations
@@ -23,7 +38,7 @@ from fedpriv.rng import Key, check_key, fill_blocks
 from fedpriv.sums import BITS, PartialSum
 from fedpriv.tree import Params, Tree
 
-# |S + K| < 2^53: their sum below 2^52, and noise below 2^45 (`fedpriv.mechanisms.gaussian`).
+# |S + K| < 2^53: their sum below 2^52, and noise below 2^45.
 _MOST_ON_GRID = 2 ** (52 - BITS)
 
 
@@ -182,11 +197,11 @@ class Gaussian(Memoryless):
         return gaussian(key, template, self.noise_multiplier * sensitivity), memory
 
     def draw_on_grid(
-        self, *, template: Tree, sensitivity: float, granularity: float, key: Key
-    ) -> GridNoise:
+        self, memory: Memory, *, template: Tree, sensitivity: float, granularity: float, key: Key
+    ) -> tuple[GridNoise, Memory]:
         """Return noise of the attempt's own key, exactly rounded to whole numbers."""
         stddev = self.noise_multiplier * sensitivity
-        return grid_noise(key, template, stddev=stddev, granularity=granularity)
+        return grid_noise(key, template, stddev=stddev, granularity=granularity), memory
 
     def release(self, total: PartialSum, drawn: Params | GridNoise, share: float) -> NoisedMean:
         """Return the noised mean."""
@@ -195,7 +210,7 @@ class Gaussian(Memoryless):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unprotected(Memoryless):
-    """Sums released as they are, or with noise that buys no promise.
+    """No privacy: sums released as they are, or with noise that gives no guarantee.
 
     Attributes:
         stddev: Absolute standard deviation of noise that is added for comparison only, as to an

@@ -1,8 +1,35 @@
-"""Noise on a finished result: what was trained without any is perturbed once, and released.
+"""Output and objective perturbation: pure-ε or Gaussian noise on a result, or within an objective.
 
-The result of a whole training moves by at most Δ (l2) where one neighbour's records are there or
-not; how far is the training's affair (`fedpriv.training.permutation.sensitivity`). Both kinds give
-the identical release again after a crash, and are charged once for it.
+*Output perturbation* (`Sphere`, `OutputGaussian`): what was trained without noise is perturbed once
+and released. The result of a whole training moves by at most Δ (l2) where one neighbour's records
+are there or not; how far is the training's affair (`fedpriv.training.permutation.sensitivity`).
+Both kinds give the identical release again after a crash, and are charged once for it. `SphereRows`
+puts the same noise on the sum of each of many disjoint batches.
+
+*Objective perturbation* (`ObjectiveNoise`): a random linear term within an objective that is
+minimised, and a little noise on its minimum. What is released is where
+F(w) = Σ ℓ_i(w) + Λ/2 ‖w‖² + ⟨b, w⟩ has its minimum, found as far as ‖∇F‖ <= τ, plus noise for the
+rest. The exact minimum w* is a bijection of b, so that its density under a data set D is that of
+b = -(Σ∇ℓ_i(w*) + Λw*) times the determinant of Σ∇²ℓ_i(w*) + Λ. An example more, of gradient g and
+curvature h x xᵀ at w*, with ‖g‖ <= L and h‖x‖² <= β, changes
+
+* the determinant by a factor of 1 + h xᵀ(·)⁻¹x, from 1 to 1 + β/Λ: the shift is log(1 + β/Λ), and
+  only one of the two directions pays it;
+* the density of b by that of b and b - g, under which b itself has its own law. Of density
+  exp(-ε₁‖b‖/L) that is a factor of at most exp(ε₁). Of Gaussian b its logarithm is
+  (c² - 2cz)/2σ² with g = c times a unit vector, and z/σ normal. Of a linear model whose loss
+  falls with its margin that vector is x or -x by the label, whatever w* is, so that z is a fixed
+  coordinate and c ∈ [0, L]; convex in c, it is largest at an end: the loss of a Gaussian mechanism
+  of sensitivity L, or 0.
+
+Where it was found, w̃, is at most τ/Λ from w*, whatever the data; given w*, a neighbour's is at most
+2τ/Λ from it, and noise for that costs a further ε₂ (Iyengar et al. 2019).
+
+Reference: Chaudhuri, Monteleoni and Sarwate (2011), Theorem 9, for ε and an exact minimum; Kifer,
+Smith and Thakurta (2012) for Gaussian terms, whose proof Redberg, Koskela and Wang (2023), Theorem
+3.1, mend for linear models, with twice the δ: they let the sign of g vary. Iyengar et al., "Towards
+Practical Differentially Private Convex Optimization" (2019), Algorithm 1, for what is not an exact
+minimum.
 """
 
 from __future__ import annotations
@@ -18,10 +45,10 @@ from fedpriv.mechanisms.gaussian import NoisedMean
 from fedpriv.mechanisms.privatizer import (
     AfterCrash,
     Cost,
-    MadeAgain,
     Memory,
     Memoryless,
     Participation,
+    Replayed,
 )
 from fedpriv.ranges import positive_float, positive_int
 from fedpriv.rng import Key
@@ -34,7 +61,7 @@ _TO_UNIT = 2.0**-53
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sphere(MadeAgain):
+class Sphere(Replayed):
     """Noise of uniform direction and Gamma length, on a result that was trained without noise.
 
     Attributes:
@@ -77,7 +104,7 @@ class Sphere(MadeAgain):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutputGaussian(MadeAgain):
+class OutputGaussian(Replayed):
     """Gaussian noise of standard deviation `noise_multiplier * Δ` on a finished result.
 
     Attributes:
@@ -115,7 +142,7 @@ class OutputGaussian(MadeAgain):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unperturbed(Memoryless):
-    """A finished result as it is: for comparison.
+    """No noise on a finished result: for comparison.
 
     Guarantees:
         * None: ε is infinite.
@@ -264,8 +291,8 @@ class SphereRows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectiveNoise(MadeAgain):
-    """The noise of a perturbed objective; an algorithm puts the part inside into it.
+class ObjectiveNoise(Replayed):
+    """Noise of a perturbed objective; an algorithm adds the linear term to its objective.
 
     Attributes:
         form: Of the part inside: "sphere" (uniform direction and Gamma length) or "gaussian".

@@ -1,4 +1,4 @@
-"""Preconditioners: what a round takes from public data and from past releases, and where it acts.
+"""Preconditioners: AdaDPS and its neighbours, from public data or from past releases.
 
 A preconditioner looks at released params, public data and released means, never at a user. Before
 the cohort is drawn it gives the round's `RoundContext`; after the release it may learn from it. So
@@ -16,6 +16,18 @@ after stepping   step ← step · scale                         DP-R-Pub, DP-Ada
 
 Everything lives in the space of updates (`local - global` params), in which a public gradient
 counts negatively.
+
+`Statistics` holds the rules φ, ϕ and ψ of AdaDPS, all coordinate-wise: `second` (φ) updates v,
+`first` (ϕ) updates m, and an update is then preconditioned as ψ(Δ) = (own Δ + (1 - own) m) / A with
+A made of v by `denominator`. For further rules write functions of those shapes.
+
+Source: Li, Zaheer, Reddi and Smith, "Private Adaptive Optimization with Side Information" (ICML
+2022, arXiv:2202.05963), Algorithm 1 and its instances RMSProp, Adam and AdaGrad.
+
+>>> rule = rmsprop(decay=0.9)
+>>> v = rule.second(np.zeros(2, np.float32), np.array([1.0, 0.1], np.float32))
+>>> [round(float(x), 4) for x in v]
+[0.1, 0.001]
 """
 
 from __future__ import annotations
@@ -38,7 +50,7 @@ Tensors = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundContext:
-    """What is public about one round; all fields are float32 arrays by parameter name.
+    """Public part of one round: factors and updates, float32 arrays by parameter name.
 
     Attributes:
         multiplier: 1/A, before the bound; empty for nothing.
@@ -107,7 +119,7 @@ class Preconditioner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NoPreconditioner:
-    """Nothing public is used."""
+    """A preconditioner that changes nothing."""
 
     def init(self, params: Params) -> State:
         """Return an empty state."""

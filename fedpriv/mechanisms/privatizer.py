@@ -1,4 +1,14 @@
-"""How often one user may be in the rows of a run, and how far apart: what its price rests on."""
+"""Privatizers: noise for the sum of a round, the answer that is released, and what it costs.
+
+A privatizer is more than noise: a noisy minimum is private only if nothing but its index leaves.
+So it makes the last step, from the raw sum to the answer, and states what one answer costs when
+everybody takes part; sampling makes that cheaper in `fedpriv.privacy.mechanism`.
+
+Noise is drawn before the sum is known, possibly on another thread while users train. A memoryless
+privatizer draws from a key of the attempt. One with memory (noise that is correlated over rounds)
+draws its rounds in order from one key of the run: they are regenerated from that key and the number
+of rounds that the ledger has, never from buffers on disk.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +26,9 @@ from fedpriv.tree import Tree
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Participation:
-    """A limit that a sampler keeps, and that the sensitivity of correlated noise is computed for.
+    """Limit on how often, and how close together, one user takes part in the rounds of a run.
+
+    A sampler keeps it, and the sensitivity of correlated noise is computed for it.
 
     Attributes:
         most: In how many rows one user is at most.
@@ -168,7 +180,7 @@ class Scales(Protocol):
 
 @runtime_checkable
 class DrawsOnGrid(Protocol):
-    """A memoryless privatizer that can add whole numbers to sums of whole numbers.
+    """A privatizer that can add whole numbers to sums of whole numbers.
 
     Guarantees:
         * Added to a sum on the grid and rounded to nothing else, what it draws costs what its
@@ -176,28 +188,6 @@ class DrawsOnGrid(Protocol):
     """
 
     def draw_on_grid(
-        self, *, template: Tree, sensitivity: float, granularity: float, key: Key
-    ) -> Any:
-        """Return what is added to the coming sum, in whole multiples of the granularity.
-
-        Args:
-            template: Names and shapes of the sum.
-            sensitivity: How far one neighbour moves it, in l2, rounding included.
-            granularity: The grid's spacing.
-            key: Of this attempt and used here only.
-        """
-        ...
-
-
-@runtime_checkable
-class DrawsRowsOnGrid(Protocol):
-    """A privatizer with a memory that can add whole numbers to sums of whole numbers.
-
-    Guarantees:
-        * As `DrawsOnGrid`, of all rows together.
-    """
-
-    def draw_row_on_grid(
         self,
         memory: Memory,
         *,
@@ -206,20 +196,20 @@ class DrawsRowsOnGrid(Protocol):
         granularity: float,
         key: Key,
     ) -> tuple[Any, Memory]:
-        """Return what is added to the coming sum, in whole multiples of the granularity.
+        """Return what `Privatizer.draw` does, in whole multiples of the granularity.
 
         Args:
             memory: From `init` or the last of these calls.
             template: Names and shapes of the sum.
             sensitivity: How far one neighbour moves it, in l2, rounding included.
             granularity: The grid's spacing.
-            key: Of the run, the same for every row.
+            key: As of `Privatizer.draw`.
         """
         ...
 
 
 class Memoryless:
-    """Half of a privatizer: it carries nothing on, and a lost attempt is charged anew."""
+    """Base of privatizers without memory: a lost attempt is charged anew."""
 
     __slots__ = ()
 
@@ -233,8 +223,8 @@ class Memoryless:
         return {}
 
 
-class MadeAgain(Memoryless):
-    """The same half where a release that was cut off is made again, bit for bit."""
+class Replayed(Memoryless):
+    """Base of single releases: one that a crash cut off is made again, bit for bit."""
 
     __slots__ = ()
 

@@ -1,4 +1,6 @@
-"""Report noisy min: of several sums, the index of one that is nearly the least, and nothing else.
+"""Private selection: report noisy min, and the exponential mechanism among perturbed models.
+
+`NoisyMin` releases of several sums the index of one that is nearly the least, and nothing else.
 
 Each contribution lies within [0, C], so that one user more raises every sum, by at most C: scores
 are monotone, and noise of scale C/ε' suffices, where sums that may move either way need twice that.
@@ -17,7 +19,9 @@ probability moves by e^((n-1) ε') among n of them.
 
 References: Dwork and Roth (2014), Section 3.3; McKenna and Sheldon (2020), Algorithm 1; Ding et al.
 (2021), that permute-and-flip is report noisy max with exponential noise; Durfee and Rogers (2019)
-and Cesar and Rogers (2021), Lemma 3.2, on bounded range.
+and Cesar and Rogers (2021), Lemma 3.2, on bounded range. For `PrivateChoice`, one of several
+perturbed models chosen by its mistakes: Chaudhuri, Monteleoni and Sarwate (2011), Algorithm 3; Wu
+et al. (2017), Algorithm 3; McSherry and Talwar (2007).
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ import numpy as np
 
 from fedpriv import tree
 from fedpriv.mechanisms.perturbation import Sphere
-from fedpriv.mechanisms.privatizer import Cost, MadeAgain, Memory, Memoryless
+from fedpriv.mechanisms.privatizer import Cost, Memory, Memoryless, Replayed
 from fedpriv.ranges import positive_float
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, most_each
@@ -95,10 +99,10 @@ class NoisyMin(Memoryless):
         return ExactDraws(key), memory
 
     def draw_on_grid(
-        self, *, template: Tree, sensitivity: float, granularity: float, key: Key
-    ) -> ExactDraws:
+        self, memory: Memory, *, template: Tree, sensitivity: float, granularity: float, key: Key
+    ) -> tuple[ExactDraws, Memory]:
         """Return the same: it is of whole numbers in any case."""
-        return ExactDraws(key)
+        return ExactDraws(key), memory
 
     def release(self, total: PartialSum, drawn: ExactDraws, share: float) -> int:
         """Return the index.
@@ -199,7 +203,7 @@ MISTAKES = "mistakes"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """What leaves of a choice.
+    """The candidate that a private choice releases.
 
     Attributes:
         index: Which candidate.
@@ -211,7 +215,7 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrivateChoice(MadeAgain):
+class PrivateChoice(Replayed):
     """Perturbs each candidate, and releases one with P(i) ∝ exp(-ε χ_i), χ_i its mistakes.
 
     One user who is there or not raises or lowers all counts of mistakes together, by at most 1; a

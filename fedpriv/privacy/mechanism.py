@@ -21,9 +21,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedpriv.mechanisms.bounds import Bound, EvaluatedTogether
+from fedpriv.mechanisms.bounds import Bound, CappedTogether
 from fedpriv.mechanisms.gaussian import check_stddev
-from fedpriv.mechanisms.privatizer import DrawsOnGrid, DrawsRowsOnGrid, Memory, Privatizer
+from fedpriv.mechanisms.privatizer import DrawsOnGrid, Memory, Privatizer
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.sampling import Sampler
 from fedpriv.ranges import positive_float, positive_int
@@ -141,12 +141,11 @@ class Mechanism:
         """Whether with a secure key its ε is that of real arithmetic: whole sums, whole noise.
 
         False of contributions that are computed many at once and rounded to the grid one by one
-        (`fedpriv.mechanisms.bounds.EvaluatedTogether`): one may turn the rounding of another.
+        (`fedpriv.mechanisms.bounds.CappedTogether`): one may turn the rounding of another.
         """
-        if isinstance(self.bound, EvaluatedTogether) and self.bound.together:
+        if isinstance(self.bound, CappedTogether):
             return False
-        whole = isinstance(self.privatizer, (DrawsOnGrid, DrawsRowsOnGrid))
-        return self.bound.granularity is not None and whole
+        return self.bound.granularity is not None and isinstance(self.privatizer, DrawsOnGrid)
 
     def within(self, bound: Bound) -> Bound:
         """Return the bound of a round, which may precondition and not let through any more.
@@ -175,24 +174,16 @@ class Mechanism:
             TypeError: If the key is a generator or a seed.
         """
         check_key(key)
-        privatizer, granularity = self.privatizer, self.bound.granularity
-        if key.mode == "secure" and granularity is not None and isinstance(privatizer, DrawsOnGrid):
-            return privatizer.draw_on_grid(
-                template=template, sensitivity=self.sensitivity, granularity=granularity, key=key
-            )
         memory = self.privatizer.init(template, key)
         if memory:
             raise ValueError(
                 f"{self.privatizer.name} noise has a memory, which a run keeps; a single attempt "
                 "cannot draw it"
             )
-        drawn, _ = self.privatizer.draw(
-            memory, template=template, sensitivity=self.sensitivity, key=key
-        )
-        return drawn
+        return self.draw_row(memory, template, key)[0]
 
     def draw_row(self, memory: Memory, template: Params, key: Key) -> tuple[Any, Memory]:
-        """Return the next row of noise with a memory, and the memory after it.
+        """Return the noise of one sum, and the memory after it.
 
         With a secure key it is drawn on the bound's grid where there is one and the privatizer can.
 
@@ -203,9 +194,8 @@ class Mechanism:
         """
         privatizer, granularity = self.privatizer, self.bound.granularity
         given: dict[str, Any] = {"template": template, "sensitivity": self.sensitivity, "key": key}
-        whole = isinstance(privatizer, DrawsRowsOnGrid)
-        if whole and key.mode == "secure" and granularity is not None:
-            return privatizer.draw_row_on_grid(memory, granularity=granularity, **given)
+        if key.mode == "secure" and granularity is not None and isinstance(privatizer, DrawsOnGrid):
+            return privatizer.draw_on_grid(memory, granularity=granularity, **given)
         return privatizer.draw(memory, **given)
 
     def release(self, total: PartialSum, drawn: Any) -> Any:

@@ -47,7 +47,7 @@ def is_mean(released, expected):
 
 
 def test_on_a_grid():
-    drawn = NOISE.draw_on_grid(template=TEMPLATE, sensitivity=2.0, granularity=STEP, key=KEY)
+    drawn, _ = NOISE.draw_on_grid({}, template=TEMPLATE, sensitivity=2.0, granularity=STEP, key=KEY)
     same = grid_noise(KEY, TEMPLATE, stddev=3.0, granularity=STEP)
     for name, numbers in same.numbers.items():
         np.testing.assert_array_equal(drawn.numbers[name], numbers)

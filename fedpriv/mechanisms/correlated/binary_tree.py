@@ -1,4 +1,4 @@
-"""Binary trees: noise on every node, prefix sums from the fewest nodes, or from all that help.
+"""Binary-tree strategy: noise on every node; prefix sums from the fewest nodes, or all that help.
 
 The mechanism answers the sum of every complete node of a binary tree over rows, each with noise of
 its own; row t gets the difference of two prefixes' noise. The efficient form weighs a node against
@@ -32,7 +32,7 @@ Estimate = Literal["efficient", "vanilla"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinaryTree:
-    """Trees over rows.
+    """Binary-tree aggregation over rounds, in one tree or restarted.
 
     Attributes:
         num_rows: T.

@@ -1,9 +1,10 @@
-"""What a strategy is: the matrix C of C⁻¹ z, row by row, and what it does to error and sensitivity.
+"""Correlated noise (the matrix mechanism): strategies C, and the privatizer that adds C⁻¹ z.
 
-The rows of a run, x_1 ... x_T, are sums of bounded contributions. Correlated noise answers C x + z,
-with z independent Gaussians, and gives the x back out of it: x + C⁻¹ z. Of that the sensitivity is
-how far one user moves C x, with everything that the user contributes in all of its rows, and the
-error is what is left of C⁻¹ z in the rows and in their prefix sums, which training follows.
+The rounds' sums of a run, x_1 ... x_T, are of bounded contributions. Correlated noise answers
+C x + z, with z independent Gaussians, and gives the x back out of it: x + C⁻¹ z. Row t is what
+round t gets. The sensitivity is how far one user moves C x, with everything that the user
+contributes in all of its rows, and the error is what is left of C⁻¹ z in the rows and in their
+prefix sums, which training follows.
 
 References: Denisov, McMahan, Rush, Smith and Thakurta (2022), Theorem 2.1, for rows that are chosen
 adaptively; Choquette-Choo, McMahan, Rush and Thakurta (2023) for users of several rows.
@@ -49,7 +50,7 @@ Fresh = Callable[[Key], Rows]
 
 
 class Strategy(Protocol):
-    """A strategy of so many rows.
+    """Lower-triangular strategy matrix C of a matrix mechanism, for `num_rows` rounds.
 
     Guarantees:
         * What `next` returns as row t is row t of C⁻¹ z, z drawn by `fresh` from keys that are used
@@ -155,7 +156,7 @@ def row_of(memory: Memory, num_rows: int, name: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Correlated:
-    """Rows of C⁻¹ z: Gaussian noise that takes back part of what earlier rows added.
+    """Matrix-mechanism noise C⁻¹ z: each round takes back part of the noise of earlier rounds.
 
     Attributes:
         noise_multiplier: Standard deviation of z over the sensitivity of one row's sum.
@@ -257,7 +258,7 @@ class Correlated:
         rows, memory = self.strategy.next(memory, key, lambda own: gaussian(own, template, stddev))
         return _shaped(rows, template), memory
 
-    def draw_row_on_grid(
+    def draw_on_grid(
         self,
         memory: Memory,
         *,

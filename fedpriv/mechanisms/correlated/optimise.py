@@ -1,6 +1,6 @@
-"""Coefficients with the least error at a sensitivity: of bands, and of buffers.
+"""Optimised coefficients of banded and BLT strategies.
 
-What is made least is the root mean square of the noise in prefix sums, or in sums of what server
+They minimise the root mean square of the noise in prefix sums, or in sums of what server
 momentum makes of rows, at a fixed cost: error times sensitivity, for the number of rows and the
 participation that they are for. Public numbers alone go in. Results are rounded to the multiples of
 2^-16 that strategies have, and kept for the process; the same numbers give the same strategy.

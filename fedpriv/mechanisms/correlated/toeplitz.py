@@ -1,4 +1,6 @@
-"""Toeplitz strategies: c_0 = 1, c_1, c_2, ... below the diagonal, alike in every column.
+"""Toeplitz strategies: banded, and buffered linear Toeplitz (BLT).
+
+In every column c_0 = 1, c_1, c_2, ... stand below the diagonal.
 
 A banded one keeps the last rows. Where its bands are no more than the rows between two of a user's,
 the user's parts never add up, and the sensitivity is √k times a column's length, whatever the sign
@@ -9,6 +11,12 @@ Zhang 2024 for buffered ones).
 
 Coefficients are whole multiples of 2^-16, so that rows of whole numbers are made of the very ones
 that sensitivities are computed from.
+
+A buffered one has c_t = Σ_i outputs_i decays_i^(t-1), in memory of O(buffers): each buffer is an
+exponentially weighted sum of earlier rows, so that a row costs as many buffers and not as many
+earlier rows as there are coefficients (Dvijotham, McMahan, Pillutla, Steinke and Thakurta 2024,
+Section 3; McMahan, Xu and Zhang, "A Hassle-free Algorithm for Strong Differential Privacy in
+Federated Learning Systems", 2024, for users of several rows).
 """
 
 from __future__ import annotations
@@ -71,7 +79,7 @@ def column_sensitivity(coefficients: np.ndarray, participation: Participation) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Banded:
-    """A strategy of `bands` diagonals.
+    """Banded Toeplitz strategy: `bands` diagonals, memory of as many rows.
 
     Attributes:
         coefficients: c_0 = 1, c_1, ...; one a band, multiples of 2^-16.
@@ -258,7 +266,7 @@ def square_root_coefficients(bands: int) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buffered:
-    """A buffered linear Toeplitz strategy.
+    """Buffered linear Toeplitz (BLT) strategy.
 
     Attributes:
         outputs: One a buffer, above 0, of a sum of at most 1.

@@ -2,8 +2,8 @@
 
 An iteration asks for a noisy gradient of everybody, cheaply, and then, among step sizes along it
 of which one is zero, for the one with the least objective (`fedpriv.mechanisms.selection`). Where
-that is zero the direction is held to be too noisy: the price of a gradient grows by a factor 1 + γ, the
-*same* sum is noised once more for the difference alone, the two estimates are averaged, and the
+that is zero the direction is held to be too noisy: the price of a gradient grows by a factor 1 + γ,
+the *same* sum is noised once more for the difference alone, the two estimates are averaged, and the
 choice is asked again. When what is left of ρ does not pay for the next answer the run ends, and
 what was under way is not applied. Charges follow releases; a zCDP filter of a preset total makes
 that free (`fedpriv.privacy.plans.adaptive`).

@@ -243,7 +243,7 @@ def test_one_band_and_no_buffer_are_independent_noise_to_the_bit(name):
         alone, _ = plain.draw({}, template=TEMPLATE, sensitivity=2.0, key=key.fold(row))
         for tensor in TEMPLATE:
             np.testing.assert_array_equal(found[tensor], alone[tensor])
-        drawn, whole = noise.draw_row_on_grid(
+        drawn, whole = noise.draw_on_grid(
             whole, template=TEMPLATE, sensitivity=2.0, granularity=2.0**-23, key=secret
         )
         assert drawn.granularity == 2.0**-23
@@ -267,7 +267,7 @@ def test_the_variance_of_a_row_is_right_within_one_percent(name, whole):
     few = 9 if not whole else 7
     for row in range(few):
         if whole:
-            drawn, memory = noise.draw_row_on_grid(
+            drawn, memory = noise.draw_on_grid(
                 memory, template=template, sensitivity=1.0, granularity=step, key=key
             )
             found = drawn.numbers["w"] * step
@@ -304,7 +304,7 @@ def test_whole_rows_that_grow_beyond_whole_numbers_are_refused():
     def drawn(coefficients):
         strategy = Banded(coefficients=coefficients, num_rows=60)
         noise = Correlated(noise_multiplier=1.0, strategy=strategy, participation=limit)
-        return noise.draw_row_on_grid(
+        return noise.draw_on_grid(
             noise.init(TEMPLATE, key),
             template=TEMPLATE,
             sensitivity=1.0,
