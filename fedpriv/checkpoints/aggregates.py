@@ -68,8 +68,7 @@ def ema(decay: float, warmup: bool = False) -> Transform:
     finite_float("ema decay, the weight of the past,", decay, Range.FRACTION)
 
     def init(params: Mapping[str, np.ndarray]) -> State:
-        average = {name: np.array(tensor) for name, tensor in params.items()}
-        return {"average": average, "count": {"num_updates": np.zeros((), np.int64)}}
+        return {"average": _copy(params), "count": {"num_updates": np.zeros((), np.int64)}}
 
     def next_(params: dict[str, np.ndarray], state: State) -> tuple[dict[str, np.ndarray], State]:
         old = state["average"]
@@ -168,7 +167,7 @@ def of_last(k: int, function: Aggregation) -> Transform:
     window = keeping(k)
 
     def init(params: Mapping[str, np.ndarray]) -> State:
-        return {"average": _copied(params), **window.init(dict(params))}
+        return {"average": _copy(params), **window.init(dict(params))}
 
     def next_(params: Tensors, state: State) -> tuple[Tensors, State]:
         _, kept = window.next(params, state)
@@ -200,7 +199,7 @@ def keeping(k: int) -> Transform:
             f"{_SLOT}{i}": {name: np.zeros_like(tensor) for name, tensor in params.items()}
             for i in range(1, k)
         }
-        first = {f"{_SLOT}0": _copied(params)}
+        first = {f"{_SLOT}0": _copy(params)}
         return {**first, **slots, "count": {"num_updates": np.zeros((), np.int64)}}
 
     def next_(params: Tensors, state: State) -> tuple[Tensors, State]:
@@ -208,7 +207,7 @@ def keeping(k: int) -> Transform:
         t = int(state["count"]["num_updates"]) + 1
         slots = {f"{_SLOT}{i}": state[f"{_SLOT}{i}"] for i in range(k)}
         # A slot is replaced, never written into: earlier states keep what they hold.
-        slots[f"{_SLOT}{t % k}"] = _copied(params)
+        slots[f"{_SLOT}{t % k}"] = _copy(params)
         return params, {**slots, "count": {"num_updates": np.array(t, np.int64)}}
 
     return Transform(init=init, next=next_)
@@ -254,7 +253,7 @@ def _mean(arrays: Sequence[np.ndarray]) -> np.ndarray:
     return out
 
 
-def _copied(params: Mapping[str, np.ndarray]) -> Tensors:
+def _copy(params: Mapping[str, np.ndarray]) -> Tensors:
     return {name: np.array(tensor) for name, tensor in params.items()}
 
 

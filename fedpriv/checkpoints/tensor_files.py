@@ -193,15 +193,12 @@ def read_start(folder: Path, sha256: str) -> Params:
     Raises:
         ValueError: If the file is gone or not the one that the run was started with.
     """
-    path = folder / START_FILE
-    if not path.is_file():
-        raise ValueError(f"{path} is gone: restore what the run started from, or start a new run")
-    params, _ = read_tensors(path)
-    if params_sha256(params) != sha256:
-        raise ValueError(
-            f"{path} is not what the run started from; restore that file, or start a new run"
-        )
-    return params
+    return _read_sealed(
+        folder / START_FILE,
+        sha256,
+        "is gone: restore what the run started from, or start a new run",
+        "is not what the run started from; restore that file, or start a new run",
+    )
 
 
 FROZEN = "frozen.safetensors"
@@ -224,7 +221,12 @@ def read_frozen(folder: Path) -> dict[str, np.ndarray]:
 
 def frozen_digests(frozen: Mapping[str, np.ndarray]) -> dict[str, str]:
     """Return the SHA-256 of each frozen parameter's dtype, shape and values, by name."""
-    return {name: _digest(np.ascontiguousarray(tensor)) for name, tensor in sorted(frozen.items())}
+    digests = {}
+    for name, tensor in sorted(frozen.items()):
+        array = np.ascontiguousarray(tensor)  # which gives a 0-d array one axis
+        described = f"{array.dtype.str} {array.shape} ".encode()
+        digests[name] = hashlib.sha256(described + array.tobytes()).hexdigest()
+    return digests
 
 
 def read_frozen_bytes(files: Mapping[str, bytes]) -> dict[str, np.ndarray]:
@@ -268,19 +270,14 @@ def check_frozen(
     )
 
 
-def _digest(tensor: np.ndarray) -> str:
-    described = f"{tensor.dtype.str} {tensor.shape} ".encode()
-    return hashlib.sha256(described + tensor.tobytes()).hexdigest()
-
-
 SELECTED = "selected.safetensors"
 PUBLIC_MODEL, START, LAST, AVERAGE = "public-only", "start", "last", "average"
 PUBLIC_MODELS = (PUBLIC_MODEL, START)
 """Models that public examples alone make."""
 FACTORS = (1.0, 0.75, 0.5, 0.25)
-"""How much is kept of what private training added to the start."""
+"""Shares of the private training's update that candidates keep."""
 AVERAGED = "ema/"
-"""What names of averaged tensors begin with in a checkpoint."""
+"""Prefix of averaged tensors in a checkpoint."""
 
 
 def released_models(tensors: Params) -> dict[str, Params]:
@@ -334,13 +331,20 @@ def read_selected(folder: Path, selection: Mapping[str, Any]) -> Params:
     Raises:
         ValueError: If the file is missing or not the one that the summary names.
     """
-    path = folder / SELECTED
+    return _read_sealed(
+        folder / SELECTED,
+        selection.get("sha256"),
+        "is missing; resume the run (it is selected anew) or restore it",
+        f"is not the model that {folder / 'summary.json'} names; resume the run (it is selected "
+        "anew), or restore both files",
+    )
+
+
+def _read_sealed(path: Path, sha256: str | None, missing: str, differs: str) -> Params:
+    """Return a model file's params; `missing` and `differs` end the two messages of refusal."""
     if not path.is_file():
-        raise ValueError(f"{path} is missing; resume the run (it is selected anew) or restore it")
+        raise ValueError(f"{path} {missing}")
     params, _ = read_tensors(path)
-    if params_sha256(params) != selection.get("sha256"):
-        raise ValueError(
-            f"{path} is not the model that {folder / 'summary.json'} names; resume the run (it is "
-            "selected anew), or restore both files"
-        )
+    if params_sha256(params) != sha256:
+        raise ValueError(f"{path} {differs}")
     return params

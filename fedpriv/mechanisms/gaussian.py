@@ -323,7 +323,7 @@ def rounded_gaussian(
             pair = place % (size // 2)
             more = further.fold(number).fold(pair)
             radius, angle = int(bits[pair]), int(bits[size // 2 + pair])
-            whole[place] = _decided(more, radius, angle, scale, sine=place >= size // 2)
+            whole[place] = _decide(more, radius, angle, scale, sine=place >= size // 2)
         if whole is not block:
             block[:] = whole[: block.size]
 
@@ -332,7 +332,7 @@ def rounded_gaussian(
     return out.reshape(shape)
 
 
-def _decided(key: Key, radius: int, angle: int, scale: float, *, sine: bool) -> int:
+def _decide(key: Key, radius: int, angle: int, scale: float, *, sine: bool) -> int:
     """Return rint of a Gaussian of which 64 bits of each uniform are known, by reading more.
 
     The lemma of `fedpriv.kernels.rounded_normals` with N bits in the place of 64, worked with 32
@@ -341,7 +341,7 @@ def _decided(key: Key, radius: int, angle: int, scale: float, *, sine: bool) -> 
     num_bits = _FIRST
     per_read = _MORE // 64
     while True:
-        close, far = _at(radius, angle, num_bits, scale, sine=sine)
+        close, far = _nearest(radius, angle, num_bits, scale, sine=sine)
         if close == far or num_bits >= _MOST:
             return close
         words = key.words(2 * per_read, (num_bits - _FIRST) // _MORE).tolist()
@@ -350,7 +350,9 @@ def _decided(key: Key, radius: int, angle: int, scale: float, *, sine: bool) -> 
         num_bits += _MORE
 
 
-def _at(radius: int, angle: int, num_bits: int, scale: float, *, sine: bool) -> tuple[int, int]:
+def _nearest(
+    radius: int, angle: int, num_bits: int, scale: float, *, sine: bool
+) -> tuple[int, int]:
     """Return the whole numbers nearest to the least and the largest that a Gaussian may be."""
     least = min(radius, (1 << num_bits) - 1 - radius)
     with _ONE_AT_A_TIME:

@@ -92,7 +92,7 @@ class Sphere(Replayed):
         self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
     ) -> tuple[Params, Memory]:
         """Return the noise, float64: of d coordinates, E‖κ‖ = dΔ/ε."""
-        normal = _normals(key.fold("direction"), template)
+        normal = _draw_normals(key.fold("direction"), template)
         size = sum(array.size for array in normal.values())
         radius = gamma(key.fold("radius"), size) * (sensitivity / self.epsilon)
         scale = radius / math.sqrt(sum(float(np.vdot(a, a)) for a in normal.values()))
@@ -100,7 +100,7 @@ class Sphere(Replayed):
 
     def release(self, total: PartialSum, drawn: Params, share: float) -> Params:
         """Return the result with the noise on it, float32."""
-        return _perturbed(total, drawn)
+        return _perturb(total, drawn)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,12 +132,12 @@ class OutputGaussian(Replayed):
     ) -> tuple[Params, Memory]:
         """Return the noise, float64."""
         stddev = self.noise_multiplier * sensitivity
-        normal = _normals(key, template)
+        normal = _draw_normals(key, template)
         return {name: array * stddev for name, array in normal.items()}, memory
 
     def release(self, total: PartialSum, drawn: Params, share: float) -> Params:
         """Return the result with the noise on it, float32."""
-        return _perturbed(total, drawn)
+        return _perturb(total, drawn)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +166,7 @@ class Unperturbed(Memoryless):
 
     def release(self, total: PartialSum, drawn: Params, share: float) -> Params:
         """Return the result, float32."""
-        return _perturbed(total, drawn)
+        return _perturb(total, drawn)
 
 
 def relative_length(noise: object, *, num_params: int, num_users: int) -> float | None:
@@ -204,14 +204,14 @@ def gamma(key: Key, shape: int) -> float:
     return total
 
 
-def _normals(key: Key, template: Tree) -> dict[str, np.ndarray]:
+def _draw_normals(key: Key, template: Tree) -> dict[str, np.ndarray]:
     return {
         name: key.fold(name).normal(tuple(template[name].shape), np.float64)
         for name in sorted(template)
     }
 
 
-def _perturbed(total: PartialSum, drawn: Params) -> Params:
+def _perturb(total: PartialSum, drawn: Params) -> Params:
     result = tree.to_dense(total.real())
     return {name: (result[name] + drawn[name]).astype(np.float32) for name in result}
 
@@ -354,4 +354,4 @@ class ObjectiveNoise(Replayed):
 
     def release(self, total: PartialSum, drawn: Params, share: float) -> Params:
         """Return what was found with the noise on it, float32."""
-        return Sphere(epsilon=self.outside).release(total, drawn, share)
+        return _perturb(total, drawn)

@@ -145,7 +145,7 @@ Rule = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
-    """How public gradients become a preconditioner.
+    """Rules φ, ϕ and ψ by which public gradients become a preconditioner.
 
     Attributes:
         second: φ, updates the second moment v.

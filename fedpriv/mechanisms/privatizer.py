@@ -74,7 +74,7 @@ class Participation:
 
 
 AfterCrash = Literal["retry", "burn", "replay"]
-"""What becomes of an attempt that was charged, but whose answer was not released.
+"""Treatment of an attempt that was charged, but whose answer was not released.
 
 * "retry": it is lost; the next one is charged anew, with a new cohort and new noise.
 * "burn": its row is lost; its users count as having taken part, and the stream goes on with the
@@ -84,12 +84,12 @@ AfterCrash = Literal["retry", "burn", "replay"]
 """
 
 Memory = Mapping[str, np.ndarray]
-"""What a privatizer carries from one row to the next. Secret; empty for memoryless ones."""
+"""State that a privatizer carries from one row to the next. Secret; empty for memoryless ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What one answer costs when everybody takes part.
+    """Privacy cost of one answer when everybody takes part.
 
     Attributes:
         kind: "gaussian" (Gaussian noise on a bounded sum), "pure" (ε-DP), "zcdp" (ρ-zCDP),

@@ -111,7 +111,7 @@ class NoisyMin(Memoryless):
             ValueError: If the sum lies on no grid: it was not bounded by `Capped`.
         """
         scores, cap = _scores(total, self.offset)
-        return chosen(scores, Fraction(self.epsilon) / cap, self.form, drawn)
+        return choose(scores, Fraction(self.epsilon) / cap, self.form, drawn)
 
 
 def _scores(total: PartialSum, offset: tuple[float, ...] | None) -> tuple[list[int], int]:
@@ -128,7 +128,7 @@ def _scores(total: PartialSum, offset: tuple[float, ...] | None) -> tuple[list[i
     return scores, most_each(len(scores))
 
 
-def chosen(scores: Sequence[int], rate: Fraction, form: Form, draws: ExactDraws) -> int:
+def choose(scores: Sequence[int], rate: Fraction, form: Form, draws: ExactDraws) -> int:
     """Return an index j with the probability of a form, where P(heads) is exp(-rate (Ω_j - min Ω)).
 
     Args:
@@ -275,7 +275,7 @@ class PrivateChoice(Replayed):
         """
         tensors = tree.to_dense(total.total)
         mistakes = [int(count) for count in tensors[MISTAKES]]
-        index = chosen(mistakes, Fraction(self.epsilon), "exponential", drawn)
+        index = choose(mistakes, Fraction(self.epsilon), "exponential", drawn)
         start = f"{index}/"
         return Chosen(
             index=index,

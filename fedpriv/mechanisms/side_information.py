@@ -50,7 +50,7 @@ class SideInformation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicWords:
-    """What is known beforehand of a model's input words, in the order of their rows.
+    """Public word counts of a model's input words, in the order of their rows.
 
     Attributes:
         counts: Occurrences of each word, `(num_words,)`.

@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from fedpriv.mechanisms import Capped
-from fedpriv.mechanisms.selection import ExactDraws, NoisyMin, chosen
+from fedpriv.mechanisms.selection import ExactDraws, NoisyMin, choose
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.rng import Key
@@ -39,7 +39,7 @@ def probabilities(scores, rate, form):
 
 def drawn(scores, rate, form, times, key=KEY):
     counts = Counter(
-        chosen(scores, rate, form, ExactDraws(key.fold(number))) for number in range(times)
+        choose(scores, rate, form, ExactDraws(key.fold(number))) for number in range(times)
     )
     return np.array([counts[index] for index in range(len(scores))])
 
@@ -103,7 +103,7 @@ def test_indices_have_their_probabilities_exactly(scores):
         way = ways.pop()
         draws = Scripted(way)
         try:
-            index = chosen(scores, rate, "permute-and-flip", draws)
+            index = choose(scores, rate, "permute-and-flip", draws)
         except Fork as fork:
             (options,) = fork.args
             ways += [(*way, option) for option in options]
@@ -145,7 +145,7 @@ def test_one_user_moves_no_probability_by_more_than_epsilon(form):
     rate, cap = Fraction(1, 4) / 1000, 1000
 
     def ours(scores, number):
-        return chosen(scores, rate, form, ExactDraws(KEY.fold("ratio").fold(number)))
+        return choose(scores, rate, form, ExactDraws(KEY.fold("ratio").fold(number)))
 
     def turned(scores, number):
         noise = np.random.default_rng(number).exponential(1 / float(rate), len(scores))

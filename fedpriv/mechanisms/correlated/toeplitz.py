@@ -77,8 +77,34 @@ def column_sensitivity(coefficients: np.ndarray, participation: Participation) -
     return float(np.linalg.norm(moved))
 
 
+class _Toeplitz:
+    """Errors of a Toeplitz strategy, from its inverse series, and the scale of its numbers."""
+
+    __slots__ = ()
+
+    def inverse(self) -> np.ndarray:
+        """Return w, the first column of C⁻¹, float64 `(T,)`."""
+        raise NotImplementedError
+
+    def row_variance(self) -> np.ndarray:
+        """Return Σ_{j <= t} w_j²."""
+        return np.cumsum(self.inverse() ** 2)
+
+    def prefix_variance(self) -> np.ndarray:
+        """Return Σ_{j <= t} (w_0 + ... + w_j)²."""
+        return np.cumsum(np.cumsum(self.inverse()) ** 2)
+
+    def bits(self, scale: float) -> int:
+        """Return by how many bits fresh whole numbers of this scale may be finer than the grid.
+
+        So many that sums of bands are whole numbers of 63 bits, and fresh numbers of buffers whole
+        in double precision.
+        """
+        return int(np.clip(np.floor(_LARGEST - np.log2(scale)), 0, SCALE))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Banded:
+class Banded(_Toeplitz):
     """Banded Toeplitz strategy: `bands` diagonals, memory of as many rows.
 
     Attributes:
@@ -148,25 +174,17 @@ class Banded:
             return None
         return float(np.linalg.norm(self.coefficients))
 
-    def row_variance(self) -> np.ndarray:
-        """Return Σ_{j <= t} w_j², w the inverse series."""
-        return np.cumsum(self._inverse**2)
-
-    def prefix_variance(self) -> np.ndarray:
-        """Return Σ_{j <= t} (w_0 + ... + w_j)²."""
-        return np.cumsum(np.cumsum(self._inverse) ** 2)
-
-    def bits(self, scale: float) -> int:
-        """Return so many that sums of bands are whole numbers of 63 bits."""
-        return finer_bits(scale)
+    def inverse(self) -> np.ndarray:
+        """Return w, the first column of C⁻¹, float64 `(T,)`."""
+        return self._inverse
 
     def slack(self, scale: float, bits: int) -> float:
         """Return the rounding of the sum of bands to the finer grid; none where that holds it.
 
         Raises:
-            ValueError: As of `farthest_row`.
+            ValueError: As of `_bound_rows`.
         """
-        farthest_row(self.coefficients, self.num_rows, scale)
+        _bound_rows(self.coefficients, self.num_rows, scale)
         return 0.0 if bits >= SCALE or self.bands == 1 else 2.0 ** -(bits + 1)
 
     def init(self, template: Tree) -> Memory:
@@ -213,12 +231,7 @@ class Banded:
         kept["drawn"] = np.array(first + count - 1)
 
 
-def finer_bits(scale: float) -> int:
-    """Return by how many bits fresh whole numbers of this scale may be finer than the grid."""
-    return int(np.clip(np.floor(_LARGEST - np.log2(scale)), 0, SCALE))
-
-
-def farthest_row(coefficients: tuple[float, ...], num_rows: int, scale: float) -> float:
+def _bound_rows(coefficients: tuple[float, ...], num_rows: int, scale: float) -> float:
     """Return how far from zero whole rows of C⁻¹ z can be, in steps of the grid.
 
     Every row is a sum of w_j (z_{t-j} + r_{t-j}), w the inverse series, with a rounding r of less
@@ -250,11 +263,6 @@ def _grown(coefficients: tuple[float, ...], num_rows: int) -> float:
     return float(np.abs(inverse_series(np.array(coefficients), num_rows)).sum())
 
 
-def rounded_down(values: np.ndarray, bits: int) -> np.ndarray:
-    """Return whole numbers in steps of 2^-bits rounded to whole steps, half up."""
-    return (values + ((1 << bits) >> 1)) >> bits
-
-
 def square_root_coefficients(bands: int) -> np.ndarray:
     """Return the first coefficients of (1 - x)^(-1/2), float64: C = A^(1/2) of prefix sums A.
 
@@ -265,7 +273,7 @@ def square_root_coefficients(bands: int) -> np.ndarray:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Buffered:
+class Buffered(_Toeplitz):
     """Buffered linear Toeplitz (BLT) strategy.
 
     Attributes:
@@ -337,17 +345,9 @@ class Buffered:
             return None
         return float(np.linalg.norm(self.column()))
 
-    def row_variance(self) -> np.ndarray:
-        """Return Σ_{j <= t} w_j², w the inverse series."""
-        return np.cumsum(inverse_series(self.column(), self.num_rows) ** 2)
-
-    def prefix_variance(self) -> np.ndarray:
-        """Return Σ_{j <= t} (w_0 + ... + w_j)²."""
-        return np.cumsum(np.cumsum(inverse_series(self.column(), self.num_rows)) ** 2)
-
-    def bits(self, scale: float) -> int:
-        """Return so many that fresh numbers are whole in double precision."""
-        return finer_bits(scale)
+    def inverse(self) -> np.ndarray:
+        """Return w, the first column of C⁻¹, float64 `(T,)`."""
+        return inverse_series(self.column(), self.num_rows)
 
     def slack(self, scale: float, bits: int) -> float:
         """Return what rounding of buffers, and of their sum to the finer grid, comes to at most.
@@ -356,11 +356,11 @@ class Buffered:
         and forgets at its decay.
 
         Raises:
-            ValueError: As of `farthest_row`.
+            ValueError: As of `_bound_rows`.
         """
         if not self.buffers:
             return 2.0 ** -(bits + 1)
-        largest = farthest_row(tuple(self.column().tolist()), self.num_rows, scale)
+        largest = _bound_rows(tuple(self.column().tolist()), self.num_rows, scale)
         decays, outputs = np.array(self.decays), np.array(self.outputs)
         held = largest / (1.0 - decays)
         lost = 2.0**-51 * held / (1.0 - decays)
@@ -391,7 +391,7 @@ class Buffered:
             elif self.buffers:
                 buffer_row_whole(flat, held, outputs, decays, bits)
             else:
-                flat[:] = rounded_down(flat, bits)
+                flat[:] = (flat + ((1 << bits) >> 1)) >> bits  # to whole steps, half up
             kept[f"buffers/{name}"] = held
         return drawn, kept
 

@@ -302,7 +302,7 @@ def sign_of_the_noise_turned(noisy_min):
         noisy = [float(rate) * score + own for score, own in zip(scores, noise, strict=True)]
         return noisy.index(min(noisy))
 
-    noisy_min.chosen = wrong
+    noisy_min.choose = wrong
 
 
 def losses_capped_one_percent_high(capped):
@@ -338,12 +338,12 @@ def named_queries_by_the_round(door):
 
 def undecided_bits_shared(rounded):
     """All numbers that 64 bits leave undecided are decided by the same further bits."""
-    right, one = rounded._decided, rounded.Key.simulation(0)
+    right, one = rounded._decide, rounded.Key.simulation(0)
 
     def wrong(key, *given, **more):
         return right(one if isinstance(key, rounded.Key) else key, *given, **more)
 
-    rounded._decided = wrong
+    rounded._decide = wrong
 
 
 def candidates_drawn_again(noisy_min):
@@ -358,7 +358,7 @@ def candidates_drawn_again(noisy_min):
             if form == "permute-and-flip":
                 order[place] = order[-1]
 
-    noisy_min.chosen = wrong
+    noisy_min.choose = wrong
 
 
 class _AllPosts:
