@@ -1,4 +1,4 @@
-"""Gaussians gaussian to whole numbers: the very numbers that real arithmetic gives.
+"""Gaussians rounded to whole numbers: the very numbers that real arithmetic gives.
 
 Keys are fixed, so nothing here flakes; each statistical test says its sample size and the
 false-alarm rate for a fresh key.
@@ -115,7 +115,7 @@ def test_next_to_a_half_it_reads_on_until_it_knows(digits, reads, side, sine):
         assert expected == (10**7 + 1 if side > 0 else 10**7)
         mask = (1 << 16 * 64) - 1
         more = _Given((radius & mask, angle & mask))
-        found = gaussian._decided(more, radius >> 16 * 64, angle >> 16 * 64, SCALE, sine=sine)
+        found = gaussian._decide(more, radius >> 16 * 64, angle >> 16 * 64, SCALE, sine=sine)
         assert found == expected
         assert max(reads, 1) <= more.read <= reads + 1
         bits = np.array([radius >> 16 * 64, angle >> 16 * 64], np.uint64)
@@ -180,7 +180,7 @@ def test_extreme_bits_are_never_decided_early():
         more = 7 << 960  # in the first of 16 words
         uniforms = (radius << 1024) + more, ((2**63 + 12345) << 1024) + more
         expected = real(*uniforms, 64 + 1024, SCALE)
-        found = gaussian._decided(_Given((more, more)), radius, 2**63 + 12345, SCALE, sine=False)
+        found = gaussian._decide(_Given((more, more)), radius, 2**63 + 12345, SCALE, sine=False)
         assert found == nearest(expected[0])
 
 
@@ -192,7 +192,7 @@ def test_the_last_bits_of_a_radius_count_where_it_is_next_to_zero_or_one(side):
     expected = real((radius << 1024) + further, angle << 1024, 1088, gaussian.LARGEST_SCALE)
     for sine in (False, True):
         more = _Given((further, 0))
-        found = gaussian._decided(more, radius, angle, gaussian.LARGEST_SCALE, sine=sine)
+        found = gaussian._decide(more, radius, angle, gaussian.LARGEST_SCALE, sine=sine)
         assert found == nearest(expected[sine]) and more.read == 1
 
 
@@ -204,12 +204,12 @@ def test_unread_bits_of_a_small_radius_are_not_taken_for_decided(further):
     scale = float((REAL.floor(middle * 2**40) + REAL.mpf(0.5)) / middle)
     ends = [nearest(real((radius << 1024) + end, 0, 1088, scale)[0]) for end in (0, 2**1024 - 1)]
     assert ends[0] == ends[1] + 1
-    assert gaussian._decided(_Given((bits, 0)), radius, 0, scale, sine=False) == ends[further]
+    assert gaussian._decide(_Given((bits, 0)), radius, 0, scale, sine=False) == ends[further]
 
 
 def test_where_all_bits_run_out_it_ends():
     more = _Given((0, 0))
-    gaussian._decided(more, 0, 2**61, 16.0, sine=False)
+    gaussian._decide(more, 0, 2**61, 16.0, sine=False)
     assert more.read == 4  # 64 bits and four times 256 more
 
 
