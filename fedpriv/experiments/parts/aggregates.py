@@ -67,7 +67,7 @@ class _OfParams(Last):
 class Average(_OfParams):
     """An exponential moving average of the released models."""
 
-    ema_decay: float = option(0.9, "Weight of the aggregates in the average.", Range.FRACTION)
+    ema_decay: float = option(0.9, "Weight of the past in the average.", Range.FRACTION)
     ema_warmup: bool = option(False, "Whether the decay of round t is at most (1+t)/(10+t).")
 
     def make(self) -> Transform:
