@@ -115,7 +115,7 @@ class NotPreconditioned:
 class ByTurns:
     """DP²: plain rounds, and rounds that are preconditioned by them, in turns."""
 
-    decay: float = option(0.9, "β of the preconditioners of past releases.", Range.FRACTION)
+    decay: float = option(0.9, "β of the moments of past releases.", Range.FRACTION)
     regulariser: float = option(1e-3, "ε_s of A = √v + ε_s.", Range.ABOVE_ZERO)
     delay_plain: int = option(10, "Plain rounds in a turn.", Range.AT_LEAST_ONE)
     delay_preconditioned: int = option(10, "Preconditioned rounds in a turn.", Range.AT_LEAST_ONE)
@@ -144,7 +144,7 @@ class ByTurns:
 class ByPastReleases:
     """Scaled by past releases, privatised, scaled back."""
 
-    decay: float = option(0.9, "β of the preconditioners of past releases.", Range.FRACTION)
+    decay: float = option(0.9, "β of the moments of past releases.", Range.FRACTION)
     regulariser: float = option(1e-3, "ε_s of A = √v + ε_s.", Range.ABOVE_ZERO)
 
     def choose(self, surroundings: Surroundings | None) -> PreconditionerChoice:
@@ -233,7 +233,7 @@ class SumOfSquares:
 class AverageOfSquares:
     """RMSProp's statistics of public gradients."""
 
-    decay: float = option(0.9, "β of the preconditioners.", Range.FRACTION)
+    decay: float = option(0.9, "β of the moments.", Range.FRACTION)
     regulariser: float = option(1e-3, "ε_s of A = √v + ε_s.", Range.ABOVE_ZERO)
     regulariser_inside: bool = option(False, "A = √(v + ε_s) instead of √v + ε_s.")
     public_batch: int | None = option(
@@ -281,7 +281,7 @@ class DividedStep(AverageOfSquares):
 class CleanStatistics:
     """RMSProp's statistics of private gradients: an oracle."""
 
-    decay: float = option(0.9, "β of the preconditioners.", Range.FRACTION)
+    decay: float = option(0.9, "β of the moments.", Range.FRACTION)
     regulariser: float = option(1e-3, "ε_s of A = √v + ε_s.", Range.ABOVE_ZERO)
     regulariser_inside: bool = option(False, "A = √(v + ε_s) instead of √v + ε_s.")
 
