@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from fedpriv import tree
 from fedpriv.experiments.composing.options import said_as_options
 from fedpriv.mechanisms import Bound, Clip, Rounded
-from fedpriv.noise.gaussian import Gaussian
+from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.checkpoints.outputs import RULES
+from fedpriv.checkpoints.aggregates import RULES
 from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.checkpoints.uncertainty import (
     Uncertainty,

@@ -26,7 +26,7 @@ import numpy as np
 
 from fedpriv.attacks.figures import AttackScores, matched
 from fedpriv.attacks.outcome import Membership
-from fedpriv.checkpoints.start_file import read_start
+from fedpriv.checkpoints.tensor_files import read_start
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.start import public_only
 from fedpriv.experiments.task_factory import make_task

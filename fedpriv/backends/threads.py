@@ -13,7 +13,7 @@ from typing import Any
 
 from fedpriv.backends.backend import Measure
 from fedpriv.backends.worker import shards_of, work_of
-from fedpriv.mechanisms.bound import Bound
+from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, merged
 from fedpriv.training.evaluate import Metrics, combined

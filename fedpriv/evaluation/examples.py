@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedpriv.checkpoints.word_features import WordFeatures
+from fedpriv.checkpoints.vocabulary import WordFeatures
 from fedpriv.data.corpus.examples import INPUTS, TagExamples
 from fedpriv.data.corpus.view import BATCH_EXAMPLES, TagView
 from fedpriv.tasks.tag_metrics import measured_columns

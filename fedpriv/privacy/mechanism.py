@@ -10,7 +10,7 @@ auditor needs: the number of users, the event of a charge, and a description. It
 and not run, because nothing that a file names is imported.
 
 >>> from fedpriv.mechanisms import Clip
->>> from fedpriv.noise.gaussian import Gaussian
+>>> from fedpriv.mechanisms.gaussian import Gaussian
 >>> from fedpriv.privacy.sampling import PoissonSampler
 >>> mechanism = Mechanism(
 ...     sampler=PoissonSampler(num_users=400, expected_cohort_size=20),
@@ -28,16 +28,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
-from fedpriv.mechanisms.bound import Bound, Clip, EvaluatedTogether, Normalise, Unbounded
-from fedpriv.noise.gaussian import Gaussian, Unprotected, check_stddev
-from fedpriv.noise.privatizer import (
-    AfterCrash,
-    Cost,
-    DrawsOnGrid,
-    DrawsRowsOnGrid,
-    Memory,
-    Privatizer,
-)
+from fedpriv.mechanisms.bounds import Bound, CappedTogether, Clip, Normalise, Unbounded
+from fedpriv.mechanisms.gaussian import Gaussian, Unprotected, check_stddev
+from fedpriv.mechanisms.privatizer import AfterCrash, Cost, DrawsOnGrid, DrawsOnGrid, Memory, Privatizer
+from fedpriv.mechanisms.bounds import Bound, CappedTogether
+from fedpriv.mechanisms.gaussian import check_stddev
+from fedpriv.mechanisms.privatizer import DrawsOnGrid, Memory, Privatizer
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler, Sampler, sampler_of
 from fedpriv.ranges import finite_float, positive_float, positive_int
@@ -155,12 +151,11 @@ class Mechanism:
         """Whether with a secure key its ε is that of real arithmetic: whole sums, whole noise.
 
         False of contributions that are computed many at once and rounded to the grid one by one
-        (`fedpriv.mechanisms.bound.EvaluatedTogether`): one may turn the rounding of another.
+        (`fedpriv.mechanisms.bounds.CappedTogether`): one may turn the rounding of another.
         """
-        if isinstance(self.bound, EvaluatedTogether) and self.bound.together:
+        if isinstance(self.bound, CappedTogether):
             return False
-        whole = isinstance(self.privatizer, (DrawsOnGrid, DrawsRowsOnGrid))
-        return self.bound.granularity is not None and whole
+        return self.bound.granularity is not None and isinstance(self.privatizer, DrawsOnGrid)
 
     def within(self, bound: Bound) -> Bound:
         """Return the bound of a round, checked: a preconditioner must not raise the l2 bound.
@@ -189,24 +184,16 @@ class Mechanism:
             TypeError: If the key is a generator or a seed.
         """
         check_key(key)
-        privatizer, granularity = self.privatizer, self.bound.granularity
-        if key.mode == "secure" and granularity is not None and isinstance(privatizer, DrawsOnGrid):
-            return privatizer.draw_on_grid(
-                template=template, sensitivity=self.sensitivity, granularity=granularity, key=key
-            )
         memory = self.privatizer.init(template, key)
         if memory:
             raise ValueError(
                 f"{self.privatizer.name} noise has a memory, which a run keeps; a single attempt "
                 "cannot draw it"
             )
-        drawn, _ = self.privatizer.draw(
-            memory, template=template, sensitivity=self.sensitivity, key=key
-        )
-        return drawn
+        return self.draw_row(memory, template, key)[0]
 
     def draw_row(self, memory: Memory, template: Params, key: Key) -> tuple[Any, Memory]:
-        """Return the next round's correlated noise, and the memory after it.
+        """Return the noise of one sum, and the memory after it.
 
         With a secure key it is drawn on the bound's grid where there is one and the privatizer can.
 
@@ -217,9 +204,8 @@ class Mechanism:
         """
         privatizer, granularity = self.privatizer, self.bound.granularity
         given: dict[str, Any] = {"template": template, "sensitivity": self.sensitivity, "key": key}
-        whole = isinstance(privatizer, DrawsRowsOnGrid)
-        if whole and key.mode == "secure" and granularity is not None:
-            return privatizer.draw_row_on_grid(memory, granularity=granularity, **given)
+        if key.mode == "secure" and granularity is not None and isinstance(privatizer, DrawsOnGrid):
+            return privatizer.draw_on_grid(memory, granularity=granularity, **given)
         return privatizer.draw(memory, **given)
 
     def release(self, total: PartialSum, drawn: Any) -> Any:

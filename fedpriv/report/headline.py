@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedpriv.checkpoints.selected_file import PUBLIC_MODELS
+from fedpriv.checkpoints.tensor_files import PUBLIC_MODELS
 from fedpriv.measures import Measure
 from fedpriv.privacy.epsilon import format_delta
 from fedpriv.privacy.statement.coverage import NO_NOISE, public_only_of

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv import json_lines
-from fedpriv.checkpoints.selected_file import PUBLIC_MODEL
+from fedpriv.checkpoints.tensor_files import PUBLIC_MODEL
 from fedpriv.measures import ACCURACY, PUBLIC_ONLY, Measure, figures_of, read_measures
 from fedpriv.privacy.plan import read_plan
 from fedpriv.privacy.statement.coverage import OWN, Coverage, coverage_of

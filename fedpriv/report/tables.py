@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from fedpriv.checkpoints.selected_file import PUBLIC_MODEL
+from fedpriv.checkpoints.tensor_files import PUBLIC_MODEL
 from fedpriv.measures import Measure
 from fedpriv.privacy.statement.sections import describe_candidate
 from fedpriv.report.series import DECIDED, Row, RunRecord

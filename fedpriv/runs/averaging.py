@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from fedpriv import optimizers
 from fedpriv.backends.backend import Backend, ModeBound
 from fedpriv.measures import Measure
-from fedpriv.mechanisms.preconditioner import NoPreconditioner
+from fedpriv.mechanisms.preconditioners import NoPreconditioner
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.plan import Plan
@@ -82,7 +82,7 @@ def averaging(
         secure: Entropy from the operating system instead of a seed; needs `out`.
         seed: Of the simulation.
         optimizer: What the server makes of a released mean; None adds it to the params.
-        aggregate: What is made of the released params, such as `fedpriv.checkpoints.past.upa(10)`
+        aggregate: Made of the released params, such as `fedpriv.checkpoints.aggregates.upa(10)`
             or `of_last(10, your_function)`; None leaves the last.
         at_aggregates: Whether, and how, training goes on from that; None for the end alone.
         anchor: A file on another volume that keeps how far the ledger is; needs `out`. A copy of

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv import __version__
-from fedpriv.checkpoints.frozen_file import frozen_digests, read_frozen_bytes
+from fedpriv.checkpoints.tensor_files import frozen_digests, read_frozen_bytes
 from fedpriv.data.corpus.views import COUNTED
 from fedpriv.experiments.catalogue import from_anywhere, load_experiment
 from fedpriv.experiments.components import Components

@@ -40,9 +40,8 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv import json_lines
-from fedpriv.checkpoints.frozen_file import check_frozen, read_frozen_bytes
-from fedpriv.checkpoints.start_file import write_start
 from fedpriv.checkpoints.store import CheckpointStore, load_state, save_state
+from fedpriv.checkpoints.tensor_files import check_frozen, read_frozen_bytes, write_start
 from fedpriv.data.files.digests import read_secret, write_secret
 from fedpriv.data.files.places import refuse_links
 from fedpriv.experiments.components import Components

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv import tree
-from fedpriv.checkpoints.selected_file import released_models, write_selected
-from fedpriv.checkpoints.start_file import read_start
 from fedpriv.checkpoints.store import CheckpointStore
+from fedpriv.checkpoints.tensor_files import read_start, released_models, write_selected
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import from_anywhere

@@ -17,8 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.checkpoints.selected_file import PUBLIC_MODEL, PUBLIC_MODELS, START, candidates
-from fedpriv.checkpoints.start_file import params_sha256
+from fedpriv.checkpoints.tensor_files import (
+    PUBLIC_MODEL,
+    PUBLIC_MODELS,
+    START,
+    candidates,
+    params_sha256,
+)
 from fedpriv.experiments.components import Components
 from fedpriv.experiments.parts.start import PublicOnly, Start, public_only
 from fedpriv.rng import Key

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from fedpriv.checkpoints.frozen_file import frozen_file
+from fedpriv.checkpoints.tensor_files import frozen_file
 from fedpriv.data.features.dataset import Dataset
 from fedpriv.data.features.projection import projection_files
 from fedpriv.measures import ACCURACY, LOSS

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedpriv.checkpoints.frozen_file import FROZEN, frozen_file
+from fedpriv.checkpoints.tensor_files import FROZEN, frozen_file
 from fedpriv.data.corpus.rosters import roster_sha256
 from fedpriv.measures import Measure
 from fedpriv.rng import Key

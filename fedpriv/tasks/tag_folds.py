@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fedpriv.checkpoints.word_features import WordFeatures
+from fedpriv.checkpoints.vocabulary import WordFeatures
 from fedpriv.data.corpus.examples import TagExamples
 from fedpriv.data.corpus.splits import PublicText
 from fedpriv.data.corpus.view import TagView

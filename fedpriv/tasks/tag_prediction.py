@@ -9,8 +9,14 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from fedpriv.checkpoints.vocabulary_file import VOCABULARY, Vocabulary, vocabulary_bytes
-from fedpriv.checkpoints.word_features import PAIR_WEIGHT, WordFeatures, rarity_weights
+from fedpriv.checkpoints.vocabulary import (
+    PAIR_WEIGHT,
+    VOCABULARY,
+    Vocabulary,
+    WordFeatures,
+    rarity_weights,
+    vocabulary_bytes,
+)
 from fedpriv.data.corpus.examples import INPUTS, TagExamples
 from fedpriv.data.corpus.splits import PublicText
 from fedpriv.data.corpus.view import BATCH_EXAMPLES, TagView, TrainingSplit

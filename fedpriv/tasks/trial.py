@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.mechanisms.bound import Bound, Clip
+from fedpriv.mechanisms.bounds import Bound, Clip
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.tasks.example_task import CentralTask

@@ -19,10 +19,10 @@ from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 
-from fedpriv.checkpoints.outputs import Rule
-from fedpriv.mechanisms.bound import Bound
-from fedpriv.mechanisms.preconditioner import RoundContext
-from fedpriv.noise.privatizer import Privatizer
+from fedpriv.checkpoints.aggregates import Rule
+from fedpriv.mechanisms.bounds import Bound
+from fedpriv.mechanisms.preconditioners import RoundContext
+from fedpriv.mechanisms.privatizer import Privatizer
 from fedpriv.privacy.ledger.state import UPDATE
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import AnyPlan, Plan

@@ -1,9 +1,9 @@
 """DP-AGD: private gradient descent with a line search and an adaptive budget per iteration.
 
 An iteration asks for a noisy gradient of everybody, cheaply, and then, among step sizes along it
-of which one is zero, for the one with the least objective (`fedpriv.noise.noisy_min`). Where that
-is zero the direction is held to be too noisy: the price of a gradient grows by a factor 1 + γ, the
-*same* sum is noised once more for the difference alone, the two estimates are averaged, and the
+of which one is zero, for the one with the least objective (`fedpriv.mechanisms.selection`). Where
+that is zero the direction is held to be too noisy: the price of a gradient grows by a factor 1 + γ,
+the *same* sum is noised once more for the difference alone, the two estimates are averaged, and the
 choice is asked again. When what is left of ρ does not pay for the next answer the run ends, and
 what was under way is not applied. Charges follow releases; a zCDP filter of a preset total makes
 that free (`fedpriv.privacy.adaptive_plan`).
@@ -28,11 +28,12 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from fedpriv.mechanisms.bound import Bound
-from fedpriv.mechanisms.capped import Capped
-from fedpriv.noise.gaussian import Gaussian
-from fedpriv.noise.noisy_min import Form, NoisyMin
+from fedpriv.mechanisms.bounds import Bound
+from fedpriv.mechanisms.bounds import Capped
+from fedpriv.mechanisms.gaussian import Gaussian
+from fedpriv.mechanisms.selection import Form, NoisyMin
 from fedpriv.privacy.adaptive_plan import AdaptivePlan
+from fedpriv.mechanisms.bounds import Bound, Capped
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import AnyPlan

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedpriv.data.sentences.sequences import KINDS
-from fedpriv.mechanisms.bound import Bound
+from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.work import LocalTrainer, UserByUser, UserData

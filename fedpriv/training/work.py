@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.mechanisms.bound import Bound
+from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import Adder, BeyondBound, PartialSum, RunningSum
 from fedpriv.training.failures import contributes_zero, counted_failures, users_unsaid

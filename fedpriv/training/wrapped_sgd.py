@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.mechanisms.bound import Bound
+from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.permutation_sgd import Constants, Passes, shortened

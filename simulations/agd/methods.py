@@ -10,8 +10,8 @@ from itertools import pairwise, product
 from typing import Any
 
 from fedpriv.mechanisms import Capped, Clip
-from fedpriv.mechanisms.displaced import Displaced
-from fedpriv.noise.output import OutputGaussian
+from fedpriv.mechanisms.bounds import Displaced
+from fedpriv.mechanisms.perturbation import OutputGaussian
 from fedpriv.privacy.adaptive_plan import AdaptivePlan
 from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.event import Event, Relation

@@ -13,8 +13,8 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from fedpriv.mechanisms import Clip
-from fedpriv.mechanisms.displaced import Displaced
-from fedpriv.noise.output import OutputGaussian, Sphere, Unperturbed
+from fedpriv.mechanisms.bounds import Displaced
+from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere, Unperturbed
 from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism

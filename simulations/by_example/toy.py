@@ -25,8 +25,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedpriv.mechanisms.preconditioner import NoPreconditioner, Preconditioner
-from fedpriv.mechanisms.preconditioners import Fixed
+from fedpriv.mechanisms.preconditioners import Fixed, NoPreconditioner, Preconditioner
 from fedpriv.optimizers import sgd
 from fedpriv.privacy.plan import Plan, cohort_plan
 from fedpriv.rng import Key

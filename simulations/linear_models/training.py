@@ -13,7 +13,7 @@ from scipy import sparse
 from fedpriv.backends import SerialBackend
 from fedpriv.data.features.dataset import Dataset, shape_of
 from fedpriv.experiments.components import Components
-from fedpriv.mechanisms.bound import Bound
+from fedpriv.mechanisms.bounds import Bound
 from fedpriv.privacy.plan import AnyPlan
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds

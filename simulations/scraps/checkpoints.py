@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedpriv.checkpoints.aggregates import ema
-from fedpriv.checkpoints.past import uniform
+from fedpriv.checkpoints.aggregates import ema, uniform
 from fedpriv.experiments.components import Components
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.rng import Key

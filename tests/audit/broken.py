@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedpriv.mechanisms import Bound, Clip, Rounded
-from fedpriv.noise.gaussian import Gaussian, gaussian
-from fedpriv.noise.privatizer import Memory
+from fedpriv.mechanisms.gaussian import Gaussian, gaussian
+from fedpriv.mechanisms.privatizer import Memory
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import PoissonSampler, Sampler

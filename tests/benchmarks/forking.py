@@ -27,7 +27,7 @@ IMPORTED = (
     "fedpriv.api", "fedpriv.cli", "fedpriv.data.importers.locate",
     "fedpriv.data.importers.synthetic", "fedpriv.data.words.views",
     "fedpriv.experiments.catalogue", "fedpriv.kernels.normals", "fedpriv.kernels.tag_scores",
-    "fedpriv.models", "fedpriv.noise.streams.optimise",
+    "fedpriv.models", "fedpriv.mechanisms.correlated.optimise",
     "fedpriv.runs.prepared", "fedpriv.tasks.datasets", "fedpriv.tasks.tag_prediction",
     "fedpriv.tasks.words.encoding", "fedpriv.training.public_learning",
     "fedpriv.training.per_example.module", "fedpriv.training.local.words",

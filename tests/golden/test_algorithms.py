@@ -17,7 +17,7 @@ from tests.privacy.plans.clipped import clipped
 from tests.repeats import every_case
 
 # The package has a function of the module's name.
-noise_module = importlib.import_module("fedpriv.noise.gaussian")
+noise_module = importlib.import_module("fedpriv.mechanisms.gaussian")
 
 
 class Written:

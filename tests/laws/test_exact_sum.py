@@ -17,9 +17,9 @@ from fedpriv.backends import SerialBackend
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbounded
-from fedpriv.mechanisms.bound import scaled
-from fedpriv.mechanisms.preconditioner import RoundContext
-from fedpriv.noise.gaussian import gaussian
+from fedpriv.mechanisms.bounds import scaled
+from fedpriv.mechanisms.gaussian import gaussian
+from fedpriv.mechanisms.preconditioners import RoundContext
 from fedpriv.optimizers import sgd
 from fedpriv.privacy.plan import cohort_plan
 from fedpriv.rng import Key

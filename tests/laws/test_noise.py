@@ -15,7 +15,7 @@ from scipy import stats
 
 from fedpriv import tree
 from fedpriv.mechanisms import Clip, Normalise
-from fedpriv.noise.gaussian import gaussian
+from fedpriv.mechanisms.gaussian import gaussian
 from fedpriv.optimizers import sgd
 from fedpriv.privacy.plan import cohort_plan
 from fedpriv.rng import Key

@@ -9,7 +9,7 @@ from dp_accounting.pld.privacy_loss_distribution import from_mixture_gaussian_me
 from scipy import stats
 
 from fedpriv.mechanisms import Clip
-from fedpriv.noise.gaussian import Gaussian, Unprotected
+from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
 from fedpriv.privacy.accounting import epsilon
 from fedpriv.privacy.event import Event, Relation, cohort_event, device_sums
 from fedpriv.privacy.gaussian_loss import devices_gaussian_loss, gaussian_loss

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fedpriv.mechanisms import Clip, Rounded
-from fedpriv.noise.gaussian import Gaussian, Unprotected
-from fedpriv.noise.privatizer import Cost
+from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
+from fedpriv.mechanisms.privatizer import Cost
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.mechanism import Mechanism, RecordedMechanism
 from fedpriv.privacy.plan import Plan, cohort_plan

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from fedpriv.mechanisms import Clip
-from fedpriv.noise.gaussian import Unprotected
+from fedpriv.mechanisms.gaussian import Unprotected
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody

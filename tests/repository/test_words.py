@@ -39,7 +39,7 @@ MESSAGES = {
     "coins?|told|way out|nobody|beside": "plain words",
 }
 #: Where sums are put on a grid, whose step is its granularity.
-GRID = ("fedpriv/mechanisms/", "fedpriv/kernels/", "fedpriv/noise/", "fedpriv/sums.py")
+GRID = ("fedpriv/mechanisms/", "fedpriv/kernels/", "fedpriv/sums.py")
 
 _THREADS = "goes with the parameter that the study by threads passes by name"
 _KEYS = "labels a key: with another word its stream would be another"

@@ -6,11 +6,10 @@ import torch
 from torch import nn
 
 from fedpriv.api.result import load
-from fedpriv.checkpoints.frozen_file import FROZEN, check_frozen
-from fedpriv.checkpoints.tensor_file import read_tensors
+from fedpriv.checkpoints.tensor_files import FROZEN, check_frozen, read_tensors
 from fedpriv.data.features.dataset import Dataset
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.mechanisms.bound import Clip
+from fedpriv.mechanisms.bounds import Clip
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.export.model_folder import MODEL, export_run
 from fedpriv.rng import Key

@@ -10,7 +10,7 @@ from torch import nn
 from fedpriv.data.features.dataset import Dataset
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.measures import Measure
-from fedpriv.mechanisms.bound import Clip
+from fedpriv.mechanisms.bounds import Clip
 from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.datasets import module_task
 from fedpriv.tasks.module_task import ModuleTask

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedpriv.checkpoints.vocabulary_file import VOCABULARY, read_vocabulary
+from fedpriv.checkpoints.vocabulary import VOCABULARY, read_vocabulary
 from fedpriv.data.corpus.rosters import RosterSpec
 from fedpriv.data.corpus.splits import BY_SENTENCE, Split
 from fedpriv.experiments.parts.precondition import Frequency, Rank, TfIdf

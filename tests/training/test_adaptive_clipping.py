@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from fedpriv import optimizers, tree
-from fedpriv.checkpoints.tensor_file import read_tensors
+from fedpriv.checkpoints.tensor_files import read_tensors
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.mechanisms import Clip, Rounded
-from fedpriv.noise.gaussian import Gaussian, NoisedMean, Unprotected
+from fedpriv.mechanisms.gaussian import Gaussian, NoisedMean, Unprotected
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.privacy.statement.statement import run_statement

@@ -8,10 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fedpriv.checkpoints.aggregates import ema
-from fedpriv.checkpoints.past import keeping, of_last, upa
-from fedpriv.mechanisms.preconditioner import RoundContext
-from fedpriv.noise.gaussian import NoisedMean
+from fedpriv.checkpoints.aggregates import ema, keeping, of_last, upa
+from fedpriv.mechanisms.gaussian import NoisedMean
+from fedpriv.mechanisms.preconditioners import RoundContext
 from fedpriv.optimizers import ftrl, momentum, sgd
 from fedpriv.rng import Key
 from fedpriv.training.adaptive_clipping import AdaptiveClip, AdaptivelyClipped

@@ -25,8 +25,8 @@ import numpy as np
 from fedpriv import tree
 from fedpriv.api.bolted.refused import check_train
 from fedpriv.backends.serial import SerialBackend
-from fedpriv.mechanisms.displaced import Displaced
-from fedpriv.noise.output import OutputGaussian, Sphere
+from fedpriv.mechanisms.bounds import Displaced
+from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere
 from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.event import Event, Relation

@@ -22,7 +22,7 @@ from fedpriv.backends.flower.registry import asked_promise, note_waiting, regist
 from fedpriv.backends.guard import Guard
 from fedpriv.experiments.own_code import line_without_values
 from fedpriv.kernels.compiled import load_compiled
-from fedpriv.mechanisms.bound import Bound
+from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
 from fedpriv.tasks.task import Task
 from fedpriv.training.failures import places_alone

@@ -43,7 +43,7 @@ from fedpriv.mechanisms import (
     Rounded,
     Unbounded,
 )
-from fedpriv.mechanisms.displaced import Checked
+from fedpriv.mechanisms.bounds import Checked
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.stopping import end_if_interrupted

@@ -33,7 +33,7 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.of_users import make_side_information, make_trainer
 from fedpriv.experiments.parts.users import MissingCorpusError
 from fedpriv.experiments.task_factory import make_task
-from fedpriv.mechanisms.bound import Bound
+from fedpriv.mechanisms.bounds import Bound
 from fedpriv.tasks.task import Task
 from fedpriv.training.work import Trainers
 

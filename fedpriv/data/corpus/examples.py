@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedpriv.checkpoints.word_features import WordFeatures
+from fedpriv.checkpoints.vocabulary import WordFeatures
 
 # SciPy is slow to import: what builds a matrix loads it, `fedpriv --help` does not.
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedpriv.checkpoints.start_file import START_FILE, params_sha256
+from fedpriv.checkpoints.tensor_files import START_FILE, params_sha256
 from fedpriv.experiments.composing.composition import Slot
 from fedpriv.experiments.composing.options import option
 from fedpriv.hashes import file_sha256
@@ -175,7 +175,7 @@ class FromFile:
             ValueError: If there is no such file, its tensors are not the model's, or it lies in a
                 run folder whose files do not belong together.
         """
-        from fedpriv.checkpoints.tensor_file import check_tensors, read_tensors
+        from fedpriv.checkpoints.tensor_files import check_tensors, read_tensors
 
         if self.start_file is None:
             raise ValueError("start 'file' needs start-file: a safetensors file of the model")

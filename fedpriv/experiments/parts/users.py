@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from fedpriv.checkpoints.outputs import RULES
+from fedpriv.checkpoints.aggregates import RULES
 from fedpriv.data.corpus.splits import Kind, Measured, Owners, PublicText, Split
 from fedpriv.experiments.composing.composition import Slot
 from fedpriv.experiments.composing.options import option

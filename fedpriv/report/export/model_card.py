@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fedpriv.checkpoints.outputs import RULES
-from fedpriv.checkpoints.selected_file import PUBLIC_MODELS
+from fedpriv.checkpoints.aggregates import RULES
+from fedpriv.checkpoints.tensor_files import PUBLIC_MODELS
 from fedpriv.privacy.statement.sections import describe_candidate
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.report.headline import badges, privacy_terms

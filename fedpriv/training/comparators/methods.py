@@ -14,7 +14,7 @@ References: Zhang, Zheng, Mou and Wang, "Efficient Private ERM for Smooth Object
 Algorithm 1; Song, Chaudhuri and Sarwate, "Stochastic gradient descent with differentially private
 updates" (2013); Bassily, Smith and Thakurta, "Private empirical risk minimization: efficient
 algorithms and tight error bounds" (2014), Algorithm 1; of objective perturbation, as of
-`fedpriv.noise.objective`. Left out: DP-SVRG, PrivGene, and BST14's
+`fedpriv.mechanisms.perturbation`. Left out: DP-SVRG, PrivGene, and BST14's
 localisation for strongly convex losses.
 """
 
@@ -24,12 +24,14 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fedpriv.mechanisms.bound import Bound
-from fedpriv.mechanisms.displaced import Displaced
-from fedpriv.noise.gaussian import Gaussian
-from fedpriv.noise.objective import ObjectiveNoise
-from fedpriv.noise.sphere_rows import SphereRows
+from fedpriv.mechanisms.bounds import Bound
+from fedpriv.mechanisms.bounds import Displaced
+from fedpriv.mechanisms.gaussian import Gaussian
+from fedpriv.mechanisms.perturbation import ObjectiveNoise
+from fedpriv.mechanisms.perturbation import SphereRows
 from fedpriv.privacy.adaptive_plan import AdaptivePlan
+from fedpriv.mechanisms.bounds import Bound, Displaced
+from fedpriv.mechanisms.perturbation import ObjectiveNoise, SphereRows
 from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism

@@ -14,8 +14,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.mechanisms.bound import Bound
-from fedpriv.mechanisms.rounding import RoundedSum
+from fedpriv.mechanisms.bounds import Bound, RoundedSum
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.failures import counted_failures

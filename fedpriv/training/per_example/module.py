@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedpriv.mechanisms.bound import Bound, scaling_factor
+from fedpriv.mechanisms.bounds import Bound, scaling_factor
 from fedpriv.rng import Key
 from fedpriv.training.devices import usable_device
 from fedpriv.training.failures import contributes_zero

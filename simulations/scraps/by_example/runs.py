@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedpriv import json_lines
-from fedpriv.checkpoints.tensor_file import write_tensors
+from fedpriv.checkpoints.tensor_files import write_tensors
 from fedpriv.experiments.build import build
 from fedpriv.experiments.composing.options import Option
 from fedpriv.experiments.experiment import Experiment

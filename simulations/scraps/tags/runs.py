@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.checkpoints.outputs import answers
-from fedpriv.checkpoints.tensor_file import read_tensors, write_tensors
+from fedpriv.checkpoints.aggregates import answers
+from fedpriv.checkpoints.tensor_files import read_tensors, write_tensors
 from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.corpus.splits import Split
 from fedpriv.data.corpus.view import TagView

@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedpriv.checkpoints.aggregates import ema
-from fedpriv.checkpoints.past import upa
+from fedpriv.checkpoints.aggregates import ema, upa
 from fedpriv.data.sentences.store import OWN, SentenceStore
 from fedpriv.training.periodic_shift import Shift
 from fedpriv.transform import State, Transform

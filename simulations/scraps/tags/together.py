@@ -20,7 +20,7 @@ from numba import njit
 
 from fedpriv.data.corpus.view import TagView
 from fedpriv.kernels.sparse_softmax import train
-from fedpriv.mechanisms.bound import Bound
+from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.local.trainer import SparseSoftmaxTrainer

@@ -20,7 +20,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from fedpriv.backends import SerialBackend
-from fedpriv.noise.gaussian import Gaussian
+from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
 from fedpriv.privacy.ledger.state import read_ledger

@@ -16,8 +16,8 @@ import pytest
 
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Clip
-from fedpriv.noise.gaussian import Gaussian, NoisedMean
-from fedpriv.noise.privatizer import Cost
+from fedpriv.mechanisms.gaussian import Gaussian, NoisedMean
+from fedpriv.mechanisms.privatizer import Cost
 from fedpriv.privacy.ledger.ledger import BudgetSpentError
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan

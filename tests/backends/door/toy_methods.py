@@ -13,8 +13,8 @@ import numpy as np
 import toys
 
 from fedpriv.mechanisms import Clip, Rounded
-from fedpriv.noise.gaussian import Gaussian, NoisedMean
-from fedpriv.noise.privatizer import Cost
+from fedpriv.mechanisms.gaussian import Gaussian, NoisedMean
+from fedpriv.mechanisms.privatizer import Cost
 from fedpriv.privacy.adaptive_plan import AdaptivePlan
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import Mechanism

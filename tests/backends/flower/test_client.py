@@ -17,7 +17,7 @@ from fedpriv.backends.flower.messages import (
     read_request,
 )
 from fedpriv.mechanisms import Capped, Clip, Normalise, Preconditioned, Rounded, Unbounded
-from fedpriv.mechanisms.displaced import Checked
+from fedpriv.mechanisms.bounds import Checked
 from fedpriv.rng import Key
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.work import as_work

@@ -12,7 +12,7 @@ from torch import nn
 from fedpriv.backends.flower.client import Host
 from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
 from fedpriv.backends.worker import WorkerContext
-from fedpriv.checkpoints.tensor_file import write_tensors
+from fedpriv.checkpoints.tensor_files import write_tensors
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.rng import Key

@@ -5,7 +5,7 @@ import pytest
 
 from fedpriv import tree
 from fedpriv.mechanisms import Clip
-from fedpriv.noise.gaussian import gaussian
+from fedpriv.mechanisms.gaussian import gaussian
 from fedpriv.optimizers import sgd
 from fedpriv.privacy.plan import cohort_plan
 from fedpriv.rng import Key

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.checkpoints.aggregates import ema
-from fedpriv.checkpoints.past import keeping, of_last, upa
+from fedpriv.checkpoints.aggregates import ema, keeping, of_last, upa
 from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.optimizers import (
     adagrad,

@@ -11,12 +11,11 @@ import pytest
 from scipy import stats
 
 from fedpriv.mechanisms import Clip
-from fedpriv.noise.gaussian import Gaussian
-from fedpriv.noise.participation import Participation
-from fedpriv.noise.privatizer import Cost
-from fedpriv.noise.streams.optimise import optimised_bands, square_root_bands
-from fedpriv.noise.streams.stream import Correlated
-from fedpriv.noise.streams.tree import BinaryTree
+from fedpriv.mechanisms.correlated.binary_tree import BinaryTree
+from fedpriv.mechanisms.correlated.noise import Correlated
+from fedpriv.mechanisms.correlated.optimise import optimised_bands, square_root_bands
+from fedpriv.mechanisms.gaussian import Gaussian
+from fedpriv.mechanisms.privatizer import Cost, Participation
 from fedpriv.privacy.accounting import epsilon
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism

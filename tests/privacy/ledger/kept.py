@@ -4,7 +4,7 @@ import hashlib
 import os
 
 from fedpriv.mechanisms import Clip
-from fedpriv.noise.privatizer import Cost
+from fedpriv.mechanisms.privatizer import Cost
 from fedpriv.privacy.ledger.chain import decode, encode
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import Mechanism

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fedpriv.noise.gaussian import Gaussian
-from fedpriv.noise.privatizer import Cost
+from fedpriv.mechanisms.gaussian import Gaussian
+from fedpriv.mechanisms.privatizer import Cost
 from fedpriv.privacy.accounting import epsilon
 from fedpriv.privacy.adaptive_plan import AdaptivePlan
 from fedpriv.privacy.event import NONPRIVATE, Event, Relation

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from fedpriv.mechanisms import Clip
-from fedpriv.noise.gaussian import Gaussian
+from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import DevicesSampler, PoissonSampler

@@ -1,7 +1,7 @@
 """What a statement says of a result that is perturbed once, and of a budget that adapts."""
 
-from fedpriv.mechanisms.displaced import Displaced
-from fedpriv.noise.output import OutputGaussian, Sphere
+from fedpriv.mechanisms.bounds import Displaced
+from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody

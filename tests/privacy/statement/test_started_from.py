@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from fedpriv.checkpoints.start_file import START_FILE
-from fedpriv.checkpoints.tensor_file import write_tensors
+from fedpriv.checkpoints.tensor_files import START_FILE, write_tensors
 from fedpriv.cli.run import print_summary
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.privacy.statement.coverage import Coverage

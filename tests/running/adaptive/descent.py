@@ -16,7 +16,7 @@ from fedpriv.data.corpus.rosters import roster_sha256
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.measures import Measure
 from fedpriv.mechanisms import Clip
-from fedpriv.noise.gaussian import Gaussian
+from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.adaptive_plan import AdaptivePlan
 from fedpriv.privacy.sampling import Everybody

@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 
 from fedpriv import json_lines
 from fedpriv.backends import SerialBackend
-from fedpriv.checkpoints.outputs import answers, packed
-from fedpriv.checkpoints.past import of_last, uniform
+from fedpriv.checkpoints.aggregates import answers, of_last, packed, uniform
 from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.cli import results
 from fedpriv.experiments.build import build

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from fedpriv.mechanisms import Clip
-from fedpriv.noise.gaussian import Gaussian
+from fedpriv.mechanisms.gaussian import Gaussian
+from fedpriv.privacy.ledger.state import UPDATE
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.state import UPDATE
 from fedpriv.privacy.mechanism import Mechanism

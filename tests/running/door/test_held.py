@@ -9,7 +9,7 @@ import pytest
 
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Clip
-from fedpriv.noise.gaussian import Gaussian
+from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.privacy.ledger.ledger import BudgetSpentError
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan

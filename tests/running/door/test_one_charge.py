@@ -11,7 +11,7 @@ import numpy as np
 
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Clip
-from fedpriv.noise.gaussian import Gaussian
+from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan

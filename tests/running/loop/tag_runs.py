@@ -9,7 +9,7 @@ from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.runs.prepared import start_run
 
 ROOT = Path(__file__).parents[3]
-NOISE = importlib.import_module("fedpriv.noise.gaussian")
+NOISE = importlib.import_module("fedpriv.mechanisms.gaussian")
 OPTIONS = {
     "rounds": 6,
     "noise-multiplier": 1.0,

@@ -36,7 +36,7 @@ from fedpriv.runs.prepared import start_run
 from tests.resumed import resume_run
 from fedpriv.privacy.sampling import PoissonSampler
 
-noise = importlib.import_module("fedpriv.noise.gaussian")
+noise = importlib.import_module("fedpriv.mechanisms.gaussian")
 write, fsync, replace, unlink = os.write, os.fsync, os.replace, os.unlink
 opened, gaussian, cohort = io.open, noise.gaussian, PoissonSampler.cohort
 count, crash_at = 0, None

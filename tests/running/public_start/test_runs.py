@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from torch import nn
 
-from fedpriv.checkpoints.start_file import params_sha256, read_start
 from fedpriv.checkpoints.store import CheckpointStore
-from fedpriv.checkpoints.tensor_file import read_tensors, write_tensors
+from fedpriv.checkpoints.tensor_files import params_sha256, read_start, read_tensors, write_tensors
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.start import public_only

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fedpriv as fp
-from fedpriv.checkpoints.tensor_file import read_tensors, write_tensors
+from fedpriv.checkpoints.tensor_files import read_tensors, write_tensors
 from fedpriv.cli import main
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.privacy.statement.coverage import coverage_of

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from fedpriv.api.result import load
-from fedpriv.checkpoints.start_file import params_sha256
 from fedpriv.checkpoints.store import CheckpointStore
-from fedpriv.checkpoints.tensor_file import read_tensors, write_tensors
+from fedpriv.checkpoints.tensor_files import params_sha256, read_tensors, write_tensors
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import find_experiments, load_experiment
 from fedpriv.experiments.parts.start import public_only

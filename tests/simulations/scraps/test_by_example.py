@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedpriv.checkpoints.outputs import packed
+from fedpriv.checkpoints.aggregates import packed
 from fedpriv.experiments.build import build
 from fedpriv.training.evaluate import measure_models
 from simulations.scraps.by_example import command, page, problem, runs

@@ -12,7 +12,7 @@ from scipy import sparse
 
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Capped, Clip
-from fedpriv.noise.gaussian import Gaussian, NoisedMean
+from fedpriv.mechanisms.gaussian import Gaussian, NoisedMean
 from fedpriv.privacy.adaptive_plan import AdaptivePlan
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.ledger.ledger import Ledger

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.mechanisms.capped import Capped
+from fedpriv.mechanisms.bounds import Capped
 from fedpriv.rng import Key
 from fedpriv.tasks.example_task import CentralTask
 from fedpriv.training.dp_agd import LOSSES, CentralLosses, pack_line

@@ -11,10 +11,12 @@ from scipy import sparse
 
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Clip
-from fedpriv.noise.gaussian import Gaussian, Unprotected
-from fedpriv.noise.output import Sphere
-from fedpriv.noise.sphere_rows import SphereRows
+from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
+from fedpriv.mechanisms.perturbation import Sphere
+from fedpriv.mechanisms.perturbation import SphereRows
 from fedpriv.privacy.adaptive_plan import AdaptivePlan
+from fedpriv.mechanisms.perturbation import Sphere, SphereRows
+from fedpriv.privacy.sampling import Partition
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import Mechanism

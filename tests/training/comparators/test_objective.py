@@ -12,8 +12,8 @@ import pytest
 from scipy import optimize, stats
 
 from fedpriv.backends import SerialBackend
-from fedpriv.mechanisms.displaced import Displaced
-from fedpriv.noise.objective import ObjectiveNoise
+from fedpriv.mechanisms.bounds import Displaced
+from fedpriv.mechanisms.perturbation import ObjectiveNoise
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from fedpriv.noise.choice import PrivateChoice
+from fedpriv.mechanisms.selection import PrivateChoice
 from fedpriv.rng import Key
 from fedpriv.training.bolt_on import Mistakes, TrainedOnPart, Tuned
 from fedpriv.training.per_example.linear import (

@@ -10,7 +10,7 @@ import pytest
 import fedpriv as fp
 from fedpriv import tree
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.noise.choice import PrivateChoice
+from fedpriv.mechanisms.selection import PrivateChoice
 from fedpriv.rng import Key
 from fedpriv.runs.prepared import start_run
 from fedpriv.sums import PartialSum

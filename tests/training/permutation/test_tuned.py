@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from fedpriv.backends import SerialBackend
-from fedpriv.noise.choice import PrivateChoice, candidates
-from fedpriv.noise.noisy_min import ExactDraws
+from fedpriv.mechanisms.selection import ExactDraws, PrivateChoice, candidates
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key

@@ -170,7 +170,7 @@ class _Examples:
         return RoundedSum(bound=bound, float_error=task.train.float_error())
 
     def loss_bound(self, cap: float, number: int) -> Any:
-        from fedpriv.mechanisms.capped import CappedTogether
+        from fedpriv.mechanisms.bounds import CappedTogether
 
         return CappedTogether(cap=cap, num_coordinates=number)
 

@@ -120,7 +120,7 @@ class SphereNoise:
         Raises:
             ValueError: If there is no target; or a δ, which is not needed.
         """
-        from fedpriv.noise.output import Sphere
+        from fedpriv.mechanisms.perturbation import Sphere
         from fedpriv.privacy.epsilon import format_delta
         from fedpriv.privacy.mechanism import Mechanism
 
@@ -152,7 +152,7 @@ class GaussianOutput:
         Raises:
             ValueError: If neither or both of the options are given.
         """
-        from fedpriv.noise.output import OutputGaussian
+        from fedpriv.mechanisms.perturbation import OutputGaussian
         from fedpriv.privacy.calibration import calibrate
         from fedpriv.privacy.epsilon import default_delta
         from fedpriv.privacy.event import Event, Relation
@@ -181,7 +181,7 @@ class NoOutputNoise:
 
     def mechanism(self, sampler: Any, bound: Any, promise: Any) -> Any:
         """Return the mechanism."""
-        from fedpriv.noise.output import Unperturbed
+        from fedpriv.mechanisms.perturbation import Unperturbed
         from fedpriv.privacy.mechanism import Mechanism
 
         return Mechanism(sampler=sampler, bound=bound, privatizer=Unperturbed())
@@ -220,7 +220,7 @@ class _Promising:
     noise: Any
 
     def of_plan(self, task: Any, sensitivity: float, **rest: Any) -> Any:
-        from fedpriv.mechanisms.displaced import Displaced
+        from fedpriv.mechanisms.bounds import Displaced
         from fedpriv.privacy.event import Relation
         from fedpriv.privacy.plan import Plan
         from fedpriv.privacy.sampling import Everybody

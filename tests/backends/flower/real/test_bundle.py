@@ -23,7 +23,7 @@ LEFT_OUT = {
     "fedpriv.__main__", "fedpriv.api.account", "fedpriv.api.bolted", "fedpriv.api.forecast",
     "fedpriv.api.frames", "fedpriv.api.own_loop", "fedpriv.api.result", "fedpriv.api.running",
     "fedpriv.api.shown", "fedpriv.api.stream_account", "fedpriv.api.tuning",
-    "fedpriv.api.uncertainty", "fedpriv.attacks", "fedpriv.audit", "fedpriv.checkpoints.mixing",
+    "fedpriv.api.uncertainty", "fedpriv.attacks", "fedpriv.audit",
     "fedpriv.cli", "fedpriv.data.corpus.writer", "fedpriv.data.features.reviews",
     "fedpriv.data.files.array_cache", "fedpriv.data.files.fetch", "fedpriv.data.files.folders",
     "fedpriv.data.files.raw_files", "fedpriv.data.files.seven_zip", "fedpriv.data.files.sources",

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from fedpriv import tree
-from fedpriv.mechanisms.bound import Clip, Normalise, Preconditioned, Unbounded
+from fedpriv.mechanisms.bounds import Clip, Normalise, Preconditioned, Unbounded
 from fedpriv.training.local.module import load_params
 from fedpriv.training.per_example.ghost import ExampleMasks
 from fedpriv.training.per_example.module import ModuleGradients
