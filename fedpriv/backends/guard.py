@@ -31,7 +31,6 @@ import numpy as np
 
 from fedpriv import tree
 from fedpriv.mechanisms.bounds import Bound
-from fedpriv.backends.guard import Child, Send, can_fork, decode_sum, encode_sum
 from fedpriv.ranges import finite_float
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, RunningSum, merged

@@ -26,8 +26,8 @@ from dataclasses import replace
 from fedpriv.experiments.components import Components, make_plan, own_components, own_method
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.guides import Surroundings
-from fedpriv.mechanisms.preconditioners import NoPreconditioner
 from fedpriv.mechanisms.gaussian import Unprotected
+from fedpriv.mechanisms.preconditioners import NoPreconditioner
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.unit import Unit
 from fedpriv.tasks.example_task import CentralTask

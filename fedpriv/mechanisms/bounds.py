@@ -443,7 +443,7 @@ class RoundedSum(_OnGrid):
     Attributes:
         bound: Of each contribution; finite and on no grid.
         float_error: How far float64 takes two neighbouring sums apart, over l2_bound, beside the
-            contribution itself (`fedpriv.training.per_example.gradients.SumsApart`).
+            contribution itself (`fedpriv.training.per_example.example_sum.SumsApart`).
         mixed_error: The same where contributions are mixed with a public update; None refuses that.
     """
 
@@ -648,7 +648,7 @@ class Displaced(_Unchanged):
     """State that one user moves the result of a training by at most `l2_bound`; bound nothing.
 
     Attributes:
-        l2_bound: Δ, of a user who is there or not, from `fedpriv.training.permutation.sensitivity`.
+        l2_bound: Δ, of a user who is there or not, from `fedpriv.training.permutation_sgd`.
     """
 
     @property

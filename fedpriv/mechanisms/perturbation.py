@@ -2,7 +2,7 @@
 
 *Output perturbation* (`Sphere`, `OutputGaussian`): what was trained without noise is perturbed once
 and released. The result of a whole training moves by at most Δ (l2) where one neighbour's records
-are there or not; how far is the training's affair (`fedpriv.training.permutation.sensitivity`).
+are there or not; how far is the training's affair (`fedpriv.training.permutation_sgd`).
 Both kinds give the identical release again after a crash, and are charged once for it. `SphereRows`
 puts the same noise on the sum of each of many disjoint batches.
 

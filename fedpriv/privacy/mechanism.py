@@ -30,10 +30,7 @@ from typing import Any, get_args
 
 from fedpriv.mechanisms.bounds import Bound, CappedTogether, Clip, Normalise, Unbounded
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected, check_stddev
-from fedpriv.mechanisms.privatizer import AfterCrash, Cost, DrawsOnGrid, DrawsOnGrid, Memory, Privatizer
-from fedpriv.mechanisms.bounds import Bound, CappedTogether
-from fedpriv.mechanisms.gaussian import check_stddev
-from fedpriv.mechanisms.privatizer import DrawsOnGrid, Memory, Privatizer
+from fedpriv.mechanisms.privatizer import AfterCrash, Cost, DrawsOnGrid, Memory, Privatizer
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler, Sampler, sampler_of
 from fedpriv.ranges import finite_float, positive_float, positive_int

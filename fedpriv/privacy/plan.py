@@ -29,7 +29,6 @@ from fedpriv.hashes import document_sha256
 from fedpriv.mechanisms.privatizer import Scales
 from fedpriv.privacy.accounting import delta_of, epsilon_of
 from fedpriv.privacy.adaptive_plan import AdaptivePlan
-from fedpriv.privacy.accounting import epsilon_of
 from fedpriv.privacy.calibration import affordable_rounds, calibrate
 from fedpriv.privacy.epsilon import BudgetUse, Epsilon, format_delta, rounded_up
 from fedpriv.privacy.event import Event, Relation

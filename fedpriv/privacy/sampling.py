@@ -19,8 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fedpriv.mechanisms.privatizer import Participation
-from fedpriv.mechanisms.privatizer import Cost
+from fedpriv.mechanisms.privatizer import Cost, Participation
 from fedpriv.privacy.event import NONPRIVATE, Event, cohort_event
 from fedpriv.ranges import positive_float, positive_int
 from fedpriv.rng import Key

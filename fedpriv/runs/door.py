@@ -23,7 +23,6 @@ from fedpriv import tree
 from fedpriv.backends.backend import Backend
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.mechanisms.privatizer import Privatizer
-from fedpriv.privacy.ledger.state import UPDATE
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.state import UPDATE
 from fedpriv.privacy.mechanism import Mechanism

@@ -28,8 +28,8 @@ from fedpriv.experiments.of_users import make_trainer
 from fedpriv.experiments.own_code import own_code
 from fedpriv.experiments.parts.start import PublicOnly, Start, public_only
 from fedpriv.measures import PUBLIC_ONLY
-from fedpriv.mechanisms.bound import Bound
-from fedpriv.noise.output import relative_length
+from fedpriv.mechanisms.bounds import Bound
+from fedpriv.mechanisms.perturbation import relative_length
 from fedpriv.privacy.ledger.anchor import Anchor
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
 from fedpriv.privacy.mechanism import Mechanism

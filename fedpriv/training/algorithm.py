@@ -194,7 +194,7 @@ class Algorithm(ABC):
 
     __slots__ = ()
 
-    #: How several models are measured together (`fedpriv.checkpoints.outputs`); None for one.
+    #: How several models are measured together (`fedpriv.checkpoints.aggregates`); None for one.
     outputs: Rule | None = None
     #: Whether `check_start` is to be asked, which on examples costs a look at a test set.
     checks_start: ClassVar[bool] = False
@@ -221,7 +221,7 @@ class Algorithm(ABC):
         ...
 
     def measured(self, state: Any) -> Params:
-        """Return the result, or several models as one tree (`fedpriv.checkpoints.outputs`)."""
+        """Return the result, or several models as one tree (`fedpriv.checkpoints.aggregates`)."""
         return self.result(state)
 
     def decided(self, numbers: Mapping[str, float]) -> Mapping[str, float]:

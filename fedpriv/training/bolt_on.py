@@ -28,16 +28,13 @@ import numpy as np
 from scipy import sparse
 
 from fedpriv import tree
-from fedpriv.mechanisms.bounds import Bound
-from fedpriv.mechanisms.bounds import Checked, Displaced
-from fedpriv.mechanisms.selection import Chosen, PrivateChoice, candidates
+from fedpriv.mechanisms.bounds import Bound, Checked, Displaced
 from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere
+from fedpriv.mechanisms.selection import Chosen, PrivateChoice, candidates
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import AnyPlan, Plan
 from fedpriv.privacy.sampling import Everybody
-from fedpriv.privacy.plan import AnyPlan
-from fedpriv.privacy.plan import Plan
 from fedpriv.ranges import Range, finite_float, positive_int
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum

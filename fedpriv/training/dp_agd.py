@@ -28,12 +28,10 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from fedpriv.mechanisms.bounds import Bound
-from fedpriv.mechanisms.bounds import Capped
+from fedpriv.mechanisms.bounds import Bound, Capped
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.selection import Form, NoisyMin
 from fedpriv.privacy.adaptive_plan import AdaptivePlan
-from fedpriv.mechanisms.bounds import Bound, Capped
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import AnyPlan

@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from fedpriv.checkpoints.outputs import RULES, Rule, answers, unpacked
+from fedpriv.checkpoints.aggregates import RULES, Rule, answers, unpacked
 from fedpriv.measures import ACCURACY
 from fedpriv.tree import Params
 
@@ -159,7 +159,7 @@ def measure_models(
 
     Args:
         task: Measures one by its `evaluate`, several by its `class_scores`.
-        params: Of one model, or of several (`fedpriv.checkpoints.outputs.packed`), of which
+        params: Of one model, or of several (`fedpriv.checkpoints.aggregates.packed`), of which
             accuracy alone is measured.
         public: On public examples, or on those held out of rostered users.
         part: Only this share; None for all.

@@ -20,12 +20,10 @@ from typing import Literal, get_args
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.checkpoints.aggregates import Rule, packed
-from fedpriv.checkpoints.aggregates import last_checkpoints
-from fedpriv.mechanisms.preconditioners import NoPreconditioner, Preconditioner, RoundContext
-from fedpriv.mechanisms.gaussian import NoisedMean
-from fedpriv.privacy.plan import AnyPlan
 from fedpriv.checkpoints.aggregates import Rule, last_checkpoints, packed
+from fedpriv.mechanisms.gaussian import NoisedMean
+from fedpriv.mechanisms.preconditioners import NoPreconditioner, Preconditioner, RoundContext
+from fedpriv.privacy.plan import AnyPlan
 from fedpriv.rng import Key
 from fedpriv.training.algorithm import Algorithm, Door, Query, Saved
 from fedpriv.transform import State, Transform

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from fedpriv import optimizers
-from fedpriv.checkpoints.word_features import WordFeatures
+from fedpriv.checkpoints.vocabulary import WordFeatures
 from fedpriv.data.corpus.examples import TagExamples
 from fedpriv.data.corpus.view import BATCH_EXAMPLES
 from fedpriv.measures import LOSS, Measure

@@ -21,7 +21,6 @@ from fedpriv.experiments.composing.options import Option
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.settings import Settings
 from fedpriv.mechanisms.gaussian import Gaussian
-from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint, noise_grid
 from fedpriv.privacy.epsilon import Epsilon, rounded_up
 from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint, noise_grid
 from fedpriv.privacy.plan import AnyPlan, Plan

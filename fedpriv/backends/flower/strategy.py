@@ -25,11 +25,6 @@ from fedpriv.backends.flower.exchange import Exchange
 from fedpriv.backends.flower.messages import SharedRecords, most_bytes
 from fedpriv.backends.flower.registry import Latecomers, NodeKeys, Registry, register
 from fedpriv.mechanisms.bounds import Bound
-from fedpriv.backends.flower.messages import SharedRecords
-from fedpriv.backends.flower.messages import most_bytes
-from fedpriv.backends.flower.registry import Latecomers
-from fedpriv.backends.flower.registry import NodeKeys
-from fedpriv.backends.flower.registry import Registry, register
 from fedpriv.ranges import positive_float, positive_int
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum

@@ -11,10 +11,8 @@ from fedpriv.experiments.composing.composition import Slot
 from fedpriv.experiments.composing.options import option
 from fedpriv.experiments.parts.shared import AVERAGING
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
-from fedpriv.mechanisms.privatizer import Participation
-from fedpriv.mechanisms.privatizer import Privatizer
-from fedpriv.privacy.plan import Plan
 from fedpriv.mechanisms.privatizer import Participation, Privatizer
+from fedpriv.privacy.plan import Plan
 from fedpriv.ranges import Range, positive_float
 
 if TYPE_CHECKING:

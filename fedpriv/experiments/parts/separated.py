@@ -10,8 +10,6 @@ from fedpriv.experiments.composing.options import option
 from fedpriv.experiments.parts.shared import Promise
 from fedpriv.mechanisms.privatizer import Participation
 from fedpriv.privacy.sampling import CyclicSampler, Sampler, SeparatedSampler
-from fedpriv.privacy.sampling import CyclicSampler, SeparatedSampler
-from fedpriv.privacy.sampling import Sampler
 from fedpriv.ranges import Range
 
 

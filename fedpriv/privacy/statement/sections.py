@@ -10,13 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from fedpriv.checkpoints.selected_file import (
-    AVERAGE,
-    LAST,
-    PUBLIC_MODEL,
-    PUBLIC_MODELS,
-    START,
-)
+from fedpriv.checkpoints.tensor_files import AVERAGE, LAST, PUBLIC_MODEL, PUBLIC_MODELS, START
 from fedpriv.measures import figures_of, grouped, read_measures
 from fedpriv.privacy.epsilon import Epsilon, format_epsilon, format_percent
 from fedpriv.privacy.event import Event, Relation

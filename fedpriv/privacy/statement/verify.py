@@ -21,16 +21,20 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from fedpriv.checkpoints.frozen_file import FROZEN, frozen_digests, read_frozen
-from fedpriv.checkpoints.selected_file import (
+from fedpriv.checkpoints.tensor_files import (
+    FROZEN,
     PUBLIC_MODEL,
     START,
+    START_FILE,
     candidates,
+    frozen_digests,
+    params_sha256,
+    read_frozen,
     read_selected,
+    read_start,
+    read_tensors,
     released_models,
 )
-from fedpriv.checkpoints.start_file import START_FILE, params_sha256, read_start
-from fedpriv.checkpoints.tensor_file import read_tensors
 from fedpriv.data.files.places import refuse_links
 from fedpriv.hashes import document_sha256, file_sha256
 from fedpriv.privacy.epsilon import Epsilon, rounded_up

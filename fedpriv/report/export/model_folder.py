@@ -25,9 +25,8 @@ from fedpriv.checkpoints.tensor_files import (
     read_tensors,
     write_tensors,
 )
-from fedpriv.privacy.statement.coverage import TRAINED
 from fedpriv.checkpoints.vocabulary import VOCABULARY, Vocabulary, read_vocabulary, write_vocabulary
-from fedpriv.privacy.statement.verify import check_returned
+from fedpriv.privacy.statement.coverage import TRAINED
 from fedpriv.privacy.statement.sealed import read_sealed
 from fedpriv.privacy.statement.verify import check_returned
 from fedpriv.report.export.model_card import model_card

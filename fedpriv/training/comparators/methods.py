@@ -24,14 +24,10 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fedpriv.mechanisms.bounds import Bound
-from fedpriv.mechanisms.bounds import Displaced
-from fedpriv.mechanisms.gaussian import Gaussian
-from fedpriv.mechanisms.perturbation import ObjectiveNoise
-from fedpriv.mechanisms.perturbation import SphereRows
-from fedpriv.privacy.adaptive_plan import AdaptivePlan
 from fedpriv.mechanisms.bounds import Bound, Displaced
+from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.perturbation import ObjectiveNoise, SphereRows
+from fedpriv.privacy.adaptive_plan import AdaptivePlan
 from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism

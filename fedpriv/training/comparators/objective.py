@@ -14,13 +14,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy import linalg
 
-from fedpriv.mechanisms.bounds import Bound
-from fedpriv.mechanisms.bounds import Displaced
+from fedpriv.mechanisms.bounds import Bound, Displaced
 from fedpriv.mechanisms.perturbation import ObjectiveNoise
 from fedpriv.privacy.plan import AnyPlan, Plan
-from fedpriv.mechanisms.bounds import Bound, Displaced
-from fedpriv.privacy.plan import AnyPlan
-from fedpriv.privacy.plan import Plan
 from fedpriv.ranges import positive_float
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum

@@ -43,7 +43,6 @@ from torch.func import functional_call, grad, vmap
 
 from fedpriv import tree
 from fedpriv.mechanisms.bounds import Bound, scaling_factor
-from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, beyond_bound
 from fedpriv.training.failures import contributes_zero, raised_at, say_of_users

@@ -36,7 +36,7 @@ from scipy import sparse
 from scipy.special import expit, log_expit
 from scipy.special import softmax as probabilities_of
 
-from fedpriv.mechanisms.bound import Bound
+from fedpriv.mechanisms.bounds import Bound
 from fedpriv.ranges import positive_float
 from fedpriv.rng import Key
 from fedpriv.training.evaluate import Metrics, Total

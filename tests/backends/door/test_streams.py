@@ -14,15 +14,12 @@ import pytest
 
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Clip, Rounded
-from fedpriv.mechanisms.gaussian import NoisedMean
-from fedpriv.mechanisms.privatizer import Participation
-from fedpriv.mechanisms.gaussian import GridNoise
-from fedpriv.mechanisms.correlated.optimise import optimised_bands, optimised_buffers
-from fedpriv.mechanisms.correlated.noise import Correlated
 from fedpriv.mechanisms.correlated.binary_tree import BinaryTree
-from fedpriv.privacy.ledger.state import read_ledger
+from fedpriv.mechanisms.correlated.noise import Correlated
+from fedpriv.mechanisms.correlated.optimise import optimised_bands, optimised_buffers
 from fedpriv.mechanisms.gaussian import GridNoise, NoisedMean
-from fedpriv.privacy.sampling import SeparatedSampler
+from fedpriv.mechanisms.privatizer import Participation
+from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import SeparatedSampler

@@ -8,11 +8,10 @@ import pytest
 
 from fedpriv.hashes import document_sha256
 from fedpriv.mechanisms import Clip
-from fedpriv.mechanisms.privatizer import Participation
-from fedpriv.mechanisms.correlated.optimise import square_root_bands
 from fedpriv.mechanisms.correlated.noise import Correlated
+from fedpriv.mechanisms.correlated.optimise import square_root_bands
+from fedpriv.mechanisms.privatizer import Participation
 from fedpriv.privacy.epsilon import format_delta, rounded_up
-from fedpriv.privacy.sampling import CyclicSampler
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan, cohort_plan

@@ -12,7 +12,6 @@ import pytest
 
 from fedpriv.mechanisms import Clip
 from fedpriv.mechanisms.gaussian import Gaussian
-from fedpriv.privacy.ledger.state import UPDATE
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.state import UPDATE
 from fedpriv.privacy.mechanism import Mechanism

@@ -12,10 +12,8 @@ from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.parts.methods import agd
 from fedpriv.mechanisms import Clip
 from fedpriv.mechanisms.bounds import CappedTogether
-from fedpriv.mechanisms.gaussian import Gaussian
-from fedpriv.mechanisms.gaussian import GridNoise
-from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.mechanisms.gaussian import Gaussian, GridNoise
+from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.coverage import FLOATS, KEY
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run

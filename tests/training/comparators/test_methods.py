@@ -12,11 +12,8 @@ from scipy import sparse
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Clip
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
-from fedpriv.mechanisms.perturbation import Sphere
-from fedpriv.mechanisms.perturbation import SphereRows
-from fedpriv.privacy.adaptive_plan import AdaptivePlan
 from fedpriv.mechanisms.perturbation import Sphere, SphereRows
-from fedpriv.privacy.sampling import Partition
+from fedpriv.privacy.adaptive_plan import AdaptivePlan
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import Mechanism

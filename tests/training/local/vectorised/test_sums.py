@@ -7,10 +7,7 @@ import pytest
 from torch import nn
 
 from fedpriv import tree
-from fedpriv.mechanisms.bounds import Clip, Normalise, Preconditioned, Unbounded
-from fedpriv.mechanisms.bounds import Rounded
 from fedpriv.mechanisms.bounds import Clip, Normalise, Preconditioned, Rounded, Unbounded
-from fedpriv.training.local.vectorised import is_batch_invariant
 from fedpriv.training.local.module import ArrayExamples, module_params
 from fedpriv.training.local.vectorised import (
     VectorisedTrainer,
