@@ -100,7 +100,7 @@ class TimedBackend:
 
 def measure(case: Case) -> dict[str, Any]:
     """Run the case and return its figures."""
-    from fedpriv.data.corpus.corpus import Corpus
+    from fedpriv.datasets.stackexchange.corpus import Corpus
     from fedpriv.experiments.catalogue import load_experiment
     from fedpriv.running.loop import rounds
     from fedpriv.running.prepared import start_run

@@ -13,10 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fedpriv.cli.terminal.output import console, errors, print_json, print_table
-from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.data.corpus.splits import BY_SENTENCE
-from fedpriv.data.files.places import check_file, check_new_folder, writing_to
-from fedpriv.data.importers.tokens import tff_tokens
+from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
+from fedpriv.datasets.stackexchange.tokens import tff_tokens
+from fedpriv.output_paths import check_file, check_new_folder, writing_to
 from fedpriv.privacy.epsilon import shown_delta
 from fedpriv.privacy.statement.returned import model_words
 from fedpriv.report.comparison.files import check_outputs, write_file

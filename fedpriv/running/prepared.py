@@ -14,7 +14,7 @@ from fedpriv import tree
 from fedpriv.checkpoints.selected_file import released_models, write_selected
 from fedpriv.checkpoints.start_file import read_start
 from fedpriv.checkpoints.store import CheckpointStore
-from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import from_anywhere
 from fedpriv.experiments.components import Components, in_study

@@ -11,10 +11,10 @@ from scipy import sparse
 
 from fedpriv.checkpoints.vocabulary_file import VOCABULARY, Vocabulary, vocabulary_bytes
 from fedpriv.checkpoints.word_features import PAIR_WEIGHT, WordFeatures, rarity_weights
-from fedpriv.data.corpus.examples import INPUTS, TagExamples
-from fedpriv.data.corpus.splits import PublicText
-from fedpriv.data.corpus.view import BATCH_EXAMPLES, TagView, TrainingSplit
-from fedpriv.data.corpus.vocabulary import PRIVATE
+from fedpriv.datasets.stackexchange.rosters import TrainingSplit
+from fedpriv.datasets.stackexchange.splits import PublicText
+from fedpriv.datasets.stackexchange.tags import BATCH_EXAMPLES, INPUTS, TagExamples, TagView
+from fedpriv.datasets.stackexchange.vocabulary import PRIVATE
 from fedpriv.measures import ACCURACY, LOSS, RECALL_AT_5, Measure
 from fedpriv.mechanisms.side_information import PublicWords
 from fedpriv.rng import Key

@@ -8,7 +8,7 @@ from torch import nn
 from fedpriv.api.result import load
 from fedpriv.checkpoints.frozen_file import FROZEN, check_frozen
 from fedpriv.checkpoints.tensor_file import read_tensors
-from fedpriv.data.features.dataset import Dataset
+from fedpriv.datasets.dataset import Dataset
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms.bound import Clip
 from fedpriv.privacy.statement.verify import verify_run

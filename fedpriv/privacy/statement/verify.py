@@ -21,8 +21,8 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from fedpriv.data.files.places import refuse_links
 from fedpriv.hashes import document_sha256, file_sha256
+from fedpriv.output_paths import refuse_links
 from fedpriv.privacy.epsilon import Epsilon, rounded_up
 from fedpriv.privacy.ledger.anchor import Anchor
 from fedpriv.privacy.ledger.anchored import ANCHORED, WITHOUT_ANCHOR, check_anchors

@@ -12,7 +12,7 @@ from fedpriv.backends import Backend, SerialBackend
 from fedpriv.backends.ray.cluster import Cluster
 from fedpriv.backends.threads import ThreadBackend, check_shareable
 from fedpriv.backends.worker import WorkerContext
-from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.components import Components
 from fedpriv.experiments.composing.options import Option

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fedpriv.data.files.places import refuse_links
+from fedpriv.output_paths import refuse_links
 from fedpriv.running.document import write_json
 from fedpriv.running.standing.written import now, said_of
 

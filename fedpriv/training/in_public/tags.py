@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedpriv.checkpoints.word_features import WordFeatures
-from fedpriv.data.corpus.examples import TagExamples
-from fedpriv.data.corpus.view import BATCH_EXAMPLES
+from fedpriv.datasets.stackexchange.tags import BATCH_EXAMPLES, TagExamples
 from fedpriv.rng import Key
 from fedpriv.training.evaluate import Metrics
 from fedpriv.tree import Params

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedpriv.checkpoints.aggregates import ema
 from fedpriv.checkpoints.past import upa
-from fedpriv.data.sentences.store import OWN, SentenceStore
+from fedpriv.datasets.stackexchange.sentences import OWN, SentenceStore
 from fedpriv.training.words.shift import Shift
 from fedpriv.transform import State, Transform
 from fedpriv.tree import Params
