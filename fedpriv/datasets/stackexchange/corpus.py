@@ -184,7 +184,7 @@ def _write(
     left: Kept | None = None
     if split.owners == "all":
         left = _bound_contributions(manifest, split, store, roster, division, declared)
-        division = with_bound_contributions(division, left, roster)
+        division = with_kept(division, left, roster)
     totals = manifest["totals"]
     sizes = totals["words"], totals["tags"]
     published = corpus / "published.json"
