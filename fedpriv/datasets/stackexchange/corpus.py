@@ -30,6 +30,7 @@ from fedpriv.datasets.stackexchange.splits import (
     Split,
     divided,
     training,
+    with_kept,
     without_public_threads,
 )
 from fedpriv.datasets.stackexchange.tags import Facts, TagView, materialise, open_view

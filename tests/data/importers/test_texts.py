@@ -120,7 +120,9 @@ def test_both_forms_of_imdb_are_the_same(tmp_path, write):
 def test_imdb_is_tokenised_once(tmp_path, monkeypatch):
     write_lines(tmp_path)
     first = load_imdb(tmp_path)
-    monkeypatch.setattr("fedpriv.datasets.reviews._read_imdb", lambda *args: pytest.fail("read again"))
+    monkeypatch.setattr(
+        "fedpriv.datasets.reviews._read_imdb", lambda *args: pytest.fail("read again")
+    )
     again = load_imdb(tmp_path)
     assert again.name == "imdb" and not again.synthetic
     for got in (first, again):
