@@ -10,7 +10,7 @@ import numpy as np
 from scipy import sparse
 from torch import nn
 
-from fedpriv.data.features.dataset import Dataset
+from fedpriv.datasets.dataset import Dataset
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.preconditioners import Statistics

@@ -12,8 +12,8 @@ from rich.markup import escape
 
 from fedpriv.api.result import Run, TemporaryFolder, read
 from fedpriv.checkpoints.store import keep_last_from
-from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.data.importers.locate import resolve_corpus
+from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.locate import resolve_corpus
 from fedpriv.experiments.catalogue import find_experiments, load_experiment
 from fedpriv.experiments.composing.options import Option, kebab
 from fedpriv.experiments.experiment import Experiment

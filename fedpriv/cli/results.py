@@ -13,10 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fedpriv.cli.terminal.output import console, errors, print_json, print_table
-from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.data.corpus.splits import BY_SENTENCE
-from fedpriv.data.files.places import check_file, check_new_folder, writing_to
-from fedpriv.data.importers.tokens import tff_tokens
+from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
+from fedpriv.output_paths import check_file, check_new_folder, writing_to
+from fedpriv.datasets.stackexchange.tokens import tff_tokens
 from fedpriv.privacy.epsilon import format_delta
 from fedpriv.privacy.statement.sections import describe_candidate
 from fedpriv.report.comparison.files import check_outputs, write_file

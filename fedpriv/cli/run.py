@@ -15,9 +15,9 @@ from rich.table import Table
 from fedpriv.checkpoints.store import keep_last_from
 from fedpriv.cli.listing import complete_experiments, complete_settings, show_options, with_flags
 from fedpriv.cli.terminal.output import Interrupted, console, errors, print_json, print_table
-from fedpriv.data.files.places import check_folder, writing_to
 from fedpriv.experiments.composing.options import Option
 from fedpriv.measures import PUBLIC_ONLY, figures_of, read_measures
+from fedpriv.output_paths import check_folder, writing_to
 from fedpriv.privacy.epsilon import privacy_line
 from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.statement.coverage import PUBLIC_EXAMPLES, Coverage, coverage_of

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from fedpriv.checkpoints.vocabulary import WordFeatures
-from fedpriv.data.corpus.splits import PublicText
-from fedpriv.data.corpus.view import TagView
+from fedpriv.datasets.stackexchange.splits import PublicText
+from fedpriv.datasets.stackexchange.tags import TagView
 from fedpriv.evaluation.examples import held_rows
 from fedpriv.measures import ACCURACY
 from fedpriv.rng import Key

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from fedpriv.data.corpus.splits import Split
+from fedpriv.datasets.stackexchange.splits import Split
 from fedpriv.evaluation.bootstrap import REPLICATES, Ratio, Resampled, resampled
 from fedpriv.evaluation.examples import HeldOut, Outcomes
 from fedpriv.evaluation.fold import Fold, pooled
@@ -178,7 +178,7 @@ def _means(
 
 def _said(splits: Sequence[Split]) -> str:
     """Return what reports say of splits that differ in the fold alone."""
-    said = splits[0].said()
+    said = splits[0].describe()
     if len(splits) == 1:
         return said
     folds = ", ".join(str(split.fold) for split in splits)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedpriv.checkpoints.vocabulary import WordFeatures
-from fedpriv.data.corpus.examples import INPUTS, TagExamples
-from fedpriv.data.corpus.view import BATCH_EXAMPLES, TagView
+from fedpriv.datasets.stackexchange.tags import INPUTS, TagExamples
+from fedpriv.datasets.stackexchange.tags import BATCH_EXAMPLES, TagView
+from fedpriv.datasets.stackexchange.tags import BATCH_EXAMPLES, INPUTS, TagExamples, TagView
 from fedpriv.tasks.tag_metrics import measured_columns
 from fedpriv.tree import Params
 
@@ -78,7 +79,7 @@ def held_out(view: TagView) -> HeldOut:
     if not len(rows):
         raise ValueError(
             f"{view.name}: no rostered user has an example that is held out for {on} "
-            f"({view.split.said()}); the site is too small to be measured so"
+            f"({view.split.describe()}); the site is too small to be measured so"
         )
     held = np.array([view.num_examples(user, on) for user in view.roster])
     trained = np.array([view.num_examples(user, "train") > 0 for user in view.roster])

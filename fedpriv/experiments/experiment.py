@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, is_dataclass, replace
 from functools import partial
 from typing import Any, Literal, Self
 
-from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.composing.composition import (
     OptionLine,
     Part,

@@ -14,7 +14,7 @@ from fedpriv.backends.ray.cluster import Cluster
 from fedpriv.backends.resources import Request, usable_cores
 from fedpriv.backends.threads import ThreadBackend, check_shareable
 from fedpriv.backends.worker import WorkerContext
-from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.components import Components
 from fedpriv.experiments.composing.options import Option

@@ -13,7 +13,7 @@ from typing import Any
 
 from fedpriv import __version__
 from fedpriv.checkpoints.tensor_files import frozen_digests, read_frozen_bytes
-from fedpriv.data.corpus.views import COUNTED
+from fedpriv.datasets.stackexchange.corpus import DIAGNOSTIC_FACTS
 from fedpriv.experiments.catalogue import from_anywhere, load_experiment
 from fedpriv.experiments.components import Components
 from fedpriv.experiments.experiment import Experiment
@@ -99,7 +99,7 @@ def make_document(
         described["provenance"] = {
             name: value
             for name, value in provenance.items()
-            if name not in COUNTED and not (name == "source" and _is_digest(value))
+            if name not in DIAGNOSTIC_FACTS and not (name == "source" and _is_digest(value))
         }
     else:
         learnt = begun is not None and begun.facts["kind"] == "public"

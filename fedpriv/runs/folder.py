@@ -42,13 +42,14 @@ from typing import Any
 from fedpriv import json_lines
 from fedpriv.checkpoints.store import CheckpointStore, load_state, save_state
 from fedpriv.checkpoints.tensor_files import check_frozen, read_frozen_bytes, write_start
-from fedpriv.data.files.digests import read_secret, write_secret
-from fedpriv.data.files.places import refuse_links
+from fedpriv.datasets.digests import read_secret, write_secret
+from fedpriv.output_paths import refuse_links
 from fedpriv.experiments.components import Components
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.start import Start
 from fedpriv.hashes import document_sha256
 from fedpriv.measures import figures_of, read_measures, recorded
+from fedpriv.output_paths import refuse_links
 from fedpriv.privacy.ledger.anchor import Anchor
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.plan import AnyPlan

@@ -19,7 +19,7 @@ from typing import Any
 from fedpriv import tree
 from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.checkpoints.tensor_files import read_start, released_models, write_selected
-from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import from_anywhere
 from fedpriv.experiments.components import Components, in_study

@@ -9,8 +9,8 @@ import numpy as np
 from torch import Tensor, nn
 
 from fedpriv.checkpoints.tensor_files import frozen_file
-from fedpriv.data.features.dataset import Dataset
-from fedpriv.data.features.projection import projection_files
+from fedpriv.datasets.dataset import Dataset
+from fedpriv.datasets.projection import projection_files
 from fedpriv.measures import ACCURACY, LOSS
 from fedpriv.mechanisms import SideInformation
 from fedpriv.tasks.example_task import CentralTask, zeros

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.data.corpus.rosters import training_set_sha256
+from fedpriv.datasets.stackexchange.rosters import training_set_sha256
 from fedpriv.measures import ACCURACY, LOSS, Measure, check_measures
 from fedpriv.mechanisms import SideInformation
 from fedpriv.privacy.sampling import DevicesSampler, Sampler

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fedpriv.checkpoints.tensor_files import FROZEN, frozen_file
-from fedpriv.data.corpus.rosters import roster_sha256
+from fedpriv.datasets.stackexchange.rosters import roster_sha256
 from fedpriv.measures import Measure
 from fedpriv.rng import Key
 from fedpriv.tasks.array_users import (
@@ -72,7 +72,7 @@ class ModuleTask:
         users: Training examples by user id; its keys, sorted, are the roster. Examples are
             `ArrayExamples`, a pair (x, y) or a `TensorDataset`; floats are taken as float32 and
             integer targets as int64, whatever they are kept as. Those of a node's own files come
-            from `fedpriv.data.own.users.own_users`; give `public` examples then, or a
+            from `fedpriv.datasets.local_data.own_users`; give `public` examples then, or a
             `synthetic_batch`, to try the task on.
         measures: What the model is measured by, the headline first; None for what fits its
             outputs and targets (`fedpriv.training.local.module_measures`). The loss comes last

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from fedpriv.checkpoints.vocabulary import WordFeatures
-from fedpriv.data.corpus.examples import TagExamples
-from fedpriv.data.corpus.splits import PublicText
-from fedpriv.data.corpus.view import TagView
+from fedpriv.datasets.stackexchange.tags import TagExamples
+from fedpriv.datasets.stackexchange.splits import PublicText
+from fedpriv.datasets.stackexchange.tags import TagView
+from fedpriv.datasets.stackexchange.tags import TagExamples, TagView
 from fedpriv.measures import Measure
 from fedpriv.rng import Key
 from fedpriv.tasks.tag_metrics import SCORED_EXAMPLES, evaluate_tags, tag_probabilities

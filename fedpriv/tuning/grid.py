@@ -11,7 +11,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import build
 from fedpriv.experiments.components import Components, in_study
 from fedpriv.experiments.composing.options import Option

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.evaluation.evaluate import evaluate
 from fedpriv.evaluation.fold import measure_fold
 from fedpriv.evaluation.result import Estimate

@@ -37,7 +37,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.data.importers.sst2 import load_sst2
+from fedpriv.datasets.sst2 import load_sst2
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.of_examples import num_steps
 from fedpriv.privacy.epsilon import format_delta, rounded_up_to

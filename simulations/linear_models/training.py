@@ -11,7 +11,7 @@ import numpy as np
 from scipy import sparse
 
 from fedpriv.backends import SerialBackend
-from fedpriv.data.features.dataset import Dataset, shape_of
+from fedpriv.datasets.dataset import Dataset, shape_of
 from fedpriv.experiments.components import Components
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.privacy.plan import AnyPlan

@@ -24,8 +24,8 @@ from typing import Any
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 IMPORTED = (
-    "fedpriv.api", "fedpriv.cli", "fedpriv.data.importers.locate",
-    "fedpriv.data.importers.synthetic", "fedpriv.data.words.views",
+    "fedpriv.api", "fedpriv.cli", "fedpriv.datasets.stackexchange.locate",
+    "fedpriv.datasets.stackexchange.synthetic", "fedpriv.datasets.stackexchange.words",
     "fedpriv.experiments.catalogue", "fedpriv.kernels.normals", "fedpriv.kernels.tag_scores",
     "fedpriv.models", "fedpriv.mechanisms.correlated.optimise",
     "fedpriv.runs.prepared", "fedpriv.tasks.datasets", "fedpriv.tasks.tag_prediction",

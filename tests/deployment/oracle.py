@@ -11,7 +11,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from fedpriv.backends.serial import SerialBackend
-from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.privacy.ledger.state import read_ledger

@@ -19,8 +19,8 @@ import typer
 
 from fedpriv import cli
 from fedpriv.cli.reproduce import _named
-from fedpriv.data.files.sources import DATASETS
-from fedpriv.data.importers import locate
+from fedpriv.datasets.downloads import DATASETS
+from fedpriv.datasets.stackexchange import locate
 from fedpriv.experiments.catalogue import find_reproductions, load_experiment
 from tests.docs.shell_blocks import Command
 

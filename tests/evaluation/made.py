@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedpriv.data.corpus.splits import Split
+from fedpriv.datasets.stackexchange.splits import Split
 from fedpriv.evaluation.examples import HeldOut, Outcomes
 from fedpriv.evaluation.fold import Fold
 

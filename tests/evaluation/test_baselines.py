@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedpriv.data.corpus.splits import BY_SENTENCE, Split
+from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, Split
 from fedpriv.evaluation.baselines import local_only, majority, own_majority
 from fedpriv.evaluation.central import central
 from fedpriv.evaluation.evaluate import evaluate

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedpriv.data.corpus.splits import BY_SENTENCE, Split
+from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, Split
 from fedpriv.evaluation.bootstrap import Interval
 from fedpriv.evaluation.evaluate import evaluate
 from fedpriv.evaluation.examples import HeldOut, Outcomes

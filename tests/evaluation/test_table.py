@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedpriv.data.corpus.splits import BY_SENTENCE
+from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
 from fedpriv.evaluation.bootstrap import Interval
 from fedpriv.evaluation.evaluate import evaluate
 from fedpriv.evaluation.result import Estimate

@@ -9,8 +9,8 @@ import json
 import numpy as np
 import pytest
 
-from fedpriv.data.corpus.rosters import RosterSpec
-from fedpriv.data.corpus.writer import CorpusWriter, Sentence
+from fedpriv.datasets.stackexchange.rosters import RosterSpec
+from fedpriv.datasets.stackexchange.writer import CorpusWriter, Sentence
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.report.page import write_report

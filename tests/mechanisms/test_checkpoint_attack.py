@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from scipy import sparse, stats
 
-from fedpriv.data.features.dataset import Dataset
+from fedpriv.datasets.dataset import Dataset
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import Experiment

@@ -7,8 +7,8 @@ from tests.repeats import every_case
 
 ROOT = Path(__file__).parents[2]
 FLOORS = (
-    "tree rng ranges hashes json_lines untrusted_text measures models kernels",
-    "transform sums data checkpoints",
+    "tree rng ranges hashes json_lines output_paths untrusted_text measures models kernels",
+    "transform sums datasets checkpoints",
     "mechanisms optimizers",
     "privacy",
     "training",
@@ -66,7 +66,7 @@ def broken_rules(sources: dict[str, str]) -> list[str]:
                 and floor <= BELOW_BACKENDS
                 and top == "fedpriv",
                 "post-processing sees users": room in ("checkpoints", "report")
-                and to_room in ("data", "training", "tasks"),
+                and to_room in ("datasets", "training", "tasks"),
                 "client imports the loop or a backend": top == "client"
                 and (
                     to_room in ("runs", "cli", "report", "api")
@@ -100,7 +100,7 @@ def test_the_code_keeps_the_floors():
         ("fedpriv.tree", "from fedpriv.privacy import plan"),
         ("fedpriv.tree", "import fedpriv.transform"),
         (
-            "fedpriv.data.corpus.view",
+            "fedpriv.datasets.stackexchange.tags",
             "def lazy():\n    from fedpriv.training.local.trainer import Schedule",
         ),
         ("fedpriv.training.federated_averaging", "from fedpriv.backends import Backend"),
@@ -111,14 +111,14 @@ def test_the_code_keeps_the_floors():
         ("fedpriv.training.local.trainer", "import ray"),
         ("fedpriv.experiments.experiment", "from flwr.common import Message"),
         ("fedpriv.privacy.ledger.ledger", "import flwr.server"),
-        ("fedpriv.report.page", "from fedpriv.data.corpus.corpus import Corpus"),
+        ("fedpriv.report.page", "from fedpriv.datasets.stackexchange.corpus import Corpus"),
         ("fedpriv.report.page", "from fedpriv.training.evaluate import Metrics"),
-        ("fedpriv.checkpoints.store", "from fedpriv.data import view"),
+        ("fedpriv.checkpoints.store", "from fedpriv.datasets import arrays"),
         ("fedpriv.experiments.experiment", "import simulations"),
         ("fedpriv.cli.run", "from server.app import app"),
         ("client.app", "from fedpriv.backends import SerialBackend"),
         ("client.app", "from fedpriv import runs"),
-        ("fedpriv.data.sentences.store", "import pickle"),
+        ("fedpriv.datasets.stackexchange.sentences", "import pickle"),
         ("fedpriv.helpers", "import math"),
     ],
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 from tiny_tables import figure, table
 
-from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.users import TagPredictionTask

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fedpriv.data.corpus.splits import Split
+from fedpriv.datasets.stackexchange.splits import Split
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run

@@ -10,8 +10,8 @@ from scipy import sparse
 from torch import nn
 
 from fedpriv.backends import SerialBackend
-from fedpriv.data.features import dataset as data_room
-from fedpriv.data.features.dataset import Dataset, fewer_public, for_tuning, hold_out_public
+from fedpriv.datasets import dataset as data_room
+from fedpriv.datasets.dataset import Dataset, fewer_public, for_tuning, hold_out_public
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.rng import Key

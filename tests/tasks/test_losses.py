@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedpriv.data.features.dataset import Dataset
+from fedpriv.datasets.dataset import Dataset
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.measures import Measure
 from fedpriv.mechanisms.bounds import Clip

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fedpriv import json_lines
-from fedpriv.data.features.dataset import Dataset
+from fedpriv.datasets.dataset import Dataset
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.runs.prepared import start_run

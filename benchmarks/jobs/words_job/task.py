@@ -10,7 +10,7 @@ import numpy as np
 from protocol import Job
 from torch import nn
 
-from fedpriv.data.corpus.rosters import roster_sha256
+from fedpriv.datasets.stackexchange.rosters import roster_sha256
 from fedpriv.measures import Measure
 from fedpriv.models.text import WordLSTM
 from fedpriv.rng import Key

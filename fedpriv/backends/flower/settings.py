@@ -25,8 +25,8 @@ from fedpriv.backends.flower.messages import BOUNDS
 from fedpriv.backends.flower.registry import read_node_keys
 from fedpriv.backends.flower.strategy import GridSettings
 from fedpriv.backends.guard import Guard
-from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.data.own.users import NodeData
+from fedpriv.datasets.local_data import NodeData
+from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.catalogue import OwnExperimentNotFoundError, load_experiment
 from fedpriv.experiments.composing.options import Option, checked
 from fedpriv.experiments.experiment import Experiment

@@ -58,9 +58,10 @@ def check(
 
     Containers start with it, and a health check asks it again.
     """
-    from fedpriv.data.own.ids import read_roster
-    from fedpriv.data.own.users import NodeData
+    from fedpriv.datasets.user_ids import read_roster
+    from fedpriv.datasets.local_data import NodeData
     from fedpriv.deploy.checks import (
+from fedpriv.deployment.checks import (
         check_answers,
         check_asks,
         check_data,

@@ -15,8 +15,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from fedpriv.data.files.places import refuse_links
 from fedpriv.hashes import document_sha256
+from fedpriv.output_paths import refuse_links
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.ledger.chain import Record
 from fedpriv.privacy.ledger.state import LedgerState, read_ledger

@@ -21,22 +21,10 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from fedpriv.checkpoints.tensor_files import (
-    FROZEN,
-    PUBLIC_MODEL,
-    START,
-    START_FILE,
-    candidates,
-    frozen_digests,
-    params_sha256,
-    read_frozen,
-    read_selected,
-    read_start,
-    read_tensors,
-    released_models,
-)
-from fedpriv.data.files.places import refuse_links
+from fedpriv.checkpoints.tensor_files import FROZEN, PUBLIC_MODEL, START, START_FILE, candidates, frozen_digests, params_sha256, read_frozen, read_selected, read_start, read_tensors, released_models
+from fedpriv.output_paths import refuse_links
 from fedpriv.hashes import document_sha256, file_sha256
+from fedpriv.output_paths import refuse_links
 from fedpriv.privacy.epsilon import Epsilon, rounded_up
 from fedpriv.privacy.ledger.anchor import ANCHORED, WITHOUT_ANCHOR, Anchor, check_anchors
 from fedpriv.privacy.ledger.chain import LedgerError, Record, decode

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpriv.data.words.sentences import Sentences
+from fedpriv.datasets.stackexchange.words import Sentences
 from fedpriv.models.text import IGNORED, Tokens
 
 

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedpriv.data.corpus.view import TrainingSplit
-from fedpriv.data.corpus.vocabulary import PRIVATE
-from fedpriv.data.words.sentences import Sentences
-from fedpriv.data.words.view import WordView
+from fedpriv.datasets.stackexchange.rosters import TrainingSplit
+from fedpriv.datasets.stackexchange.vocabulary import PRIVATE
+from fedpriv.datasets.stackexchange.words import Sentences, WordView
 from fedpriv.measures import Measure
 from fedpriv.mechanisms.side_information import SideInformation
 from fedpriv.models.text import Tokens, WordLSTM

@@ -25,9 +25,9 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.data.features.dataset import Dataset, for_tuning, hold_out_public
-from fedpriv.data.features.reviews import bag_of_words
-from fedpriv.data.importers.mnist import load_mnist
+from fedpriv.datasets.dataset import Dataset, for_tuning, hold_out_public
+from fedpriv.datasets.images import load_mnist
+from fedpriv.datasets.reviews import bag_of_words
 from fedpriv.measures import LOSS, Measure
 from fedpriv.rng import Key
 from fedpriv.tasks.datasets import linear_task

@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.data.corpus.splits import BY_SENTENCE
-from fedpriv.data.corpus.view import TagView
-from fedpriv.data.importers.locate import resolve_corpus
+from fedpriv.datasets.stackexchange.locate import resolve_corpus
+from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
+from fedpriv.datasets.stackexchange.tags import TagView
 from fedpriv.evaluation.examples import held_rows
 from fedpriv.measures import ACCURACY
 from fedpriv.rng import Key

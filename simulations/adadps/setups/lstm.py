@@ -12,8 +12,8 @@ from functools import cache
 import numpy as np
 from torch import nn
 
-from fedpriv.data.features.dataset import Dataset, for_tuning
-from fedpriv.data.features.reviews import sequences
+from fedpriv.datasets.dataset import Dataset, for_tuning
+from fedpriv.datasets.reviews import sequences
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.models.text import TextLSTM
 from fedpriv.reproduction import Split

@@ -12,9 +12,9 @@ import numpy as np
 
 from fedpriv.checkpoints.aggregates import answers
 from fedpriv.checkpoints.tensor_files import read_tensors, write_tensors
-from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.data.corpus.splits import Split
-from fedpriv.data.corpus.view import TagView
+from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.splits import Split
+from fedpriv.datasets.stackexchange.tags import TagView
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.components import Components

@@ -9,8 +9,10 @@ from typing import Any, Literal
 import numpy as np
 
 from fedpriv.checkpoints.aggregates import ema, upa
-from fedpriv.data.sentences.store import OWN, SentenceStore
+from fedpriv.datasets.stackexchange.sentences import OWN, SentenceStore
 from fedpriv.training.periodic_shift import Shift
+from fedpriv.checkpoints.aggregates import ema
+from fedpriv.checkpoints.aggregates import upa
 from fedpriv.transform import State, Transform
 from fedpriv.tree import Params
 from simulations.scraps.checkpoints import LAST, states

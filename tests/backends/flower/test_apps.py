@@ -16,9 +16,9 @@ import fedpriv as fp
 from client import app as client_app
 from fedpriv.backends.flower import settings
 from fedpriv.backends.flower.messages import SharedRecords
-from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.data.corpus.splits import Split
-from fedpriv.data.parts.cut import SERVER, cut
+from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.parts import SERVER, cut
+from fedpriv.datasets.stackexchange.splits import Split
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.mechanisms import Clip

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from fedpriv import tree
-from fedpriv.data.corpus.rosters import RosterSpec
-from fedpriv.data.corpus.splits import BY_THREAD, Split
-from fedpriv.data.corpus.view import open_view
-from fedpriv.data.corpus.views import make
+from fedpriv.datasets.stackexchange.corpus import make_view
+from fedpriv.datasets.stackexchange.rosters import RosterSpec
+from fedpriv.datasets.stackexchange.splits import BY_THREAD, Split
+from fedpriv.datasets.stackexchange.tags import open_view
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.privacy.statement.statement import run_statement
@@ -169,7 +169,7 @@ def test_a_roster_made_by_rule_knows_that_a_deleted_account_is_nobody(
     assert sum(map(kept.num_examples, ROSTERED)) > sum(map(declared.num_examples, ROSTERED))
     roster = list(whole.view().roster)
     for person, corpus in without.items():
-        facts = make(
+        facts = make_view(
             corpus.directory, corpus.manifest, roster, ALL_OWNERS, tmp_path / person, declared=False
         )
         about = {"name": "", "synthetic": False, "licence": "", "credit": ""}

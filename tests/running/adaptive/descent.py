@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedpriv.data.corpus.rosters import roster_sha256
+from fedpriv.datasets.stackexchange.rosters import roster_sha256
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.measures import Measure
 from fedpriv.mechanisms import Clip

@@ -29,7 +29,7 @@ from tests.running.loop.tag_runs import OPTIONS, ROOT, charged, ledger_state, pa
 CHILD = """
 import builtins, hashlib, importlib, io, json, os, signal, sys, threading, time
 from pathlib import Path
-from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.runs.prepared import start_run

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedpriv.checkpoints.store import CheckpointStore
-from fedpriv.data.importers.synthetic import Shape, synthesize
+from fedpriv.datasets.stackexchange.synthetic import Shape, synthesize
 from fedpriv.rng import Key
 from fedpriv.runs.document import read_document
 from fedpriv.runs.noise_root import NOISE, NOT_TRAINED, noise_digest, noise_root

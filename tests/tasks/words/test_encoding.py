@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedpriv.data.words.sentences import Sentences
+from fedpriv.datasets.stackexchange.words import Sentences
 from fedpriv.models.text import IGNORED, Tokens
 from fedpriv.tasks.words.encoding import Encoding
 from fedpriv.tasks.words.measures import shares_right

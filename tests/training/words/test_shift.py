@@ -8,8 +8,7 @@ import pytest
 from fedpriv import tree
 from fedpriv.backends import SerialBackend
 from fedpriv.backends.threads import ThreadBackend
-from fedpriv.data.words.sentences import Sentences
-from fedpriv.data.words.views import word_view
+from fedpriv.datasets.stackexchange.words import Sentences, word_view
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 from fedpriv.runs.prepared import start_run

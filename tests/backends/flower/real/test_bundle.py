@@ -17,18 +17,13 @@ from tests.repository.test_import_floors import all_sources, imports
 
 CHECKOUT = Path(__file__).parents[4]
 ALLOWED = {".py", ".toml", ".md", ".yaml", ".yml", ".json", ".jsonl"}
-# Rooms that no app and no experiment of users imports: what a person calls at a keyboard, what
-# makes a corpus out of files, experiments of examples, and the papers' tables and figures.
+# Rooms that no app and no experiment of users imports: what a person calls at a keyboard,
+# experiments of examples, and the papers' tables and figures.
 LEFT_OUT = {
     "fedpriv.__main__", "fedpriv.api.account", "fedpriv.api.bolted", "fedpriv.api.forecast",
     "fedpriv.api.frames", "fedpriv.api.own_loop", "fedpriv.api.result", "fedpriv.api.running",
     "fedpriv.api.shown", "fedpriv.api.stream_account", "fedpriv.api.tuning",
-    "fedpriv.api.uncertainty", "fedpriv.attacks", "fedpriv.audit",
-    "fedpriv.cli", "fedpriv.data.corpus.writer", "fedpriv.data.features.reviews",
-    "fedpriv.data.files.array_cache", "fedpriv.data.files.fetch", "fedpriv.data.files.folders",
-    "fedpriv.data.files.raw_files", "fedpriv.data.files.seven_zip", "fedpriv.data.files.sources",
-    "fedpriv.data.importers", "fedpriv.data.overlap", "fedpriv.data.parts",
-    "fedpriv.data.sentences.grouping", "fedpriv.data.sentences.interning", "fedpriv.deploy",
+    "fedpriv.api.uncertainty", "fedpriv.attacks", "fedpriv.audit", "fedpriv.cli", "fedpriv.deploy",
     "fedpriv.evaluation", "fedpriv.experiments.reference",
     "fedpriv.report.comparison", "fedpriv.report.export",
     "fedpriv.report.plots.noise", "fedpriv.report.plots.tradeoff", "fedpriv.reproduction",

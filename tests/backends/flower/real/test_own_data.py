@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedpriv.data.own.ids import read_key, user_id, write_key
+from fedpriv.datasets.user_ids import read_key, user_id, write_key
+from fedpriv.runs.status import run_status
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.status import run_status
 

@@ -6,7 +6,7 @@ import numpy as np
 from scipy import sparse
 
 from fedpriv.checkpoints.store import CheckpointStore
-from fedpriv.data.features.dataset import Dataset
+from fedpriv.datasets.dataset import Dataset
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.preconditioners import Statistics
