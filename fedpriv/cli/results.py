@@ -15,8 +15,8 @@ from rich.text import Text
 from fedpriv.cli.terminal.output import console, errors, print_json, print_table
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
-from fedpriv.output_paths import check_file, check_new_folder, writing_to
 from fedpriv.datasets.stackexchange.tokens import tff_tokens
+from fedpriv.output_paths import check_file, check_new_folder, writing_to
 from fedpriv.privacy.epsilon import format_delta
 from fedpriv.privacy.statement.sections import describe_candidate
 from fedpriv.report.comparison.files import check_outputs, write_file

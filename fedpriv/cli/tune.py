@@ -14,7 +14,6 @@ from fedpriv.cli.run import EXPERIMENT, FLAGS, CorpusName, Settings, given_once,
 from fedpriv.cli.terminal.output import console, errors, print_json
 from fedpriv.experiments.composing.options import Option
 from fedpriv.output_paths import check_folder, writing_to
-from fedpriv.privacy.trials import Trials
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.trials import Trials
 

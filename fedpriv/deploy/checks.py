@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from fedpriv.datasets.local_data import SUFFIXES, NodeData, OwnUsers
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.user_ids import read_key
-from fedpriv.datasets.local_data import NodeData, OwnUsers, SUFFIXES
 from fedpriv.deploy.launcher import ASKED
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.own_code import own_code

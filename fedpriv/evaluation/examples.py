@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedpriv.checkpoints.vocabulary import WordFeatures
-from fedpriv.datasets.stackexchange.tags import INPUTS, TagExamples
-from fedpriv.datasets.stackexchange.tags import BATCH_EXAMPLES, TagView
 from fedpriv.datasets.stackexchange.tags import BATCH_EXAMPLES, INPUTS, TagExamples, TagView
 from fedpriv.tasks.tag_metrics import measured_columns
 from fedpriv.tree import Params

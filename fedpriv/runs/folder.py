@@ -43,7 +43,6 @@ from fedpriv import json_lines
 from fedpriv.checkpoints.store import CheckpointStore, load_state, save_state
 from fedpriv.checkpoints.tensor_files import check_frozen, read_frozen_bytes, write_start
 from fedpriv.datasets.digests import read_secret, write_secret
-from fedpriv.output_paths import refuse_links
 from fedpriv.experiments.components import Components
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.start import Start

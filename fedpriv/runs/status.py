@@ -23,8 +23,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedpriv.data.files.places import refuse_links
 from fedpriv.experiments.own_code import one_line
+from fedpriv.output_paths import refuse_links
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.ledger.chain import LedgerError
 from fedpriv.privacy.ledger.state import LedgerState

@@ -16,8 +16,6 @@ from torch.utils.data import TensorDataset
 from fedpriv.datasets.local_data import UsersOnNodes
 from fedpriv.training.local.module import ArrayExamples, model_inputs, model_targets
 from fedpriv.training.per_example.backends import synthetic_inputs
-from fedpriv.training.local.module import ArrayExamples
-from fedpriv.training.local.module import model_inputs, model_targets
 
 #: What is taken for the examples of a user: two arrays, one way or another.
 ArrayLike = ArrayExamples | tuple[Any, Any] | TensorDataset

@@ -8,9 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from fedpriv.checkpoints.vocabulary import WordFeatures
-from fedpriv.datasets.stackexchange.tags import TagExamples
 from fedpriv.datasets.stackexchange.splits import PublicText
-from fedpriv.datasets.stackexchange.tags import TagView
 from fedpriv.datasets.stackexchange.tags import TagExamples, TagView
 from fedpriv.measures import Measure
 from fedpriv.rng import Key

@@ -9,15 +9,18 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from fedpriv.checkpoints.vocabulary import PAIR_WEIGHT, VOCABULARY, Vocabulary, WordFeatures, rarity_weights, vocabulary_bytes
-from fedpriv.datasets.stackexchange.tags import INPUTS, TagExamples
-from fedpriv.datasets.stackexchange.splits import PublicText
-from fedpriv.datasets.stackexchange.tags import BATCH_EXAMPLES, TagView
+from fedpriv.checkpoints.vocabulary import (
+    PAIR_WEIGHT,
+    VOCABULARY,
+    Vocabulary,
+    WordFeatures,
+    rarity_weights,
+    vocabulary_bytes,
+)
 from fedpriv.datasets.stackexchange.rosters import TrainingSplit
-from fedpriv.datasets.stackexchange.vocabulary import PRIVATE
-from fedpriv.checkpoints.vocabulary import PAIR_WEIGHT, WordFeatures, rarity_weights
-from fedpriv.checkpoints.vocabulary import VOCABULARY, Vocabulary, vocabulary_bytes
+from fedpriv.datasets.stackexchange.splits import PublicText
 from fedpriv.datasets.stackexchange.tags import BATCH_EXAMPLES, INPUTS, TagExamples, TagView
+from fedpriv.datasets.stackexchange.vocabulary import PRIVATE
 from fedpriv.measures import ACCURACY, LOSS, RECALL_AT_5, Measure
 from fedpriv.mechanisms.side_information import PublicWords
 from fedpriv.rng import Key

@@ -23,8 +23,7 @@ import numpy as np
 
 from fedpriv import optimizers
 from fedpriv.checkpoints.vocabulary import WordFeatures
-from fedpriv.data.corpus.examples import TagExamples
-from fedpriv.data.corpus.view import BATCH_EXAMPLES
+from fedpriv.datasets.stackexchange.tags import BATCH_EXAMPLES, TagExamples
 from fedpriv.measures import LOSS, Measure
 from fedpriv.rng import Key
 from fedpriv.training.evaluate import Metrics

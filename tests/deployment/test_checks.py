@@ -15,10 +15,10 @@ import pytest
 from typer.testing import CliRunner
 
 from fedpriv.cli import app
-from fedpriv.datasets.stackexchange import manifest as manifests
-from fedpriv.datasets.user_ids import write_key
 from fedpriv.datasets.local_data import NodeData
+from fedpriv.datasets.stackexchange import manifest as manifests
 from fedpriv.datasets.stackexchange.parts import SERVER, cut
+from fedpriv.datasets.user_ids import write_key
 from fedpriv.deploy import checks
 from fedpriv.deploy.launcher import ASKED
 from fedpriv.deploy.superlink import superlink

@@ -22,8 +22,8 @@ from client import app as client_app
 from fedpriv import cli
 from fedpriv.backends.flower.messages import BOUNDS, read_request
 from fedpriv.backends.flower.settings import OWN_KEYS
-from fedpriv.datasets.user_ids import read_key, user_id
 from fedpriv.datasets.local_data import NodeData
+from fedpriv.datasets.user_ids import read_key, user_id
 from fedpriv.deploy.checks import check_own_users
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment

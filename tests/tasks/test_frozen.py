@@ -8,8 +8,6 @@ from torch import nn
 from fedpriv.api.result import load
 from fedpriv.checkpoints.tensor_files import FROZEN, check_frozen, read_tensors
 from fedpriv.datasets.dataset import Dataset
-from fedpriv.checkpoints.tensor_files import FROZEN, check_frozen
-from fedpriv.checkpoints.tensor_files import read_tensors
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms.bounds import Clip
 from fedpriv.privacy.statement.verify import verify_run

@@ -11,12 +11,10 @@ from typing import Annotated
 import typer
 
 from fedpriv.cli.terminal.output import console, errors, fail, print_json
-from fedpriv.output_paths import writing_to
-from fedpriv.datasets.user_ids import read_key, read_roster, user_id, write_key
-from fedpriv.datasets.local_data import Table
-from fedpriv.datasets.local_data import NodeData, open_source
-from fedpriv.deploy.checks import own_users_of
 from fedpriv.datasets.local_data import NodeData, Table, open_source
+from fedpriv.datasets.user_ids import read_key, read_roster, user_id, write_key
+from fedpriv.deploy.checks import own_users_of
+from fedpriv.output_paths import writing_to
 
 _MOST_SHOWN = 20
 

@@ -58,10 +58,9 @@ def check(
 
     Containers start with it, and a health check asks it again.
     """
-    from fedpriv.datasets.user_ids import read_roster
     from fedpriv.datasets.local_data import NodeData
+    from fedpriv.datasets.user_ids import read_roster
     from fedpriv.deploy.checks import (
-from fedpriv.deployment.checks import (
         check_answers,
         check_asks,
         check_data,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedpriv.checkpoints.word_features import WordFeatures
+from fedpriv.checkpoints.vocabulary import WordFeatures
 from fedpriv.datasets.arrays import ArrayWriter, offsets, open_array, smallest_unsigned
 from fedpriv.datasets.stackexchange.rosters import RosterView, first_users, places
 from fedpriv.datasets.stackexchange.sentences import OWN, SentenceBatch, SentenceStore

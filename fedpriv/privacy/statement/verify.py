@@ -21,8 +21,20 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from fedpriv.checkpoints.tensor_files import FROZEN, PUBLIC_MODEL, START, START_FILE, candidates, frozen_digests, params_sha256, read_frozen, read_selected, read_start, read_tensors, released_models
-from fedpriv.output_paths import refuse_links
+from fedpriv.checkpoints.tensor_files import (
+    FROZEN,
+    PUBLIC_MODEL,
+    START,
+    START_FILE,
+    candidates,
+    frozen_digests,
+    params_sha256,
+    read_frozen,
+    read_selected,
+    read_start,
+    read_tensors,
+    released_models,
+)
 from fedpriv.hashes import document_sha256, file_sha256
 from fedpriv.output_paths import refuse_links
 from fedpriv.privacy.epsilon import Epsilon, rounded_up

@@ -11,8 +11,6 @@ import numpy as np
 from fedpriv.checkpoints.aggregates import ema, upa
 from fedpriv.datasets.stackexchange.sentences import OWN, SentenceStore
 from fedpriv.training.periodic_shift import Shift
-from fedpriv.checkpoints.aggregates import ema
-from fedpriv.checkpoints.aggregates import upa
 from fedpriv.transform import State, Transform
 from fedpriv.tree import Params
 from simulations.scraps.checkpoints import LAST, states

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from fedpriv.datasets.user_ids import read_key, user_id, write_key
-from fedpriv.runs.status import run_status
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.status import run_status
 
