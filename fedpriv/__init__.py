@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from fedpriv.experiments.experiment import Experiment as Experiment
     from fedpriv.privacy.ledger.ledger import Ledger as Ledger
     from fedpriv.privacy.mechanism import Mechanism as Mechanism
-    from fedpriv.privacy.noise_grid import NoiseGrid
-    from fedpriv.privacy.plan import Plan
+    from fedpriv.privacy.noise_grid import NoiseGrid as NoiseGrid
+    from fedpriv.privacy.plan import Plan as Plan
     from fedpriv.rng import Key as Key
     from fedpriv.runs.averaging import Trained as Trained
     from fedpriv.runs.averaging import averaging as averaging
