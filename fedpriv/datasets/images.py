@@ -1,4 +1,4 @@
-"""MNIST's four idx files, packed or not."""
+"""MNIST, CIFAR-10 and CIFAR-100 from their published files, packed or not, and synthetic images."""
 
 from __future__ import annotations
 

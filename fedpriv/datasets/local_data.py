@@ -1,4 +1,4 @@
-"""What a row of a node's own data is: whose, and which columns of which kind."""
+"""Users in a node's own CSV or SQLite files: column kinds, a table of rows, and their examples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From labelled reviews to a `Dataset`: a bag of words, or sequences for a recurrent model.
+"""Labelled reviews (IMDB, Amazon, synthetic) as a `Dataset`: a bag of words, or sequences.
 
 Who is public is decided first, by position; then vocabulary and document frequencies are counted
 over public rows, or, where asked (as the paper does), over private ones; the data set's provenance

@@ -1,4 +1,4 @@
-"""Reads `tf.train.Example` from its bytes: protocol buffers, with neither TensorFlow nor its code.
+"""TensorFlow Federated's client files, and `tf.train.Example` from its bytes, without TensorFlow.
 
 The schema is TensorFlow's, said here in Python and kept in a pool of its own, so that TensorFlow
 may be loaded in the same process. Only the map of features is taken for what it is on the wire, a

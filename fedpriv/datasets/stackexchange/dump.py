@@ -1,4 +1,4 @@
-"""Stream the rows of a Stack Exchange `Posts.xml`, plain or compressed, in constant memory.
+"""Import of a Stack Exchange `Posts.xml`, plain or compressed, in constant memory.
 
 Both dialects in circulation are read: tags as `<a><b>` and as `|a|b|`, with and without
 `ContentLicense` and other attributes, in any order. The XML is parsed by events through

@@ -1,4 +1,21 @@
-"""The examples of tag prediction: sparse word counts, a label, the post's tags."""
+"""Tag prediction on a corpus: sparse word counts and tags of each sentence, by user.
+
+`corpus.make_view` writes one roster's view from the sentences of a corpus, `open_view` maps it. Files in
+a view's folder (users: the roster in its order, then the public users; a user's examples lie
+together, those for training first):
+
+    users.json                  {"roster": [...], "public": [...]}
+    vocabulary.json             {"words": [...], "tags": [...], "num_public_examples", "source"}
+    word_counts, word_users, word_sentences, tag_users      int64, see `vocabulary.RosterVocabulary`
+    user_offsets int64 (U + 1)  first example of each user
+    train_ends   int64 (U)      end of each user's training examples
+    validation_ends   int64 (U) end of each user's validation examples; then come those for testing
+    threads      int32          each example's thread, its number in the corpus
+    public_threads    uint8     of public users: 1 where a public user asked that thread
+    word_offsets, words, counts, num_tokens, labels, tag_offsets, tags    see `TagExamples`
+    listed       int64          of views that bound an owner's examples: each listed example's
+                                number here, -1 for one without a label
+"""
 
 from __future__ import annotations
 

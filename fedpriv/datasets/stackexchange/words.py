@@ -1,4 +1,17 @@
-"""Some sentences in order: rows of word numbers, which may be mapped from a file."""
+"""Next-word prediction on a corpus: the sentences of each user, word by word.
+
+Files in a view's folder, next to that of the tag view it shares users, words and split with (users:
+the roster in its order, then the public users; a user's sentences lie together, those for training
+first):
+
+    users.json, vocabulary.json  as in the tag view (`fedpriv.datasets.stackexchange.tags`)
+    user_offsets int64 (U + 1), train_ends int64 (U), validation_ends int64 (U)    likewise
+    threads      int32           each sentence's thread
+    public_threads  uint8        1 where a public user asked that thread
+    kinds        uint8           of its post (`fedpriv.datasets.stackexchange.sentences.KINDS`)
+    starts       int64 (n + 1)   first word of each sentence in the file below
+    words        int32           ranks in the vocabulary, -1 for a word outside it
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Number strings in memory that does not grow with how many there are."""
+"""Writer of a corpus: numbers strings, groups sentences by user, and writes the mapped files."""
 
 from __future__ import annotations
 
