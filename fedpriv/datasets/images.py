@@ -1,4 +1,4 @@
-"""MNIST, CIFAR-10 and CIFAR-100 from their published files, packed or not, and synthetic images."""
+"""MNIST, CIFAR-10 and CIFAR-100 from their published files, packed or not."""
 
 from __future__ import annotations
 
