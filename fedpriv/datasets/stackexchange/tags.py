@@ -1,8 +1,8 @@
 """Tag prediction on a corpus: sparse word counts and tags of each sentence, by user.
 
-`corpus.make_view` writes one roster's view from the sentences of a corpus, `open_view` maps it. Files
-in a view's folder (users: the roster in its order, then the public users; a user's examples lie
-together, those for training first):
+`corpus.make_view` writes one roster's view from the sentences of a corpus, `open_view` maps it.
+Files in a view's folder (users: the roster in its order, then the public users; a user's examples
+lie together, those for training first):
 
     users.json                  {"roster": [...], "public": [...]}
     vocabulary.json             {"words": [...], "tags": [...], "num_public_examples", "source"}
