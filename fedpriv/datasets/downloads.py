@@ -1,7 +1,10 @@
-"""The public files that `fedpriv data fetch` knows: where they are, and what is known of them.
+"""Downloads of the public files that `fedpriv data fetch` knows, checked and resumable.
 
 All addresses are in this one table. TensorFlow Federated has no package of its data sets on PyPI
 (there is none called tensorflow-federated-datasets): it publishes these files in a storage bucket.
+
+pooch keeps the store: it decides whether the file at hand is the right one, and puts a download in
+place only once it is. The transfer itself is ours, because pooch's cannot go on where it stopped.
 """
 
 from __future__ import annotations
@@ -13,13 +16,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
-
-import pooch
-import requests
+from typing import TYPE_CHECKING, Any
 
 from fedpriv.datasets.cache import cache_dir, locked, write_atomically
 from fedpriv.hashes import Progress, file_sha256
+
+if TYPE_CHECKING:
+    import requests
 
 _BUCKET = "https://storage.googleapis.com/tff-datasets-public/"
 _ONSTARTUPS = (
@@ -253,6 +256,8 @@ def fetch_file(
     source: Source, folder: Path, *, mirror: str | None = None, progress: Progress | None = None
 ) -> Fetched:
     """Fetch one file into a folder, see `fetch`."""
+    import pooch  # here, because `fedpriv --help` reads this module's table
+
     folder.mkdir(parents=True, exist_ok=True)
     url = (mirror if mirror is not None else source.folder_url).rstrip("/") + "/" + source.file_name
     target = folder / source.file_name
@@ -364,6 +369,8 @@ def _validator(facts: Path) -> str:
 
 def _one_attempt(url: str, partial: Path, facts: Path, progress: Progress | None) -> str | None:
     """Fetch what is missing of a file; return None if it is whole now, else what went wrong."""
+    import requests
+
     have = partial.stat().st_size if partial.is_file() else 0
     headers = {"Accept-Encoding": "identity"}
     validator = _validator(facts)
@@ -407,6 +414,8 @@ def _one_attempt(url: str, partial: Path, facts: Path, progress: Progress | None
 
 def _extent(response: requests.Response, have: int) -> tuple[int, int]:
     """Return (where the body starts, length of the whole file or 0)."""
+    import requests
+
     length = response.headers.get("Content-Length", "")
     body = int(length) if length.isdecimal() else 0
     if response.status_code == 206:

@@ -98,9 +98,9 @@ def test_what_the_page_says_of_our_own_files_is_there():
         for file in ours:
             named = re.findall(r"`([^`]+)`", file)
             assert len(named) == 1 and any((r / named[0]).exists() for r in (root, root.parent))
-    for named in re.findall(r"`((?:experiments|mechanisms|running)/\S+\.py)`", PAGE):
+    for named in re.findall(r"`((?:experiments|mechanisms|runs)/\S+\.py)`", PAGE):
         assert (root / named).is_file()
-    assert '"serial"' in (root / "running" / "engines" / "named.py").read_text("utf-8")
+    assert '"serial"' in (root / "runs" / "backends.py").read_text("utf-8")
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

@@ -18,7 +18,7 @@ from fedpriv.privacy.event import Event
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody
-from fedpriv.privacy.statement.sections import _what_was_done
+from fedpriv.privacy.statement.sections import _describe_charge
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
 from fedpriv.runs.folder import RunFolder
@@ -265,10 +265,10 @@ class TestThroughTheDoor:
                 assert secret.astype(dtype)[:3].tobytes() not in kept
 
     @pytest.mark.parametrize("delta", [None, 1e-6])
-    def test_the_statement_says_what_was_done(self, delta):
+    def test_the_statement_says_describe_charge(self, delta):
         plan = made(delta=delta).plan
         for read in (plan, Plan.from_json(plan.to_json())):
-            said = " ".join(_what_was_done(read, read.mechanism))
+            said = " ".join(_describe_charge(read, read.mechanism))
             assert "released by ObjectiveNoise" in said and "linear term was added" in said
             assert "normalised" not in said and "standard deviation" not in said
 
