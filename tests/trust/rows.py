@@ -45,7 +45,8 @@ class Row:
 _GOLDEN = "golden/test_privacy_golden.py"
 _SAMPLING = "privacy/test_sampling.py"
 _NOISE = "laws/test_noise.py"
-_ROUNDED = "noise/test_rounded.py"
+_ROUNDED = "mechanisms/test_rounded.py"
+_CHECKPOINT_ATTACK = "mechanisms/test_checkpoint_attack.py"
 _BOUNDS = "laws/bounds"
 _KILLS = "running/loop/test_kills.py"
 _RANDOM_KILLS = f"{_KILLS}::test_killed_at_random_moments_and_resumed"
@@ -60,7 +61,7 @@ _FIFTY = "trust/kills/test_fifty_kills.py"
 _LEDGER = "privacy/ledger"
 _PLAN = "privacy/plans/test_plan.py"
 _KEYS = "running/door/test_draws.py"
-_NOISY_MIN = "noise/test_noisy_min.py"
+_NOISY_MIN = "mechanisms/test_noisy_min.py"
 _EVERY_WAY = f"{_NOISY_MIN}::test_indices_have_their_probabilities_exactly"
 _CAPPED = "mechanisms/test_capped.py"
 _SETTINGS = "experiments/test_settings.py"
@@ -178,10 +179,19 @@ ROWS = (
     Row(
         number=11,
         claim="Secure noise is exact: no bit of a release tells who is in its sum",
-        tests=("noise",),
+        tests=(
+            _ROUNDED,
+            _CHECKPOINT_ATTACK,
+            "mechanisms/correlated",
+            _NOISY_MIN,
+            "mechanisms/test_output.py",
+            "mechanisms/test_release.py",
+            "mechanisms/test_sphere_rows.py",
+            "mechanisms/test_sub_grid_attack.py",
+        ),
         long=(_ROUNDED,),
         twins=(
-            Twin(name="noise_in_floats", tests=("noise/test_checkpoint_attack.py",)),
+            Twin(name="noise_in_floats", tests=(_CHECKPOINT_ATTACK,)),
             Twin(name="undecided_bits_ignored", tests=(_ROUNDED,)),
             Twin(name="undecided_bits_shared", tests=(_ROUNDED,)),
         ),
