@@ -1,11 +1,4 @@
-"""Experiments: functions that return a frozen `Experiment`, one file for each paper or study."""
-
-from simulations import tags, words
-
-EXPERIMENTS = (
-    *tags.EXPERIMENTS,
-    *words.EXPERIMENTS,
-)
+"""Studies: methods that only papers compare, and their tables and figures, one folder a paper."""
 
 #: Modules with tables and figures of papers, loaded when one is asked for.
 REPRODUCTIONS = (

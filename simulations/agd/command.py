@@ -13,10 +13,10 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedpriv.reproduction import Script
 from simulations.agd.page import page, plot
 from simulations.agd.study import Study, found
 from simulations.linear_models.store import Store
+from simulations.reproduction.items import Script
 
 _PASSES = ("seeds", "results", "out", "plot")
 _TINY = ("--tiny", "--seeds", "2", "--target-epsilon", "0.4", "1.6")

@@ -19,8 +19,6 @@ from fedpriv.privacy.plans.adaptive import AdaptivePlan
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.privacy.zcdp import rho_of_epsilon
-from fedpriv.reproduction import TUNING_SEED, Split
-from fedpriv.training.comparators.methods import dp_sgd, fixed_steps, full_descent
 from fedpriv.training.line_search.agd import (
     REJECTIONS,
     RHO_GRADIENT,
@@ -33,9 +31,11 @@ from fedpriv.training.line_search.of_examples import CentralLosses
 from fedpriv.training.permutation.bolt_on import BoltOn
 from fedpriv.training.work import TRAIN
 from simulations.agd.moments import sigma_of_last_order
+from simulations.linear_models.comparators import dp_sgd, fixed_steps, full_descent
 from simulations.linear_models.problems import problem
 from simulations.linear_models.store import Row, Spec
 from simulations.linear_models.training import Model, Outcome, perturbed_objective, run
+from simulations.reproduction.items import TUNING_SEED, Split
 
 DELTA = 1e-8
 EPSILONS = (0.1, 0.4, 0.8, 1.6)

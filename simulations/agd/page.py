@@ -9,12 +9,12 @@ from statistics import mean
 from typing import Any
 
 from fedpriv.privacy.epsilon import rounded_up_to, shown_delta
-from fedpriv.reproduction.choices import edges_of
 from simulations.agd.methods import DELTA, GRIDS, LABELS, LOSS_KINDS, Settings
 from simulations.agd.study import Found
 from simulations.linear_models.drawing import Curve, Panel, draw
 from simulations.linear_models.references import REDUCED, shown, spread
 from simulations.linear_models.store import Row
+from simulations.reproduction.page import edges_of
 
 _LEVELS = ("majority class", "public examples alone (ε = 0)", "not private")
 #: Where the paper has SGD by the old bound overtake DP-AGD.

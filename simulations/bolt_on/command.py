@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedpriv.reproduction import Script
 from fedpriv.running.progress import Pace
 from simulations.bolt_on.methods import EPSILONS, METHODS, PASSES, Guarantee
 from simulations.bolt_on.page import Batches, Excess, page, plot, plot_excess
@@ -25,6 +24,7 @@ from simulations.bolt_on.study import Study, found
 from simulations.bolt_on.timing import timed
 from simulations.linear_models.problems import problem
 from simulations.linear_models.store import Store
+from simulations.reproduction.items import Script
 
 _PASSED = ("seeds", "results", "out", "plot")
 _TINY = ("--tiny", "--seeds", "2", "--target-epsilon", "1", "--passes", "1")

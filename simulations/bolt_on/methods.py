@@ -20,14 +20,14 @@ from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plans.plan import Plan
 from fedpriv.privacy.sampling import Everybody
-from fedpriv.reproduction import TUNING_SEED, Split
-from fedpriv.training.comparators.methods import bst14, dp_sgd, scs13
 from fedpriv.training.permutation.bolt_on import BoltOn
 from fedpriv.training.permutation.schedules import StepSchedule
 from fedpriv.training.permutation.sgd import Passes
+from simulations.linear_models.comparators import bst14, dp_sgd, scs13
 from simulations.linear_models.problems import problem
 from simulations.linear_models.store import Row, Spec
 from simulations.linear_models.training import Model, Remembered, perturbed_objective, run
+from simulations.reproduction.items import TUNING_SEED, Split
 
 Guarantee = Literal["pure", "approximate"]
 Settings = Mapping[str, Any]

@@ -41,13 +41,14 @@ from fedpriv.data.importers.sst2 import load_sst2
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.of_examples import num_steps
 from fedpriv.privacy.epsilon import rounded_up_to, shown_delta
-from fedpriv.reproduction import TUNING_SEED, Run, Script, Split, read
 from fedpriv.rng import Key
 from fedpriv.tasks.example_task import CentralTask
 from simulations.dpnsgd.by_length import ByLength
 from simulations.dpnsgd.images import RULES, bounded
 from simulations.dpnsgd.sst2 import SIGMA, Setup, digest, reduced_setup, task
 from simulations.dpnsgd.two_stages import Done, trained
+from simulations.reproduction.items import TUNING_SEED, Script, Split
+from simulations.reproduction.runs import Run, read
 
 DELTA = 1e-5
 SEEDS = (0, 1, 2)

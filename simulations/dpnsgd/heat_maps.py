@@ -15,8 +15,9 @@ import numpy as np
 
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.privacy.epsilon import rounded_up_to, shown_delta
-from fedpriv.reproduction import TUNING_SEED, Run, Split
 from simulations.dpnsgd.images import RULES, Rule
+from simulations.reproduction.items import TUNING_SEED, Split
+from simulations.reproduction.runs import Run
 
 Done = Mapping[str, Mapping[str, Any]]
 SEEDS = (0, 1, 2)

@@ -16,7 +16,6 @@ from fedpriv.data.files.digests import fingerprint
 from fedpriv.data.importers.sst2 import TextSplits
 from fedpriv.hashes import file_sha256
 from fedpriv.models.roberta import RobertaClassifier, load_roberta, tokens, weights_path
-from fedpriv.reproduction import Split
 from fedpriv.rng import Key
 from fedpriv.tasks.example_task import CentralTask
 from fedpriv.training.evaluate import Metrics, Total
@@ -25,6 +24,7 @@ from fedpriv.training.per_example.module import ModuleGradients
 from fedpriv.tree import Params
 from simulations.dpnsgd.by_length import by_length
 from simulations.dpnsgd.sst2_stand_in import LENGTH, synthetic_sentences, write_tiny_weights
+from simulations.reproduction.items import Split
 
 BATCH, EPOCHS, VALIDATION = 1000, 10, 0.1
 #: Noise multipliers by ε, as RDP counts 680 Poisson batches of 1000 from 67,349.

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedpriv.reproduction import Run, complete, pending, read
 from fedpriv.running.progress import Pace
+from simulations.reproduction.runs import Run, complete, pending, read
 
 Done = Mapping[str, Mapping[str, Any]]
 

@@ -29,9 +29,9 @@ from scipy import sparse
 from fedpriv.data.features.dataset import Dataset, for_tuning, hold_out_public, shape_of
 from fedpriv.data.features.projection import projected
 from fedpriv.data.importers.mnist import load_mnist
-from fedpriv.reproduction import Split
 from fedpriv.rng import Key
 from simulations.adadps.setups import imdb, mnist
+from simulations.reproduction.items import Split
 
 #: Rows of Covertype that are taken, by an order that hangs on their number alone.
 COVERTYPE_ROWS = 60_000

@@ -21,8 +21,6 @@ from fedpriv.sums import PartialSum
 from fedpriv.tasks.datasets import linear_task
 from fedpriv.tasks.example_task import CentralTask
 from fedpriv.training.algorithm import Algorithm
-from fedpriv.training.comparators.methods import Method, full_descent, objective_perturbation
-from fedpriv.training.comparators.objective import PerturbedMinimum
 from fedpriv.training.per_example.example_sum import CentralSum
 from fedpriv.training.per_example.gradients import ExampleGradients
 from fedpriv.training.per_example.linear import (
@@ -35,6 +33,12 @@ from fedpriv.training.per_example.linear import (
 from fedpriv.training.permutation.sgd import PermutationSgd
 from fedpriv.training.work import Trainers
 from fedpriv.tree import Params
+from simulations.linear_models.comparators import (
+    Method,
+    PerturbedMinimum,
+    full_descent,
+    objective_perturbation,
+)
 
 _MODELS: Mapping[str, Callable[[Any, np.ndarray], ExampleGradients]] = {
     "logistic": LogisticGradients,

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from fedpriv.reproduction import Script
 from fedpriv.running.progress import Pace
+from simulations.reproduction.items import Script
 from simulations.scraps.control import best_rate, control
 from simulations.scraps.intervals import KS, coverage, widths
 from simulations.scraps.last_iterate import STEPS, hard_ratio, ordinary_ratios

@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
-from fedpriv.evaluation.evaluate import differences
-from fedpriv.evaluation.fold import Fold
-from fedpriv.evaluation.result import Estimate
-from fedpriv.evaluation.table import shown
-from fedpriv.reproduction import Script
 from fedpriv.rng import Key
+from simulations.evaluation.evaluate import Estimate, differences
+from simulations.evaluation.held_out import Fold
+from simulations.evaluation.table import shown
+from simulations.reproduction.items import Script
 from simulations.threads.command import parser_of, study_of, write
 from simulations.threads.methods import ABLATION
 from simulations.threads.page import promise

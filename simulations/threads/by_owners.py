@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 
-from fedpriv.evaluation.evaluate import differences
-from fedpriv.evaluation.result import Estimate
-from fedpriv.evaluation.table import markdown, shown
 from fedpriv.rng import Key
+from simulations.evaluation.evaluate import Estimate, differences
+from simulations.evaluation.table import markdown, shown
 from simulations.threads.command import parser_of, study_of, write
 from simulations.threads.methods import METHODS, Method
 from simulations.threads.page import layout, promise

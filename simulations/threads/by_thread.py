@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fedpriv.evaluation.table import markdown
-from fedpriv.reproduction import Script
+from simulations.evaluation.table import markdown
+from simulations.reproduction.items import Script
 from simulations.threads.command import parser_of, study_of, write
 from simulations.threads.methods import METHODS, UNIT_NORM
 from simulations.threads.page import chart, layout, promise

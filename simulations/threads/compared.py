@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from fedpriv.evaluation.evaluate import differences
-from fedpriv.evaluation.fold import MAJORITY
-from fedpriv.evaluation.result import Estimate
-from fedpriv.evaluation.table import markdown, shown
 from fedpriv.rng import Key
+from simulations.evaluation.evaluate import Estimate, differences
+from simulations.evaluation.held_out import MAJORITY
+from simulations.evaluation.table import markdown, shown
 from simulations.threads.command import parser_of, study_of, write
 from simulations.threads.methods import Method
 from simulations.threads.page import chart, layout, promise

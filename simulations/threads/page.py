@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import textwrap
 
-from fedpriv.evaluation.result import Evaluation
-from fedpriv.evaluation.table import Layout, Row, wider
 from fedpriv.privacy.epsilon import shown_delta
 from fedpriv.report.plots.drawing import Reference
 from fedpriv.report.plots.tradeoff import Point, tradeoff_plot
+from simulations.evaluation.evaluate import Evaluation
+from simulations.evaluation.table import Layout, Row, wider
 from simulations.threads.study import CENTRAL, LOCAL, PUBLIC, Study, model_name
 
 # Of methods in their order; reference lines have the others.

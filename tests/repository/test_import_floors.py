@@ -13,20 +13,18 @@ FLOORS = (
     "privacy",
     "training",
     "tasks",
-    "evaluation",
     "experiments",
     "backends",
     "running",
     "tuning",
     "report",
     "audit attacks",
-    "reproduction",
     "api",
     "deployment",
     "cli",
     "__main__",
 )
-BELOW_BACKENDS = 8
+BELOW_BACKENDS = 7
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS, 1) for room in rooms.split()}
 DOORS = ("server", "client", "simulations")
 

@@ -45,7 +45,7 @@ _THREADS = "goes with the parameter that the study by threads passes by name"
 _KEYS = "labels a key: with another word its stream would be another"
 #: What stays: (file, name or part of the message) and why.
 KEPT = {
-    ("fedpriv/evaluation/fold.py", "beside"): "the study by threads passes it by name",
+    ("simulations/evaluation/held_out.py", "beside"): "the study by threads passes it by name",
     ("simulations/threads/study.py", "_beside"): _THREADS,
     ("simulations/threads/study.py", "_learn_beside"): _THREADS,
     ("fedpriv/training/local/batch_invariance.py", "made-up user"): _KEYS,

@@ -13,10 +13,11 @@ import simulations
 from fedpriv.data.features.dataset import hold_out_public
 from fedpriv.data.importers.synthetic_reviews import synthetic_reviews
 from fedpriv.models import Autoencoder, TextLSTM
-from fedpriv.reproduction import Figure, Run, Script, perform
 from simulations.adadps.setups import imdb, lstm, mnist, pooled_tags
 from simulations.adadps.setups.methods import METHODS
 from simulations.adadps.tables import table3, table5
+from simulations.reproduction.items import Figure, Script
+from simulations.reproduction.runs import Run, perform
 
 CACHES = (
     imdb.reviews,

@@ -7,18 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedpriv.reproduction import (
-    Run,
-    best,
-    final_runs,
-    pending,
-    perform,
-    read,
-    table_markdown,
-    tuning_runs,
-)
 from simulations.adadps.figures.figure6 import REPRODUCTIONS
 from simulations.adadps.setups import federated_tags
+from simulations.reproduction.page import table_markdown
+from simulations.reproduction.runs import Run, best, final_runs, pending, perform, read, tuning_runs
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "docs" / "results" / "tags.jsonl"

@@ -236,7 +236,7 @@ class TestCommands:
         assert (tmp_path / "bolt-on-runs.jsonl").exists()
 
     def test_all_are_found_by_name(self):
-        from fedpriv.experiments.catalogue import find_reproductions
+        from simulations.reproduction.command import find_reproductions
 
         names = set(find_reproductions())
         assert {"agd-mnist-3-8", "agd-covertype", "agd-imdb", "bolt-on-mnist"} <= names

@@ -8,15 +8,15 @@ from importlib.util import find_spec
 
 import pytest
 
-from fedpriv.experiments.catalogue import find_reproductions
 from fedpriv.running.progress import Pace
+from simulations.adadps import toy
 from simulations.adadps.figures import figure2
 from simulations.adadps.setups import mnist
 from simulations.agd import command as agd
 from simulations.agd import methods as agd_methods
 from simulations.bolt_on import command as bolt_on
-from simulations.by_example import toy
 from simulations.dpnsgd import figure3, figure4
+from simulations.reproduction.command import find_reproductions
 from simulations.scraps import command as convex
 from simulations.scraps.by_example import command as by_example
 from simulations.scraps.by_example import problem

@@ -21,12 +21,12 @@ from scipy.stats import rankdata
 
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.build import build
-from fedpriv.reproduction import Script
 from fedpriv.rng import Key
 from fedpriv.running.loop import rounds
 from fedpriv.running.progress import Pace
 from fedpriv.training.per_example.example_sum import public_gradient
 from simulations.adadps.setups import imdb
+from simulations.reproduction.items import Script
 
 KINDS = ("clean private", "released by DP-SGD", "public")
 

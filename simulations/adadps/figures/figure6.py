@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedpriv.reproduction import Block, Given, Layout, Reproduction
 from simulations.adadps.setups.federated_tags import INPUTS, SETTINGS, rows
+from simulations.reproduction.items import Block, Given, Layout, Reproduction
 
 
 def _columns(settings: Sequence[str]) -> dict[str, str]:

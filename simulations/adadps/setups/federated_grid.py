@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fedpriv.experiments.composing.options import Option
-from fedpriv.reproduction import Settings
+from simulations.reproduction.items import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,9 +15,9 @@ from fedpriv.data.corpus.corpus import Corpus
 from fedpriv.data.importers.locate import resolve_corpus
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.users import TagPredictionTask
-from fedpriv.reproduction import Cell, Row, Settings, Split
 from fedpriv.tasks.tag_prediction import TagPrediction
 from simulations.adadps.setups.federated_grid import grid
+from simulations.reproduction.items import Cell, Row, Settings, Split
 
 INPUTS: Mapping[str, str] = {"tff": "TFF inputs", "unit-norm": "unit-norm inputs"}
 

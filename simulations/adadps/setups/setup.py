@@ -17,8 +17,8 @@ from typing import Literal
 from fedpriv.experiments.composing.options import Option
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.measures import ACCURACY, Measure
-from fedpriv.reproduction import Cell, Figure, Reproduction, Row, Settings, Split
 from simulations.adadps.setups.methods import METHODS, Family
+from simulations.reproduction.items import Cell, Figure, Reproduction, Row, Settings, Split
 
 Column = Literal["paper", "right"]
 Rates = Mapping[Family, tuple[float, ...]]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from fedpriv.reproduction import Row
 from simulations.adadps.setups import imdb, pooled_tags
 from simulations.adadps.setups.setup import Setup, table
+from simulations.reproduction.items import Row
 
 _LABEL, _LESS = "AdaDPS, public RMSProp", ("AdaDPS, a fifth of it", "AdaDPS, a 25th of it")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedpriv.reproduction import Row
 from simulations.adadps.setups import imdb, pooled_tags
 from simulations.adadps.setups.setup import Setup, table
+from simulations.reproduction.items import Row
 
 ELSEWHERE, HERE = "AdaDPS, public data from elsewhere", "AdaDPS, public data of its own"
 

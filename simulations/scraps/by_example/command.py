@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fedpriv.reproduction import Script
+from simulations.reproduction.items import Script
 from simulations.scraps.by_example.page import page, plot
 from simulations.scraps.by_example.problem import PROBLEMS, within
 from simulations.scraps.by_example.runs import found

@@ -10,10 +10,10 @@ import numpy as np
 from fedpriv.checkpoints.outputs import Rule, answers, mean_probabilities
 from fedpriv.experiments.composing.options import Option
 from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.ready_made.conversions import dp_sgd_conversions
+from fedpriv.experiments.ready_made.images import dp_sgd_cifar
 from fedpriv.measures import ACCURACY, Measure
 from fedpriv.tasks.conversions.auc import AUC_LOSS, auc_total
-from simulations.by_example.conversions import dp_sgd_conversions
-from simulations.by_example.images import dp_sgd_cifar
 from simulations.scraps.checkpoints import Aggregates
 
 #: Of several models' probabilities and of the labels, what answers together have.

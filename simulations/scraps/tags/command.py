@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from fedpriv.data.importers.locate import resolve_corpus
-from fedpriv.reproduction import Script
 from fedpriv.running.progress import Pace
+from simulations.reproduction.items import Script
 from simulations.scraps.output import add_output, check_output, publish
 from simulations.scraps.tags import page, shift_page
 from simulations.scraps.tags.figures import lines_of

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpriv.evaluation.baselines import majority
-from fedpriv.evaluation.bootstrap import Interval, Ratio, Resampled, resampled
-from fedpriv.evaluation.examples import held_out
 from fedpriv.rng import Key
+from simulations.evaluation.bootstrap import Interval, Ratio, Resampled, resampled
+from simulations.evaluation.held_out import held_out, majority
 from simulations.scraps.checkpoints import LAST
 from simulations.scraps.seeds import t_half
 from simulations.scraps.tags.runs import Site

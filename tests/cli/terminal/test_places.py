@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from fedpriv import json_lines
-from fedpriv.cli import reproduce as reproducing
 from fedpriv.data.corpus import writer
 from fedpriv.data.files import array_cache
 from fedpriv.data.files.fetch import fetch_file
 from fedpriv.data.importers import locate
-from fedpriv.experiments.catalogue import find_reproductions
 from fedpriv.report.export import model_folder
+from simulations.reproduction import command as reproducing
+from simulations.reproduction.command import find_reproductions
 from tests.cli.typed import SMALL, main
 
 FULL = Path("/dev/full")

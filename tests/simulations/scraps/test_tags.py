@@ -154,7 +154,7 @@ class TestFigures:
         assert found[LAST].gain is None and {MAJORITY, "public-only"} < set(found)
 
     def test_nothing_is_said_where_there_is_no_signal(self):
-        from fedpriv.evaluation.bootstrap import Interval
+        from simulations.evaluation.bootstrap import Interval
 
         clear = Gain(value=1.0, by_seed=0.5, by_thread=Interval(low=0.002, high=0.02))
         dim = replace(clear, by_seed=1.5)
