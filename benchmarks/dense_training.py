@@ -23,7 +23,7 @@ from jobs.cifar_job import make_cnn
 from torch import nn
 
 from fedpriv.rng import Key
-from fedpriv.training.allocator import keep_freed_memory
+from fedpriv.training.devices import keep_freed_memory
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.local.vectorised import VectorisedTrainer

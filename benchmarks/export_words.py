@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 from harness.main_job import roster_of_400
 
-from fedpriv.data.importers.locate import resolve_corpus
-from fedpriv.data.words.views import word_view
-from fedpriv.models.words import Tokens
+from fedpriv.datasets.stackexchange.locate import resolve_corpus
+from fedpriv.datasets.stackexchange.words import word_view
+from fedpriv.models.text import Tokens
 from fedpriv.rng import Key
 from fedpriv.tasks.words.encoding import Encoding
 

@@ -26,8 +26,8 @@ from numba import njit
 from fedpriv.experiments.build import build
 from fedpriv.experiments.components import Components
 from fedpriv.rng import Key
-from fedpriv.running.engines.factories import serial
-from fedpriv.running.loop import rounds
+from fedpriv.runs.backends import serial
+from fedpriv.runs.loop import rounds
 
 F = np.float32
 

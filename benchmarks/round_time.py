@@ -16,7 +16,7 @@ from statistics import median, quantiles
 from harness.main_job import NAME, about, open_job, parser
 
 from fedpriv import json_lines
-from fedpriv.running.prepared import start_run
+from fedpriv.runs.prepared import start_run
 
 
 def main() -> None:

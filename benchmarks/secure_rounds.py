@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.data.importers.locate import resolve_corpus
+from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.locate import resolve_corpus
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.rng import Key
-from fedpriv.running.engines.factories import serial
-from fedpriv.running.loop import first_state, rounds
+from fedpriv.runs.backends import serial
+from fedpriv.runs.loop import first_state, rounds
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
 

@@ -16,8 +16,8 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
 
 from fedpriv.backends.flower.client import Host, serve
+from fedpriv.backends.flower.log import show_log
 from fedpriv.backends.flower.settings import NODE_KEYS, Node, open_node, read_host
-from fedpriv.backends.flower.telling.log_lines import show_log
 
 
 def _logged(message: Message, context: Context, answer: ClientAppCallable) -> Message:

@@ -41,19 +41,19 @@ if TYPE_CHECKING:
     from fedpriv.api.uncertainty import RunUncertainty as RunUncertainty
     from fedpriv.api.uncertainty import run_uncertainty as run_uncertainty
     from fedpriv.experiments.experiment import Experiment as Experiment
-    from fedpriv.privacy.cohorts.noise_grid import NoiseGrid as NoiseGrid
     from fedpriv.privacy.ledger.ledger import Ledger as Ledger
     from fedpriv.privacy.mechanism import Mechanism as Mechanism
-    from fedpriv.privacy.plans.plan import Plan as Plan
+    from fedpriv.privacy.noise_grid import NoiseGrid as NoiseGrid
+    from fedpriv.privacy.plan import Plan as Plan
     from fedpriv.rng import Key as Key
-    from fedpriv.running.folder import RunFolder as RunFolder
-    from fedpriv.running.own import Trained as Trained
-    from fedpriv.running.own import averaging as averaging
+    from fedpriv.runs.averaging import Trained as Trained
+    from fedpriv.runs.averaging import averaging as averaging
+    from fedpriv.runs.folder import RunFolder as RunFolder
     from fedpriv.training.algorithm import ArrayState as ArrayState
     from fedpriv.training.local.module import load_params as load_params
     from fedpriv.training.local.module import module_params as module_params
-    from fedpriv.training.permutation.constants import Constants as Constants
-    from fedpriv.training.permutation.schedules import StepSchedule as StepSchedule
+    from fedpriv.training.permutation_sgd import Constants as Constants
+    from fedpriv.training.permutation_sgd import StepSchedule as StepSchedule
 
 __version__ = "0.1.0"
 
@@ -70,15 +70,14 @@ _ROOMS = {
     "fedpriv.experiments.experiment": ("Experiment",),
     "fedpriv.privacy.ledger.ledger": ("Ledger",),
     "fedpriv.privacy.mechanism": ("Mechanism",),
-    "fedpriv.privacy.cohorts.noise_grid": ("NoiseGrid",),
-    "fedpriv.privacy.plans.plan": ("Plan",),
+    "fedpriv.privacy.noise_grid": ("NoiseGrid",),
+    "fedpriv.privacy.plan": ("Plan",),
     "fedpriv.rng": ("Key",),
-    "fedpriv.running.folder": ("RunFolder",),
-    "fedpriv.running.own": ("Trained", "averaging"),
+    "fedpriv.runs.folder": ("RunFolder",),
+    "fedpriv.runs.averaging": ("Trained", "averaging"),
     "fedpriv.training.algorithm": ("ArrayState",),
     "fedpriv.training.local.module": ("load_params", "module_params"),
-    "fedpriv.training.permutation.constants": ("Constants",),
-    "fedpriv.training.permutation.schedules": ("StepSchedule",),
+    "fedpriv.training.permutation_sgd": ("Constants", "StepSchedule"),
 }
 _ROOM = {name: room for room, names in _ROOMS.items() for name in names}
 _MODULES = {"flower": "fedpriv.api.flower"}

@@ -12,10 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+Progress = Callable[[int, int], None]
+"""Called as (how far it is, how far it goes; 0 when not known); a new length is a new stage."""
+
 _CHUNK = 1 << 20
 
 
-def file_sha256(path: Path, progress: Callable[[int, int], None] | None = None) -> str:
+def file_sha256(path: Path, progress: Progress | None = None) -> str:
     """Return the SHA-256 of a file's bytes, read as a stream.
 
     Args:

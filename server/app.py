@@ -17,6 +17,7 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedpriv.backends.flower.log import show_log
 from fedpriv.backends.flower.settings import (
     missing_corpus_named,
     open_corpus,
@@ -26,21 +27,19 @@ from fedpriv.backends.flower.settings import (
     read_switch,
 )
 from fedpriv.backends.flower.strategy import GridBackend, GridSettings, UserLevelStrategy
-from fedpriv.backends.flower.telling.log_lines import show_log
 from fedpriv.measures import Measure
-from fedpriv.privacy.epsilon import rounded_up, shown_delta
+from fedpriv.privacy.epsilon import format_delta, rounded_up
 from fedpriv.privacy.ledger.anchor import anchors_of
-from fedpriv.privacy.plans.digest import promise_digest
+from fedpriv.privacy.plan import plan_digest
 from fedpriv.privacy.statement.coverage import coverage_of
-from fedpriv.privacy.statement.returned import returned
+from fedpriv.privacy.statement.sections import describe_returned_model
 from fedpriv.report.page import write_report
-from fedpriv.running.announcement import announcement, early_end
-from fedpriv.running.document import labelled, read_document
-from fedpriv.running.prepared import PreparedRun, resume_run, start_run
-from fedpriv.running.records import RoundRecord
-from fedpriv.running.standing.refusals import refusal_noted
-from fedpriv.running.standing.written import StandingFile
-from fedpriv.training.ensembles import measure_of
+from fedpriv.runs.document import name_with_label, read_document
+from fedpriv.runs.prepared import PreparedRun, resume_run, start_run
+from fedpriv.runs.progress import announcement, describe_early_end
+from fedpriv.runs.records import RoundRecord
+from fedpriv.runs.status import StatusFile, recording_refusal
+from fedpriv.training.evaluate import measure_of
 from server.ending import ended_in_one_line
 
 app = ServerApp()
@@ -56,10 +55,10 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def _main(grid: Grid, context: Context) -> None:
-    with refusal_noted(read_path("resume", context.run_config)):
+    with recording_refusal(read_path("resume", context.run_config)):
         prepared, settings = _opened(context.run_config)
     head = announcement(
-        labelled(prepared.experiment.name, prepared.folder.document),
+        name_with_label(prepared.experiment.name, prepared.folder.document),
         prepared.experiment.description,
         prepared.components.plan,
         mode=prepared.ledger.mode,
@@ -69,32 +68,32 @@ def _main(grid: Grid, context: Context) -> None:
     for caution in head.cautions:
         _LOG.warning("%s", caution)
     roster = prepared.components.task.roster
-    promise = promise_digest(prepared.components.plan, roster)
+    promise = plan_digest(prepared.components.plan, roster)
     _LOG.info("promise %s", promise)
     strategy = UserLevelStrategy(roster=roster, settings=settings, promise=promise)
 
     task = prepared.components.task
     for line in filter(None, (prepared.untried, *prepared.noticed)):
         _LOG.warning("%s", line)
-    standing = StandingFile(prepared.folder.path, prepared.ledger.mode)
+    status = StatusFile(prepared.folder.path, prepared.ledger.mode)
 
     def report(record: RoundRecord) -> None:
-        standing.round_ended()
+        status.round_ended()
         _report(next(iter(task.measures), None), record)
 
     def loop(backend: GridBackend) -> dict[str, Any]:
         found = backend.registry.node_of
-        standing.registered(nodes=len(set(found.values())), users=len(found))
+        status.registered(nodes=len(set(found.values())), users=len(found))
         measuring = replace(backend, measure=measure_of(task))
         return replace(prepared, make_backend=lambda experiment, components: measuring).run(
             report, tell=_LOG.info
         )
 
-    with closing(prepared.folder), standing.kept():
+    with closing(prepared.folder), status.kept():
         summary = strategy.start(grid, loop)
-    if why := early_end(summary):
+    if why := describe_early_end(summary):
         _LOG.warning("%d rounds; %s", summary["rounds"], why)
-    said, no_gain = returned(summary)
+    said, no_gain = describe_returned_model(summary)
     if said:
         _LOG.log(logging.WARNING if no_gain else logging.INFO, "returned: %s", said)
     _LOG.info("run folder: %s", summary["run_dir"])
@@ -158,7 +157,7 @@ def _report(headline: Measure | None, record: RoundRecord) -> None:
         "no privacy, epsilon is infinite"
         if released.epsilon is None or released.delta is None
         else f"epsilon <= {rounded_up(released.epsilon, 3):.3f} at delta "
-        f"{shown_delta(released.delta)}",
+        f"{format_delta(released.delta)}",
         ""
         if headline is None
         else f", {headline.label} on public users "

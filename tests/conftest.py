@@ -16,9 +16,9 @@ import typer.main
 import typer.testing
 from hypothesis import HealthCheck, settings
 
-from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.data.corpus.rosters import RosterSpec
-from fedpriv.data.corpus.writer import CorpusWriter, Sentence
+from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.rosters import RosterSpec
+from fedpriv.datasets.stackexchange.writer import CorpusWriter, Sentence
 from fedpriv.untrusted_text import safe
 from tests.covering import mark_repeats
 

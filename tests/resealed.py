@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedpriv.checkpoints.tensor_file import read_tensors, write_tensors
+from fedpriv.checkpoints.tensor_files import read_tensors, write_tensors
 from fedpriv.hashes import document_sha256, file_sha256
 from fedpriv.privacy.ledger.chain import GENESIS, decode, encode
 

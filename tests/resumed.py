@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedpriv.running import prepared
+from fedpriv.runs import prepared
 
 
 def own_code_of(folder: Path) -> str | None:
@@ -17,6 +17,6 @@ def own_code_of(folder: Path) -> str | None:
 
 
 def resume_run(folder: Path, *, experiment: Any = None, **options: Any) -> prepared.PreparedRun:
-    """Return the prepared run of a folder, as `fedpriv.running.prepared.resume_run` does."""
+    """Return the prepared run of a folder, as `fedpriv.runs.prepared.resume_run` does."""
     given = own_code_of(folder) if experiment is None else experiment
     return prepared.resume_run(folder, experiment=given, **options)

@@ -1,6 +1,6 @@
 """Digests that are written down stay what they are."""
 
-from fedpriv.data.corpus.rosters import roster_sha256, training_set_sha256
+from fedpriv.datasets.stackexchange.rosters import roster_sha256, training_set_sha256
 from fedpriv.hashes import document_sha256, file_sha256
 
 ABC = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # FIPS 180-2, B.1

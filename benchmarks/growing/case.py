@@ -59,13 +59,13 @@ def backend_factory(case: Case) -> Iterator[Any]:
     Raises:
         UnavailableError: If the backend is not installed, or its workers cannot be had.
     """
-    from fedpriv.running.engines import factories
+    from fedpriv.runs import backends
 
     if case.backend == "serial":
-        yield factories.serial
+        yield backends.serial
         return
     if case.backend == "threads":
-        yield factories.on_threads(case.workers)
+        yield backends.on_threads(case.workers)
         return
     try:
         from fedpriv.backends.ray.cluster import Cluster
@@ -75,7 +75,7 @@ def backend_factory(case: Case) -> Iterator[Any]:
     except (ImportError, ValueError) as error:
         raise UnavailableError(str(error)) from error
     with cluster:
-        yield factories.on_ray(cluster, EXPERIMENT, case.corpus)
+        yield backends.on_ray(cluster, EXPERIMENT, case.corpus)
 
 
 class TimedBackend:
@@ -100,10 +100,10 @@ class TimedBackend:
 
 def measure(case: Case) -> dict[str, Any]:
     """Run the case and return its figures."""
-    from fedpriv.data.corpus.corpus import Corpus
+    from fedpriv.datasets.stackexchange.corpus import Corpus
     from fedpriv.experiments.catalogue import load_experiment
-    from fedpriv.running.loop import rounds
-    from fedpriv.running.prepared import start_run
+    from fedpriv.runs.loop import rounds
+    from fedpriv.runs.prepared import start_run
 
     corpus = Corpus.open(case.corpus)
     sampled = 3  # rounds in which memory is watched, after those that are timed

@@ -237,7 +237,7 @@ def _made(folder: Path, make: Callable[[], object]) -> Path:
 
 def _beside(name: str) -> Path | None:
     """Return the training file of a data folder where fedpriv looks for one, if there is any."""
-    from fedpriv.data.files.folders import data_folders
+    from fedpriv.datasets.cache import data_folders
 
     found = [f for folder in data_folders() for f in sorted((folder / name).glob("*train*.bin*"))]
     return found[0] if found else None

@@ -23,15 +23,15 @@ from ledger_only import LedgerOnly
 from protocol import Gate, Job
 
 from fedpriv.backends import Backend, SerialBackend
-from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.data.importers.locate import resolve_corpus
+from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.locate import resolve_corpus
 from fedpriv.experiments.build import build
 from fedpriv.experiments.components import Components
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.rng import Key
-from fedpriv.running.engines.factories import on_threads
-from fedpriv.running.folder import RunFolder
-from fedpriv.running.loop import rounds
+from fedpriv.runs.backends import on_threads
+from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.loop import rounds
 
 GATE = Gate()
 

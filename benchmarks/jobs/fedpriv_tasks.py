@@ -19,8 +19,8 @@ from tag_data import Examples, TagUsers
 from torch import nn
 from words_job.task import WordsTask
 
-from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.data.corpus.rosters import roster_sha256
+from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.rosters import roster_sha256
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import Experiment

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedpriv.experiments.components import Components
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.running.folder import RunFolder
+from fedpriv.runs.folder import RunFolder
 
 
 class LedgerOnly:

@@ -44,7 +44,7 @@ def job(model: str) -> tuple[nn.Module, Callable, np.ndarray, np.ndarray]:
 def fedpriv_step(model: str, way: str) -> Step:
     """Return fedpriv's step."""
     from fedpriv import tree
-    from fedpriv.mechanisms.bound import Clip
+    from fedpriv.mechanisms.bounds import Clip
     from fedpriv.training.local.module import module_params
     from fedpriv.training.per_example.module import ModuleGradients
 

@@ -15,11 +15,11 @@ import time
 
 import numpy as np
 
-from fedpriv.noise.gaussian import Gaussian
-from fedpriv.noise.participation import Participation
-from fedpriv.noise.streams.optimise import optimised_bands, optimised_buffers
-from fedpriv.noise.streams.stream import Correlated
-from fedpriv.noise.streams.tree import BinaryTree
+from fedpriv.mechanisms.correlated.binary_tree import BinaryTree
+from fedpriv.mechanisms.correlated.noise import Correlated
+from fedpriv.mechanisms.correlated.optimise import optimised_bands, optimised_buffers
+from fedpriv.mechanisms.gaussian import Gaussian
+from fedpriv.mechanisms.privatizer import Participation
 from fedpriv.rng import Key
 
 BANDS, SPACING = 20, 2.0**-24
@@ -56,11 +56,11 @@ def main() -> None:
                 if name == "independent" and mode == "simulation":
                     plain.draw({}, key=key.fold(row), **common)
                 elif name == "independent":
-                    plain.draw_on_grid(granularity=SPACING, key=key.fold(row), **common)
+                    plain.draw_on_grid({}, granularity=SPACING, key=key.fold(row), **common)
                 elif mode == "simulation":
                     _, memories[name] = noises[name].draw(memories[name], key=key, **common)
                 else:
-                    _, memories[name] = noises[name].draw_row_on_grid(
+                    _, memories[name] = noises[name].draw_on_grid(
                         memories[name], granularity=SPACING, key=key, **common
                     )
                 times.append(time.perf_counter() - begun)

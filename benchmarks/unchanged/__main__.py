@@ -6,10 +6,12 @@
 
 Some hundred and twenty small runs, through the command line and the files of the run folder: every
 experiment by name, users and single examples, every backend, Flower's apps, runs killed right after
-their k-th charge and resumed, and the figures of `fedpriv account` and `calibrate` (`cases.py`). Of
-each the SHA-256 of every released tensor, every figure as a hexadecimal float, and which keys its
-JSON files have. Runs that are held to 1e-6 keep their tensors beside, in OLD.npz. About five
-minutes of one core; `--only 'examples*'` records or compares a part.
+their k-th charge and resumed, the values of `fedpriv account` and `calibrate`, and a small case of
+every study of `fedpriv reproduce` (`cases.py`). Of each run the SHA-256 of every released tensor,
+every number as a hexadecimal float, and which keys its JSON files have; of a study the numbers of
+its page and of what it stored. Runs that are held to 1e-6 keep their tensors beside, in OLD.npz.
+About a quarter of an hour of one core, and an hour more with `--long`, which adds the studies that
+take minutes; `--only 'examples*'` records or compares a part.
 
 A recording holds every option of every run, and `--like` gives each run all of its options, so that
 a default that has changed since changes nothing; `--set NAME=VALUE` is given to every run whose
@@ -35,8 +37,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cases import FigureCase, Option, RunCase, all_cases
+from cases import FigureCase, Option, RunCase, StudyCase, all_cases
 from comparing import Outcome, compare
+from names import CASES, OPTIONS, renamed
 from recorder import Recorder
 
 FORMAT = "fedpriv-unchanged"
@@ -45,7 +48,9 @@ _WORDS = ("roster", "start-file")
 _PACKAGES = ("numpy", "scipy", "torch", "numba", "ray", "flwr", "dp-accounting")
 
 
-def record(out: Path, only: str, like: dict[str, Any], further: dict[str, Option]) -> int:
+def record(
+    out: Path, only: str, like: dict[str, Any], further: dict[str, Option], *, long: bool = False
+) -> int:
     """Write a recording; return how many runs failed.
 
     Args:
@@ -53,6 +58,7 @@ def record(out: Path, only: str, like: dict[str, Any], further: dict[str, Option
         only: Pattern of names.
         like: `runs` of another recording, whose options are given to the runs here.
         further: Options for every run whose experiment has them.
+        long: Whether to record studies that take minutes, too.
     """
     began = time.monotonic()
     runs: dict[str, Any] = {}
@@ -66,8 +72,10 @@ def record(out: Path, only: str, like: dict[str, Any], further: dict[str, Option
             for number, case in enumerate(all_cases(recorder.experiments())):
                 if not fnmatch.fnmatch(case.name, only):
                     continue
+                if isinstance(case, StudyCase) and case.minutes > 1 and not long:
+                    continue
                 if isinstance(case, RunCase) and "options" in like.get(case.name, {}):
-                    typed = as_typed(like[case.name]["options"])
+                    typed = as_typed(renamed(like[case.name]["options"], OPTIONS))
                     if case.secure:
                         del typed["seed"]
                     case = replace(case, options={**case.options, **typed})
@@ -75,6 +83,8 @@ def record(out: Path, only: str, like: dict[str, Any], further: dict[str, Option
                 try:
                     if isinstance(case, FigureCase):
                         found = recorder.figures(case)
+                    elif isinstance(case, StudyCase):
+                        found = recorder.study(case, number)
                     else:
                         found, kept = recorder.run(case, number)
                         arrays |= kept
@@ -129,7 +139,7 @@ def processor() -> str:
 
 
 def read(file: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return a recording and its arrays.
+    """Return a recording and its arrays, with the names that cases have now.
 
     Raises:
         ValueError: If the file is something else.
@@ -137,8 +147,12 @@ def read(file: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     document = json.loads(file.read_text("utf-8"))
     if document.get("format") != FORMAT:
         raise ValueError(f"{file} is no recording; give what `record --out` wrote")
+    document["runs"] = {CASES.get(name, name): run for name, run in document["runs"].items()}
     with np.load(file.with_suffix(".npz")) as arrays:
-        return document, {name: arrays[name] for name in arrays.files}
+        of_cases = [(file, *file.rpartition("/")) for file in arrays.files]
+        return document, {
+            f"{CASES.get(case, case)}/{name}": arrays[file] for file, case, _, name in of_cases
+        }
 
 
 def tell(outcomes: list[Outcome], new_only: list[str], most: int) -> None:
@@ -163,6 +177,7 @@ def main() -> None:
     recording = commands.add_parser("record", help="run everything and write what comes out")
     recording.add_argument("--out", type=Path, required=True, help="a JSON file")
     recording.add_argument("--only", default="*", help="pattern of names, for a part of the runs")
+    recording.add_argument("--long", action="store_true", help="studies that take minutes, too")
     recording.add_argument("--like", type=Path, help="a recording, whose options runs are given")
     recording.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE",
@@ -180,7 +195,7 @@ def main() -> None:
             like = {} if arguments.like is None else read(arguments.like)[0]["runs"]
         except (OSError, ValueError) as error:
             sys.exit(f"error: {error}")
-        sys.exit(min(1, record(arguments.out, arguments.only, like, further)))
+        sys.exit(min(1, record(arguments.out, arguments.only, like, further, long=arguments.long)))
     try:
         (old, old_arrays), (new, new_arrays) = read(arguments.old), read(arguments.new)
     except (OSError, ValueError) as error:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from names import KEYS, OPTIONS, renamed
 
 Arrays = Mapping[str, np.ndarray]
 _TOLERANCE = {"bits": 0.0, "epsilon": 0.0, "1e-6": 1e-6, "1e-4": 1e-4}
@@ -44,6 +45,7 @@ def compare(
         old_arrays: By "run/tensor", of runs held to 1e-6.
         new_arrays: Likewise.
     """
+    old = {name: with_new_names(run) for name, run in old.items()}
     outcomes = []
     for name in old:
         compared = old[name]["compared"]
@@ -65,6 +67,17 @@ def compare(
             ]  # fmt: skip
         outcomes.append(Outcome(name=name, compared=compared, differences=tuple(found)))
     return outcomes
+
+
+def with_new_names(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an older recording's run with today's names of keys and options."""
+    keys = {
+        file: [KEYS.get(key, key) for key in names] for file, names in run.get("keys", {}).items()
+    }
+    kept = {part: run[part] for part in ("tensors", "options") if part in run}
+    kept = kept | {"options": renamed(kept.get("options", {}), OPTIONS)}
+    rest = {part: value for part, value in run.items() if part not in (*kept, "keys")}
+    return {**renamed(rest, KEYS), **kept, "keys": keys}
 
 
 def _of_run(old: Mapping[str, Any], new: Mapping[str, Any], compared: str) -> Iterator[str]:

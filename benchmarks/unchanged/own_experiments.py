@@ -10,10 +10,10 @@ import numpy as np
 from scipy import sparse
 from torch import nn
 
-from fedpriv.data.features.dataset import Dataset
+from fedpriv.datasets.dataset import Dataset
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms import SideInformation
-from fedpriv.mechanisms.moments import Statistics
+from fedpriv.mechanisms.preconditioners import Statistics
 from fedpriv.tasks.datasets import linear_task, module_task
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cases import FigureCase, Option, RunCase
+from cases import FigureCase, Option, RunCase, StudyCase
 from dump import write_dump
 from dying import STATUS
-from run_figures import checkpoints, exact, read_run
+from run_figures import checkpoints, exact, read_run, read_study
 
 HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parents[1]
@@ -84,6 +84,19 @@ class Recorder:
             keys = sorted({key for item in printed for key in item})
             return {"figures": [item["name"] for item in printed], "keys": {"stdout": keys}}
         return {"figures": exact(printed), "keys": {"stdout": sorted(printed)}}
+
+    def study(self, case: StudyCase, number: int) -> dict[str, Any]:
+        """Return the numbers of a study's page and of what it stored."""
+        folder = self._scratch / f"study-{number}"
+        folder.mkdir()
+        places = {
+            "CORPUS": self._scratch / "tags",
+            "RESULTS": folder / "results.jsonl",
+            "OUT": folder / "page.md",
+        }
+        printed = self._command(*(str(places.get(word, word)) for word in case.argv))
+        page = places["OUT"].read_text("utf-8") if "OUT" in case.argv else printed
+        return {"figures": read_study(page.replace(str(self._scratch), ""), folder)}
 
     def run(self, case: RunCase, number: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Return what a run left in its folder, and its last tensors where they are kept."""

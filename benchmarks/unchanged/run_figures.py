@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,40 @@ def checkpoints(folder: Path) -> dict[str, dict[str, np.ndarray]]:
     """Return the tensors of every checkpoint that is kept, by the file's name, in order."""
     files = sorted((folder / "checkpoints").glob("*.safetensors"))
     return {file.stem: load_file(file) for file in files}
+
+
+_NUMERAL = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?")
+
+
+def read_study(page: str, stored: Path) -> dict[str, Any]:
+    """Return the numbers of a study's page in order, and those of each row that it stored.
+
+    Words and names of keys are not compared, so that they can be changed; a row is its numbers in
+    ascending order, and rows are sorted likewise.
+
+    Args:
+        page: Its text.
+        stored: A folder of JSON lines.
+    """
+    files = sorted(stored.rglob("*.jsonl"))
+    lines = [line for file in files for line in file.read_text("utf-8").splitlines()]
+    rows = sorted(sorted(_numbers(json.loads(line))) for line in lines)
+    return {
+        "page": _NUMERAL.findall(page),
+        "stored": [[exact(number) for number in row] for row in rows],
+    }
+
+
+def _numbers(value: Any) -> list[float]:
+    """Return every number within a JSON value as a float, in order; times are left out."""
+    if isinstance(value, bool) or value is None or isinstance(value, str):
+        return []
+    if isinstance(value, Mapping):
+        kept = [item for name, item in value.items() if name not in _LEFT_OUT]
+        return [number for item in kept for number in _numbers(item)]
+    if isinstance(value, list):
+        return [number for item in value for number in _numbers(item)]
+    return [float(value)]
 
 
 def read_run(folder: Path) -> dict[str, Any]:

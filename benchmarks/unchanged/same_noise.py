@@ -18,7 +18,7 @@ from typing import Any
 
 def draw_same_noise() -> None:
     """Let every run that this process makes from now on draw its noise from its seed."""
-    from fedpriv.running.door import noise_root as module
+    from fedpriv.runs import noise_root as module
 
     replaced = module.noise_root
 

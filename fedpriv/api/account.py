@@ -19,14 +19,14 @@ from typing import Any
 
 from fedpriv.api.own_loop import plan
 from fedpriv.experiments.composing.options import said_as_options
-from fedpriv.privacy.cohorts.noise_grid import NoiseGrid, NoisePoint
-from fedpriv.privacy.cohorts.noise_grid import noise_grid as privacy_noise_grid
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.event import Event, Relation
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint
+from fedpriv.privacy.noise_grid import noise_grid as privacy_noise_grid
+from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import DevicesSampler
-from fedpriv.privacy.selection.trials import Trials
 from fedpriv.privacy.statement.statement import NO_MEANINGFUL_PROTECTION_ABOVE
+from fedpriv.privacy.trials import Trials
 
 #: Noise is a multiple of the bound, so whatever the bound, the price is the same.
 _ANY_BOUND = 1.0

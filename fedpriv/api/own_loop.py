@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from fedpriv import tree
 from fedpriv.experiments.composing.options import said_as_options
 from fedpriv.mechanisms import Bound, Clip, Rounded
-from fedpriv.noise.gaussian import Gaussian
+from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.named import sampler_of
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.sampling import sampler_of
 from fedpriv.sums import BeyondBound, PartialSum, RunningSum
 from fedpriv.tree import Params, Tree
 

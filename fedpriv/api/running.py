@@ -12,18 +12,18 @@ from rich.markup import escape
 
 from fedpriv.api.result import Run, TemporaryFolder, read
 from fedpriv.checkpoints.store import keep_last_from
-from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.data.importers.locate import resolve_corpus
+from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.locate import resolve_corpus
 from fedpriv.experiments.catalogue import find_experiments, load_experiment
 from fedpriv.experiments.composing.options import Option, kebab
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.users import TagPredictionTask
 from fedpriv.experiments.task_factory import takes_corpus
 from fedpriv.privacy.ledger.anchor import anchors_of
-from fedpriv.running.document import name_of_experiment, read_document
-from fedpriv.running.engines.named import named_backends
-from fedpriv.running.prepared import PreparedRun, resume_run, start_run
-from fedpriv.running.progress import Shown, follow, is_watched, plain_lines
+from fedpriv.runs.backends import named_backends
+from fedpriv.runs.document import check_experiment_name, read_document
+from fedpriv.runs.prepared import PreparedRun, resume_run, start_run
+from fedpriv.runs.progress import ShowProgress, follow, is_watched, plain_lines
 
 
 def experiment(name: str, /, **options: Option) -> Experiment:
@@ -57,7 +57,7 @@ def run(
     gpus_per_worker: float | None = None,
     ray_address: str | None = None,
     secure: bool = False,
-    progress: Shown = "auto",
+    progress: ShowProgress = "auto",
     keep_checkpoints: int | None = 10,
     anchor: str | Path | None = None,
     anchor_command: str | None = None,
@@ -129,7 +129,7 @@ def run(
         gpus_per_worker=gpus_per_worker,
         ray_address=ray_address,
         tell=_teller(console, progress),
-        spelled=_as_argument,
+        spell=_as_argument,
     ) as factories:
         heard = console if is_watched(console, progress) else None
         asked = None if corpus is None else str(corpus)
@@ -159,7 +159,7 @@ def resume(
     workers: int | None = None,
     gpus_per_worker: float | None = None,
     ray_address: str | None = None,
-    progress: Shown = "auto",
+    progress: ShowProgress = "auto",
     keep_checkpoints: int | None = 10,
     anchor: str | Path | None = None,
     anchor_command: str | None = None,
@@ -191,14 +191,14 @@ def resume(
     if isinstance(experiment, Experiment):
         reference = document["reference"]
     else:
-        reference = name_of_experiment(document, folder, experiment)
+        reference = check_experiment_name(document, folder, experiment)
     with named_backends(
         backend,
         workers=workers,
         gpus_per_worker=gpus_per_worker,
         ray_address=ray_address,
         tell=_teller(console, progress),
-        spelled=_as_argument,
+        spell=_as_argument,
     ) as factories:
         prepared = resume_run(
             folder,
@@ -273,7 +273,7 @@ def _as_argument(name: str, value: object) -> str:
     return f"{name}={value!r}"
 
 
-def _teller(console: Console, shown: Shown) -> Any:
+def _teller(console: Console, shown: ShowProgress) -> Any:
     if not is_watched(console, shown):
         return lambda line: None
     return lambda line: console.print(line, highlight=False, soft_wrap=True)
@@ -283,7 +283,7 @@ def _kept(keep: int | None) -> int | None:
     return keep_last_from("all" if keep is None else str(keep))
 
 
-def _follow(prepared: PreparedRun, console: Console, shown: Shown, *, kept: bool) -> None:
+def _follow(prepared: PreparedRun, console: Console, shown: ShowProgress, *, kept: bool) -> None:
     name = prepared.folder.document["reference"]
     with _says_how_to_go_on(prepared.folder.path if kept else None, name):
         follow(prepared, console=console, shown=shown)

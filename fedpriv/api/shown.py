@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import textwrap
 
-from fedpriv.privacy.statement.returned import returned
+from fedpriv.privacy.statement.sections import describe_returned_model
 from fedpriv.privacy.statement.statement import NO_EPSILON_COVERS, Statement
 from fedpriv.report.headline import badges, key_figures
 from fedpriv.report.privacy_text import as_html as sections_html
 from fedpriv.report.series import RunRecord
 from fedpriv.report.unit_labels import labels_of
-from fedpriv.running.announcement import failures
+from fedpriv.runs.progress import describe_failures
 from fedpriv.untrusted_text import plain, safe
 
 _WIDTH = 100
@@ -21,14 +21,14 @@ def as_text(run: RunRecord, statement: Statement) -> str:
     turns = _turns(run)
     labels = ", ".join(label for label, warns in badges(run, statement) if warns)
     lines = [f"Run of {plain(run.title)}: {turns}" + (f" [{labels}]" if labels else "")]
-    said, _ = returned(run.summary)
+    said, _ = describe_returned_model(run.summary)
     if said:
         lines.append(_line("returned", said))
     lines += [_line("data", _data(run))]
     for name, value, remarks in key_figures(run):
         if name != "ε":
             lines.append(_line(name.lower(), f"{value} ({'; '.join(remarks)})"))
-    if failed := failures(run.summary):
+    if failed := describe_failures(run.summary):
         lines.append(_line("failures", failed))
     lines.append(_line("privacy", statement.headline))
     for number, paragraph in enumerate(_not_covered(statement)):
@@ -40,7 +40,7 @@ def as_html(run: RunRecord, statement: Statement) -> str:
     """Return the same as HTML without scripts, with the whole statement folded below."""
     labels = "".join(f" <b>[{safe(label)}]</b>" for label, _ in badges(run, statement))
     turns = _turns(run)
-    said, _ = returned(run.summary)
+    said, _ = describe_returned_model(run.summary)
     returns = f"<p><b>Returned: {safe(said)}.</b></p>" if said else ""
     figures = "".join(
         f"<tr><th style='text-align:left'>{safe(name)}</th><td style='text-align:left'>"

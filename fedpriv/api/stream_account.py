@@ -15,11 +15,14 @@ from typing import Any, cast
 
 import numpy as np
 
-from fedpriv.noise.participation import Participation
-from fedpriv.noise.streams.optimise import optimised_bands, optimised_buffers, square_root_bands
-from fedpriv.noise.streams.strategy import Strategy
-from fedpriv.noise.streams.stream import Correlated
-from fedpriv.noise.streams.tree import BinaryTree, Estimate
+from fedpriv.mechanisms.correlated.binary_tree import BinaryTree, Estimate
+from fedpriv.mechanisms.correlated.noise import Correlated, Strategy
+from fedpriv.mechanisms.correlated.optimise import (
+    optimised_bands,
+    optimised_buffers,
+    square_root_bands,
+)
+from fedpriv.mechanisms.privatizer import Participation
 from fedpriv.privacy.accounting import epsilon as priced
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.event import Event, Relation
@@ -147,8 +150,8 @@ def stream(
 
     Args:
         noise: "tree", "banded" or "blt".
-        rounds: T, at most `fedpriv.noise.streams.strategy.MOST_ROWS`; of trees None takes all of
-            theirs.
+        rounds: T, at most `MOST_ROWS` (`fedpriv.mechanisms.correlated.noise`); of trees None
+            takes all of theirs.
         min_separation: b, two rows i and j of one user have |i - j| >= b; None for a tree's rows,
             or the bands.
         max_participations: Rows that one user is in at most; None for as many as fit.

@@ -11,8 +11,8 @@ from fedpriv.api.result import Run, load
 from fedpriv.api.running import chosen_experiment, find_corpus
 from fedpriv.experiments.composing.options import Option, kebab
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.privacy.selection.trials import Trials
-from fedpriv.running.progress import Shown, is_watched
+from fedpriv.privacy.trials import Trials
+from fedpriv.runs.progress import ShowProgress, is_watched
 from fedpriv.tuning.grid import GridStudy
 
 
@@ -26,7 +26,7 @@ def tune(
     score: str | None = None,
     corpus: str | Path | None = None,
     secure: bool = False,
-    progress: Shown = "auto",
+    progress: ShowProgress = "auto",
     **options: Option,
 ) -> Run:
     """Choose options by a study whose ε covers the choice, and return its best run.

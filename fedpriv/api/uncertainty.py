@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.checkpoints.outputs import RULES
+from fedpriv.checkpoints.aggregates import RULES
 from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.checkpoints.uncertainty import (
     Uncertainty,
@@ -27,9 +27,9 @@ from fedpriv.measures import Measure
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.series import RunRecord, read_run
 from fedpriv.report.unit_labels import labels_of
-from fedpriv.running.document import experiment_of
-from fedpriv.running.engines.factories import open_corpus
-from fedpriv.training.ensembles import ScoresClasses, measure_models
+from fedpriv.runs.backends import open_corpus
+from fedpriv.runs.document import restore_experiment
+from fedpriv.training.evaluate import ScoresClasses, measure_models
 from fedpriv.tree import Params
 
 KS = (3, 5, 10, 20)
@@ -164,7 +164,7 @@ def run_uncertainty(
     for k in ks:
         if k < 2:
             raise ValueError(f"k {k}: one checkpoint has no variance; give 2 or more")
-    # The seal on experiment.json first; what it names is imported as `experiment_of` says.
+    # The seal on experiment.json first; what it names is imported as `restore_experiment` says.
     if not verify_run(path).ok:
         raise ValueError(f"{path} does not verify, so nothing that it names is run: fedpriv verify")
     run = read_run(path)
@@ -212,7 +212,7 @@ def _spacing(kept: Sequence[int]) -> int:
 
 
 def _task(run: RunRecord, experiment: Experiment | str | None, corpus: str | Path | None) -> Any:
-    made = experiment_of(run.description, run.directory, experiment)
+    made = restore_experiment(run.description, run.directory, experiment)
     where = run.corpus.get("path") if corpus is None else str(corpus)
     return make_task(made, open_corpus(where))
 

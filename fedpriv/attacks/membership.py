@@ -26,7 +26,7 @@ import numpy as np
 
 from fedpriv.attacks.figures import AttackScores, matched
 from fedpriv.attacks.outcome import Membership
-from fedpriv.checkpoints.start_file import read_start
+from fedpriv.checkpoints.tensor_files import read_start
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.start import public_only
 from fedpriv.experiments.task_factory import make_task
@@ -35,8 +35,8 @@ from fedpriv.report.export.model_folder import released_params
 from fedpriv.report.promise import spent
 from fedpriv.report.series import RunRecord, read_run
 from fedpriv.rng import Key
-from fedpriv.running.document import experiment_of
-from fedpriv.running.engines.factories import open_corpus
+from fedpriv.runs.backends import open_corpus
+from fedpriv.runs.document import restore_experiment
 from fedpriv.tasks.task import KnowsUserLosses
 from fedpriv.tree import Params
 
@@ -93,7 +93,7 @@ def attack_membership(path: Path, experiment: Experiment | str | None = None) ->
             names code that was not given, its task does not give users' losses, or there are too
             few users of either kind.
     """
-    # The seal on experiment.json first; what it names is imported as `experiment_of` says.
+    # The seal on experiment.json first; what it names is imported as `restore_experiment` says.
     checked = verify_run(path)
     if not checked.ok:
         raise ValueError(f"{path} does not verify, so nothing that it names is run: fedpriv verify")
@@ -106,7 +106,7 @@ def attack_membership(path: Path, experiment: Experiment | str | None = None) ->
         )
     if not record.summary:
         raise ValueError(f"{path} is not finished; fedpriv run --resume {path} goes on with it")
-    made = experiment_of(document, path, experiment)
+    made = restore_experiment(document, path, experiment)
     if made.unit != "user":
         raise ValueError(f"{made.name} is of single examples; the attack is on users")
     corpus = open_corpus(document["corpus"]["path"])

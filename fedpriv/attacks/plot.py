@@ -12,7 +12,7 @@ import numpy as np
 from fedpriv.attacks.figures import AttackScores, allowed_share, auc
 from fedpriv.attacks.outcome import FALSE_POSITIVES, Membership
 from fedpriv.audit.plot import check_plot_file, plain_axes, saved
-from fedpriv.privacy.epsilon import rounded_up, shown_delta
+from fedpriv.privacy.epsilon import format_delta, rounded_up
 from fedpriv.report.plots import theme
 
 
@@ -69,7 +69,7 @@ def _drawn(found: Membership, colours: Mapping[str, str]) -> Any:
     if math.isfinite(epsilon.value):
         stated = (
             f"simulated ε = {rounded_up(epsilon.value, 2):.2f} at "
-            f"δ = {shown_delta(epsilon.delta)}, {epsilon.relation.value}, per {epsilon.unit}, "
+            f"δ = {format_delta(epsilon.delta)}, {epsilon.relation.value}, per {epsilon.unit}, "
             f"by {epsilon.accountant}"
         )
     figure.text(

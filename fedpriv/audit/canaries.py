@@ -25,10 +25,10 @@ from fedpriv.backends.serial import SerialBackend
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import Plan
 from fedpriv.rng import Key
-from fedpriv.running.door.door import RunDoor
-from fedpriv.running.door.vault import Vault
+from fedpriv.runs.door import RunDoor
+from fedpriv.runs.secret_state import SecretState
 from fedpriv.training.algorithm import Query
 from fedpriv.training.work import TRAIN
 
@@ -95,7 +95,7 @@ def run_canaries(
             works={TRAIN: canaries.work},
             roster=canaries.roster,
             root=root,
-            vault=Vault(None, root),
+            secret_state=SecretState(None, root),
             noise_thread=noise_thread,
         )
         for number in range(num_rounds):

@@ -11,12 +11,17 @@ from fedpriv.audit.run import Audit
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import from_anywhere
 from fedpriv.experiments.components import in_study
-from fedpriv.privacy.ledger.reading import read_ledger
-from fedpriv.privacy.plans.adaptive import AnyPlan
-from fedpriv.privacy.statement.audited import Audited, read_audit, refuse_second, write_audit
+from fedpriv.privacy.ledger.state import read_ledger
+from fedpriv.privacy.plan import AnyPlan
+from fedpriv.privacy.statement.audited import (
+    RunIdentity,
+    read_audit,
+    refuse_second_audit,
+    write_audit,
+)
 from fedpriv.privacy.statement.verify import verify_run
-from fedpriv.running.document import experiment_of, read_document
-from fedpriv.running.engines.factories import open_corpus
+from fedpriv.runs.backends import open_corpus
+from fedpriv.runs.document import read_document, restore_experiment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +50,7 @@ class AuditedRun:
     """
 
     folder: Path
-    of: Audited
+    of: RunIdentity
     plan: AnyPlan
 
     @classmethod
@@ -55,11 +60,11 @@ class AuditedRun:
         Raises:
             ValueError: If it does not verify or holds an audit.
         """
-        refuse_second(folder)
+        refuse_second_audit(folder)
         if not verify_run(folder).ok:
             raise ValueError(f"{folder} does not verify, so it is not audited: fedpriv verify")
         records, state, _ = read_ledger(folder / "ledger.jsonl")
-        return cls(folder=folder, of=Audited.of(records, state), plan=state.plan)
+        return cls(folder=folder, of=RunIdentity.of(records, state), plan=state.plan)
 
     def names(self, name: str) -> bool:
         """Return whether the run's experiment is found by this name."""
@@ -76,7 +81,7 @@ class AuditedRun:
                 is not named again.
         """
         document = read_document(self.folder)
-        experiment = experiment_of(document, self.folder, name)
+        experiment = restore_experiment(document, self.folder, name)
         made = build(experiment, open_corpus(document["corpus"]["path"]))
         made = in_study(experiment, made, self.plan.trials)
         return Candidate(name=experiment.name, plan=made.plan, seed=experiment.seed)

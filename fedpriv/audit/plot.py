@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedpriv.audit.run import Audit
-from fedpriv.privacy.epsilon import shown_delta
+from fedpriv.privacy.epsilon import format_delta
 from fedpriv.report.plots import theme
 
 _WIDTH, _HEIGHT = 8.0, 5.2
@@ -80,7 +80,7 @@ def _drawn(audit: Audit, colours: Mapping[str, str]) -> Any:
     figure.text(
         0.03, 0.9,
         f"{len(audit.scores):,} canary users, {audit.num_rounds:,} rounds; stated ({stated}) "
-        f"at δ = {shown_delta(audit.stated.delta)}, {audit.stated.relation.value}, "
+        f"at δ = {format_delta(audit.stated.delta)}, {audit.stated.relation.value}, "
         f"per {audit.stated.unit}, by {audit.stated.accountant}",
         fontsize=9.5, color=colours["muted"],
     )  # fmt: skip

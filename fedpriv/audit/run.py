@@ -18,9 +18,8 @@ from fedpriv.audit.bounds import (
     simultaneous,
 )
 from fedpriv.audit.canaries import CanaryMaker, Trials, run_canaries, scores_of
-from fedpriv.privacy.epsilon import Epsilon, shown_delta
-from fedpriv.privacy.plans.adaptive import AnyPlan
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.epsilon import Epsilon, format_delta
+from fedpriv.privacy.plan import AnyPlan, Plan
 from fedpriv.privacy.statement.audited import audited_rounds
 from fedpriv.ranges import positive_int
 from fedpriv.rng import Key
@@ -191,7 +190,7 @@ def said_of(audit: Audit) -> list[tuple[str, str]]:
         f"{len(audit.scores):,} ({len(audit.scores.inside):,} in, each by a fair draw of its own), "
         f"{audit.num_runs:,} x {audit.num_rounds:,} rounds"
     )
-    delta = f"at δ = {shown_delta(audit.stated.delta)}"
+    delta = f"at δ = {format_delta(audit.stated.delta)}"
     return [
         ("stated", f"{stated}{audit.stated}"),
         ("canaries", canaries),

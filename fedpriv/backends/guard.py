@@ -3,30 +3,42 @@
 Within a process a user's exception is its own zero, but nothing ends a user that does not end. So a
 child computes, a block of users at a time, and hands each block's sum over; where it hangs or dies,
 the users of that block are computed again one by one, and the one that does it again is left out.
+
+The child is forked, so it has everything that its parent has; what it sends back is bytes in a form
+of its own, without pickle: a JSON line that describes the tensors, and their bytes.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import json
 import logging
 import math
+import os
+import signal
+import sys
+import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Pipe
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.backends.child import Child, Send, can_fork, decoded, encoded
-from fedpriv.mechanisms.bound import Bound
+from fedpriv.mechanisms.bounds import Bound
 from fedpriv.ranges import finite_float
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, RunningSum, merged
+from fedpriv.training.devices import use_one_thread
 from fedpriv.training.failures import say_of_users, users_unsaid
 from fedpriv.training.stopping import stop_if_asked
 from fedpriv.training.work import UserData, Work, summed
-from fedpriv.tree import Params, RowSparse
+from fedpriv.tree import Params, RowSparse, Tensor
 
 _LOG = logging.getLogger(__name__)
 _BLOCK = 64
@@ -165,7 +177,7 @@ class Guard:
             if message[:1] == _BEGUN:
                 num_begun += 1
             else:
-                parts.append(decoded(message[1:]))
+                parts.append(decode_sum(message[1:]))
                 blocks.popleft()
                 begun, num_begun = last, 0
 
@@ -188,7 +200,7 @@ class Guard:
 def _compute(part: Any, data: UserData | None, blocks: Sequence[Sequence[str]], send: Send) -> None:
     watched = None if data is None else _Watched(data, send)
     for block in blocks:
-        send(_SUM + encoded(part(block, watched)))
+        send(_SUM + encode_sum(part(block, watched)))
 
 
 def _load(granularity: float | None) -> None:
@@ -215,3 +227,144 @@ class _Watched:
 
     def num_examples(self, user_id: str) -> int:
         return self._data.num_examples(user_id)
+
+
+Send = Callable[[bytes], None]
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+
+
+def can_fork() -> bool:
+    """Return whether a child can be forked here and compute.
+
+    Not where there is no `fork` or it is not safe (Windows, macOS), nor once this process has
+    opened a GPU, which a child cannot use, nor within a worker of Ray's.
+    """
+    torch, ray = sys.modules.get("torch"), sys.modules.get("ray")
+    if torch is not None and torch.cuda.is_initialized():
+        return False
+    if ray is not None and getattr(ray, "is_initialized", lambda: False)():
+        return False
+    return sys.platform.startswith("linux") and hasattr(os, "fork")
+
+
+class Child:
+    """A forked process that runs a function and sends messages.
+
+    It dies with its parent, is the first that a machine short of memory kills, and computes on one
+    thread: those of its parent are not there.
+
+    Args:
+        target: What it does, given a function that sends bytes.
+        memory: Bytes that it may take beyond what it begins with; None for any number.
+    """
+
+    def __init__(self, target: Callable[[Send], None], memory: int | None = None) -> None:
+        self._reader, writer = Pipe(duplex=False)
+        self._pid = os.fork()
+        if self._pid == 0:
+            code = 1
+            try:
+                self._reader.close()
+                _prepare(memory)
+                target(writer.send_bytes)
+                code = 0
+            finally:
+                os._exit(code)  # nothing of the parent's is to be ended here
+        writer.close()
+
+    def message(self, seconds: float) -> bytes | None:
+        """Return what it sent next, or None after so many seconds.
+
+        Raises:
+            EOFError: If it has died, or is at its end.
+        """
+        if not self._reader.poll(max(0.0, min(seconds, threading.TIMEOUT_MAX / 2))):
+            return None
+        try:
+            return self._reader.recv_bytes()
+        except OSError as error:
+            raise EOFError from error
+
+    def kill(self) -> None:
+        """End it, and whatever it has started."""
+        for kill in (os.killpg, os.kill):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                kill(self._pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self._pid, 0)
+        self._reader.close()
+
+
+def _prepare(memory: int | None) -> None:
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    use_one_thread()
+    if memory is not None:
+        import resource
+
+        limit = _data_bytes() + memory
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def _data_bytes() -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmData:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def encode_sum(done: PartialSum) -> bytes:
+    """Return a partial sum as bytes."""
+    said: dict[str, Any] = {
+        "num_users": done.num_users,
+        "num_failed": done.num_failed,
+        "first_error": done.first_error,
+        "granularity": None if done.granularity is None else done.granularity.hex(),
+        "tensors": [],
+    }
+    parts: list[bytes] = []
+    for name, tensor in done.compact().total.items():
+        sparse = isinstance(tensor, RowSparse)
+        arrays = (tensor.rows, tensor.values) if sparse else (tensor,)
+        parts += [np.ascontiguousarray(array).tobytes() for array in arrays]
+        said["tensors"].append(
+            {
+                "name": name,
+                "num_rows": tensor.num_rows if sparse else None,
+                "arrays": [[array.dtype.str, list(array.shape)] for array in arrays],
+            }
+        )
+    return b"\n".join([json.dumps(said).encode(), b"".join(parts)])
+
+
+def decode_sum(data: bytes) -> PartialSum:
+    """Return the partial sum that a child encoded; its arrays are writable copies."""
+    line, _, rest = data.partition(b"\n")
+    said: Mapping[str, Any] = json.loads(line)
+    total: dict[str, Tensor] = {}
+    at = 0
+    for item in said["tensors"]:
+        arrays = []
+        for dtype, shape in item["arrays"]:
+            count = int(np.prod(shape, dtype=np.int64))
+            found = np.frombuffer(rest, np.dtype(dtype), count, at).reshape(shape)
+            at += found.nbytes
+            arrays.append(found.copy())
+        total[item["name"]] = (
+            arrays[0]
+            if item["num_rows"] is None
+            else RowSparse(rows=arrays[0], values=arrays[1], num_rows=item["num_rows"])
+        )
+    granularity = said["granularity"]
+    return PartialSum(
+        total=total,
+        num_users=said["num_users"],
+        num_failed=said["num_failed"],
+        first_error=said["first_error"],
+        granularity=None if granularity is None else float.fromhex(granularity),
+    )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedpriv.backends.backend import Measure
-from fedpriv.mechanisms.bound import Bound
+from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.evaluate import Metrics

@@ -12,12 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from fedpriv.backends.backend import Measure
-from fedpriv.backends.sharding import shards_of, work_of
-from fedpriv.mechanisms.bound import Bound
+from fedpriv.backends.worker import shards_of, work_of
+from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, merged
 from fedpriv.training.evaluate import Metrics, combined
-from fedpriv.training.work import TRAIN, Shareable, Trainers, UserData, as_works, find_work, summed
+from fedpriv.training.work import TRAIN, Trainers, UserData, as_works, find_work, summed
 from fedpriv.tree import Params
 
 
@@ -28,7 +28,7 @@ def check_shareable(trainer: Trainers) -> None:
         ValueError: If it does not say of itself that it is `thread_safe`.
     """
     for one in trainer.values() if isinstance(trainer, Mapping) else (trainer,):
-        if not (isinstance(one, Shareable) and one.thread_safe):
+        if not getattr(one, "thread_safe", False):
             raise ValueError(
                 f"threads: {type(one).__name__} keeps a model of its own and cannot be shared by "
                 "threads; use 'ray' (worker processes) or 'serial'"

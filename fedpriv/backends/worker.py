@@ -1,4 +1,6 @@
-"""What a worker process does: hold a context, train the users of its shard, measure its share.
+"""Worker processes, and the sharding of users over workers.
+
+A worker holds a context, trains the users of its shard and measures its share.
 
 Nothing here knows how the worker is reached. A worker context is made where the work is done, from
 what can be named: the experiment, its options, the path of a corpus. Users' data are never sent.
@@ -6,17 +8,19 @@ what can be named: the experiment, its options, the path of a corpus. Users' dat
 
 from __future__ import annotations
 
+import heapq
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fedpriv.backends.backend import Measure
-from fedpriv.mechanisms.bound import Bound
+from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.devices import device_description, usable_device, use_one_thread
 from fedpriv.training.evaluate import Metrics, Part
+from fedpriv.training.stopping import end_if_interrupted
 from fedpriv.training.work import (
     TRAIN,
     Trainers,
@@ -149,3 +153,34 @@ def _device(device_ids: Sequence[int | str], logical: bool) -> tuple[str, str]:
     # Ray shows a worker only the GPU that is its own, and so it is the first one there.
     device = usable_device("cuda:0")
     return str(device), f"GPU {device_ids[0]}: {device_description(device)}"
+
+
+def work_of(data: UserData, user_id: str, max_examples: int) -> int:
+    """Return how many examples a user will train on; it only decides who trains it."""
+    try:
+        return min(data.num_examples(user_id), max_examples)
+    except Exception as error:  # where training fails too, the user contributes zero
+        end_if_interrupted(error)
+        return 1
+
+
+def shards_of(sizes: Mapping[str, int], num_workers: int) -> list[tuple[str, ...]]:
+    """Return each worker's users, longest first.
+
+    The longest worker has at most 4/3 of the work of the best assignment (Graham 1969). Ties
+    go to the earlier user and the earlier worker, so the same sizes always give the same shards.
+
+    Args:
+        sizes: How much work each user is, in any unit; a user without any still costs one.
+        num_workers: How many share it.
+
+    Returns:
+        `num_workers` tuples, some of them empty when there are fewer users.
+    """
+    shards: list[list[str]] = [[] for _ in range(num_workers)]
+    loads = [(0, worker) for worker in range(num_workers)]
+    for user_id in sorted(sizes, key=lambda user: -sizes[user]):
+        load, worker = loads[0]
+        shards[worker].append(user_id)
+        heapq.heapreplace(loads, (load + max(sizes[user_id], 1), worker))
+    return [tuple(shard) for shard in shards]

@@ -15,11 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpriv.checkpoints.tensor_file import (
-    check_tensors,
-    read_tensors,
-    write_tensors,
-)
+from fedpriv.checkpoints.tensor_files import check_tensors, read_tensors, write_tensors
 from fedpriv.hashes import file_sha256
 
 _NAME = re.compile(r"round-(\d{6,})\.safetensors")

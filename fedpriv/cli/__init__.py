@@ -16,9 +16,9 @@ from fedpriv.cli.corpora import own, parts
 from fedpriv.cli.deploying import commands as deploying
 from fedpriv.cli.deploying import status
 from fedpriv.cli.terminal.output import Interrupted, console, errors, fail
-from fedpriv.data.files.places import why_unwritten
-from fedpriv.deployment import commands
+from fedpriv.deploy import commands
 from fedpriv.experiments.own_code import own_traceback
+from fedpriv.output_paths import why_unwritten
 from fedpriv.training.stopping import interruptible
 
 app = typer.Typer(

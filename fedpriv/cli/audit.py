@@ -20,7 +20,7 @@ from fedpriv.cli.run import (
 )
 from fedpriv.cli.terminal.output import console, errors, fail, print_json, print_table
 from fedpriv.experiments.composing.options import Option
-from fedpriv.running.progress import moves, plain_lines
+from fedpriv.runs.progress import moves, plain_lines
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Plot = Annotated[Path | None, typer.Option("--out", help="Write a plot: FILE.svg.")]

@@ -13,12 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from fedpriv.cli.terminal.output import console, errors, print_json, print_table
-from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.data.corpus.splits import BY_SENTENCE
-from fedpriv.data.files.places import check_file, check_new_folder, writing_to
-from fedpriv.data.importers.tokens import tff_tokens
-from fedpriv.privacy.epsilon import shown_delta
-from fedpriv.privacy.statement.returned import model_words
+from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
+from fedpriv.datasets.stackexchange.tokens import tff_tokens
+from fedpriv.output_paths import check_file, check_new_folder, writing_to
+from fedpriv.privacy.epsilon import format_delta
+from fedpriv.privacy.statement.sections import describe_candidate
 from fedpriv.report.comparison.files import check_outputs, write_file
 from fedpriv.report.comparison.groups import (
     Column,
@@ -161,7 +161,7 @@ def export(
     else:
         asked = round_num is not None or last_iterate or not record.selection
         after = f"the model after {labels_of(record.unit).turn} {chosen}"
-        _say(f"{to}: {after if asked else model_words(record.selection['selected'])}")
+        _say(f"{to}: {after if asked else describe_candidate(record.selection['selected'])}")
         _say_several(record)
 
 
@@ -268,7 +268,7 @@ def _comparison_table(section: Section) -> tuple[Table, str]:
             *(measure_text(column.measure, group.measure(column)) for column in columns),
             *([gain_text(group)] if gains else []),
             epsilon(group.epsilon) + ("‡" if group.coverage.mark else ""),
-            shown_delta(row["delta"]) if row["delta"] is not None else NOTHING,
+            format_delta(row["delta"]) if row["delta"] is not None else NOTHING,
             f"{row['rounds']:,}",
             str(len(group.runs)),
             text,

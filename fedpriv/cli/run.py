@@ -15,18 +15,17 @@ from rich.table import Table
 from fedpriv.checkpoints.store import keep_last_from
 from fedpriv.cli.listing import complete_experiments, complete_settings, show_options, with_flags
 from fedpriv.cli.terminal.output import Interrupted, console, errors, print_json, print_table
-from fedpriv.data.files.places import check_folder, writing_to
 from fedpriv.experiments.composing.options import Option
 from fedpriv.measures import PUBLIC_ONLY, figures_of, read_measures
+from fedpriv.output_paths import check_folder, writing_to
 from fedpriv.privacy.epsilon import privacy_line
 from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.statement.coverage import PUBLIC_EXAMPLES, Coverage, coverage_of
-from fedpriv.privacy.statement.returned import returned
-from fedpriv.privacy.unit_words import words_of
+from fedpriv.privacy.statement.sections import describe_returned_model
+from fedpriv.privacy.unit import unit_words
 from fedpriv.report.page import write_report
-from fedpriv.running.announcement import early_end, failures
-from fedpriv.running.engines.named import named_backends
-from fedpriv.running.progress import follow
+from fedpriv.runs.backends import named_backends
+from fedpriv.runs.progress import describe_early_end, describe_failures, follow
 from fedpriv.training.stopping import interruptible
 
 # torch takes seconds to import: the commands that train load it, and `fedpriv account` does not.
@@ -173,8 +172,8 @@ def run_command(
     the embedded synthetic StackOverflow and says so.
     """
     from fedpriv.api.running import find_corpus
-    from fedpriv.running.document import name_of_experiment, read_document
-    from fedpriv.running.prepared import resume_run, start_run
+    from fedpriv.runs.document import check_experiment_name, read_document
+    from fedpriv.runs.prepared import resume_run, start_run
 
     hired = named_backends(
         backend,
@@ -196,7 +195,7 @@ def run_command(
         if resume is not None:
             _say(f"preparing to go on with {resume}: its ledger, its data", quiet=as_json)
             document = read_document(resume)
-            name = name_of_experiment(document, resume, experiment)
+            name = check_experiment_name(document, resume, experiment)
             prepared = resume_run(
                 resume,
                 experiment=experiment,
@@ -285,7 +284,7 @@ def _says_how_to_go_on(folder: Callable[[], Path | None]) -> Iterator[None]:
 
 
 def _to_go_on(path: Path) -> str:
-    from fedpriv.running.document import read_document
+    from fedpriv.runs.document import read_document
 
     name = read_document(path)["reference"]
     code = f"{shlex.quote(name)} " if name is not None and ":" in name else ""
@@ -382,7 +381,7 @@ def print_summary(summary: dict[str, Any], covers: Coverage, report: Path) -> No
     kind, whom = ("data", "training examples") if central else ("corpus", "users")
     made = f"SYNTHETIC {kind} " if summary["synthetic"] else f"{kind} "
     rows: dict[str, str] = {}
-    model, no_gain = returned(summary)
+    model, no_gain = describe_returned_model(summary)
     if model:
         rows["NO GAIN" if no_gain else "returned"] = model
     rows["data"] = f"{made}{summary['corpus']}, {summary['users']:,} {whom}"
@@ -396,13 +395,13 @@ def print_summary(summary: dict[str, Any], covers: Coverage, report: Path) -> No
     if gained := _gained(summary):
         rows["public-only"] = gained
     rows["privacy"] = said
-    turn = words_of(summary["unit"]).turn
+    turn = unit_words(summary["unit"]).turn
     seconds = summary["seconds_per_round"]
     digits = ".2f" if seconds and seconds >= 0.1 else ".1g"
     took = f" at {seconds:{digits}} s" if seconds else ""
-    why = early_end(summary)
+    why = describe_early_end(summary)
     rows[f"{turn}s"] = f"{summary['rounds']:,}{took}" + (f"; {why}" if why else "")
-    if failed := failures(summary):
+    if failed := describe_failures(summary):
         rows["FAILURES" if summary["rounds_mostly_failed"] else "failures"] = failed
     rows["run folder"] = str(summary["run_dir"])
     rows["report"] = str(report)

@@ -113,7 +113,7 @@ def _plan(
     *,
     as_json: bool,
 ) -> None:
-    from fedpriv.checkpoints.mixing import contraction, waiting
+    from fedpriv.checkpoints.uncertainty import contraction, waiting
 
     missing = [name for name, value in given.items() if value is None]
     if missing:

@@ -20,7 +20,7 @@ from fedpriv.privacy.event import Relation
 from fedpriv.privacy.statement.coverage import private_start
 from fedpriv.rng import Key
 from fedpriv.tasks.task import HoldsOutPublicUsers, Task
-from fedpriv.training.in_public.learning import learn
+from fedpriv.training.public_learning import learn
 from fedpriv.training.work import LocalTrainer
 from fedpriv.tree import l2_norm, num_elements
 

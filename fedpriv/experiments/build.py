@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments import of_examples, of_users
 from fedpriv.experiments.automatic import settle
 from fedpriv.experiments.components import Components, refined

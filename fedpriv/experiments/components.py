@@ -14,13 +14,12 @@ from fedpriv.experiments.settings import Settings
 from fedpriv.mechanisms import Bound, SideInformation
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.adaptive import AnyPlan
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import AnyPlan, Plan
 from fedpriv.privacy.sampling import Sampler
-from fedpriv.privacy.selection.trials import Trials
+from fedpriv.privacy.trials import Trials
 from fedpriv.rng import Key
-from fedpriv.training.algorithm import Algorithm, check_plan
-from fedpriv.training.ensembles import check_measurable
+from fedpriv.training.algorithm import Algorithm
+from fedpriv.training.evaluate import check_measurable
 from fedpriv.training.work import Trainers
 from fedpriv.tree import Params
 
@@ -59,7 +58,7 @@ class Components:
 
     def __post_init__(self) -> None:
         self.plan.check_roster(self.task.roster)
-        check_plan(self.algorithm, self.plan)
+        self.algorithm.check_plan(self.plan)
         check_measurable(self.task, self.algorithm)
 
     def begin(self, key: Key, found: PublicOnly | None = None) -> Start:

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, is_dataclass, replace
 from functools import partial
 from typing import Any, Literal, Self
 
-from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.composing.composition import (
     OptionLine,
     Part,
@@ -43,7 +43,7 @@ from fedpriv.experiments.composing.options import Option, declared, kebab
 from fedpriv.experiments.parts import examples as example_parts
 from fedpriv.experiments.parts import users as user_parts
 from fedpriv.experiments.parts.users import TAG_PREDICTION, TagPredictionTask
-from fedpriv.mechanisms import Bound, moments
+from fedpriv.mechanisms import Bound, preconditioners
 
 Unit = Literal["user", "example"]
 #: From an experiment and a corpus, or from an experiment alone, to its task.
@@ -93,7 +93,7 @@ class Experiment:
     task: TaskFactory = field(repr=False)
     unit: Unit
     backends: tuple[str, ...]
-    statistics: moments.Statistics | None = field(repr=False)
+    statistics: preconditioners.Statistics | None = field(repr=False)
     refine: Callable[[Any], Any] | None = field(repr=False)
     bounds: Mapping[str, Callable[..., Bound]] = field(repr=False, hash=False)
     values: Mapping[str, Option] = field(repr=False, compare=False)
@@ -108,7 +108,7 @@ class Experiment:
         task: TaskFactory | None = None,
         unit: Unit = "user",
         backends: tuple[str, ...] | None = None,
-        statistics: moments.Statistics | None = None,
+        statistics: preconditioners.Statistics | None = None,
         refine: Callable[[Any], Any] | None = None,
         bounds: Mapping[str, Callable[..., Bound]] | None = None,
         values: Mapping[str, Option] | None = None,

@@ -26,10 +26,10 @@ from dataclasses import replace
 from fedpriv.experiments.components import Components, make_plan, own_components, own_method
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.guides import Surroundings
-from fedpriv.mechanisms.preconditioner import NoPreconditioner
-from fedpriv.noise.gaussian import Unprotected
-from fedpriv.privacy.plans.plan import Plan
-from fedpriv.privacy.plans.promise import Unit
+from fedpriv.mechanisms.gaussian import Unprotected
+from fedpriv.mechanisms.preconditioners import NoPreconditioner
+from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.unit import Unit
 from fedpriv.tasks.example_task import CentralTask
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.per_example.example_sum import CentralSum

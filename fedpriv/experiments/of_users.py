@@ -10,8 +10,8 @@ from fedpriv.experiments.components import Components, make_plan, own_components
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.noise import WITH_MEMORY
 from fedpriv.mechanisms import SideInformation
-from fedpriv.mechanisms.preconditioner import NoPreconditioner, Preconditioner
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.mechanisms.preconditioners import NoPreconditioner, Preconditioner
+from fedpriv.privacy.plan import Plan
 from fedpriv.tasks.task import Task
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.work import Trainers

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType
 
-from fedpriv.data.files.places import why_unwritten
+from fedpriv.output_paths import why_unwritten
 from fedpriv.training.failures import label_hint, raised_at
 from fedpriv.untrusted_text import plain
 

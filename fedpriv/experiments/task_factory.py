@@ -9,8 +9,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.data.own.users import NodeData
+from fedpriv.datasets.local_data import NodeData
+from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.tasks.task import Task
 

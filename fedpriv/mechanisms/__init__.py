@@ -1,8 +1,16 @@
-"""Bounds on what one user contributes: clipping, normalising, preconditioning, rounding."""
+"""DP mechanisms: bounds on contributions, preconditioners, independent and correlated noise."""
 
-from fedpriv.mechanisms.bound import Bound, Clip, Mixture, Normalise, Preconditioned, Unbounded
-from fedpriv.mechanisms.capped import Capped
-from fedpriv.mechanisms.rounding import Rounded, RoundedSum
+from fedpriv.mechanisms.bounds import (
+    Bound,
+    Capped,
+    Clip,
+    Mixture,
+    Normalise,
+    Preconditioned,
+    Rounded,
+    RoundedSum,
+    Unbounded,
+)
 from fedpriv.mechanisms.side_information import SideInformation
 
 __all__ = [

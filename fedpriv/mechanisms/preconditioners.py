@@ -1,20 +1,249 @@
-"""The preconditioners: AdaDPS by public gradients, its neighbours, and those of past releases."""
+"""Preconditioners: AdaDPS and its neighbours, from public data or from past releases.
+
+A preconditioner looks at released params, public data and released means, never at a user. Before
+the cohort is drawn it gives the round's `RoundContext`; after the release it may learn from it. So
+whatever it says is public, and a round keeps its sensitivity: what acts before the noise acts
+before the bound.
+
+===============  ==========================================  ===================================
+where            what happens                                who
+===============  ==========================================  ===================================
+before bound     Δ ← (own Δ + offset) · multiplier           AdaDPS; DP²; scale-then-privatise
+after noise      mean ← mean · inverse                       scale-then-privatise; DP²
+before stepping  mean ← α mean + (1 - α) public update       PDA-DPMD
+after stepping   step ← step · scale                         DP-R-Pub, DP-Adam-Pub
+===============  ==========================================  ===================================
+
+Everything lives in the space of updates (`local - global` params), in which a public gradient
+counts negatively.
+
+`Statistics` holds the rules φ, ϕ and ψ of AdaDPS, all coordinate-wise: `second` (φ) updates v,
+`first` (ϕ) updates m, and an update is then preconditioned as ψ(Δ) = (own Δ + (1 - own) m) / A with
+A made of v by `denominator`. For further rules write functions of those shapes.
+
+Source: Li, Zaheer, Reddi and Smith, "Private Adaptive Optimization with Side Information" (ICML
+2022, arXiv:2202.05963), Algorithm 1 and its instances RMSProp, Adam and AdaGrad.
+
+>>> rule = rmsprop(decay=0.9)
+>>> v = rule.second(np.zeros(2, np.float32), np.array([1.0, 0.1], np.float32))
+>>> [round(float(x), 4) for x in v]
+[0.1, 0.001]
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import numpy as np
 
-from fedpriv.mechanisms.bound import Mixture
-from fedpriv.mechanisms.moments import Statistics, moving_square, rmsprop
-from fedpriv.mechanisms.preconditioner import RoundContext, Tensors
-from fedpriv.ranges import positive_float
+from fedpriv.mechanisms.bounds import Bound, Mixture, Preconditioned, Rounded, RoundedSum
+from fedpriv.ranges import Range, finite_float, positive_float
 from fedpriv.rng import Key
 from fedpriv.transform import State
 from fedpriv.tree import Params
+
+Tensors = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundContext:
+    """Public part of one round: factors and updates, float32 arrays by parameter name.
+
+    Attributes:
+        multiplier: 1/A, before the bound; empty for nothing.
+        mixture: What every update is mixed with before that; None for nothing.
+        inverse: What the released mean is multiplied by; empty for nothing.
+        blend: Weight α of the released mean against `public`.
+        public: A public update; empty when `blend` is 1.
+        scale: What the server's step is multiplied by; empty for nothing.
+    """
+
+    multiplier: Tensors = field(default_factory=dict, repr=False)
+    mixture: Mixture | None = None
+    inverse: Tensors = field(default_factory=dict, repr=False)
+    blend: float = 1.0
+    public: Tensors = field(default_factory=dict, repr=False)
+    scale: Tensors = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.blend <= 1.0:
+            raise ValueError(f"blend {self.blend!r} must lie in [0, 1]")
+        if self.blend < 1.0 and not self.public:
+            raise ValueError(f"blend {self.blend!r} needs a public update to blend with")
+
+    def bound(self, bound: Bound) -> Bound:
+        """Return a bound with this round's preconditioner inside it.
+
+        Raises:
+            ValueError: If the bound preconditions already.
+        """
+        if not self.multiplier and self.mixture is None:
+            return bound
+        if isinstance(bound, (Rounded, RoundedSum)):
+            return replace(bound, bound=self.bound(bound.bound))
+        return Preconditioned(multiplier=self.multiplier, bound=bound, mixture=self.mixture)
+
+
+class Preconditioner(Protocol):
+    """Turns public data and past releases into each round's context."""
+
+    def init(self, params: Params) -> State:
+        """Return the state before round 1: named trees of float32 arrays, as a transform's."""
+        ...
+
+    def begin(
+        self, params: Params, state: State, round_num: int, key: Key
+    ) -> tuple[RoundContext, State]:
+        """Return a round's context; nothing of the round has been drawn yet.
+
+        Args:
+            params: The released params the round starts from; not changed.
+            state: From `init`, or the last `end`. The caller gives it up.
+            round_num: From 1.
+            key: For the choice of public examples, and nothing else.
+        """
+        ...
+
+    def end(self, mean: Params, state: State) -> State:
+        """Return the state after a round's release.
+
+        Args:
+            mean: The released mean update, after `inverse`; not changed.
+            state: From `begin`. The caller gives it up.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NoPreconditioner:
+    """A preconditioner that changes nothing."""
+
+    def init(self, params: Params) -> State:
+        """Return an empty state."""
+        return {}
+
+    def begin(
+        self, params: Params, state: State, round_num: int, key: Key
+    ) -> tuple[RoundContext, State]:
+        """Return no context."""
+        return _NONE, state
+
+    def end(self, mean: Params, state: State) -> State:
+        """Return the state."""
+        return state
+
+
+_NONE = RoundContext()
+
+
+#: From (moment, public gradient) to the new moment, float32 arrays of one shape.
+Rule = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statistics:
+    """Rules φ, ϕ and ψ by which public gradients become a preconditioner.
+
+    Attributes:
+        second: φ, updates the second moment v.
+        first: ϕ, updates the first moment m; None where ψ does not mix.
+        own: Weight of the private gradient in the mix; 1 without.
+        regulariser: ε_s, keeps A away from 0.
+        inside: Whether ε_s is added to v, A = √(v + ε_s), or to its root, A = √v + ε_s.
+        scale: From v to A, positive, in the place of the root; None for the root.
+    """
+
+    second: Rule
+    first: Rule | None = None
+    own: float = 1.0
+    regulariser: float = 1e-3
+    inside: bool = False
+    scale: Callable[[np.ndarray], np.ndarray] | None = None
+
+    def __post_init__(self) -> None:
+        positive_float("regulariser", self.regulariser)
+        if not 0.0 < self.own <= 1.0:
+            raise ValueError(f"own weight {self.own!r} must lie in (0, 1]")
+        if self.first is None and self.own != 1.0:
+            raise ValueError(f"own weight {self.own!r} needs a rule for the first moment")
+
+    def denominator(self, second: np.ndarray) -> np.ndarray:
+        """Return A, float32.
+
+        Raises:
+            ValueError: If a `scale` of somebody's own is not positive and finite everywhere.
+        """
+        if self.scale is not None:
+            found = np.asarray(self.scale(second), np.float32)
+            if found.shape != second.shape or not np.all(np.isfinite(found) & (found > 0)):
+                raise ValueError(
+                    f"scale() of v {second.shape} gave {found.shape} that is not positive and "
+                    "finite everywhere; add a small number"
+                )
+            return found
+        if self.inside:
+            return np.sqrt(second + np.float32(self.regulariser))
+        return np.sqrt(second) + np.float32(self.regulariser)
+
+
+def moving_average(decay: float) -> Rule:
+    """Return m ← β m + (1 - β) g.
+
+    Raises:
+        ValueError: If β is not in [0, 1).
+    """
+    keep, add = _weights(decay)
+    return lambda moment, gradient: keep * moment + add * gradient
+
+
+def moving_square(decay: float) -> Rule:
+    """Return v ← β v + (1 - β) g².
+
+    Raises:
+        ValueError: If β is not in [0, 1).
+    """
+    keep, add = _weights(decay)
+    return lambda moment, gradient: keep * moment + add * np.square(gradient)
+
+
+def rmsprop(decay: float = 0.9, *, regulariser: float = 1e-3, inside: bool = False) -> Statistics:
+    """Return v ← β v + (1 - β) ĝ² and ψ(g) = g / A."""
+    return Statistics(second=moving_square(decay), regulariser=regulariser, inside=inside)
+
+
+def adagrad(*, regulariser: float = 1e-3, inside: bool = False) -> Statistics:
+    """Return v ← v + ĝ² and ψ(g) = g / A."""
+    return Statistics(
+        second=lambda moment, gradient: moment + np.square(gradient),
+        regulariser=regulariser,
+        inside=inside,
+    )
+
+
+def adam(
+    decay: float = 0.9,
+    decay_second: float = 0.9,
+    *,
+    regulariser: float = 1e-3,
+    inside: bool = False,
+) -> Statistics:
+    """Return both moments and ψ(g) = (β g + (1 - β) m) / A, without bias correction."""
+    return Statistics(
+        second=moving_square(decay_second),
+        first=moving_average(decay),
+        own=decay,
+        regulariser=regulariser,
+        inside=inside,
+    )
+
+
+def _weights(decay: float) -> tuple[np.float32, np.float32]:
+    finite_float("decay", decay, Range.FRACTION)
+    return np.float32(decay), np.float32(1.0 - decay)
+
 
 #: From params and a key to the gradient of a public batch, float32 by name.
 PublicGradient = Callable[[Params, Key], Params]

@@ -1,4 +1,4 @@
-"""Side information: multipliers 1/A that say how much each word's or feature's weights are worth.
+"""Side information for AdaDPS: public multipliers 1/A of words and features.
 
 AdaDPS divides gradients by A before they are bounded. Here A comes from what is known of words and
 features beforehand: their ranks, frequencies, magnitudes or TF-IDF. Counted among public users or
@@ -50,7 +50,7 @@ class SideInformation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicWords:
-    """What is known beforehand of a model's input words, in the order of their rows.
+    """Public word counts of a model's input words, in the order of their rows.
 
     Attributes:
         counts: Occurrences of each word, `(num_words,)`.

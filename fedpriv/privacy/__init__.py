@@ -1,1 +1,1 @@
-"""The promise: who is drawn, what a charge costs, the plan, the ledger and the statement."""
+"""Privacy accounting: samplers, events and their ε, plans, the ledger and the statement."""

@@ -1,4 +1,4 @@
-"""What charges cost: events in, an ε with everything that makes it a statement out.
+"""Privacy accounting: from the events of charges to an ε with its δ, relation and accountant.
 
 The numbers are dp-accounting's. `epsilon` prices a count of identical charges and always answers
 with the δ, the relation, the unit and the accountant; σ is the noise multiplier of the event.
@@ -8,12 +8,12 @@ How a kind is accounted:
 ==========================  ===========================================  =======================
 kind                        dp-accounting event                          accountant
 ==========================  ===========================================  =======================
-gaussian                    Gaussian(σ)                                  PLD, RDP beside
+gaussian                    Gaussian(σ)                                  PLD, and RDP
 poisson-gaussian            PoissonSampled(q, Gaussian(σ))               PLD, RDP under add-remove
 truncated-poisson-gaussian  TruncatedSubsampledGaussian(n, q, cap, σ)    PLD
 fixed-size-gaussian         SampledWithoutReplacement(n, m, Gaussian)    RDP, replace-one only
 poisson-devices-gaussian    MixtureOfGaussians(σ, 0..K, binomial)        PLD, add-remove only
-cyclic-poisson-gaussian     PoissonSampled(q, Gaussian(σ)), `rows` times   PLD, RDP beside
+cyclic-poisson-gaussian     PoissonSampled(q, Gaussian(σ)), `rows` times   PLD, and RDP
 objective-gaussian          Gaussian(σ), never below 0, plus the shift   PLD, add-remove only
 pure                        ε₀, composed by adding up; at δ > 0 also in   composition (δ = 0), PLD
                             a privacy loss distribution
@@ -23,7 +23,7 @@ nonprivate                  NonPrivate                                   none: �
 
 Pure answers alone cost the sum of their ε, at δ = 0; beside others, and at δ > 0, the smaller of
 that sum and the composed loss. Wherever a zCDP answer is among the charges all are priced by RDP.
-So is a study that keeps the best of several trials (`fedpriv.privacy.selection.trials`).
+So is a study that keeps the best of several trials (`fedpriv.privacy.trials`).
 
 Above a million charges RDP alone prices what PLD otherwise does; kinds that it does not price are
 refused there.
@@ -49,9 +49,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from absl import logging as absl_logging
 
-from fedpriv.privacy.epsilon import Epsilon
+from fedpriv.privacy.epsilon import Epsilon, default_delta
 from fedpriv.privacy.event import Event, Relation
-from fedpriv.privacy.selection.trials import Trials
+from fedpriv.privacy.trials import Trials
 from fedpriv.ranges import finite_float, positive_int, probability
 
 # Loading it takes a second, and workers that train price nothing: it is loaded where it is called.
@@ -86,8 +86,8 @@ def epsilon(
             kept; None for one run.
 
     Returns:
-        PLD with RDP beside it where both price the event; RDP alone for fixed-size cohorts, and
-        for the best of several trials.
+        PLD, with RDP as a second value, where both price the event; RDP alone for fixed-size
+        cohorts, and for the best of several trials.
 
     Guarantees:
         * An upper bound on ε for the stated relation; results are cached.
@@ -95,8 +95,8 @@ def epsilon(
           5 s and 700 MB for the first.
 
     Raises:
-        ValueError: If a number is out of range, or nobody can price the pair: fixed-size cohorts
-            under add-remove; the best of several trials that RDP does not price.
+        ValueError: If a number is out of range, or no accountant prices the pair: fixed-size
+            cohorts under add-remove; the best of several trials that RDP does not price.
     """
     return epsilon_of(
         [(event, count)], delta=delta, relation=relation, num_rounds=num_rounds, trials=trials
@@ -148,7 +148,7 @@ def checked_delta(delta: float, events: Collection[Event]) -> float:
     """Return δ for these events, a built-in float.
 
     Raises:
-        ValueError: If it is not strictly between 0 and 1; nor 0 beside pure answers alone.
+        ValueError: If it is not strictly between 0 and 1; nor 0 for pure answers alone.
     """
     pure = bool(events) and all(event.kind == "pure" for event in events)
     if pure and finite_float("delta", delta) == 0.0:
@@ -160,7 +160,7 @@ def checked_delta(delta: float, events: Collection[Event]) -> float:
 def _epsilon(
     groups: tuple[tuple[Event, int], ...], delta: float, relation: Relation, num_rounds: int
 ) -> Epsilon:
-    fixed = _fixed(groups, relation)
+    fixed = _check_fixed_size(groups, relation)
     summed = _pure_epsilon(groups, relation)
     fixed = fixed or any(event.kind == "zcdp" for event, _ in groups)
     groups = tuple((event, count) for event, count in groups if count)
@@ -212,7 +212,7 @@ def _of_trials(
     groups: tuple[tuple[Event, int], ...], delta: float, relation: Relation, trials: Trials
 ) -> Epsilon:
     """Return the ε of a study that releases the best of several trials."""
-    _fixed(groups, relation)
+    _check_fixed_size(groups, relation)
     groups = tuple((event, count) for event, count in groups if count)
     value = _rdp_epsilon(groups, delta, relation, trials) if groups else 0.0
     if value is None:
@@ -231,8 +231,8 @@ def _of_trials(
     )
 
 
-def _fixed(groups: tuple[tuple[Event, int], ...], relation: Relation) -> bool:
-    """Return whether cohorts have a fixed size.
+def _check_fixed_size(groups: tuple[tuple[Event, int], ...], relation: Relation) -> bool:
+    """Return whether any cohort has a fixed size.
 
     Raises:
         ValueError: If they do, and a user is there or not.
@@ -260,7 +260,7 @@ def _pure_epsilon(groups: tuple[tuple[Event, int], ...], relation: Relation) -> 
 def epsilon_value(
     event: Event, count: int, *, delta: float, relation: Relation, trials: Trials | None = None
 ) -> float:
-    """Return the ε of `count` identical charges without the RDP figure beside it.
+    """Return the ε of `count` identical charges without the RDP value.
 
     The same number as `epsilon(...).value`, bit for bit, for half the time: only a search wants it.
     """
@@ -395,9 +395,8 @@ def _rdp_curve(event: Event, relation: Relation) -> tuple[float, ...] | None:
     """Return the RDP of one charge at every default order, or None where RDP has no answer."""
     from dp_accounting.rdp import RdpAccountant
 
-    theirs = relation._theirs
     dp_event = event.to_dp_event(relation, accountant="RDP")
-    accountant = RdpAccountant(neighboring_relation=theirs)
+    accountant = RdpAccountant(neighboring_relation=relation.dp_relation)
     if not accountant.supports(dp_event):
         return None
     with _quiet():
@@ -413,3 +412,14 @@ class _quiet:
 
     def __exit__(self, *_: object) -> None:
         absl_logging.set_verbosity(self._level)
+
+
+def delta_of(delta: float | None, num_users: int, event: Event) -> float:
+    """Return δ, checked; None gives n^-1.1, or 0 for a pure event.
+
+    Raises:
+        ValueError: If it is out of range.
+    """
+    if delta is None:
+        return 0.0 if event.kind == "pure" else default_delta(num_users)
+    return checked_delta(delta, [event])

@@ -1,4 +1,4 @@
-"""The noise that buys a target: the smallest noise multiplier whose ε stays within it.
+"""Calibration: the smallest noise multiplier whose ε stays within a target.
 
 >>> from fedpriv.privacy.event import cohort_event
 >>> sigma = calibrate(
@@ -21,7 +21,7 @@ from fedpriv.privacy.event import (
     Event,
     Relation,
 )
-from fedpriv.privacy.selection.trials import Trials
+from fedpriv.privacy.trials import Trials
 from fedpriv.ranges import positive_float, positive_int
 
 

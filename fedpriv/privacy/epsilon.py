@@ -1,4 +1,4 @@
-"""An ε as a statement, and how its figures are written: a printed bound is still a bound."""
+"""Epsilon: a privacy guarantee as a value, and how its numbers are printed, always rounded up."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def rounded_up_to(value: float, figures: int) -> float:
     return rounded_up(value, figures - 1 - math.floor(math.log10(value)))
 
 
-def shown_delta(delta: float) -> str:
-    """Return a δ in three figures, rounded up: an ε holds at no smaller one than its own.
+def format_delta(delta: float) -> str:
+    """Return a δ in three significant digits, rounded up, as its ε holds at no smaller δ.
 
-    >>> shown_delta(6.1612e-05), shown_delta(1 / 400), shown_delta(0.0)
+    >>> format_delta(6.1612e-05), format_delta(1 / 400), format_delta(0.0)
     ('6.17e-05', '0.0025', '0')
     """
     return f"{rounded_up_to(delta, 3):.3g}"
@@ -56,13 +56,13 @@ def privacy_line(
     """
     shown = "∞" if math.isinf(value) else f"{rounded_up(value, 3):,.3f}"
     return (
-        f"ε = {shown} at δ = {shown_delta(delta)} ({unit}-level, {relation}, {accountant}, {mode})"
+        f"ε = {shown} at δ = {format_delta(delta)} ({unit}-level, {relation}, {accountant}, {mode})"
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epsilon:
-    """An ε with everything that makes it a statement.
+    """An ε with its δ, neighbouring relation, unit and accountant.
 
     Attributes:
         value: The headline ε; infinite when there is no guarantee.
@@ -70,11 +70,11 @@ class Epsilon:
         relation: The neighbouring relation.
         accountant: Who computed `value`: "PLD", "RDP", "composition" for a sum of pure ε, or "none"
             when it is infinite by nature.
-        rdp: The RDP figure that goes with it, or None where RDP prices no such event.
+        rdp: The RDP value of the same charges, or None where RDP prices no such event.
         unit: What one neighbour is.
         reason: Why the value is infinite, else empty.
         claimed: Whether part of it is only what a file says of itself
-            (`fedpriv.privacy.statement.before`).
+            (`fedpriv.privacy.statement.coverage`).
         not_covered: What it does not cover, in plain phrases, where that is known
             (`fedpriv.privacy.statement.coverage`); printed with it.
     """
@@ -103,7 +103,7 @@ class Epsilon:
                 else ""
             )
         return (
-            f"ε = {shown} at δ = {shown_delta(self.delta)} ({self.relation.value}, "
+            f"ε = {shown} at δ = {format_delta(self.delta)} ({self.relation.value}, "
             f"per {self.unit}, by {self.accountant}{added})"
             + (f", does NOT cover: {'; '.join(self.not_covered)}" if self.not_covered else "")
         )
@@ -136,3 +136,63 @@ def default_delta(num_users: int) -> float:
     if users < 2:
         raise ValueError("one user has no default δ; give delta, such as 1e-5")
     return finite_float("delta", float(users) ** -1.1)
+
+
+def format_epsilon(value: float) -> str:
+    """Return an ε in three significant digits or in whole numbers, rounded up.
+
+    >>> format_epsilon(7.991), format_epsilon(1234.2), format_epsilon(math.inf), format_epsilon(0.0)
+    ('8.00', '1,235', '∞', '0')
+    """
+    if math.isinf(value) or value <= 0.0:
+        return "∞" if value > 0.0 else "0"
+    digits = max(2 - math.floor(math.log10(value)), 0)
+    return f"{rounded_up(value, digits):,.{digits}f}"
+
+
+def format_odds_factor(value: float) -> str:
+    """Return e^ε in brackets after a space, or "" from ε = 20 on.
+
+    >>> format_odds_factor(0.5), format_odds_factor(5.0), format_odds_factor(30.0)
+    (' (about 1.6)', ' (about 148)', '')
+    """
+    if value >= 20.0:
+        return ""
+    times = math.exp(value)
+    return f" (about {times:,.0f})" if times >= 10.0 else f" (about {times:.2g})"
+
+
+def format_percent(share: float) -> str:
+    """Return a share as a percentage.
+
+    >>> format_percent(0.906)
+    '90.6 %'
+    """
+    return f"{100.0 * share:.1f} %"
+
+
+def format_posterior(value: float) -> str:
+    """Return the posterior of even odds under ε: e^ε / (1 + e^ε).
+
+    >>> format_posterior(0.0), format_posterior(6.0), format_posterior(12.0)
+    ('50 %', '99.75 %', 'all but fully')
+    """
+    certain = 100.0 / (1.0 + math.exp(-value))
+    if certain < 99.0:
+        return f"{certain:.0f} %"
+    return f"{certain:.2f} %" if certain < 99.99 else "all but fully"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetUse:
+    """How much of a budget is spent.
+
+    Attributes:
+        amount: So far, in the budget's own units: charges, rows, or ρ.
+        total: All that there is.
+        text: Both in words.
+    """
+
+    amount: float
+    total: float
+    text: str

@@ -1,4 +1,4 @@
-"""What one charge did: an event of a few kinds and built-in numbers, and its neighbouring relation.
+"""Privacy events: what one charge does, as a kind and its numbers, and the neighbouring relation.
 
 ==========================  =====================  ==============================================
 kind                        numbers                one charge is
@@ -71,7 +71,7 @@ MOST_DEVICES = 1000
 
 
 class Relation(Enum):
-    """Which two rosters the guarantee compares."""
+    """Neighbouring relation: which two data sets the guarantee compares."""
 
     ADD_REMOVE = "add-remove"
     """One rostered user's records are there, or not."""
@@ -97,11 +97,12 @@ class Relation(Enum):
 
     @property
     def moved(self) -> float:
-        """How many users that are there or not a neighbour amounts to: 2 where one is replaced."""
+        """Factor on the sensitivity to one user's presence: 2 where a user is replaced, else 1."""
         return 2.0 if self is Relation.REPLACE_ONE else 1.0
 
     @property
-    def _theirs(self) -> dp_accounting.NeighboringRelation:
+    def dp_relation(self) -> dp_accounting.NeighboringRelation:
+        """dp-accounting's name of it."""
         import dp_accounting
 
         # A blanked user is priced as one who is not there: nothing that is priced here hangs on how
@@ -115,7 +116,7 @@ class Relation(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One charge: what was drawn and how its answer was protected.
+    """The event of one charge: how the cohort was drawn and how the answer was protected.
 
     Attributes:
         kind: One of the kinds above; nothing else can be written or read.
@@ -183,7 +184,7 @@ class Event:
 
     @property
     def is_sampled(self) -> bool:
-        """Whether it is cheaper because its cohort stays secret."""
+        """Whether its cost relies on amplification by a secret cohort."""
         return self.sampling_prob is not None or self.size is not None
 
     @property
@@ -297,7 +298,7 @@ def _check_sigma(sigma: float | None) -> None:
 def device_sums(devices: int, sampling_prob: float) -> tuple[list[float], list[float]]:
     """Return how far a person's devices may move a sum, over one device's bound, and how likely.
 
-    Each is drawn on its own, so how many take part is binomial; at worst all push the same way.
+    Each is drawn independently, so how many take part is binomial; at worst all push the same way.
 
     Args:
         devices: How many the person has, K.
@@ -314,7 +315,7 @@ def device_sums(devices: int, sampling_prob: float) -> tuple[list[float], list[f
 
 
 NONPRIVATE = Event(kind="nonprivate")
-"""What a charge without noise does: ε = ∞."""
+"""The event of a charge without noise: ε = ∞."""
 
 
 def cohort_event(

@@ -1,10 +1,16 @@
-"""A mechanism: who is drawn, how each is bounded, what is added; and everything that follows.
+"""A mechanism: sampler, bound and privatizer, from which sensitivity, stddev and event follow.
 
-The three are objects, and nothing about them is written down a second time: sensitivity, standard
+The three are objects, and nothing about them is stored a second time: sensitivity, standard
 deviation, denominator and event are derived from the very sampler, bound and privatizer that run.
 
+A plan in a file names no objects. A mechanism of the ordinary kind (cohorts, a clipped or
+normalised sum, Gaussian noise) is written as numbers and names (`numbers_of`) and built again from
+them (`named_mechanism`). Of any other one a `RecordedMechanism` is kept, which holds what an
+auditor needs: the number of users, the event of a charge, and a description. It can be accounted
+and not run, because nothing that a file names is imported.
+
 >>> from fedpriv.mechanisms import Clip
->>> from fedpriv.noise.gaussian import Gaussian
+>>> from fedpriv.mechanisms.gaussian import Gaussian
 >>> from fedpriv.privacy.sampling import PoissonSampler
 >>> mechanism = Mechanism(
 ...     sampler=PoissonSampler(num_users=400, expected_cohort_size=20),
@@ -18,15 +24,16 @@ deviation, denominator and event are derived from the very sampler, bound and pr
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
-from fedpriv.mechanisms.bound import Bound, EvaluatedTogether
-from fedpriv.noise.gaussian import check_stddev
-from fedpriv.noise.privatizer import DrawsOnGrid, DrawsRowsOnGrid, Memory, Privatizer
+from fedpriv.mechanisms.bounds import Bound, CappedTogether, Clip, Normalise, Unbounded
+from fedpriv.mechanisms.gaussian import Gaussian, Unprotected, check_stddev
+from fedpriv.mechanisms.privatizer import AfterCrash, Cost, DrawsOnGrid, Memory, Privatizer
 from fedpriv.privacy.event import Event
-from fedpriv.privacy.sampling import Sampler
-from fedpriv.ranges import positive_float, positive_int
+from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler, Sampler, sampler_of
+from fedpriv.ranges import finite_float, positive_float, positive_int
 from fedpriv.rng import Key, check_key
 from fedpriv.sums import PartialSum
 from fedpriv.tree import Params
@@ -34,7 +41,7 @@ from fedpriv.tree import Params
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mechanism:
-    """How one answer is made of private data. Public.
+    """How one answer is computed from private data: sampler, bound and privatizer. Public.
 
     Attributes:
         sampler: Who takes part.
@@ -85,12 +92,12 @@ class Mechanism:
 
     @property
     def num_users(self) -> int:
-        """Users on the roster (examples of the training set)."""
+        """Users on the roster (examples of the training set), n."""
         return self.sampler.num_users
 
     @property
     def expected_cohort_size(self) -> float:
-        """Mean number of users who take part."""
+        """Mean number of users drawn."""
         return self.sampler.expected_cohort_size
 
     @property
@@ -100,7 +107,7 @@ class Mechanism:
 
     @property
     def sensitivity(self) -> float:
-        """How far one neighbour with or without its records moves the sum, in l2; 0 unbounded."""
+        """l2 distance that one neighbour moves the sum by at most; 0 where there is no bound."""
         if math.isinf(self.l2_bound):
             return 0.0
         return self.l2_bound * (1.0 if self.micro_batch == 1 else 2.0)
@@ -118,22 +125,22 @@ class Mechanism:
 
     @property
     def denominator(self) -> float:
-        """What the noised sum is divided by: the expected number of bounded vectors."""
+        """The divisor of the noised sum: the expected number of bounded vectors."""
         return self.expected_cohort_size / self.micro_batch
 
     @property
     def event(self) -> Event:
-        """What one charge does; that of a whole run where the privatizer is charged once."""
+        """The event of one charge; of the whole run where the privatizer is charged once."""
         return self._event
 
     @property
     def charged_once(self) -> bool:
-        """Whether one charge pays for all rows of a run."""
+        """Whether one charge pays for all rounds of a run."""
         return self._charged_once
 
     @property
     def is_private(self) -> bool:
-        """Whether an answer promises anything."""
+        """Whether the ε of an answer is finite."""
         return self.event.is_private
 
     @property
@@ -141,15 +148,14 @@ class Mechanism:
         """Whether with a secure key its ε is that of real arithmetic: whole sums, whole noise.
 
         False of contributions that are computed many at once and rounded to the grid one by one
-        (`fedpriv.mechanisms.bound.EvaluatedTogether`): one may turn the rounding of another.
+        (`fedpriv.mechanisms.bounds.CappedTogether`): one may turn the rounding of another.
         """
-        if isinstance(self.bound, EvaluatedTogether) and self.bound.together:
+        if isinstance(self.bound, CappedTogether):
             return False
-        whole = isinstance(self.privatizer, (DrawsOnGrid, DrawsRowsOnGrid))
-        return self.bound.granularity is not None and whole
+        return self.bound.granularity is not None and isinstance(self.privatizer, DrawsOnGrid)
 
     def within(self, bound: Bound) -> Bound:
-        """Return the bound of a round, which may precondition and not let through any more.
+        """Return the bound of a round, checked: a preconditioner must not raise the l2 bound.
 
         Raises:
             ValueError: If its l2 bound is above the mechanism's, which noise was calibrated for.
@@ -162,7 +168,7 @@ class Mechanism:
         return bound
 
     def draw(self, template: Params, key: Key) -> Any:
-        """Return what a memoryless privatizer adds to one sum; draw it once the attempt is charged.
+        """Return the noise of a memoryless privatizer for one sum; draw it after the charge.
 
         With a secure key it is drawn on the bound's grid where there is one and the privatizer can.
 
@@ -175,24 +181,16 @@ class Mechanism:
             TypeError: If the key is a generator or a seed.
         """
         check_key(key)
-        privatizer, granularity = self.privatizer, self.bound.granularity
-        if key.mode == "secure" and granularity is not None and isinstance(privatizer, DrawsOnGrid):
-            return privatizer.draw_on_grid(
-                template=template, sensitivity=self.sensitivity, granularity=granularity, key=key
-            )
         memory = self.privatizer.init(template, key)
         if memory:
             raise ValueError(
                 f"{self.privatizer.name} noise has a memory, which a run keeps; a single attempt "
                 "cannot draw it"
             )
-        drawn, _ = self.privatizer.draw(
-            memory, template=template, sensitivity=self.sensitivity, key=key
-        )
-        return drawn
+        return self.draw_row(memory, template, key)[0]
 
     def draw_row(self, memory: Memory, template: Params, key: Key) -> tuple[Any, Memory]:
-        """Return the next row of noise with a memory, and the memory after it.
+        """Return the noise of one sum, and the memory after it.
 
         With a secure key it is drawn on the bound's grid where there is one and the privatizer can.
 
@@ -203,13 +201,12 @@ class Mechanism:
         """
         privatizer, granularity = self.privatizer, self.bound.granularity
         given: dict[str, Any] = {"template": template, "sensitivity": self.sensitivity, "key": key}
-        whole = isinstance(privatizer, DrawsRowsOnGrid)
-        if whole and key.mode == "secure" and granularity is not None:
-            return privatizer.draw_row_on_grid(memory, granularity=granularity, **given)
+        if key.mode == "secure" and granularity is not None and isinstance(privatizer, DrawsOnGrid):
+            return privatizer.draw_on_grid(memory, granularity=granularity, **given)
         return privatizer.draw(memory, **given)
 
     def release(self, total: PartialSum, drawn: Any) -> Any:
-        """Return the answer of a raw sum; the sum and what was drawn are given up.
+        """Return the noised, divided sum; the raw sum and the noise must not be used again.
 
         A sum is divided by the public denominator: neither dropouts nor an empty cohort change
         it, and the sum over an empty cohort is noised like any other.
@@ -219,3 +216,247 @@ class Mechanism:
             drawn: From `draw`, with a key of this round and attempt.
         """
         return self.privatizer.release(total, drawn, 1.0 / self.denominator)
+
+
+_FIELDS = {
+    "name",
+    "description",
+    "num_users",
+    "expected_cohort_size",
+    "micro_batch",
+    "event",
+    "whole_run",
+    "after_crash",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedPrivatizer:
+    """The name of a privatizer and how it is charged.
+
+    Attributes:
+        name: Its name.
+        whole_run: Whether one charge pays for all rounds of the run.
+        after_crash: What became of an attempt that a crash ended.
+    """
+
+    name: str
+    whole_run: bool
+    after_crash: AfterCrash
+
+    @property
+    def cost(self) -> Cost:
+        """Whether it is charged once; the price is in the event."""
+        return Cost(kind="nonprivate", whole_run=self.whole_run)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedMechanism:
+    """A mechanism read from a file: it can be accounted, and not be run.
+
+    Attributes:
+        privatizer: Its name, and how it is charged.
+        description: What it does, in a sentence.
+        num_users: Users on the roster.
+        expected_cohort_size: Mean number of users who take part.
+        micro_batch: As `Mechanism.micro_batch`.
+        event: What one charge does.
+    """
+
+    privatizer: RecordedPrivatizer
+    description: str
+    num_users: int
+    expected_cohort_size: float
+    micro_batch: int
+    event: Event
+
+    def __post_init__(self) -> None:
+        positive_int("num_users", self.num_users)
+        positive_int("micro_batch", self.micro_batch)
+        positive_float("expected_cohort_size", self.expected_cohort_size)
+
+    @classmethod
+    def of(cls, mechanism: Mechanism | RecordedMechanism) -> RecordedMechanism:
+        """Return what is recorded of a mechanism."""
+        if isinstance(mechanism, RecordedMechanism):
+            return mechanism
+        privatizer = mechanism.privatizer
+        described = getattr(privatizer, "description", type(privatizer).__name__)
+        return cls(
+            privatizer=RecordedPrivatizer(
+                name=privatizer.name,
+                whole_run=privatizer.cost.whole_run,
+                after_crash=privatizer.after_crash,
+            ),
+            description=(
+                f"{type(mechanism.sampler).__name__} of {mechanism.expected_cohort_size:g} among "
+                f"{mechanism.num_users}, each contribution bounded to {mechanism.l2_bound:g} "
+                f"(l2) by {type(mechanism.bound).__name__}, released by {described}"
+            ),
+            num_users=mechanism.num_users,
+            expected_cohort_size=mechanism.expected_cohort_size,
+            micro_batch=mechanism.micro_batch,
+            event=mechanism.event,
+        )
+
+    @property
+    def charged_once(self) -> bool:
+        """Whether one charge pays for all rounds of the run."""
+        return self.privatizer.whole_run
+
+    @property
+    def sampler(self) -> None:
+        """Not recorded."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "name": self.privatizer.name,
+            "description": self.description,
+            "num_users": self.num_users,
+            "expected_cohort_size": self.expected_cohort_size,
+            "micro_batch": self.micro_batch,
+            "event": self.event.to_json(),
+            "whole_run": self.privatizer.whole_run,
+            "after_crash": self.privatizer.after_crash,
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> RecordedMechanism:
+        """Return what `to_json` wrote.
+
+        Raises:
+            ValueError: If it is something else.
+        """
+        if not isinstance(value, Mapping) or set(value) != _FIELDS:
+            raise ValueError(f"{value!r} is not the record of a mechanism")
+        if not isinstance(value["name"], str) or not isinstance(value["whole_run"], bool):
+            raise ValueError(f"{value['name']!r} is not the name of a privatizer")
+        if value["after_crash"] not in get_args(AfterCrash):
+            raise ValueError(f"{value['after_crash']!r} is nothing that becomes of an attempt")
+        return cls(
+            privatizer=RecordedPrivatizer(
+                name=value["name"], whole_run=value["whole_run"], after_crash=value["after_crash"]
+            ),
+            description=str(value["description"]),
+            num_users=value["num_users"],
+            expected_cohort_size=value["expected_cohort_size"],
+            micro_batch=value["micro_batch"],
+            event=Event.from_json(value["event"]),
+        )
+
+
+#: What they are called, in a plan's file and by `named_mechanism`.
+NUMBERS = (
+    "num_users",
+    "expected_cohort_size",
+    "sampling",
+    "cohort_cap",
+    "bound",
+    "l2_bound",
+    "noise",
+    "noise_multiplier",
+    "micro_batch",
+)
+_BOUNDS = ("clip", "normalise", "none")
+
+
+def named_mechanism(
+    *,
+    num_users: int,
+    expected_cohort_size: float,
+    sampling: str = "poisson",
+    cohort_cap: int | None = None,
+    bound: str = "none",
+    l2_bound: float | None = None,
+    noise: str = "none",
+    noise_multiplier: float = 0.0,
+    micro_batch: int = 1,
+) -> Mechanism:
+    """Return a bounded, noised sum over cohorts.
+
+    Args:
+        num_users: Users on the frozen roster, n.
+        expected_cohort_size: Mean cohort (Poisson) or exact cohort (fixed); the denominator of
+            every round, whoever replies.
+        sampling: "poisson" (independent draws) or "fixed" (without replacement).
+        cohort_cap: Largest Poisson cohort, at least twice the mean (or everybody), or None.
+        bound: What bounds a user's update: "clip", "normalise" or "none".
+        l2_bound: The certified l2 bound of one user's vector; None (or infinity) exactly when
+            bound is "none".
+        noise: "gaussian" on the sum, or "none".
+        noise_multiplier: σ = stddev / sensitivity; 0 exactly when noise is "none".
+        micro_batch: As `Mechanism.micro_batch`.
+
+    Raises:
+        ValueError: If a value is out of range or two parts do not fit.
+    """
+    return Mechanism(
+        sampler=sampler_of(sampling, num_users, expected_cohort_size, cohort_cap),
+        bound=_bound_of(bound, l2_bound),
+        privatizer=_privatizer_of(noise, noise_multiplier),
+        micro_batch=micro_batch,
+    )
+
+
+def numbers_of(mechanism: Mechanism | RecordedMechanism) -> dict[str, Any] | None:
+    """Return the numbers of a mechanism of the ordinary kind, or None of any other."""
+    if isinstance(mechanism, RecordedMechanism):
+        return None
+    sampler, privatizer = mechanism.sampler, mechanism.privatizer
+    if not isinstance(sampler, (PoissonSampler, FixedSizeSampler)):
+        return None
+    if not isinstance(privatizer, (Gaussian, Unprotected)) or mechanism.bound.name not in _BOUNDS:
+        return None
+    bounded = not math.isinf(mechanism.l2_bound)
+    return {
+        "num_users": mechanism.num_users,
+        "expected_cohort_size": mechanism.expected_cohort_size,
+        "sampling": "fixed" if isinstance(sampler, FixedSizeSampler) else "poisson",
+        "cohort_cap": sampler.cap if isinstance(sampler, PoissonSampler) else None,
+        "bound": mechanism.bound.name,
+        "l2_bound": mechanism.l2_bound if bounded else None,
+        "noise": privatizer.name,
+        "noise_multiplier": mechanism.noise_multiplier,
+        "micro_batch": mechanism.micro_batch,
+    }
+
+
+def _bound_of(name: str, l2_bound: float | None) -> Bound:
+    """Return the bound of a name, as far as a plan records it.
+
+    Raises:
+        ValueError: If the name is unknown, or the number does not fit it.
+    """
+    if name not in _BOUNDS:
+        raise ValueError(f"bound {name!r} is unknown; give 'clip', 'normalise' or 'none'")
+    if name == "none":
+        if l2_bound is not None and l2_bound != math.inf:
+            raise ValueError(
+                f"l2_bound {l2_bound!r} is given but bound is 'none'; leave it "
+                "out, or bound by 'clip' or 'normalise'"
+            )
+        return Unbounded()
+    if l2_bound is None:
+        raise ValueError(f"bound {name!r} needs an l2_bound; give one such as 0.5")
+    norm = positive_float("l2_bound", l2_bound)
+    return Clip(l2_clip_norm=norm) if name == "clip" else Normalise(l2_clip_norm=norm)
+
+
+def _privatizer_of(noise: str, noise_multiplier: float) -> Privatizer:
+    """Return the privatizer of a name.
+
+    Raises:
+        ValueError: If the name is unknown, or the number does not fit it.
+    """
+    if noise not in ("gaussian", "none"):
+        raise ValueError(f"noise {noise!r} is unknown; give 'gaussian' or 'none'")
+    if noise == "gaussian":
+        return Gaussian(noise_multiplier=positive_float("noise_multiplier", noise_multiplier))
+    sigma = finite_float("noise_multiplier", noise_multiplier)
+    if sigma != 0.0:
+        raise ValueError(
+            f"noise_multiplier {sigma} is given but noise is 'none'; leave it "
+            "out, or ask for noise 'gaussian'"
+        )
+    return Unprotected()

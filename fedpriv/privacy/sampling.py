@@ -1,28 +1,31 @@
-"""Who takes part in a round: cohorts drawn on the server from a frozen roster.
+"""Samplers: rules that draw the cohort of a round on the server from a frozen roster.
 
-A sampler is a public rule; the key it is given and the ids it returns are secret. What a sampler
-earns in privacy is decided by its type alone: independent draws earn Poisson amplification, a
-cohort of fixed size earns only what is proved for it.
+A sampler is public; the key it is given and the ids it returns are secret. Its type alone decides
+how much privacy is amplified: independent draws by Poisson subsampling, a cohort of fixed size by
+what is proved for it. `Partition`, `SeparatedSampler` and `CyclicSampler` limit how often a user
+takes part instead, which correlated noise and disjoint batches are accounted for. Who takes part
+when depends on the key and the roster's size alone, so that one user's records change only that
+user's contributions ("zero-out"). A drawn user has taken part, whether or not it answered.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
 
-from fedpriv.noise.privatizer import Cost
+from fedpriv.mechanisms.privatizer import Cost, Participation
 from fedpriv.privacy.event import NONPRIVATE, Event, cohort_event
-from fedpriv.privacy.roster import check_roster, least_of
-from fedpriv.ranges import positive_int
+from fedpriv.ranges import positive_float, positive_int
 from fedpriv.rng import Key
 
 Memory = Mapping[str, np.ndarray]
-"""What a sampler remembers of earlier cohorts. Secret; empty for samplers without memory."""
+"""State of a sampler: who took part in earlier rounds. Secret; empty for memoryless samplers."""
 
 
 class Sampler(Protocol):
@@ -39,7 +42,7 @@ class Sampler(Protocol):
         ...
 
     def event(self, cost: Cost) -> Event:
-        """Return what an answer that costs so much for everybody costs under this sampling.
+        """Return the event of one charge under this sampling, given its cost for the whole roster.
 
         Raises:
             ValueError: If no accountant has an answer for the pair.
@@ -47,13 +50,13 @@ class Sampler(Protocol):
         ...
 
     def init(self) -> Memory:
-        """Return what is remembered before the first cohort."""
+        """Return the memory before the first cohort."""
         ...
 
     def next(
         self, memory: Memory, key: Key, roster: Sequence[str]
     ) -> tuple[tuple[str, ...], Memory]:
-        """Return the drawn user ids, in roster order, and what is remembered of them.
+        """Return the drawn user ids, in roster order, and the memory after them.
 
         The empty cohort is a legal draw.
 
@@ -68,9 +71,130 @@ class Sampler(Protocol):
         ...
 
 
+def check_roster(roster: Sequence[str], num_users: int) -> None:
+    """Refuse a roster of another size than was accounted, or that names a user twice.
+
+    Raises:
+        ValueError: If it is one.
+    """
+    if isinstance(roster, str) or len(roster) == 0:
+        raise ValueError(f"roster {roster!r} holds no users; give the list of the corpus's ids")
+    if len(roster) != num_users:
+        raise ValueError(
+            f"the roster has {len(roster)} users, the sampler was made for {num_users}: they would "
+            "be drawn with another probability than is accounted; make a new plan"
+        )
+    if type(roster) is tuple:
+        _check_distinct_once(_ById(roster))
+    else:
+        _check_distinct(roster)
+
+
+class _ById:
+    """A roster compared by identity, so that hashing it does not read it."""
+
+    __slots__ = ("roster",)
+
+    def __init__(self, roster: tuple[str, ...]) -> None:
+        self.roster = roster
+
+    def __hash__(self) -> int:
+        return id(self.roster)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ById) and self.roster is other.roster
+
+
+@lru_cache(maxsize=2)
+def _check_distinct_once(held: _ById) -> None:
+    # A run draws every cohort from one frozen tuple, and the set of 342,477 ids takes longer than
+    # the draw. The cache holds the tuple, so no other object can come to have its address, and
+    # what raises is not cached. A list may change between two draws: it is always looked at.
+    _check_distinct(held.roster)
+
+
+def _check_distinct(roster: Sequence[str]) -> None:
+    distinct = len(set(roster))
+    if distinct != len(roster):
+        raise ValueError(
+            f"the roster has {len(roster)} entries but only {distinct} distinct users; "
+            "a user listed twice would be drawn twice as often: remove the duplicates"
+        )
+
+
+def _subset(key: Key, number: int, size: int) -> np.ndarray:
+    """Return a uniform subset of `size` positions below `number`, sorted.
+
+    With a secure key those with the least of `number` cryptographic words: of equal words, at most
+    n² 2^-65 likely, the earlier position is preferred.
+    """
+    if key.mode == "secure":
+        drawn = np.argsort(key.words(number), kind="stable")[:size]
+    else:
+        drawn = key.generator().choice(number, size, replace=False, shuffle=False)
+    return np.sort(drawn)
+
+
+def _permutation(key: Key, number: int) -> np.ndarray:
+    """Return a uniform order of `number` positions."""
+    if key.mode == "secure":
+        return np.argsort(key.words(number), kind="stable").astype(np.int64)
+    return key.generator().permutation(number)
+
+
+def _secure_bernoulli(key: Key, number: int, probability: Fraction) -> np.ndarray:
+    """Return the positions below `number` drawn independently by a secure key.
+
+    Each compares 64 cryptographic bits with ⌊q 2^64⌋: drawn with probability q, or less by at most
+    2^-64.
+    """
+    threshold = math.floor(probability * 2**64)
+    if threshold >= 2**64:
+        return np.arange(number)
+    return np.flatnonzero(key.words(number) < np.uint64(threshold))
+
+
+def _cohort_event(cost: Cost, **cohort: Any) -> Event:
+    if cost.whole_run:
+        raise ValueError(
+            "noise that is charged for a whole run earns nothing by drawing cohorts; use a sampler "
+            "whose participation its sensitivity was computed for"
+        )
+    if cost.kind == "gaussian":
+        return cohort_event(noise_multiplier=cost.value, **cohort)
+    cohort_event(noise_multiplier=1.0, **cohort)  # for its checks
+    if cost.kind != "nonprivate" and cohort["expected_cohort_size"] != cohort["num_users"]:
+        raise ValueError(
+            f"a {cost.kind} answer over a drawn cohort has no accountant here; let everybody take "
+            "part (Everybody)"
+        )
+    return _plain_event(cost)
+
+
+def _plain_event(cost: Cost) -> Event:
+    limit = cost.participation
+    if limit is not None and cost.kind != "gaussian":
+        raise ValueError("its rows are accounted for disjoint batches; draw by Partition")
+    if limit is not None and (limit.num_rows is None or limit.count < limit.num_rows):
+        raise ValueError(
+            f"noise is made for users who take part {limit}, and everybody takes part in every "
+            "row; draw cohorts whose users come back later (SeparatedSampler, CyclicSampler)"
+        )
+    match cost.kind:
+        case "gaussian":
+            return Event(kind="gaussian", noise_multiplier=cost.value)
+        case "pure":
+            return Event(kind="pure", epsilon=cost.value)
+        case "zcdp":
+            return Event(kind="zcdp", rho=cost.value)
+        case "objective-gaussian":
+            return Event(kind=cost.kind, noise_multiplier=cost.value, shift=cost.shift)
+    return NONPRIVATE
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoissonSampler:
-    """Every user on the roster is drawn independently, with one probability.
+    """Poisson sampling: every user on the roster is drawn independently, with one probability.
 
     Attributes:
         num_users: Users on the roster, n.
@@ -112,7 +236,7 @@ class PoissonSampler:
         )
 
     def init(self) -> Memory:
-        """Return nothing: independent draws have no memory."""
+        """Return an empty memory."""
         return {}
 
     def next(
@@ -125,7 +249,10 @@ class PoissonSampler:
         """Draw the cohort of one attempt; see `next`."""
         check_roster(roster, self.num_users)
         if key.mode == "secure":
-            drawn = self._tossed(key)
+            probability = Fraction(self.expected_cohort_size) / self.num_users
+            drawn = _secure_bernoulli(key, self.num_users, probability)
+            if self.cap is not None and drawn.size > self.cap:
+                drawn = drawn[_subset(key.fold("cap"), drawn.size, self.cap)]
         else:
             generator = key.generator()
             drawn = np.flatnonzero(generator.random(len(roster)) < self.sampling_prob)
@@ -133,21 +260,10 @@ class PoissonSampler:
                 drawn = np.sort(generator.choice(drawn, self.cap, replace=False, shuffle=False))
         return tuple(roster[int(index)] for index in drawn)
 
-    def _tossed(self, key: Key) -> np.ndarray:
-        """Return positions drawn by 64 cryptographic bits each, against ⌊q 2^64⌋, whole."""
-        threshold = math.floor(Fraction(self.expected_cohort_size) / self.num_users * 2**64)
-        if threshold == 2**64:
-            drawn = np.arange(self.num_users)
-        else:
-            drawn = np.flatnonzero(key.words(self.num_users) < np.uint64(threshold))
-        if self.cap is None or drawn.size <= self.cap:
-            return drawn
-        return drawn[least_of(key.fold("cap"), drawn.size, self.cap)]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevicesSampler:
-    """The same draws, where the users on the roster are devices and a person has several of them.
+    """Poisson sampling of devices, of which one person may have several on the roster.
 
     Attributes:
         draws: Who is drawn: independently, without a cap.
@@ -155,8 +271,8 @@ class DevicesSampler:
 
     Guarantees:
         * Neighbouring relation: with or without one *person's* records, on all devices. It holds
-          as long as nobody has more devices than that, which nothing here can see, and as long as
-          every device's update is bounded alone.
+          only if no person has more devices than that, which cannot be checked here, and if every
+          device's update is bounded alone.
 
     Raises:
         ValueError: If the draws are of another kind, or the number is out of range.
@@ -205,7 +321,7 @@ class DevicesSampler:
         )
 
     def init(self) -> Memory:
-        """Return what the draws begin with."""
+        """Return the memory of the draws before the first cohort."""
         return self.draws.init()
 
     def next(
@@ -217,7 +333,7 @@ class DevicesSampler:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedSizeSampler:
-    """A uniform subset of exactly `size` users, without replacement.
+    """Fixed-size sampling: a uniform subset of exactly `size` users, without replacement.
 
     Attributes:
         num_users: Users on the roster, n.
@@ -258,7 +374,7 @@ class FixedSizeSampler:
         )
 
     def init(self) -> Memory:
-        """Return nothing."""
+        """Return an empty memory."""
         return {}
 
     def next(
@@ -270,16 +386,12 @@ class FixedSizeSampler:
     def cohort(self, key: Key, roster: Sequence[str]) -> tuple[str, ...]:
         """Draw the cohort of one attempt; see `next`."""
         check_roster(roster, self.num_users)
-        if key.mode == "secure":
-            drawn = least_of(key, len(roster), self.size)
-        else:
-            drawn = key.generator().choice(len(roster), self.size, replace=False, shuffle=False)
-        return tuple(roster[int(index)] for index in np.sort(drawn))
+        return tuple(roster[int(index)] for index in _subset(key, len(roster), self.size))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Everybody:
-    """The whole roster, every time: nothing is drawn, and nothing is amplified.
+    """The whole roster, every round, without amplification.
 
     Attributes:
         num_users: Users on the roster, n.
@@ -296,11 +408,11 @@ class Everybody:
         return float(self.num_users)
 
     def event(self, cost: Cost) -> Event:
-        """Return the cost as it is."""
+        """Return the event of the cost, without amplification."""
         return _plain_event(cost)
 
     def init(self) -> Memory:
-        """Return nothing."""
+        """Return an empty memory."""
         return {}
 
     def next(
@@ -311,39 +423,318 @@ class Everybody:
         return tuple(roster), memory
 
 
-def _plain_event(cost: Cost) -> Event:
-    limit = cost.participation
-    if limit is not None and cost.kind != "gaussian":
-        raise ValueError("its rows are accounted for disjoint batches; draw by Partition")
-    if limit is not None and (limit.num_rows is None or limit.count < limit.num_rows):
-        raise ValueError(
-            f"noise is made for users who take part {limit}, and everybody takes part in every "
-            "row; draw cohorts whose users come back later (SeparatedSampler, CyclicSampler)"
-        )
-    match cost.kind:
-        case "gaussian":
-            return Event(kind="gaussian", noise_multiplier=cost.value)
-        case "pure":
-            return Event(kind="pure", epsilon=cost.value)
-        case "zcdp":
-            return Event(kind="zcdp", rho=cost.value)
-        case "objective-gaussian":
-            return Event(kind=cost.kind, noise_multiplier=cost.value, shift=cost.shift)
-    return NONPRIVATE
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """Disjoint batches of a random permutation of the roster, drawn anew for each pass.
+
+    Attributes:
+        num_users: Users on the roster, n.
+        size: b, users a batch; those who do not fill a last batch sit out, others in each pass.
+        passes: How often everybody may take part.
+
+    Guarantees:
+        * No user is in more than `passes` batches, and in one batch a pass at most. The order
+          depends on the key and the roster's size alone, so that one user who is there or not (or
+          is replaced) changes the batches of its own place only. Answers of disjoint batches cost
+          what one of them does (McSherry 2009, Theorem 4, parallel composition).
+        * The random order gives no amplification.
+    """
+
+    num_users: int
+    size: int
+    passes: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("num_users", "size", "passes"):
+            object.__setattr__(self, name, positive_int(name, getattr(self, name)))
+        if self.size > self.num_users:
+            raise ValueError(
+                f"batches of {self.size} cannot be cut from {self.num_users} users; lower it"
+            )
+
+    @property
+    def num_batches(self) -> int:
+        """Of all passes."""
+        return self.passes * (self.num_users // self.size)
+
+    @property
+    def expected_cohort_size(self) -> float:
+        """The size."""
+        return float(self.size)
+
+    def event(self, cost: Cost) -> Event:
+        """Return the event of a whole run of pure answers, or of none that is protected.
+
+        Raises:
+            ValueError: If the cost is another's: of a single answer, or of fewer participations.
+        """
+        if cost.kind == "nonprivate":
+            return NONPRIVATE
+        counted = cost.participation
+        if not cost.whole_run or cost.kind != "pure" or counted is None:
+            raise ValueError(
+                "disjoint batches are accounted for pure answers that are charged once for the "
+                "whole run; use SphereRows"
+            )
+        if counted.most < self.passes:
+            raise ValueError(
+                f"noise is calibrated for {counted.most} participations and everybody takes part "
+                f"{self.passes} times; give both the same passes"
+            )
+        return Event(kind="pure", epsilon=cost.value)
+
+    def init(self) -> Memory:
+        """Return the memory before the first batch."""
+        return {"order": np.zeros(0, np.int64), "drawn": np.zeros(1, np.int64)}
+
+    def next(
+        self, memory: Memory, key: Key, roster: Sequence[str]
+    ) -> tuple[tuple[str, ...], Memory]:
+        """Return the next batch's ids, in roster order.
+
+        Raises:
+            ValueError: If the roster is of another size, or every pass is over.
+        """
+        if len(roster) != self.num_users:
+            raise ValueError(
+                f"the roster has {len(roster)} users, the batches are of {self.num_users}; make a "
+                "new plan"
+            )
+        drawn = int(memory["drawn"][0])
+        if drawn >= self.num_batches:
+            raise ValueError(
+                f"all {self.num_batches} batches are used up: everybody took part {self.passes} "
+                "times; make a new plan"
+            )
+        place = drawn % (self.num_users // self.size) * self.size
+        order = memory["order"] if place else _permutation(key, self.num_users)
+        batch = np.sort(order[place : place + self.size])
+        following = {"order": order, "drawn": np.array([drawn + 1], np.int64)}
+        return tuple(roster[int(index)] for index in batch), following
 
 
-def _cohort_event(cost: Cost, **cohort: Any) -> Event:
-    if cost.whole_run:
-        raise ValueError(
-            "noise that is charged for a whole run earns nothing by drawing cohorts; use a sampler "
-            "whose participation its sensitivity was computed for"
+_NEVER = np.iinfo(np.int64).min // 2  # the last row of who took part in none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeparatedSampler:
+    """Uniform cohorts of users who took part at least `min_separation` rounds ago (b-min-sep).
+
+    Attributes:
+        num_users: Users on the roster, n.
+        size: Users a cohort; fewer where fewer are free.
+        min_separation: b: a user of row i is in no other row j with |i - j| < b.
+        most: In how many rows one user is at most.
+
+    Guarantees:
+        * The limit holds for every user in every run, resumed ones included: who took part is
+          remembered in secret state that is written before a cohort is used. Rows that an
+          interruption left open count as rows.
+        * Random cohorts give no amplification.
+
+    Raises:
+        ValueError: If a number is out of range, or there are too few users for full cohorts.
+    """
+
+    num_users: int
+    size: int
+    min_separation: int
+    most: int
+
+    def __post_init__(self) -> None:
+        for name in ("num_users", "size", "min_separation", "most"):
+            object.__setattr__(self, name, positive_int(name, getattr(self, name)))
+        if self.size * self.min_separation > self.num_users:
+            raise ValueError(
+                f"cohorts of {self.size:,} that are {self.min_separation:,} rows apart need "
+                f"{self.size * self.min_separation:,} users and there are {self.num_users:,}; "
+                "lower the cohort or the min-separation"
+            )
+
+    @property
+    def expected_cohort_size(self) -> float:
+        """The size: the denominator, also of a cohort that turned out smaller."""
+        return float(self.size)
+
+    @property
+    def participation(self) -> Participation:
+        """The participation limit that is kept."""
+        return Participation(most=self.most, min_separation=self.min_separation)
+
+    def event(self, cost: Cost) -> Event:
+        """Return the cost of a whole run, if it was computed for this participation limit."""
+        return _separated_event(cost, self.participation)
+
+    def init(self) -> Memory:
+        """Return the memory before the first cohort."""
+        return {
+            "last": np.full(self.num_users, _NEVER, np.int64),
+            "times": np.zeros(self.num_users, np.int64),
+            "row": np.zeros(1, np.int64),
+        }
+
+    def next(
+        self, memory: Memory, key: Key, roster: Sequence[str]
+    ) -> tuple[tuple[str, ...], Memory]:
+        """Return the ids of a cohort, in roster order."""
+        check_roster(roster, self.num_users)
+        row = int(memory["row"][0]) + 1
+        free = np.flatnonzero(
+            (memory["times"] < self.most) & (row - memory["last"] >= self.min_separation)
         )
-    if cost.kind == "gaussian":
-        return cohort_event(noise_multiplier=cost.value, **cohort)
-    cohort_event(noise_multiplier=1.0, **cohort)  # for its checks
-    if cost.kind != "nonprivate" and cohort["expected_cohort_size"] != cohort["num_users"]:
-        raise ValueError(
-            f"a {cost.kind} answer over a drawn cohort has no accountant here; let everybody take "
-            "part (Everybody)"
+        drawn = free[_subset(key, free.size, min(self.size, free.size))]
+        last, times = memory["last"].copy(), memory["times"].copy()
+        last[drawn] = row
+        times[drawn] += 1
+        following = {"last": last, "times": times, "row": np.array([row], np.int64)}
+        return tuple(roster[int(index)] for index in drawn), following
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CyclicSampler:
+    """Cyclic sampling: every user is in one of b groups, and row t draws from group t mod b.
+
+    Attributes:
+        num_users: Users on the roster, n.
+        groups: b, how many groups there are and how many rows apart one comes back.
+        most: In how many rows one user is at most.
+        expected_cohort_size: Mean cohort, at most the smallest group; where it is less, each user
+            of the group is drawn independently (Poisson). None lets the whole group take part.
+
+    Guarantees:
+        * As `SeparatedSampler`. Groups are drawn once, by chance; sizes differ by one at most.
+        * With independent draws within a group and a strategy whose rows never add up for one user
+          (bands <= b), a run costs what `most` answers over Poisson cohorts do (Choquette-Choo et
+          al. 2023, "(Amplified) Banded Matrix Factorization", Theorem 4).
+
+    Raises:
+        ValueError: If a number is out of range.
+    """
+
+    num_users: int
+    groups: int
+    most: int
+    mean: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("num_users", "groups", "most"):
+            object.__setattr__(self, name, positive_int(name, getattr(self, name)))
+        if self.groups > self.num_users:
+            raise ValueError(
+                f"{self.groups} groups of {self.num_users} users; lower min-separation"
+            )
+        if self.mean is not None:
+            object.__setattr__(self, "mean", positive_float("expected_cohort_size", self.mean))
+            if self.mean > self.num_users // self.groups:
+                raise ValueError(
+                    f"a cohort of {self.mean:g} is above the {self.num_users // self.groups:,} "
+                    f"users of a group ({self.num_users:,} users in {self.groups:,} groups); lower "
+                    "the cohort or the min-separation"
+                )
+
+    @property
+    def sampling_prob(self) -> float:
+        """Probability that a user of the group in turn is drawn."""
+        return 1.0 if self.mean is None else self.mean / (self.num_users // self.groups)
+
+    @property
+    def expected_cohort_size(self) -> float:
+        """The mean: of draws by `sampling_prob` from a smallest group, or of whole groups."""
+        return self.num_users / self.groups if self.mean is None else self.mean
+
+    @property
+    def participation(self) -> Participation:
+        """The participation limit that is kept."""
+        return Participation(most=self.most, min_separation=self.groups)
+
+    def event(self, cost: Cost) -> Event:
+        """Return the cost of a whole run, amplified where amplification is proved."""
+        event = _separated_event(cost, self.participation)
+        if self.mean is None or cost.kind != "gaussian" or cost.one_row is None:
+            return event
+        assert cost.participation is not None
+        return Event(
+            kind="cyclic-poisson-gaussian",
+            noise_multiplier=cost.one_row,
+            sampling_prob=self.sampling_prob,
+            rows=min(cost.participation.count, self.most),
         )
-    return _plain_event(cost)
+
+    def init(self) -> Memory:
+        """Return the memory before groups are drawn."""
+        return {
+            "order": np.zeros(0, np.int64),
+            "times": np.zeros(self.groups, np.int64),
+            "row": np.zeros(1, np.int64),
+        }
+
+    def next(
+        self, memory: Memory, key: Key, roster: Sequence[str]
+    ) -> tuple[tuple[str, ...], Memory]:
+        """Return the ids drawn from the group in turn, in roster order."""
+        check_roster(roster, self.num_users)
+        row = int(memory["row"][0]) + 1
+        order = memory["order"]
+        if not order.size:
+            order = _permutation(key.fold("groups"), self.num_users)
+        group = (row - 1) % self.groups
+        times = memory["times"].copy()
+        members = np.sort(order[group :: self.groups])
+        if times[group] >= self.most:
+            members = members[:0]
+        times[group] += 1
+        drawn = members[self._drawn(key, members.size)]
+        following = {"order": order, "times": times, "row": np.array([row], np.int64)}
+        return tuple(roster[int(index)] for index in drawn), following
+
+    def _drawn(self, key: Key, size: int) -> np.ndarray:
+        if self.mean is None:
+            return np.arange(size)
+        if key.mode == "secure":
+            probability = Fraction(self.mean) / (self.num_users // self.groups)
+            return _secure_bernoulli(key, size, probability)
+        return np.flatnonzero(key.generator().random(size) < self.sampling_prob)
+
+
+def _separated_event(cost: Cost, kept: Participation) -> Event:
+    """Return the event of a whole run of correlated noise under a sampler's participation limit.
+
+    Raises:
+        ValueError: If it was made for less, or is no noise of a whole run.
+    """
+    if cost.kind == "nonprivate":
+        return NONPRIVATE
+    if cost.kind != "gaussian" or not cost.whole_run or cost.participation is None:
+        raise ValueError(
+            "cohorts whose users come back after a while earn nothing for noise that is drawn anew "
+            "every round; use correlated noise (tree, banded, blt), or poisson sampling"
+        )
+    if not cost.participation.covers(replace(kept, num_rows=cost.participation.num_rows)):
+        raise ValueError(
+            f"noise is made for users who take part {cost.participation}, and cohorts keep to "
+            f"{kept}; give both the same"
+        )
+    return Event(kind="gaussian", noise_multiplier=cost.value)
+
+
+def sampler_of(
+    sampling: str, num_users: int, expected_cohort_size: float, cohort_cap: int | None = None
+) -> Sampler:
+    """Return the sampler of a name.
+
+    Raises:
+        ValueError: If the name is unknown, or the numbers do not describe a cohort.
+    """
+    if sampling == "poisson":
+        return PoissonSampler(
+            num_users=num_users, expected_cohort_size=expected_cohort_size, cap=cohort_cap
+        )
+    # The event's checks know every way in which these can be wrong.
+    cohort_event(
+        num_users=num_users,
+        expected_cohort_size=expected_cohort_size,
+        noise_multiplier=1.0,
+        sampling=sampling,
+        cohort_cap=cohort_cap,
+    )
+    return FixedSizeSampler(num_users=num_users, size=int(expected_cohort_size))

@@ -1,4 +1,4 @@
-"""From ρ-zCDP to an ε at a δ, and back: the plain conversion, and a tighter one.
+"""Conversions between ρ-zCDP and (ε, δ): Bun and Steinke's, and a tighter one.
 
 ρ-zCDP says that the Rényi divergence of every order α is at most αρ. Bun and Steinke (2016,
 Proposition 1.3) turn that into ε = ρ + 2 √(ρ ln(1/δ)); Canonne, Kamath and Steinke (2020,
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 
+from fedpriv.privacy.event import Event, Relation
 from fedpriv.ranges import positive_float, probability
 
 # Orders between 1 + e^-15 and 1 + e^35: where ρ is below e^-60 nothing is left to minimise.
@@ -99,3 +100,22 @@ def rho_of_epsilon(epsilon: float, delta: float) -> float:
 
 def _log_inverse(delta: float) -> float:
     return -math.log(probability("delta", delta))
+
+
+def rho_of(event: Event, relation: Relation) -> float:
+    """Return the ρ of one charge: 1/(2σ²) of a Gaussian, ε²/2 of a pure answer, or its own.
+
+    Under replace-one all of them are four times as much: a replaced user is two that are there or
+    not (Bun and Steinke 2016, Proposition 1.9).
+
+    Raises:
+        ValueError: If it has none.
+    """
+    moved = relation.moved
+    if event.rho is not None:
+        return moved**2 * event.rho
+    if event.epsilon is not None:
+        return 0.5 * (moved * event.epsilon) ** 2
+    if event.kind != "gaussian":
+        raise ValueError(f"a {event.kind} charge has no ρ; let everybody take part")
+    return 0.5 * (moved / event.sigma) ** 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedpriv.privacy.statement.returned import returned
+from fedpriv.privacy.statement.sections import describe_returned_model
 from fedpriv.privacy.statement.statement import Statement
 from fedpriv.report.headline import badges, counted, key_figures
 from fedpriv.report.promise import state_of
@@ -41,7 +41,7 @@ def head_html(run: RunRecord, statement: Statement, replicates: Sequence[RunReco
 
 
 def _returned_html(run: RunRecord) -> str:
-    said, useless = returned(run.summary)
+    said, useless = describe_returned_model(run.summary)
     if not said:
         return ""
     spent = f" {SPENT_ALL_THE_SAME}" if useless and run.private else ""

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedpriv.checkpoints.selected_file import PUBLIC_MODELS
+from fedpriv.checkpoints.tensor_files import PUBLIC_MODELS
 from fedpriv.measures import Measure
-from fedpriv.privacy.epsilon import shown_delta
+from fedpriv.privacy.epsilon import format_delta
 from fedpriv.privacy.statement.coverage import NO_NOISE, public_only_of
 from fedpriv.privacy.statement.statement import Statement
 from fedpriv.report.promise import guaranteed, spent
@@ -102,7 +102,7 @@ def privacy_terms(run: RunRecord) -> list[str]:
         ]
     promise = guaranteed(run)
     return [
-        f"δ = {shown_delta(promise.delta)}",
+        f"δ = {format_delta(promise.delta)}",
         f"{promise.relation.value} relation",
         f"unit: {promise.unit}",
         f"{promise.accountant} accountant",

@@ -11,8 +11,9 @@ from itertools import accumulate
 
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.ledger.state import LedgerState
-from fedpriv.privacy.plans.adaptive import AnyPlan, rho_of
+from fedpriv.privacy.plan import AnyPlan
 from fedpriv.privacy.statement.sealed import read_sealed
+from fedpriv.privacy.zcdp import rho_of
 from fedpriv.report.series import RunRecord
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv import json_lines
-from fedpriv.checkpoints.selected_file import PUBLIC_MODEL
+from fedpriv.checkpoints.tensor_files import PUBLIC_MODEL
 from fedpriv.measures import ACCURACY, PUBLIC_ONLY, Measure, figures_of, read_measures
-from fedpriv.privacy.plans.adaptive import read_plan
+from fedpriv.privacy.plan import read_plan
 from fedpriv.privacy.statement.coverage import OWN, Coverage, coverage_of
 from fedpriv.privacy.statement.sealed import DOCUMENT, LEDGER, read_sealed
-from fedpriv.privacy.statement.statement import own_description
+from fedpriv.privacy.statement.statement import describe_from_ledger
 
 Row = Mapping[str, Any]
 _OBJECTS = (
@@ -273,7 +273,7 @@ def read_run(directory: str | Path) -> RunRecord:
     if not path.is_file() and not ledger.is_file():
         raise ValueError(f"{directory} is not a run folder: it has no {DOCUMENT}, and no {LEDGER}")
     run = read_sealed(directory)
-    description = own_description(run) if run.document is None else run.document
+    description = describe_from_ledger(run) if run.document is None else run.document
     for name in _OBJECTS:
         if not isinstance(description.get(name), Mapping | None):
             raise ValueError(f"{path}: {name} is {description[name]!r}, not an object")

@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from fedpriv.checkpoints.selected_file import PUBLIC_MODEL
+from fedpriv.checkpoints.tensor_files import PUBLIC_MODEL
 from fedpriv.measures import Measure
-from fedpriv.privacy.statement.returned import model_words
+from fedpriv.privacy.statement.sections import describe_candidate
 from fedpriv.report.series import DECIDED, Row, RunRecord
 from fedpriv.report.unit_labels import labels_of
 from fedpriv.report.wording import (
@@ -170,7 +170,7 @@ def candidates_table(run: RunRecord) -> str:
                 half_width(measure, one["stderr"]),
                 difference(measure, one["lower"]),
             ]
-        said = model_words(name) + (" (returned)" if name == found["selected"] else "")
+        said = describe_candidate(name) + (" (returned)" if name == found["selected"] else "")
         strong = f"<strong>{safe(said)}</strong>" if name == found["selected"] else safe(said)
         rows.append(
             f'<tr><td style="text-align:left">{strong}</td>'

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedpriv.privacy.unit_words import words_of
+from fedpriv.privacy.unit import unit_words
 
 # What a run folder calls them whatever the unit, because an example is a user with one record.
 _NAMES = {
@@ -58,8 +58,8 @@ USERS = UnitLabels(
     rostered="rostered user",
     public="public user",
     provenance="where the users and the counts came from",
-    turn=words_of("user").turn,
-    drawn=words_of("user").drawn,
+    turn=unit_words("user").turn,
+    drawn=unit_words("user").drawn,
 )
 EXAMPLES = UnitLabels(
     one="example",
@@ -67,8 +67,8 @@ EXAMPLES = UnitLabels(
     rostered="training example",
     public="test example",
     provenance="where the examples came from",
-    turn=words_of("example").turn,
-    drawn=words_of("example").drawn,
+    turn=unit_words("example").turn,
+    drawn=unit_words("example").drawn,
 )
 
 

@@ -13,10 +13,9 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from fedpriv.data.own.users import UsersOnNodes
-from fedpriv.training.local.dtypes import model_inputs, model_targets
-from fedpriv.training.local.module import ArrayExamples
-from fedpriv.training.per_example.synthetic_inputs import synthetic_inputs
+from fedpriv.datasets.local_data import UsersOnNodes
+from fedpriv.training.local.module import ArrayExamples, model_inputs, model_targets
+from fedpriv.training.per_example.backends import synthetic_inputs
 
 #: What is taken for the examples of a user: two arrays, one way or another.
 ArrayLike = ArrayExamples | tuple[Any, Any] | TensorDataset

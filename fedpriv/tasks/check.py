@@ -14,7 +14,7 @@ from fedpriv.training.evaluate import Metrics
 #: What every task has, with what it is for.
 _MEMBERS = {
     "roster": "the ids of its users",
-    "roster_sha256": "fedpriv.data.corpus.rosters.roster_sha256(roster)",
+    "roster_sha256": "fedpriv.datasets.stackexchange.rosters.roster_sha256(roster)",
     "data": "the users' examples: an object with examples(user_id) and num_examples(user_id)",
     "measures": "a tuple of fedpriv.measures.Measure, the headline first, or ()",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from fedpriv.data.files.digests import keyed
+from fedpriv.datasets.digests import keyed
 
 
 @runtime_checkable

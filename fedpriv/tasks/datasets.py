@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from fedpriv.checkpoints.frozen_file import frozen_file
-from fedpriv.data.features.dataset import Dataset
-from fedpriv.data.features.projection import projection_files
+from fedpriv.checkpoints.tensor_files import frozen_file
+from fedpriv.datasets.dataset import Dataset
+from fedpriv.datasets.projection import projection_files
 from fedpriv.measures import ACCURACY, LOSS
 from fedpriv.mechanisms import SideInformation
 from fedpriv.tasks.example_task import CentralTask, zeros
-from fedpriv.training.ensembles import ClassScores
-from fedpriv.training.evaluate import Metrics
+from fedpriv.training.evaluate import ClassScores, Metrics
 from fedpriv.training.local.module import load_params, module_params
 from fedpriv.training.local.module_measures import (
     ModuleMeasure,
@@ -26,7 +25,7 @@ from fedpriv.training.local.module_measures import (
     with_loss,
 )
 from fedpriv.training.local.module_state import SameFrozen, made_from
-from fedpriv.training.per_example.gradients import ExampleGradients
+from fedpriv.training.per_example.example_sum import ExampleGradients
 from fedpriv.training.per_example.linear import linear_class_scores, linear_metrics
 from fedpriv.training.per_example.losses import check_loss
 from fedpriv.training.per_example.module import ModuleGradients

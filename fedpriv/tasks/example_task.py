@@ -8,17 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.data.corpus.rosters import training_set_sha256
+from fedpriv.datasets.stackexchange.rosters import training_set_sha256
 from fedpriv.measures import ACCURACY, LOSS, Measure, check_measures
 from fedpriv.mechanisms import SideInformation
 from fedpriv.privacy.sampling import DevicesSampler, Sampler
 from fedpriv.rng import Key
 from fedpriv.tasks.description import TaskDescription
-from fedpriv.training.ensembles import ClassScores
-from fedpriv.training.evaluate import WHOLE, Metrics, Part
-from fedpriv.training.in_public.gradients import GradientLearner, learner_of
-from fedpriv.training.per_example.example_sum import example_ids
-from fedpriv.training.per_example.gradients import ExampleGradients
+from fedpriv.training.evaluate import WHOLE, ClassScores, Metrics, Part
+from fedpriv.training.per_example.example_sum import ExampleGradients, example_ids
+from fedpriv.training.public_learning import GradientLearner, learner_of
 from fedpriv.tree import Params
 
 

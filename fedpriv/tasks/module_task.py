@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedpriv.checkpoints.frozen_file import FROZEN, frozen_file
-from fedpriv.data.corpus.rosters import roster_sha256
+from fedpriv.checkpoints.tensor_files import FROZEN, frozen_file
+from fedpriv.datasets.stackexchange.rosters import roster_sha256
 from fedpriv.measures import Measure
 from fedpriv.rng import Key
 from fedpriv.tasks.array_users import (
@@ -20,21 +20,16 @@ from fedpriv.tasks.array_users import (
     same_format,
 )
 from fedpriv.tasks.description import TaskDescription
-from fedpriv.training.allocator import keep_freed_memory
-from fedpriv.training.devices import usable_device
-from fedpriv.training.ensembles import ClassScores
-from fedpriv.training.evaluate import WHOLE, Metrics, Part
-from fedpriv.training.in_public.gradients import GradientLearner, learner_of
-from fedpriv.training.in_public.modules import ModuleBatches
-from fedpriv.training.line_search.modules import mean_losses
-from fedpriv.training.local.dtypes import model_inputs, model_targets
-from fedpriv.training.local.hidden_state import refuse_kept_state
+from fedpriv.training.devices import keep_freed_memory, usable_device
+from fedpriv.training.evaluate import WHOLE, ClassScores, Metrics, Part
 from fedpriv.training.local.module import (
     ArrayExamples,
+    ModuleBatches,
     ModuleTrainer,
-    as_tensor,
     check_module,
     load_params,
+    model_inputs,
+    model_targets,
     module_params,
 )
 from fedpriv.training.local.module_measures import (
@@ -45,11 +40,12 @@ from fedpriv.training.local.module_measures import (
     module_metrics,
     with_loss,
 )
-from fedpriv.training.local.module_state import SameFrozen, made_from, own_stream
+from fedpriv.training.local.module_state import SameFrozen, made_from, own_stream, refuse_kept_state
+from fedpriv.training.local.sgd import as_tensor
 from fedpriv.training.local.trainer import Schedule
-from fedpriv.training.local.users_at_once import default_users_at_once
-from fedpriv.training.local.vectorised import VectorisedTrainer
-from fedpriv.training.per_example.losses import check_loss, check_pairs
+from fedpriv.training.local.vectorised import VectorisedTrainer, default_users_at_once
+from fedpriv.training.per_example.losses import check_loss, check_pairs, mean_losses
+from fedpriv.training.public_learning import GradientLearner, learner_of
 from fedpriv.training.stopping import end_if_interrupted
 from fedpriv.training.work import LocalTrainer, UserData
 from fedpriv.tree import Params
@@ -76,7 +72,7 @@ class ModuleTask:
         users: Training examples by user id; its keys, sorted, are the roster. Examples are
             `ArrayExamples`, a pair (x, y) or a `TensorDataset`; floats are taken as float32 and
             integer targets as int64, whatever they are kept as. Those of a node's own files come
-            from `fedpriv.data.own.users.own_users`; give `public` examples then, or a
+            from `fedpriv.datasets.local_data.own_users`; give `public` examples then, or a
             `synthetic_batch`, to try the task on.
         measures: What the model is measured by, the headline first; None for what fits its
             outputs and targets (`fedpriv.training.local.module_measures`). The loss comes last
@@ -92,7 +88,7 @@ class ModuleTask:
         synthetic_batch: Made-up examples to try the task on before a run starts; give some where
             the model cannot take those that `synthetic_batch()` makes.
         users_at_once: How many users a trainer trains together; None for the rule of
-            `fedpriv.training.local.users_at_once` (on the CPU one by one), 1 for one by one.
+            `fedpriv.training.local.vectorised` (on the CPU one by one), 1 for one by one.
     """
 
     def __init__(
@@ -172,7 +168,7 @@ class ModuleTask:
             schedule: How much work.
             multiplier: 1/A by parameter name, empty for none.
             device: Where to train, such as "cuda:0". On the CPU the process is also set to keep
-                the memory that steps free (`fedpriv.training.allocator`).
+                the memory that steps free (`fedpriv.training.devices`).
 
         Raises:
             ValueError: If there is no such device here, or the loss or a measure is not of each

@@ -7,16 +7,15 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fedpriv.checkpoints.word_features import WordFeatures
-from fedpriv.data.corpus.examples import TagExamples
-from fedpriv.data.corpus.splits import PublicText
-from fedpriv.data.corpus.view import TagView
+from fedpriv.checkpoints.vocabulary import WordFeatures
+from fedpriv.datasets.stackexchange.splits import PublicText
+from fedpriv.datasets.stackexchange.tags import TagExamples, TagView
 from fedpriv.measures import Measure
 from fedpriv.rng import Key
 from fedpriv.tasks.tag_metrics import SCORED_EXAMPLES, evaluate_tags, tag_probabilities
 from fedpriv.tasks.task import Task
 from fedpriv.training.evaluate import Metrics
-from fedpriv.training.in_public.tags import TagLearner
+from fedpriv.training.public_learning import TagLearner
 from fedpriv.tree import Params
 
 NUM_FOLDS = 5

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import sparse
 from scipy.special import softmax
 
-from fedpriv.data.corpus.examples import INPUTS, TagExamples
+from fedpriv.datasets.stackexchange.tags import INPUTS, TagExamples
 from fedpriv.training.evaluate import Metrics, Total
 from fedpriv.tree import Params
 

@@ -9,12 +9,18 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from fedpriv.checkpoints.vocabulary_file import VOCABULARY, Vocabulary, vocabulary_bytes
-from fedpriv.checkpoints.word_features import PAIR_WEIGHT, WordFeatures, rarity_weights
-from fedpriv.data.corpus.examples import INPUTS, TagExamples
-from fedpriv.data.corpus.splits import PublicText
-from fedpriv.data.corpus.view import BATCH_EXAMPLES, TagView, TrainingSplit
-from fedpriv.data.corpus.vocabulary import PRIVATE
+from fedpriv.checkpoints.vocabulary import (
+    PAIR_WEIGHT,
+    VOCABULARY,
+    Vocabulary,
+    WordFeatures,
+    rarity_weights,
+    vocabulary_bytes,
+)
+from fedpriv.datasets.stackexchange.rosters import TrainingSplit
+from fedpriv.datasets.stackexchange.splits import PublicText
+from fedpriv.datasets.stackexchange.tags import BATCH_EXAMPLES, INPUTS, TagExamples, TagView
+from fedpriv.datasets.stackexchange.vocabulary import PRIVATE
 from fedpriv.measures import ACCURACY, LOSS, RECALL_AT_5, Measure
 from fedpriv.mechanisms.side_information import PublicWords
 from fedpriv.rng import Key
@@ -27,12 +33,11 @@ from fedpriv.tasks.tag_metrics import (
     tag_probabilities,
 )
 from fedpriv.training.devices import check_of_use
-from fedpriv.training.ensembles import ClassScores
-from fedpriv.training.evaluate import WHOLE, Metrics, Part, combined
-from fedpriv.training.in_public.tags import TagLearner
-from fedpriv.training.line_search.linear import losses_on_line, softmax_losses
+from fedpriv.training.evaluate import WHOLE, ClassScores, Metrics, Part, combined
 from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
-from fedpriv.training.permutation.constants import Constants, softmax
+from fedpriv.training.per_example.linear import losses_on_line, softmax_losses
+from fedpriv.training.permutation_sgd import Constants, softmax_constants
+from fedpriv.training.public_learning import TagLearner
 from fedpriv.training.work import LocalTrainer, UserData
 from fedpriv.tree import Params
 
@@ -125,7 +130,7 @@ class TagPrediction:
     def init_params(self, key: Key) -> Params:
         """Return zeros: the loss is convex, and zero is made of no user's data.
 
-        They are the params of a `fedpriv.models.linear.SoftmaxRegression` of this size.
+        They are the params of a `fedpriv.models.images.SoftmaxRegression` of this size.
         """
         num_tags = len(self._view.tags)
         return {
@@ -171,7 +176,7 @@ class TagPrediction:
 
     def constants(self, *, regulariser: float) -> Constants:
         """Return the constants of the loss: rows have at most unit norm, and a bias beside."""
-        return softmax(regulariser=regulariser, inputs=math.sqrt(2.0))
+        return softmax_constants(regulariser=regulariser, inputs=math.sqrt(2.0))
 
     def public_words(self) -> PublicWords:
         """Return how common the kernel's rows are among public users; the bias has no word.

@@ -3,7 +3,7 @@
 `Task` is what every task has. What only some have is a protocol of its own: multipliers 1/A for
 preconditioning (`KnowsMultipliers`, of words `KnowsWords`), losses user by user for attacks on
 simulations (`KnowsUserLosses`), probabilities of classes
-(`fedpriv.training.ensembles.ScoresClasses`), what users are told in each round
+(`fedpriv.training.evaluate.ScoresClasses`), what users are told in each round
 (`ShiftsOverRounds`), files that go with the model (`BringsFiles`), synthetic examples to try the
 task on (`MakesExamples`), and a look at whether its public examples are private (`ComparesPublic`).
 A centralised task is a `fedpriv.tasks.example_task.CentralTask`.
@@ -21,8 +21,8 @@ from fedpriv.mechanisms.side_information import PublicWords, SideInformation
 from fedpriv.rng import Key
 from fedpriv.tasks.description import TaskDescription
 from fedpriv.training.evaluate import WHOLE, Metrics, Part
-from fedpriv.training.in_public.learning import PublicLearner
 from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.public_learning import PublicLearner
 from fedpriv.training.work import LocalTrainer, UserData
 from fedpriv.tree import Params
 

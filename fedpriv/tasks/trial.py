@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.mechanisms.bound import Bound, Clip
+from fedpriv.mechanisms.bounds import Bound, Clip
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.tasks.example_task import CentralTask
@@ -27,9 +27,9 @@ from fedpriv.tasks.users_apart import (
     SyntheticUsers,
     refuse_dependence,
 )
+from fedpriv.training.dp_agd import ExampleLosses
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.failures import raised_failures
-from fedpriv.training.line_search.of_examples import ExampleLosses
 from fedpriv.training.work import TRAIN, LocalTrainer, Work, as_work
 from fedpriv.tree import Params
 

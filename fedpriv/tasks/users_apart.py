@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.mechanisms.bound import Bound
+from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
 from fedpriv.training.failures import KeepsStateError, raised_failures
 from fedpriv.training.stopping import end_if_interrupted

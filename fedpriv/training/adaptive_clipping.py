@@ -32,12 +32,12 @@ from typing import Any
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.noise.gaussian import NoisedMean
-from fedpriv.privacy.plans.adaptive import AnyPlan
+from fedpriv.mechanisms.gaussian import NoisedMean
+from fedpriv.privacy.plan import AnyPlan
 from fedpriv.rng import Key
 from fedpriv.training.algorithm import Door, Query
 from fedpriv.training.federated_averaging import FederatedAveraging, ServerState
-from fedpriv.training.work import CpuOnly, LocalTrainer, Shareable
+from fedpriv.training.work import AroundTrainer, LocalTrainer
 from fedpriv.tree import Params, Tree
 
 CLIP = "clip norm"
@@ -94,7 +94,7 @@ class AdaptiveClip:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CountingTrainer:
+class CountingTrainer(AroundTrainer):
     """A trainer whose users send their update over the clip norm, and on which side of it they are.
 
     Given params without a clip norm it is the trainer inside.
@@ -106,16 +106,6 @@ class CountingTrainer:
 
     trainer: LocalTrainer
     clip: AdaptiveClip
-
-    @property
-    def thread_safe(self) -> bool:
-        """As the trainer's."""
-        return isinstance(self.trainer, Shareable) and self.trainer.thread_safe
-
-    @property
-    def cpu_only(self) -> str:
-        """As the trainer's."""
-        return self.trainer.cpu_only if isinstance(self.trainer, CpuOnly) else ""
 
     def train(self, params: Params, examples: Any, key: Key) -> Tree:
         """Return a user's vector.

@@ -11,20 +11,21 @@ returns is all that the next step, or a resumed run, starts from.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 
-from fedpriv.mechanisms.bound import Bound
-from fedpriv.mechanisms.preconditioner import RoundContext
-from fedpriv.noise.privatizer import Privatizer
-from fedpriv.privacy.ledger.entries import UPDATE
+from fedpriv.checkpoints.aggregates import Rule
+from fedpriv.mechanisms.bounds import Bound
+from fedpriv.mechanisms.preconditioners import RoundContext
+from fedpriv.mechanisms.privatizer import Privatizer
+from fedpriv.privacy.ledger.state import UPDATE
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.adaptive import AnyPlan
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import AnyPlan, Plan
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.work import TRAIN
@@ -171,6 +172,11 @@ class State(Protocol):
         """The params that the next step starts from, float32."""
         ...
 
+    @property
+    def update_norm(self) -> float | None:
+        """l2 norm of the last released update, after noise; None where none is released."""
+        ...
+
     def save(self) -> Saved:
         """Return the state taken apart."""
         ...
@@ -180,109 +186,25 @@ class State(Protocol):
         ...
 
 
-@runtime_checkable
-class KnowsUpdateNorm(Protocol):
-    """A state of an algorithm that releases updates."""
+class Algorithm(ABC):
+    """What asks queries, and steps by their answers.
 
-    @property
-    def update_norm(self) -> float:
-        """l2 norm of the last one, after noise."""
-        ...
-
-
-@runtime_checkable
-class ChecksStart(Protocol):
-    """An algorithm that is no use from every start."""
-
-    def check_start(self, loss: float) -> None:
-        """Refuse a start.
-
-        Args:
-            loss: Its mean loss on public examples, in the task's own terms; of a task of single
-                examples without any, that on its test set.
-
-        Raises:
-            ValueError: If nothing would be learnt from there.
-        """
-        ...
-
-
-def check_start(algorithm: Algorithm, loss: float | None) -> None:
-    """Refuse a start that an algorithm can do nothing with, as far as public examples tell.
-
-    Raises:
-        ValueError: If the algorithm says so.
+    Three methods make one; the others have defaults that suit an algorithm with nothing to say.
     """
-    if loss is not None and isinstance(algorithm, ChecksStart):
-        algorithm.check_start(loss)
 
+    __slots__ = ()
 
-@runtime_checkable
-class ChecksParams(Protocol):
-    """An algorithm whose guarantee does not hold from every start."""
+    #: How several models are measured together (`fedpriv.checkpoints.aggregates`); None for one.
+    outputs: Rule | None = None
+    #: Whether `check_start` is to be asked, which on examples costs a look at a test set.
+    checks_start: ClassVar[bool] = False
 
-    def check_params(self, params: Params) -> None:
-        """Refuse params to start from.
-
-        Raises:
-            ValueError: If the plan's guarantee would not hold from there.
-        """
-        ...
-
-
-def check_params(algorithm: Algorithm, params: Params) -> None:
-    """Refuse a start from which an algorithm's guarantee would not hold.
-
-    Raises:
-        ValueError: If the algorithm says so.
-    """
-    if isinstance(algorithm, ChecksParams):
-        algorithm.check_params(params)
-
-
-@runtime_checkable
-class SaysWhatItDecided(Protocol):
-    """An algorithm whose rounds differ in more than their answers."""
-
-    def decided(self, numbers: Mapping[str, float]) -> Mapping[str, float]:
-        """Return what the last round decided, by name, of what was released.
-
-        Args:
-            numbers: Scalars of the state after it (`Saved.numbers`).
-        """
-        ...
-
-
-def decided_by(algorithm: Algorithm, state: State) -> Mapping[str, float]:
-    """Return what the last round decided; nothing of algorithms that do not say."""
-    if not isinstance(algorithm, SaysWhatItDecided):
-        return {}
-    return algorithm.decided(state.save().numbers)
-
-
-@runtime_checkable
-class MeasuresSeveral(Protocol):
-    """An algorithm of which more than one model may be measured together."""
-
-    def measured(self, state: Any) -> Params:
-        """Return the result, or several models as one tree (`fedpriv.checkpoints.outputs`)."""
-        ...
-
-
-def measured_params(algorithm: Algorithm, state: State) -> Params:
-    """Return what a state is measured by: its result, if the algorithm says nothing else."""
-    if isinstance(algorithm, MeasuresSeveral):
-        return algorithm.measured(state)
-    return algorithm.result(state)
-
-
-class Algorithm(Protocol):
-    """What asks queries, and steps by their answers."""
-
+    @abstractmethod
     def init(self, params: Params) -> Any:
         """Return the state before the first step."""
         ...
 
+    @abstractmethod
     def step(self, state: Any, door: Door) -> Any | None:
         """Return the state after one more step, or None if there is nothing left to do.
 
@@ -293,9 +215,57 @@ class Algorithm(Protocol):
         """
         ...
 
+    @abstractmethod
     def result(self, state: Any) -> Params:
         """Return the params that the run stands for."""
         ...
+
+    def measured(self, state: Any) -> Params:
+        """Return the result, or several models as one tree (`fedpriv.checkpoints.aggregates`)."""
+        return self.result(state)
+
+    def decided(self, numbers: Mapping[str, float]) -> Mapping[str, float]:
+        """Return what the last round decided, by name, of what was released.
+
+        Args:
+            numbers: Scalars of the state after it (`Saved.numbers`).
+        """
+        return {}
+
+    def mechanisms(self) -> Sequence[Mechanism]:
+        """Return one mechanism of each kind that queries bring; none where the plan's is used.
+
+        On the way only how much noise they add changes.
+        """
+        return ()
+
+    def check_plan(self, plan: AnyPlan) -> None:
+        """Refuse a plan.
+
+        Raises:
+            ValueError: If under it less would hold than the algorithm says.
+        """
+        return
+
+    def check_params(self, params: Params) -> None:
+        """Refuse params to start from.
+
+        Raises:
+            ValueError: If the plan's guarantee would not hold from there.
+        """
+        return
+
+    def check_start(self, loss: float) -> None:
+        """Refuse a start that is of no use; asked where `checks_start` is true.
+
+        Args:
+            loss: Its mean loss on public examples, in the task's own terms; of a task of single
+                examples without any, that on its test set.
+
+        Raises:
+            ValueError: If nothing would be learnt from there.
+        """
+        return
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,6 +283,11 @@ class ArrayState:
     params: Params = field(repr=False)
     memory: Params = field(default_factory=dict, repr=False)
     numbers: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def update_norm(self) -> None:
+        """None: it keeps no update."""
+        return None
 
     def after(self, params: Params, **changes: Any) -> ArrayState:
         """Return the state one step later."""
@@ -333,38 +308,6 @@ class ArrayState:
         )
 
 
-@runtime_checkable
-class ChoosesPlan(Protocol):
-    """An algorithm that not every plan can be paid for with."""
-
-    def check_plan(self, plan: AnyPlan) -> None:
-        """Refuse a plan.
-
-        Raises:
-            ValueError: If under it less would hold than it says.
-        """
-        ...
-
-
-def check_plan(algorithm: Algorithm, plan: AnyPlan) -> None:
-    """Refuse a plan that an algorithm cannot go with.
-
-    Raises:
-        ValueError: If the algorithm says so.
-    """
-    if isinstance(algorithm, ChoosesPlan):
-        algorithm.check_plan(plan)
-
-
-@runtime_checkable
-class BringsMechanisms(Protocol):
-    """An algorithm whose queries bring mechanisms of their own."""
-
-    def mechanisms(self) -> Sequence[Mechanism]:
-        """Return one of each kind; on the way only how much noise they add changes."""
-        ...
-
-
 def is_exact(plan: AnyPlan, algorithm: Algorithm) -> bool:
     """Return whether with a secure key the ε of every answer is that of real arithmetic.
 
@@ -373,5 +316,5 @@ def is_exact(plan: AnyPlan, algorithm: Algorithm) -> bool:
     """
     if isinstance(plan, Plan):
         return plan.is_exact
-    found = algorithm.mechanisms() if isinstance(algorithm, BringsMechanisms) else ()
+    found = algorithm.mechanisms()
     return bool(found) and all(one.is_exact for one in found)

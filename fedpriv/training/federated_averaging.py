@@ -20,13 +20,12 @@ from typing import Literal, get_args
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.checkpoints.outputs import Rule, packed
-from fedpriv.checkpoints.past import last_checkpoints
-from fedpriv.mechanisms.preconditioner import NoPreconditioner, Preconditioner, RoundContext
-from fedpriv.noise.gaussian import NoisedMean
-from fedpriv.privacy.plans.adaptive import AnyPlan
+from fedpriv.checkpoints.aggregates import Rule, last_checkpoints, packed
+from fedpriv.mechanisms.gaussian import NoisedMean
+from fedpriv.mechanisms.preconditioners import NoPreconditioner, Preconditioner, RoundContext
+from fedpriv.privacy.plan import AnyPlan
 from fedpriv.rng import Key
-from fedpriv.training.algorithm import Door, Query, Saved
+from fedpriv.training.algorithm import Algorithm, Door, Query, Saved
 from fedpriv.transform import State, Transform
 from fedpriv.tree import Params
 
@@ -140,7 +139,7 @@ class AtAggregates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FederatedAveraging:
+class FederatedAveraging(Algorithm):
     """Asks for the mean of bounded updates, and takes one step by it.
 
     Attributes:
@@ -149,10 +148,10 @@ class FederatedAveraging:
             "average" (`fedpriv.checkpoints`), or the identity. It must be made of the params it is
             given and of public values alone: that it costs no ε rests on that.
         preconditioner: What public data and past releases add, see
-            `fedpriv.mechanisms.preconditioner`.
+            `fedpriv.mechanisms.preconditioners`.
         at_aggregates: Whether and how it is trained over aggregates; None for inference alone.
         outputs: How the checkpoints that the aggregate keeps are measured together
-            (`fedpriv.checkpoints.outputs`); None for one model.
+            (`fedpriv.checkpoints.aggregates`); None for one model.
         tensors: From a round's number to what users are given next to the params: public, and a
             function of the number alone. None for nothing.
 
@@ -211,11 +210,12 @@ class FederatedAveraging:
             raise ValueError(
                 "the aggregate returns a model that is not in its state, so that no resumed run "
                 "could have it: keep it there under 'average', or give a function of checkpoints "
-                "to fedpriv.checkpoints.past.of_last"
+                "to fedpriv.checkpoints.aggregates.of_last"
             )
         if self.at_aggregates is not None:
             raise ValueError(
-                "there is no aggregate to train at; give one, such as fedpriv.checkpoints.past.upa"
+                "there is no aggregate to train at; give one, such as "
+                "fedpriv.checkpoints.aggregates.upa"
             )
 
     def step(self, state: ServerState, door: Door) -> ServerState:

@@ -11,8 +11,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+
 from fedpriv import tree
-from fedpriv.mechanisms.bound import Bound
+from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import Adder, BeyondBound, PartialSum, RunningSum
 from fedpriv.training.failures import contributes_zero, counted_failures, users_unsaid
@@ -35,47 +37,28 @@ class UserData(Protocol):
         ...
 
 
+class Examples(Protocol):
+    """One user's examples: they can be counted and picked from."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, index: np.ndarray) -> Any:
+        """Return the examples at these positions, in this order."""
+        ...
+
+
 @runtime_checkable
 class LocalTrainer(Protocol):
     """Trains one user.
 
-    A class of trainers may also be `Shareable` or `CpuOnly`; unsaid, it is neither.
+    A trainer, or a `Work`, may besides have `thread_safe`, true where threads may share it (it has
+    no memory of users); `cpu_only`, why it has no use for a GPU; and
+    `unchanged_by_users()` (`looked_back`). Without them it is not shared, may use a GPU and is not
+    looked at.
     """
 
     def train(self, params: Params, examples: Any, key: Key) -> Tree:
         """Return the user's raw update; `params` are not changed."""
-        ...
-
-
-@runtime_checkable
-class Shareable(Protocol):
-    """A trainer that says whether threads may share it."""
-
-    @property
-    def thread_safe(self) -> bool:
-        """True: it keeps nothing between or during users."""
-        ...
-
-
-@runtime_checkable
-class CpuOnly(Protocol):
-    """A trainer that has no use for a GPU."""
-
-    @property
-    def cpu_only(self) -> str:
-        """Why, in words; "" where it has."""
-        ...
-
-
-@runtime_checkable
-class LooksBack(Protocol):
-    """A trainer, or a work, that can tell whether users have left something behind."""
-
-    def unchanged_by_users(self) -> AbstractContextManager[None]:
-        """Raise a `KeepsStateError` at the end of the `with` if they have; it tells of their data.
-
-        Only in simulations may it be asked.
-        """
         ...
 
 
@@ -148,16 +131,35 @@ def looked_back(work: Work, key: Key) -> AbstractContextManager[None]:
         key: Of the round.
 
     Raises:
-        KeepsStateError: In a simulation, of a work that is `LooksBack`.
+        KeepsStateError: In a simulation, by a trainer or work that has `unchanged_by_users()`: a
+            context that raises at its end if users have left something behind. It tells of their
+            data.
     """
     inner = work.trainer if isinstance(work, UserByUser) else work
-    if key.mode != "simulation" or not isinstance(inner, LooksBack):
-        return nullcontext()
-    return inner.unchanged_by_users()
+    look = getattr(inner, "unchanged_by_users", None)
+    return nullcontext() if key.mode != "simulation" or look is None else look()
+
+
+class AroundTrainer:
+    """What trainers and works share that hand users on to a `trainer`."""
+
+    __slots__ = ()
+
+    trainer: LocalTrainer
+
+    @property
+    def thread_safe(self) -> bool:
+        """As the trainer's: nothing else is kept between users."""
+        return getattr(self.trainer, "thread_safe", False)
+
+    @property
+    def cpu_only(self) -> str:
+        """As the trainer's."""
+        return getattr(self.trainer, "cpu_only", "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UserByUser:
+class UserByUser(AroundTrainer):
     """One user after another, each behind its own guard.
 
     Attributes:
@@ -169,16 +171,6 @@ class UserByUser:
     trainer: LocalTrainer
     shapes: Params | None = None
     adder: Adder = RunningSum
-
-    @property
-    def thread_safe(self) -> bool:
-        """As the trainer's: nothing else is kept between users."""
-        return isinstance(self.trainer, Shareable) and self.trainer.thread_safe
-
-    @property
-    def cpu_only(self) -> str:
-        """As the trainer's."""
-        return self.trainer.cpu_only if isinstance(self.trainer, CpuOnly) else ""
 
     def template(self, params: Params) -> Params:
         """Return the shapes that were given, or the params'."""

@@ -11,18 +11,18 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import build
 from fedpriv.experiments.components import Components, in_study
 from fedpriv.experiments.composing.options import Option
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.measures import Measure
-from fedpriv.privacy.plans.plan import Plan
-from fedpriv.privacy.selection.trials import Trials
+from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.statement.verify import verify_run
+from fedpriv.privacy.trials import Trials
 from fedpriv.rng import Key
-from fedpriv.running.document import write_json
-from fedpriv.running.prepared import PreparedRun, resume_run, start_run
+from fedpriv.runs.document import write_json
+from fedpriv.runs.prepared import PreparedRun, resume_run, start_run
 from fedpriv.tasks.trial import public_of_rostered
 from fedpriv.tuning.study import Score, private_study
 

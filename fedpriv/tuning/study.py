@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from fedpriv.experiments.composing.options import Option
-from fedpriv.privacy.selection.trials import Trials
+from fedpriv.privacy.trials import Trials
 from fedpriv.rng import Key
-from fedpriv.running.document import write_json
+from fedpriv.runs.document import write_json
 from fedpriv.tuning.secret_state import SecretState
 
 Source = Literal["public", "charged"]

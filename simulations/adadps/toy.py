@@ -25,13 +25,11 @@ from typing import Literal
 
 import numpy as np
 
-from fedpriv.mechanisms.preconditioner import NoPreconditioner, Preconditioner
-from fedpriv.mechanisms.preconditioners import Fixed
+from fedpriv.mechanisms.preconditioners import Fixed, NoPreconditioner, Preconditioner
 from fedpriv.optimizers import sgd
-from fedpriv.privacy.plans.cohort_plan import cohort_plan
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import Plan, cohort_plan
 from fedpriv.rng import Key
-from fedpriv.running.progress import Pace
+from fedpriv.runs.progress import Pace
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.per_example.example_sum import CentralSum, example_ids
 from fedpriv.training.per_example.linear import LinearRegressionGradients

@@ -10,25 +10,26 @@ from itertools import pairwise, product
 from typing import Any
 
 from fedpriv.mechanisms import Capped, Clip
-from fedpriv.mechanisms.displaced import Displaced
-from fedpriv.noise.output import OutputGaussian
+from fedpriv.mechanisms.bounds import Displaced
+from fedpriv.mechanisms.perturbation import OutputGaussian
+from fedpriv.privacy.adaptive_plan import AdaptivePlan
 from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.adaptive import AdaptivePlan
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.privacy.zcdp import rho_of_epsilon
-from fedpriv.training.line_search.agd import (
+from fedpriv.training.bolt_on import BoltOn
+from fedpriv.training.dp_agd import (
+    LOSSES,
     REJECTIONS,
     RHO_GRADIENT,
     STEP_SIZE,
     AdaptiveDescent,
+    CentralLosses,
     Prices,
+    StepSizes,
 )
-from fedpriv.training.line_search.candidates import LOSSES, StepSizes
-from fedpriv.training.line_search.of_examples import CentralLosses
-from fedpriv.training.permutation.bolt_on import BoltOn
 from fedpriv.training.work import TRAIN
 from simulations.agd.moments import sigma_of_last_order
 from simulations.linear_models.comparators import dp_sgd, fixed_steps, full_descent

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from fedpriv.privacy.epsilon import rounded_up_to, shown_delta
+from fedpriv.privacy.epsilon import format_delta, rounded_up_to
 from simulations.agd.methods import DELTA, GRIDS, LABELS, LOSS_KINDS, Settings
 from simulations.agd.study import Found
 from simulations.linear_models.drawing import Curve, Panel, draw
@@ -21,7 +21,7 @@ _LEVELS = ("majority class", "public examples alone (ε = 0)", "not private")
 _CROSSOVER = 0.8
 _RIVALS = ("output", "objective", "fixed", "sgd")
 _PROMISE = (
-    f"ε at δ = {shown_delta(DELTA)} (add-remove, per example, simulated): "
+    f"ε at δ = {format_delta(DELTA)} (add-remove, per example, simulated): "
     "DP-AGD and T steps by zCDP, the others by PLD"
 )
 
@@ -59,7 +59,7 @@ def page(
         "chooses the share of ε that its regulariser costs.",
         "",
         "The row by the old moments bound is an *artefact*: orders up to 32, the last one alone. "
-        f"It says ln(1e8)/32 = 0.5756 for any single step at δ = {shown_delta(DELTA)}, so that it "
+        f"It says ln(1e8)/32 = 0.5756 for any single step at δ = {format_delta(DELTA)}, so that it "
         "has no run at all below; what its runs truly cost stands in brackets. Left out: PrivGene.",
     ]
     for number, item in enumerate(found):

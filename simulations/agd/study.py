@@ -8,7 +8,7 @@ from functools import partial
 from itertools import product
 from typing import Any, TypeVar
 
-from fedpriv.running.progress import Pace
+from fedpriv.runs.progress import Pace
 from simulations.agd.methods import ABLATIONS, EPSILONS, GRIDS, LOSS_KINDS, Settings, perform, spec
 from simulations.linear_models.problems import problem
 from simulations.linear_models.references import majority, not_private, public_only

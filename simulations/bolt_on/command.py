@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedpriv.running.progress import Pace
+from fedpriv.runs.progress import Pace
 from simulations.bolt_on.methods import EPSILONS, METHODS, PASSES, Guarantee
 from simulations.bolt_on.page import Batches, Excess, page, plot, plot_excess
 from simulations.bolt_on.study import Study, found

@@ -13,16 +13,15 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from fedpriv.mechanisms import Clip
-from fedpriv.mechanisms.displaced import Displaced
-from fedpriv.noise.output import OutputGaussian, Sphere, Unperturbed
+from fedpriv.mechanisms.bounds import Displaced
+from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere, Unperturbed
 from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody
-from fedpriv.training.permutation.bolt_on import BoltOn
-from fedpriv.training.permutation.schedules import StepSchedule
-from fedpriv.training.permutation.sgd import Passes
+from fedpriv.training.bolt_on import BoltOn
+from fedpriv.training.permutation_sgd import Passes, StepSchedule
 from simulations.linear_models.comparators import bst14, dp_sgd, scs13
 from simulations.linear_models.problems import problem
 from simulations.linear_models.store import Row, Spec

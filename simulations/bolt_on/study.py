@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.running.progress import Pace
+from fedpriv.runs.progress import Pace
 from simulations.bolt_on.methods import (
     EPSILONS,
     GRIDS,

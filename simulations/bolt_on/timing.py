@@ -15,9 +15,9 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from fedpriv.noise.gaussian import Unprotected
-from fedpriv.running.progress import Pace
-from fedpriv.training.permutation.bolt_on import BoltOn
+from fedpriv.mechanisms.gaussian import Unprotected
+from fedpriv.runs.progress import Pace
+from fedpriv.training.bolt_on import BoltOn
 from simulations.bolt_on.methods import model_of, permutation_sgd, plan_of, spec, stepwise
 from simulations.linear_models.training import Model, run
 

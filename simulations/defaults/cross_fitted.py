@@ -2,7 +2,7 @@
 
     python -m simulations.defaults.cross_fitted RUNS.jsonl --corpora FOLDER
 
-`fedpriv.running.selection` takes out of a released model what a fold of public threads made of its
+`fedpriv.runs.selection` takes out of a released model what a fold of public threads made of its
 start. What that comes to can be known in a study alone: private training is done again from starts
 that were made without the fold, which a run could not do without spending ε again. A line of each
 corpus of fitting and target gives the gain over public-only, in points, judged both ways.
@@ -21,8 +21,8 @@ import numpy as np
 
 from fedpriv.experiments.parts.start import public_only
 from fedpriv.rng import Key
-from fedpriv.running.selection import without_fold
-from fedpriv.training.in_public.learning import learn
+from fedpriv.runs.selection import without_fold
+from fedpriv.training.public_learning import learn
 from fedpriv.tree import Params, interpolate
 from simulations.defaults import quick, shapes
 from simulations.defaults.sweep import settings_of

@@ -18,10 +18,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedpriv.checkpoints.selected_file import PUBLIC_MODELS
+from fedpriv.checkpoints.tensor_files import PUBLIC_MODELS
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.settings import FEWEST_PUBLIC_EXAMPLES, LONGEST_NOISE
-from fedpriv.running.prepared import start_run
+from fedpriv.runs.prepared import start_run
 from simulations.defaults import cross_fitted, shapes, table
 
 EPSILONS = (8.0, 2.0)

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.data.importers.locate import resolve_corpus
+from fedpriv.datasets.stackexchange.locate import resolve_corpus
 from fedpriv.experiments.automatic import public_update_norms
 from fedpriv.experiments.settings import Settings, choose_settings
 from fedpriv.privacy.event import Relation

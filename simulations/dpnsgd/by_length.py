@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedpriv.mechanisms.bound import Bound
+from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
-from fedpriv.training.per_example.gradients import ExampleGradients
+from fedpriv.training.per_example.example_sum import ExampleGradients
 from fedpriv.tree import Params
 
 

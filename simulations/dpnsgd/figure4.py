@@ -37,10 +37,10 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.data.importers.sst2 import load_sst2
+from fedpriv.datasets.sst2 import load_sst2
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.of_examples import num_steps
-from fedpriv.privacy.epsilon import rounded_up_to, shown_delta
+from fedpriv.privacy.epsilon import format_delta, rounded_up_to
 from fedpriv.rng import Key
 from fedpriv.tasks.example_task import CentralTask
 from simulations.dpnsgd.by_length import ByLength
@@ -277,7 +277,7 @@ def page(grids: Sequence[Grid], done: Mapping[str, Mapping[str, Any]]) -> str:
         "",
         f"Accuracy of {of} with frozen embeddings after {first['steps']} steps of about "
         f"{setup.batch:,} examples. ε = {rounded_up_to(first['epsilon'], 3):.3g} at "
-        f"δ = {shown_delta(first['delta'])} ({first['relation']}, per {first['unit']}, "
+        f"δ = {format_delta(first['delta'])} ({first['relation']}, per {first['unit']}, "
         f"{first['accountant']}; RDP {rounded_up_to(first['epsilon_rdp'], 3):.3g}; simulated). "
         "Settings were chosen on held-out training examples, which no ε covers.",
         "",

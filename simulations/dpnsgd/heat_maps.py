@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.privacy.epsilon import rounded_up_to, shown_delta
+from fedpriv.privacy.epsilon import format_delta, rounded_up_to
 from simulations.dpnsgd.images import RULES, Rule
 from simulations.reproduction.items import TUNING_SEED, Split
 from simulations.reproduction.runs import Run
@@ -107,7 +107,7 @@ def page(maps: HeatMaps, done: Done, picture: str) -> str:
         f"# {maps.title}{size}{label}",
         "",
         f"Accuracy of {maps.model}, ε = {rounded_up_to(first['epsilon'], 3):.3g} at "
-        f"δ = {shown_delta(first['delta'])} ({first['relation']}, per {first['unit']}, "
+        f"δ = {format_delta(first['delta'])} ({first['relation']}, per {first['unit']}, "
         f"{first['accountant']}, simulated). Settings were chosen on held-out training examples, "
         "which no ε covers.",
         "",

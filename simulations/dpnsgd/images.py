@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from torch import nn
 
-from fedpriv.data.features.dataset import Dataset, for_tuning
-from fedpriv.data.importers.cifar10 import load_cifar10
+from fedpriv.datasets.dataset import Dataset, for_tuning
+from fedpriv.datasets.images import load_cifar10
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.models.images import ResNet20
 from fedpriv.tasks.datasets import module_task

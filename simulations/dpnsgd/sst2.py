@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedpriv.data.files.digests import fingerprint
-from fedpriv.data.importers.sst2 import TextSplits
+from fedpriv.datasets.digests import fingerprint
+from fedpriv.datasets.sst2 import TextSplits
 from fedpriv.hashes import file_sha256
 from fedpriv.models.roberta import RobertaClassifier, load_roberta, tokens, weights_path
 from fedpriv.rng import Key

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpriv.data.features.word_rows import Texts
-from fedpriv.data.importers.sst2 import TextSplits
+from fedpriv.datasets.bag_of_words import Texts
+from fedpriv.datasets.sst2 import TextSplits
 from fedpriv.models.roberta import random_roberta, save_roberta
 from fedpriv.rng import Key
 

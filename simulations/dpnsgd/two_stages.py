@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedpriv.running.progress import Pace
+from fedpriv.runs.progress import Pace
 from simulations.reproduction.runs import Run, complete, pending, read
 
 Done = Mapping[str, Mapping[str, Any]]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.data.corpus.splits import Split
+from fedpriv.datasets.stackexchange.splits import Split
 from simulations.evaluation.bootstrap import (
     REPLICATES,
     Interval,
@@ -401,7 +401,7 @@ def _means(
 
 def _said(splits: Sequence[Split]) -> str:
     """Return what reports say of splits that differ in the fold alone."""
-    said = splits[0].said()
+    said = splits[0].describe()
     if len(splits) == 1:
         return said
     folds = ", ".join(str(split.fold) for split in splits)

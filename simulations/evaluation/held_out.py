@@ -8,15 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.checkpoints.word_features import WordFeatures
-from fedpriv.data.corpus.examples import INPUTS, TagExamples
-from fedpriv.data.corpus.splits import PublicText, Split
-from fedpriv.data.corpus.view import BATCH_EXAMPLES, TagView
+from fedpriv.checkpoints.vocabulary import WordFeatures
+from fedpriv.datasets.stackexchange.splits import PublicText, Split
+from fedpriv.datasets.stackexchange.tags import BATCH_EXAMPLES, INPUTS, TagExamples, TagView
 from fedpriv.measures import ACCURACY
 from fedpriv.rng import Key
 from fedpriv.tasks.tag_metrics import evaluate_tags, measured_columns
-from fedpriv.training.in_public.learning import MOST_PASSES, Choices, choose, learn
-from fedpriv.training.in_public.tags import AdaGrad, TagLearner, columns_of
+from fedpriv.training.public_learning import (
+    MOST_PASSES,
+    AdaGrad,
+    Choices,
+    TagLearner,
+    choose,
+    columns_of,
+    learn,
+)
 from fedpriv.tree import Params
 
 
@@ -84,7 +90,7 @@ def held_out(view: TagView) -> HeldOut:
     if not len(rows):
         raise ValueError(
             f"{view.name}: no rostered user has an example that is held out for {on} "
-            f"({view.split.said()}); the site is too small to be measured so"
+            f"({view.split.describe()}); the site is too small to be measured so"
         )
     held = np.array([view.num_examples(user, on) for user in view.roster])
     trained = np.array([view.num_examples(user, "train") > 0 for user in view.roster])

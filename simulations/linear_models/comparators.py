@@ -11,32 +11,28 @@ import numpy as np
 from scipy import linalg
 
 from fedpriv import tree
-from fedpriv.mechanisms.bound import Bound
-from fedpriv.mechanisms.displaced import Displaced
-from fedpriv.noise.gaussian import Gaussian
-from fedpriv.noise.objective import ObjectiveNoise
-from fedpriv.noise.sphere_rows import SphereRows
+from fedpriv.mechanisms.bounds import Bound, Displaced
+from fedpriv.mechanisms.gaussian import Gaussian
+from fedpriv.mechanisms.perturbation import ObjectiveNoise, SphereRows
+from fedpriv.privacy.adaptive_plan import AdaptivePlan
 from fedpriv.privacy.calibration import calibrate
-from fedpriv.privacy.cohorts.partition import Partition
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.adaptive import AdaptivePlan, AnyPlan, rho_of
-from fedpriv.privacy.plans.plan import Plan
-from fedpriv.privacy.sampling import Everybody, PoissonSampler
+from fedpriv.privacy.plan import AnyPlan, Plan
+from fedpriv.privacy.sampling import Everybody, Partition, PoissonSampler
+from fedpriv.privacy.zcdp import rho_of
 from fedpriv.ranges import Range, finite_float, positive_float, positive_int
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
-from fedpriv.training.algorithm import ArrayState, Door, Query, RawSums
-from fedpriv.training.permutation.constants import Constants
-from fedpriv.training.permutation.schedules import StepSchedule
-from fedpriv.training.permutation.sgd import Passes, PermutationSgd
+from fedpriv.training.algorithm import Algorithm, ArrayState, Door, Query, RawSums
+from fedpriv.training.permutation_sgd import Constants, Passes, PermutationSgd, StepSchedule
 from fedpriv.tree import Params
 
 _AVERAGE = "average "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoisyDescent:
+class NoisyDescent(Algorithm):
     """w ← Π(w - η_t (g + λw)), of a noised mean gradient g, for a number of steps.
 
     Attributes:
@@ -144,7 +140,7 @@ def shift_of(constants: Constants, strength: float) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectivePerturbation:
+class ObjectivePerturbation(Algorithm):
     """Asks once for the perturbed minimum of Σ ℓ_i(w) + Λ/2 ‖w‖² + ⟨b, w⟩.
 
     Attributes:

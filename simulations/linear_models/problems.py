@@ -5,7 +5,7 @@ problem           what                                                       col
 ================  =========================================================  ====================
 mnist-3-8         the digits 3 and 8 of MNIST                                50, projected
 mnist             all ten digits                                             50, projected
-mnist-projected   the same by `fedpriv.data.features.projection`             50, projected
+mnist-projected   the same by `fedpriv.datasets.projection`             50, projected
 imdb              sentiment, binary TF-IDF of public vocabulary               300, projected
 covertype         one forest cover type against the others                   54
 ================  =========================================================  ====================
@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from fedpriv.data.features.dataset import Dataset, for_tuning, hold_out_public, shape_of
-from fedpriv.data.features.projection import projected
-from fedpriv.data.importers.mnist import load_mnist
+from fedpriv.datasets.dataset import Dataset, for_tuning, hold_out_public, shape_of
+from fedpriv.datasets.images import load_mnist
+from fedpriv.datasets.projection import projected
 from fedpriv.rng import Key
 from simulations.adadps.setups import imdb, mnist
 from simulations.reproduction.items import Split

@@ -11,18 +11,17 @@ import numpy as np
 from scipy import sparse
 
 from fedpriv.backends import SerialBackend
-from fedpriv.data.features.dataset import Dataset, shape_of
+from fedpriv.datasets.dataset import Dataset, shape_of
 from fedpriv.experiments.components import Components
-from fedpriv.mechanisms.bound import Bound
-from fedpriv.privacy.plans.adaptive import AnyPlan
+from fedpriv.mechanisms.bounds import Bound
+from fedpriv.privacy.plan import AnyPlan
 from fedpriv.rng import Key
-from fedpriv.running.loop import rounds
+from fedpriv.runs.loop import rounds
 from fedpriv.sums import PartialSum
 from fedpriv.tasks.datasets import linear_task
 from fedpriv.tasks.example_task import CentralTask
 from fedpriv.training.algorithm import Algorithm
-from fedpriv.training.per_example.example_sum import CentralSum
-from fedpriv.training.per_example.gradients import ExampleGradients
+from fedpriv.training.per_example.example_sum import CentralSum, ExampleGradients
 from fedpriv.training.per_example.linear import (
     HingeGradients,
     HuberGradients,
@@ -30,7 +29,7 @@ from fedpriv.training.per_example.linear import (
     OneVsAllGradients,
     SoftmaxGradients,
 )
-from fedpriv.training.permutation.sgd import PermutationSgd
+from fedpriv.training.permutation_sgd import PermutationSgd
 from fedpriv.training.work import Trainers
 from fedpriv.tree import Params
 from simulations.linear_models.comparators import (

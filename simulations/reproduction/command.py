@@ -23,8 +23,8 @@ from rich.progress import (
 from rich.table import Table
 
 from fedpriv.cli.terminal.output import console, errors, print_table
-from fedpriv.data.files.places import check_file, writing_to
-from fedpriv.running.progress import Pace, moves, plain_lines
+from fedpriv.output_paths import check_file, writing_to
+from fedpriv.runs.progress import Pace, moves, plain_lines
 from simulations.reproduction.items import AnyItem, Item
 from simulations.reproduction.page import figure_markdown, table_markdown
 from simulations.reproduction.plot import draw

@@ -9,7 +9,7 @@ from typing import Any
 
 from scipy.stats import t as student
 
-from fedpriv.privacy.epsilon import rounded_up, shown_delta
+from fedpriv.privacy.epsilon import format_delta, rounded_up
 from fedpriv.privacy.statement.coverage import Coverage
 from simulations.reproduction.items import (
     TUNING_SEED,
@@ -274,7 +274,7 @@ def _epsilon(row: Mapping[str, Any]) -> str:
     if row.get("options", {}).get("target-epsilon") is not None and "noise_multiplier" in row:
         added += f", noise multiplier {row['noise_multiplier']:.4f}"
     text = (
-        f"{rounded_up(row['epsilon'], 2):.2f} at δ = {shown_delta(row['delta'])} ("
+        f"{rounded_up(row['epsilon'], 2):.2f} at δ = {format_delta(row['delta'])} ("
         f"{row['relation']}, per {row['unit']}, {row['accountant']}{added}, simulated)"
     )
     return Coverage(not_covered=tuple(row["not_covered"])).qualified(text)

@@ -29,10 +29,9 @@ from fedpriv.hashes import document_sha256
 from fedpriv.measures import Measure
 from fedpriv.privacy.statement.coverage import coverage
 from fedpriv.rng import Key
-from fedpriv.running.engines.factories import serial
-from fedpriv.running.loop import rounds
-from fedpriv.running.records import measured
-from fedpriv.training.algorithm import measured_params
+from fedpriv.runs.backends import serial
+from fedpriv.runs.loop import rounds
+from fedpriv.runs.records import measured
 from fedpriv.training.devices import use_one_thread
 from fedpriv.training.stopping import end_if_interrupted
 from simulations.reproduction.items import TUNING_SEED, Cell, Item, Settings, Split
@@ -137,9 +136,7 @@ def perform(run: Run) -> dict[str, Any]:
     for record, state in played:
         step = record.released.round_num
         if step == steps or (run.curve and step % run.curve == 0):
-            seen = backend.evaluate(
-                measured_params(components.algorithm, state), public=not of_users
-            )
+            seen = backend.evaluate(components.algorithm.measured(state), public=not of_users)
             curve.append([step, *measured(measures, seen).values()])
         last = record
     assert last is not None and last.diagnostics is not None

@@ -7,13 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedpriv.checkpoints.aggregates import ema
-from fedpriv.checkpoints.past import uniform
+from fedpriv.checkpoints.aggregates import ema, uniform
 from fedpriv.experiments.components import Components
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.rng import Key
-from fedpriv.running.engines.factories import serial
-from fedpriv.running.loop import first_state, rounds
+from fedpriv.runs.backends import serial
+from fedpriv.runs.loop import first_state, rounds
 from fedpriv.tree import Params
 
 LAST = "last"

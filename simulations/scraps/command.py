@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from fedpriv.running.progress import Pace
+from fedpriv.runs.progress import Pace
 from simulations.reproduction.items import Script
 from simulations.scraps.control import best_rate, control
 from simulations.scraps.intervals import KS, coverage, widths

@@ -16,10 +16,8 @@ import numpy as np
 from scipy.optimize import minimize
 
 import fedpriv as fp
-from fedpriv.checkpoints.aggregates import ema
-from fedpriv.checkpoints.outputs import answers
-from fedpriv.checkpoints.past import keeping, last_checkpoints, upa
-from fedpriv.noise.gaussian import NoisedMean
+from fedpriv.checkpoints.aggregates import answers, ema, keeping, last_checkpoints, upa
+from fedpriv.mechanisms.gaussian import NoisedMean
 from fedpriv.optimizers import sgd
 from fedpriv.training.federated_averaging import (
     AtAggregates,

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpriv.checkpoints.mixing import contraction, waiting
-from fedpriv.checkpoints.uncertainty import uncertainty
+from fedpriv.checkpoints.uncertainty import contraction, uncertainty, waiting
 from simulations.scraps.control import (
     BATCH,
     NUM,

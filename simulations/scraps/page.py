@@ -10,8 +10,7 @@ from statistics import mean, variance
 
 import numpy as np
 
-from fedpriv.privacy.epsilon import shown_delta
-from fedpriv.privacy.statement.wording import short
+from fedpriv.privacy.epsilon import format_delta, format_epsilon
 from simulations.linear_models.references import spread
 from simulations.scraps.control import DELTA, NUM, STEPS, Figures
 from simulations.scraps.intervals import Coverage, Widths
@@ -19,7 +18,7 @@ from simulations.scraps.intervals import Coverage, Widths
 #: What the last iterate's best rate is multiplied by.
 FASTER = (1.0, 10.0)
 _AT = "trained at"
-_PROMISE = f"ε at δ = {shown_delta(DELTA)} (add-remove, per example, by PLD, simulated)"
+_PROMISE = f"ε at δ = {format_delta(DELTA)} (add-remove, per example, by PLD, simulated)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +203,7 @@ def _widths(found: Found) -> list[str]:
     ]  # fmt: skip
     for w in found.widths:
         lines.append(
-            f"| {short(w.epsilon)} | {w.k} | {w.burn_in} | {w.spacing} | {w.steps} | "
+            f"| {format_epsilon(w.epsilon)} | {w.k} | {w.burn_in} | {w.spacing} | {w.steps} | "
             f"{w.sigma:.3f} | "
             f"{w.medians['checkpoints']:.3f} | {w.medians['runs']:.3f} | "
             f"{100 * w.within_two:.0f} % | {100 * w.chance:.0f} % | {100 * w.below:.0f} % |"

@@ -7,8 +7,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from fedpriv.data.corpus.splits import KINDS, NUM_FOLDS, Split
-from fedpriv.data.importers.locate import resolve_corpus
+from fedpriv.datasets.stackexchange.locate import resolve_corpus
+from fedpriv.datasets.stackexchange.splits import KINDS, NUM_FOLDS, Split
 from simulations.threads.methods import UNIT_NORM, Method
 from simulations.threads.study import Study
 

@@ -16,11 +16,10 @@ from functools import cache
 import numpy as np
 from scipy import sparse
 
-from fedpriv.data.corpus.examples import TagExamples
-from fedpriv.data.corpus.splits import Split
-from fedpriv.data.corpus.view import TagView
-from fedpriv.data.features.dataset import Dataset
-from fedpriv.data.importers.locate import resolve_corpus
+from fedpriv.datasets.dataset import Dataset
+from fedpriv.datasets.stackexchange.locate import resolve_corpus
+from fedpriv.datasets.stackexchange.splits import Split
+from fedpriv.datasets.stackexchange.tags import TagExamples, TagView
 from fedpriv.experiments.composing.options import option
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.ranges import Range

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from fedpriv.privacy.epsilon import shown_delta
+from fedpriv.privacy.epsilon import format_delta
 from fedpriv.report.plots.drawing import Reference
 from fedpriv.report.plots.tradeoff import Point, tradeoff_plot
 from simulations.evaluation.evaluate import Evaluation
@@ -50,7 +50,7 @@ def promise(study: Study) -> str:
 def _terms(study: Study) -> str:
     n = len(study.corpus.view(roster=study.roster, split=study.splits[0]).roster)
     return (
-        f"ε by PLD at δ = n^-1.1 = {shown_delta(n**-1.1)}, user-level, add-remove, Poisson "
+        f"ε by PLD at δ = n^-1.1 = {format_delta(n**-1.1)}, user-level, add-remove, Poisson "
         "cohorts, simulated (seeded noise)"
     )
 

@@ -10,19 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.checkpoints.tensor_file import read_tensors, write_tensors
-from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.data.corpus.splits import Split
-from fedpriv.data.corpus.view import TagView
+from fedpriv.checkpoints.tensor_files import read_tensors, write_tensors
+from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.splits import Split
+from fedpriv.datasets.stackexchange.tags import TagView
 from fedpriv.experiments.build import build
 from fedpriv.experiments.composing.options import Option
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.start import public_only
 from fedpriv.hashes import document_sha256
 from fedpriv.rng import Key
-from fedpriv.running.engines.factories import serial
-from fedpriv.running.loop import first_state, rounds
-from fedpriv.running.progress import Pace
+from fedpriv.runs.backends import serial
+from fedpriv.runs.loop import first_state, rounds
+from fedpriv.runs.progress import Pace
 from simulations.evaluation.evaluate import Evaluation, evaluate
 from simulations.evaluation.held_out import (
     Fold,

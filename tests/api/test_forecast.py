@@ -12,7 +12,7 @@ from torch import nn
 import fedpriv as fp
 from fedpriv.api.forecast import noise_loss as loss_module
 from fedpriv.api.forecast import round_cost as cost_module
-from fedpriv.data.features.dataset import Dataset
+from fedpriv.datasets.dataset import Dataset
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.tasks.datasets import module_task

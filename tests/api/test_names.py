@@ -124,7 +124,7 @@ def test_no_name_is_that_of_a_module():
     # Importing `fedpriv.x` would put the module in the place of the name.
     modules = {found.name for found in pkgutil.iter_modules(fp.__path__)}
     assert not modules & set(fp.__all__)
-    importlib.import_module("fedpriv.running.loop")
+    importlib.import_module("fedpriv.runs.loop")
     assert inspect.isfunction(fp.run)
 
 

@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 import fedpriv as fp
 from fedpriv.api.stream_account import account_stream
 from fedpriv.backends import SerialBackend
-from fedpriv.deployment.status.read import run_status
 from fedpriv.privacy.statement.verify import verify_run
+from fedpriv.runs.status import run_status
 from tests.repeats import every_case
 from tests.resealed import reseal
 

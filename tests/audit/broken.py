@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedpriv.mechanisms import Bound, Clip, Rounded
-from fedpriv.noise.gaussian import Gaussian, gaussian
-from fedpriv.noise.privatizer import Memory
+from fedpriv.mechanisms.gaussian import Gaussian, gaussian
+from fedpriv.mechanisms.privatizer import Memory
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.plan import Plan
-from fedpriv.privacy.plans.promise import Unit
+from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import PoissonSampler, Sampler
+from fedpriv.privacy.unit import Unit
 from fedpriv.rng import Key
 from fedpriv.tree import Params, Tree
 

@@ -15,11 +15,11 @@ import pytest
 from fedpriv.audit.canaries import run_canaries
 from fedpriv.audit.run import Audit, audit_plan, said_of
 from fedpriv.mechanisms import Clip, Normalise, Rounded
-from fedpriv.mechanisms.rounding import RoundedSum
-from fedpriv.noise.gaussian import Gaussian, Unprotected
+from fedpriv.mechanisms.bounds import RoundedSum
+from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody, FixedSizeSampler
 from fedpriv.rng import Key
 from tests.audit.broken import BROKEN, SETTINGS, Setting, has_meaning, on_grid, quiet, sized
@@ -59,7 +59,7 @@ def test_examples_are_audited_through_the_centralised_sum(name):
 
 
 def test_a_fifth_less_noise_is_beyond_the_power_of_an_audit():
-    """The test of the noise's variance catches it (`tests/noise`), as the page on audits says."""
+    """The test of the noise's variance catches it (`tests/mechanisms`), as the page says."""
     assert not audited(quiet(QUICK, 0.8), QUICK).refuted
 
 

@@ -15,7 +15,7 @@ SETTING = ("--rounds", "2", "--cohort", "30", "--noise-multiplier", "1", "--delt
 OWN = """
 from dataclasses import replace
 import fedpriv
-from fedpriv.noise.gaussian import Gaussian
+from fedpriv.mechanisms.gaussian import Gaussian
 from tests.audit.broken import QuietGaussian
 
 

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from fedpriv import tree
-from fedpriv.backends.child import Child, can_fork, decoded, encoded
-from fedpriv.backends.guard import Guard
-from fedpriv.deployment.processes import children
+from fedpriv.backends.guard import Child, Guard, can_fork, decode_sum, encode_sum
+from fedpriv.deploy.processes import children
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
@@ -194,7 +193,7 @@ def test_a_sum_reads_back_to_the_bit(granularity):
         },
         num_users=4, num_failed=1, granularity=granularity,
     )  # fmt: skip
-    found = decoded(encoded(done))
+    found = decode_sum(encode_sum(done))
     assert (found.num_users, found.num_failed, found.granularity) == (4, 1, granularity)
     assert equal(tree.to_dense(found.total), tree.to_dense(done.total))
     assert all(found.total[name].dtype == kind for name in ("dense", "none", "scalar"))

@@ -18,8 +18,8 @@ from fedpriv import cli
 from fedpriv.backends.ray.cluster import Cluster
 from fedpriv.backends.resources import Request
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.running.engines.factories import on_ray, serial
-from fedpriv.running.prepared import resume_run, start_run
+from fedpriv.runs.backends import on_ray, serial
+from fedpriv.runs.prepared import resume_run, start_run
 from tests.repeats import every_case
 
 pytestmark = pytest.mark.ray

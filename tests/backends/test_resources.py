@@ -109,7 +109,7 @@ def test_sharing_cores_is_said():
 
 def test_ray_is_imported_by_nobody_who_does_not_use_it():
     code = (
-        "import sys, fedpriv, fedpriv.cli, fedpriv.running.prepared, fedpriv.backends.worker;"
+        "import sys, fedpriv, fedpriv.cli, fedpriv.runs.prepared, fedpriv.backends.worker;"
         "from fedpriv.backends.ray.cluster import Cluster;"
         "from fedpriv.backends.resources import *;"
         "Cluster(Request()).close();"
@@ -123,7 +123,7 @@ def test_torch_is_loaded_by_nobody_who_trains_without_it():
     """It takes seconds in every worker: tags are trained by compiled loops."""
     code = (
         "import sys, fedpriv.backends.ray.backend, fedpriv.backends.flower.settings;"
-        "import fedpriv.running.prepared, fedpriv.tasks.tag_prediction, fedpriv.report.page;"
+        "import fedpriv.runs.prepared, fedpriv.tasks.tag_prediction, fedpriv.report.page;"
         "from fedpriv.backends.worker import Worker;"
         "Worker().open(lambda device: device);"
         "raise SystemExit('torch' in sys.modules)"

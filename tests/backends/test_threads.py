@@ -14,8 +14,8 @@ from fedpriv.backends.resources import Share
 from fedpriv.backends.threads import ThreadBackend
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.running.engines.factories import on_ray, on_threads, serial
-from fedpriv.running.prepared import resume_run, start_run
+from fedpriv.runs.backends import on_ray, on_threads, serial
+from fedpriv.runs.prepared import resume_run, start_run
 
 NAME = "adadps-tags"
 OPTIONS = {

@@ -1,6 +1,7 @@
 """The comparison of recordings sees what it is meant to see; the recordings here are made up."""
 
 import copy
+import json
 import os
 import runpy
 import subprocess
@@ -13,8 +14,8 @@ import numpy as np
 import pytest
 
 from fedpriv.rng import Key
-from fedpriv.running import prepared
-from fedpriv.running.door import noise_root as roots
+from fedpriv.runs import noise_root as roots
+from fedpriv.runs import prepared
 
 UNCHANGED = Path(__file__).resolve().parents[2] / "benchmarks" / "unchanged"
 
@@ -121,6 +122,31 @@ ALLOWED = {
 def test_what_may_differ_is_no_difference(comparing, change):
     run, *path, to = change
     assert differing(comparing, changed(run, *path, to=to)) == set()
+
+
+def test_a_name_that_changed_is_no_difference(comparing, monkeypatch):
+    """Seen red: without the map ε is gone from the summary."""
+    monkeypatch.setattr(comparing, "KEYS", {"epsilon": "privacy_loss"})
+    new = {}
+    for name, run in copy.deepcopy(OLD).items():
+        new[name] = comparing.with_new_names(run)
+    assert ("privacy_loss" in new["bits"]["summary"]) and "epsilon" not in new["bits"]["summary"]
+    monkeypatch.setattr(comparing, "_PROMISE", ("privacy_loss", "delta"))
+    assert differing(comparing, new) == set()
+
+
+def test_a_study_is_its_numbers_whatever_its_words(comparing, tmp_path):
+    from run_figures import read_study
+
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder, key in ((first, "accuracy"), (second, "correct")):
+        folder.mkdir()
+        line = {"spec": {"ε": 2.0, "name": key}, key: 0.25, "seconds": 3.0}
+        (folder / "rows.jsonl").write_text(json.dumps(line) + "\n")
+    old = read_study("Accuracy 24.6 % at ε = 2 (1,000 users)", first)
+    assert old == read_study("24.6 % of answers, ε 2, 1,000 people", second)
+    assert old == {"page": ["24.6", "2", "1,000"], "stored": [[(0.25).hex(), (2.0).hex()]]}
+    assert old != read_study("24.7 % of answers, ε 2, 1,000 people", second)
 
 
 def test_an_option_that_is_new_changes_no_noise(monkeypatch):

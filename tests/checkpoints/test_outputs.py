@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpriv.checkpoints.outputs import answers, mean_probabilities, packed, unpacked, votes
+from fedpriv.checkpoints.aggregates import answers, mean_probabilities, packed, unpacked, votes
 from tests.repeats import every_case
 
 

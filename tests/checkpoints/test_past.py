@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedpriv.checkpoints.aggregates import ema
-from fedpriv.checkpoints.past import keeping, last_checkpoints, of_last, uniform, upa
+from fedpriv.checkpoints.aggregates import ema, keeping, last_checkpoints, of_last, uniform, upa
 from fedpriv.checkpoints.store import load_state, save_state
 from tests.repeats import every_case
 

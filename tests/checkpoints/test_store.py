@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from fedpriv.checkpoints import tensor_file
+from fedpriv.checkpoints import tensor_files
 from fedpriv.checkpoints.store import CheckpointStore, keep_last_from, load_state, save_state
 from tests.repeats import every_case
 
@@ -40,17 +40,17 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
     assert _same(load_file(path), PARAMS)
 
 
-@every_case("dtype", sorted(tensor_file.CODES))
+@every_case("dtype", sorted(tensor_files.CODES))
 @every_case("shape", [(), (0, 3), (5,), (2, 3, 1)])
 def test_every_dtype_and_shape_reads_back_with_the_library(tmp_path, dtype, shape) -> None:
     tensor = np.ones(shape, dtype)
     tensors = {"b": tensor, "a": np.float32([1, 2, 3]), "c": np.asfortranarray(np.ones((2, 3)))}
-    tensor_file.write_tensors(tmp_path / "x.safetensors", tensors)
+    tensor_files.write_tensors(tmp_path / "x.safetensors", tensors)
     assert _same(load_file(tmp_path / "x.safetensors"), tensors)
 
 
 def test_a_view_is_written_as_it_looks(tmp_path: Path) -> None:
-    tensor_file.write_tensors(tmp_path / "x", {"w": PARAMS["kernel"].T[::2]})
+    tensor_files.write_tensors(tmp_path / "x", {"w": PARAMS["kernel"].T[::2]})
     assert np.array_equal(load_file(tmp_path / "x")["w"], PARAMS["kernel"].T[::2])
 
 
@@ -112,9 +112,9 @@ def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch, fail_at) -> No
 
     with monkeypatch.context() as patch:
         if fail_at == "write":
-            patch.setattr(tensor_file, "_header", broken)
+            patch.setattr(tensor_files, "_header", broken)
         else:
-            patch.setattr(tensor_file.os, fail_at, broken)
+            patch.setattr(tensor_files.os, fail_at, broken)
         with pytest.raises(OSError, match="disk full"):
             store.save(1, {"w": np.zeros(3, np.float32)})
     assert store.digest(1) == before
@@ -123,9 +123,11 @@ def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch, fail_at) -> No
 def test_a_checkpoint_is_forced_to_disk_before_it_has_its_name(tmp_path, monkeypatch) -> None:
     calls: list[str] = []
     real_sync, real_replace = os.fsync, os.replace
-    monkeypatch.setattr(tensor_file.os, "fsync", lambda d: (calls.append("fsync"), real_sync(d))[1])
     monkeypatch.setattr(
-        tensor_file.os, "replace", lambda a, b: (calls.append("replace"), real_replace(a, b))[1]
+        tensor_files.os, "fsync", lambda d: (calls.append("fsync"), real_sync(d))[1]
+    )
+    monkeypatch.setattr(
+        tensor_files.os, "replace", lambda a, b: (calls.append("replace"), real_replace(a, b))[1]
     )
     CheckpointStore(tmp_path).save(1, PARAMS)
     assert calls == ["fsync", "replace", "fsync"]

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from fedpriv.checkpoints.mixing import contraction, waiting
 from fedpriv.checkpoints.uncertainty import (
+    contraction,
     lag_autocorrelation,
     mean_factor,
     moving_weights,
@@ -17,6 +17,7 @@ from fedpriv.checkpoints.uncertainty import (
     uncertainty,
     uniform_weights,
     variance_ratio,
+    waiting,
     weight_square_sum,
 )
 from tests.repeats import every_case
@@ -84,7 +85,7 @@ class TestWeights:
         assert float(average["w"][0]) == pytest.approx(float(moving_weights(0.7, 7) @ values), 1e-6)
 
     def test_of_the_uniform_average(self) -> None:
-        from fedpriv.checkpoints.past import upa
+        from fedpriv.checkpoints.aggregates import upa
 
         values = np.arange(4, dtype=np.float32)
         aggregate = upa(4)

@@ -5,13 +5,14 @@ import json
 import numpy as np
 import pytest
 
-from fedpriv.checkpoints.vocabulary_file import (
+from fedpriv.checkpoints.vocabulary import (
     Vocabulary,
+    WordFeatures,
+    rarity_weights,
     read_vocabulary,
     vocabulary_bytes,
     write_vocabulary,
 )
-from fedpriv.checkpoints.word_features import WordFeatures, rarity_weights
 from tests.repeats import every_case
 
 WORDS = {"words": ("a", "b", "c"), "tags": ("x",)}

@@ -16,10 +16,10 @@ import typer
 from typer.testing import CliRunner
 
 from fedpriv.cli.corpora import commands
-from fedpriv.data.files import folders, sources
-from fedpriv.data.importers import locate
-from fedpriv.data.importers.sst2 import load_sst2
-from fedpriv.data.importers.synthetic import Shape
+from fedpriv.datasets import cache, downloads
+from fedpriv.datasets.sst2 import load_sst2
+from fedpriv.datasets.stackexchange import locate
+from fedpriv.datasets.stackexchange.synthetic import Shape
 
 
 @pytest.fixture(autouse=True)
@@ -31,9 +31,7 @@ def place(tmp_path, monkeypatch):
     monkeypatch.setenv("NO_PROXY", "*")
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.delenv("FEDPRIV_DATA", raising=False)
-    monkeypatch.setattr(
-        folders, "__file__", str(work / "fedpriv" / "data" / "files" / "folders.py")
-    )
+    monkeypatch.setattr(cache, "__file__", str(work / "fedpriv" / "datasets" / "cache.py"))
 
 
 def run(*arguments: str, fails: str = ""):
@@ -289,7 +287,7 @@ def test_fetch_then_use_by_name(mirror, tff_file, tmp_path, monkeypatch):
     folder, url = mirror
     body = tff_file.read_bytes()
     (folder / "stackoverflow.sqlite.lzma").write_bytes(body)
-    data = dict(sources.DATASETS)
+    data = dict(downloads.DATASETS)
     data["stackoverflow"] = type(data["emnist"])(
         files=data["stackoverflow"].files[:1], about="", licence="", note=""
     )
@@ -314,10 +312,10 @@ def test_fetched_examples_are_found_by_their_loader(mirror, monkeypatch):
     with pytest.raises(ValueError, match="data fetch sst2"):
         load_sst2()
     run("fetch", "sst2", "--mirror", url, fails="wrong SHA-256")
-    (source,) = sources.DATASETS["sst2"].files
+    (source,) = downloads.DATASETS["sst2"].files
     right = replace(source, checksum=f"sha256:{hashlib.sha256(body).hexdigest()}")
-    entry = replace(sources.DATASETS["sst2"], files=(right,))
-    monkeypatch.setattr(commands, "DATASETS", {**sources.DATASETS, "sst2": entry})
+    entry = replace(downloads.DATASETS["sst2"], files=(right,))
+    monkeypatch.setattr(commands, "DATASETS", {**downloads.DATASETS, "sst2": entry})
     (row,) = run("fetch", "sst2", "--mirror", url, "--json")
     assert row["verified"] == "checksum"
     data = load_sst2()

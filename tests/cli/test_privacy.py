@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from fedpriv.cli.privacy import register
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.plans.cohort_plan import cohort_plan
+from fedpriv.privacy.plan import cohort_plan
 from tests.repeats import every_case
 
 APP = typer.Typer(pretty_exceptions_enable=False)

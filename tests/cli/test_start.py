@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedpriv import cli
-from fedpriv.checkpoints.tensor_file import write_tensors
+from fedpriv.checkpoints.tensor_files import write_tensors
 from tests.running.public_start.test_runs import of_users
 
 NAME = "mine_that_starts:experiment"

@@ -14,7 +14,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedpriv import tree
 from fedpriv.mechanisms import Clip, Rounded
-from fedpriv.noise.gaussian import Gaussian, Unprotected
+from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.sampling import PoissonSampler
 from fedpriv.rng import Key

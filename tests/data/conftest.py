@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from fedpriv.data.importers.imdb import load_imdb
+from fedpriv.datasets.reviews import load_imdb
 
 
 @pytest.fixture(scope="session")

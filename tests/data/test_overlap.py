@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedpriv.data.corpus.rosters import RosterSpec
-from fedpriv.data.corpus.splits import BY_SENTENCE, BY_THREAD, Split
-from fedpriv.data.corpus.writer import Sentence
-from fedpriv.data.overlap import Shared, Size, near_duplicates, overlap
+from fedpriv.datasets.stackexchange.overlap import Shared, Size, near_duplicates, overlap
+from fedpriv.datasets.stackexchange.rosters import RosterSpec
+from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, BY_THREAD, Split
+from fedpriv.datasets.stackexchange.writer import Sentence
 from tests.data.corpus import threaded
 from tests.data.corpus.sentences import write
 from tests.repeats import every_case
@@ -82,7 +82,7 @@ def test_threads_in_common_are_counted_by_user_and_by_anyone(corpus):
     view = corpus.view(split=BY_TIME)
     keys = ["A", "B", "C", "D", "E", "F", "G"]  # and then the public user's
     threads = np.where(view.threads == keys.index("C"), keys.index("A"), view.threads)
-    found = overlap(replace(view, _threads=threads), corpus.titles())
+    found = overlap(replace(view, threads=threads), corpus.titles())
     assert found.thread == Shared(same_user=3 / 8, anyone=4 / 8)
 
 
@@ -168,7 +168,7 @@ class TestNearDuplicates:
 @pytest.mark.data
 @pytest.mark.slow
 def test_on_a_real_dump(shared_data, tmp_path):
-    from fedpriv.data.importers.stackexchange import import_stackexchange
+    from fedpriv.datasets.stackexchange.dump import import_stackexchange
 
     dump = shared_data / "stackexchange" / "onstartups.Posts.xml.xz"
     corpus = import_stackexchange(dump, tmp_path / "c")

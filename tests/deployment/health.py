@@ -15,7 +15,7 @@ from tests.deployment.loopback import Layout
 
 #: What images run, imported in an environment that has nothing but what they install.
 _USED = (
-    "import fedpriv.cli, fedpriv.running.prepared, fedpriv.report.page, simulations, "
+    "import fedpriv.cli, fedpriv.runs.prepared, fedpriv.report.page, simulations, "
     "fedpriv.backends.flower.settings, flwr.superlink.cli.flwr_serverapp, "
     "flwr.supernode.runtime.run_clientapp"
 )

@@ -16,8 +16,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.data.importers.synthetic import Shape, synthesize
+from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.synthetic import Shape, synthesize
 from tests.deployment import probes
 from tests.deployment.containers import PROJECT, Deployment, Failed, daemon
 from tests.deployment.layout import NODES, read

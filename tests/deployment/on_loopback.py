@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fedpriv.data.importers.synthetic import Shape, synthesize
+from fedpriv.datasets.stackexchange.synthetic import Shape, synthesize
 from tests.deployment.compose.schema import faults
 from tests.deployment.health import clean_environment, health
 from tests.deployment.layout import CHECKOUT, NODES, broken, command_of, read

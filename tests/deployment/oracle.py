@@ -11,13 +11,13 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from fedpriv.backends.serial import SerialBackend
-from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.privacy.ledger.reading import read_ledger
+from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
-from fedpriv.running.document import read_document
-from fedpriv.running.prepared import start_run
+from fedpriv.runs.document import read_document
+from fedpriv.runs.prepared import start_run
 from tests.resumed import resume_run
 
 

@@ -15,13 +15,13 @@ import pytest
 from typer.testing import CliRunner
 
 from fedpriv.cli import app
-from fedpriv.data.corpus import manifest as manifests
-from fedpriv.data.own.ids import write_key
-from fedpriv.data.own.users import NodeData
-from fedpriv.data.parts.cut import SERVER, cut
-from fedpriv.deployment import checks
-from fedpriv.deployment.pauses import ASKED
-from fedpriv.deployment.superlink import superlink
+from fedpriv.datasets.local_data import NodeData
+from fedpriv.datasets.stackexchange import manifest as manifests
+from fedpriv.datasets.stackexchange.parts import SERVER, cut
+from fedpriv.datasets.user_ids import write_key
+from fedpriv.deploy import checks
+from fedpriv.deploy.launcher import ASKED
+from fedpriv.deploy.superlink import superlink
 
 
 @pytest.fixture

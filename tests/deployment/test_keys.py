@@ -11,9 +11,9 @@ import subprocess
 import pytest
 from typer.testing import CliRunner
 
-from fedpriv.backends.flower.node_keys import read_node_keys
+from fedpriv.backends.flower.registry import read_node_keys
 from fedpriv.cli import app
-from fedpriv.deployment.checks import check_keys
+from fedpriv.deploy.checks import check_keys
 from tests.deployment.layout import CHECKOUT
 
 USERS = {"node-1": ["ann", "bob"], "node-2": ["cid"]}

@@ -20,12 +20,12 @@ from fedpriv.cli import main
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.ledger.reading import read_ledger
+from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
-from fedpriv.running.engines.factories import open_worker_context, serial
-from fedpriv.running.loop import rounds
-from fedpriv.running.prepared import start_run
+from fedpriv.runs.backends import open_worker_context, serial
+from fedpriv.runs.loop import rounds
+from fedpriv.runs.prepared import start_run
 from fedpriv.sums import PartialSum
 from tests.resumed import resume_run
 
@@ -98,9 +98,9 @@ def test_what_the_page_says_of_our_own_files_is_there():
         for file in ours:
             named = re.findall(r"`([^`]+)`", file)
             assert len(named) == 1 and any((r / named[0]).exists() for r in (root, root.parent))
-    for named in re.findall(r"`((?:experiments|mechanisms|running)/\S+\.py)`", PAGE):
+    for named in re.findall(r"`((?:experiments|mechanisms|runs)/\S+\.py)`", PAGE):
         assert (root / named).is_file()
-    assert '"serial"' in (root / "running" / "engines" / "named.py").read_text("utf-8")
+    assert '"serial"' in (root / "runs" / "backends.py").read_text("utf-8")
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

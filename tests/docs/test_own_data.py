@@ -22,15 +22,15 @@ from client import app as client_app
 from fedpriv import cli
 from fedpriv.backends.flower.messages import BOUNDS, read_request
 from fedpriv.backends.flower.settings import OWN_KEYS
-from fedpriv.data.own.ids import read_key, user_id
-from fedpriv.data.own.users import NodeData
-from fedpriv.deployment.checks import check_own_users
+from fedpriv.datasets.local_data import NodeData
+from fedpriv.datasets.user_ids import read_key, user_id
+from fedpriv.deploy.checks import check_own_users
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.privacy.statement.verify import verify_run
-from fedpriv.running.document import read_document
-from fedpriv.running.engines.factories import serial
-from fedpriv.running.prepared import start_run
+from fedpriv.runs.backends import serial
+from fedpriv.runs.document import read_document
+from fedpriv.runs.prepared import start_run
 from server import app as server_app
 from tests.backends.flower.stub_grid import StubGrid, context
 from tests.docs.command_checks import check

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedpriv.checkpoints.tensor_file import write_tensors
+from fedpriv.checkpoints.tensor_files import write_tensors
 from fedpriv.cli import main
 
 PAGE = Path(__file__).parents[2] / "docs" / "your-own.md"

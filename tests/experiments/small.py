@@ -7,7 +7,7 @@ import numpy as np
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.rng import Key
-from fedpriv.running.loop import rounds
+from fedpriv.runs.loop import rounds
 
 
 def base(**options):

@@ -11,8 +11,8 @@ from fedpriv.experiments.catalogue import find_experiments, load_experiment
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.users import TagPredictionTask
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbounded
+from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.preconditioners import Fixed
-from fedpriv.noise.gaussian import Gaussian
 from fedpriv.rng import Key
 from tests.experiments.small import all_finite, base, run_two
 from tests.repeats import every_case

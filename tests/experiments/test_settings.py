@@ -15,9 +15,9 @@ from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.epsilon import default_delta
 from fedpriv.privacy.event import Relation, cohort_event
 from fedpriv.rng import Key
-from fedpriv.running.door.noise_root import noise_digest
-from fedpriv.running.engines.named import named_backends
-from fedpriv.running.prepared import resume_run, start_run
+from fedpriv.runs.backends import named_backends
+from fedpriv.runs.noise_root import noise_digest
+from fedpriv.runs.prepared import resume_run, start_run
 from tests.repeats import every_case
 from tests.running.selected import topical
 

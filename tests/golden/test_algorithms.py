@@ -8,7 +8,7 @@ import pytest
 from fedpriv import tree
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned
 from fedpriv.optimizers import adam, momentum, rmsprop, sgd
-from fedpriv.privacy.plans.cohort_plan import cohort_plan
+from fedpriv.privacy.plan import cohort_plan
 from fedpriv.rng import Key
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.work import as_work
@@ -17,7 +17,7 @@ from tests.privacy.plans.clipped import clipped
 from tests.repeats import every_case
 
 # The package has a function of the module's name.
-noise_module = importlib.import_module("fedpriv.noise.gaussian")
+noise_module = importlib.import_module("fedpriv.mechanisms.gaussian")
 
 
 class Written:

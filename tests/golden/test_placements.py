@@ -3,11 +3,11 @@
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.data.corpus.examples import TagExamples
+from fedpriv.datasets.stackexchange.tags import TagExamples
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms import SideInformation
-from fedpriv.noise.gaussian import gaussian
+from fedpriv.mechanisms.gaussian import gaussian
 from fedpriv.rng import Key
 from fedpriv.tasks.description import TaskDescription
 from fedpriv.training.local.trainer import SparseSoftmaxTrainer

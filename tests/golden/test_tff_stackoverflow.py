@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fedpriv.data.importers.tff.sqlite import open_client_data
-from fedpriv.data.importers.tff.stackoverflow import tag_prediction_arrays
+from fedpriv.datasets.stackexchange.stackoverflow import tag_prediction_arrays
+from fedpriv.datasets.tff_files import open_client_data
 
 
 @pytest.mark.data

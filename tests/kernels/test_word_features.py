@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.checkpoints.word_features import WordFeatures
+from fedpriv.checkpoints.vocabulary import WordFeatures
 from tests.repeats import every_case
 
 WEIGHTS = np.float32([0.0, 0.25, 1.0, 2.0, 0.5, 3.0])

@@ -17,13 +17,13 @@ from fedpriv.backends import SerialBackend
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbounded
-from fedpriv.mechanisms.bound import scaled
-from fedpriv.mechanisms.preconditioner import RoundContext
-from fedpriv.noise.gaussian import gaussian
+from fedpriv.mechanisms.bounds import scaled
+from fedpriv.mechanisms.gaussian import gaussian
+from fedpriv.mechanisms.preconditioners import RoundContext
 from fedpriv.optimizers import sgd
-from fedpriv.privacy.plans.cohort_plan import cohort_plan
+from fedpriv.privacy.plan import cohort_plan
 from fedpriv.rng import Key
-from fedpriv.running.loop import rounds
+from fedpriv.runs.loop import rounds
 from fedpriv.sums import BITS, PartialSum, RunningSum, merged
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.work import as_work

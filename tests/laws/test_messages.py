@@ -9,7 +9,7 @@ from scipy import sparse
 from typer.testing import CliRunner
 
 from fedpriv.cli import privacy
-from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.tasks.example_task import CentralTask, zeros

@@ -12,7 +12,7 @@ ROOMS = ("fedpriv", "server", "client", "simulations")
 FILES = sorted(file for room in ROOMS for file in (ROOT / room).rglob("*.py"))
 
 #: What raises a figure before it is written: `fedpriv.privacy.epsilon` and what is made of it.
-RAISED = {"rounded_up", "rounded_up_to", "short", "shown_delta"}
+RAISED = {"rounded_up", "rounded_up_to", "format_epsilon", "format_delta"}
 #: An ε that somebody asked for, or a constant, is written as it was given.
 ASKED = re.compile(r"target|ABOVE|learning|server|regulariser", re.I)
 NAMED = re.compile(r"(^|_)(epsilon|epsilons|eps|rdp|spent|delta)($|_)", re.I)
@@ -94,7 +94,7 @@ def test_the_law_sees_it(source):
     [
         'f"{rounded_up(spent.value, 2):.2f}"',
         "f\"{rounded_up_to(row['epsilon'], 3):.3g}\"",
-        'f"{shown_delta(spent.delta)} {target_epsilon:g}"',
+        'f"{format_delta(spent.delta)} {target_epsilon:g}"',
         'f"{epsilon}"',
     ],
 )

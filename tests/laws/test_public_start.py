@@ -15,7 +15,7 @@ import pytest
 from scipy import sparse
 from torch import nn
 
-from fedpriv.data.features.dataset import Dataset
+from fedpriv.datasets.dataset import Dataset
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.start import public_only

@@ -13,10 +13,9 @@ from xml.sax.saxutils import quoteattr
 import numpy as np
 import pytest
 
-from fedpriv.data.corpus.rosters import is_public_tenth
-from fedpriv.data.corpus.splits import BY_SENTENCE, BY_THREAD, Split
-from fedpriv.data.importers.dump_rows import Dump
-from fedpriv.data.importers.stackexchange import import_stackexchange
+from fedpriv.datasets.stackexchange.dump import Dump, import_stackexchange
+from fedpriv.datasets.stackexchange.rosters import is_public_tenth
+from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, BY_THREAD, Split
 from fedpriv.experiments.parts.start import public_only
 from fedpriv.experiments.parts.users import TagPredictionTask
 from fedpriv.rng import Key

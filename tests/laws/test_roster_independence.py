@@ -10,9 +10,9 @@ import re
 import numpy as np
 import pytest
 
-from fedpriv.data.corpus.rosters import RosterSpec, is_public_tenth
-from fedpriv.data.corpus.writer import CorpusWriter, Sentence
-from fedpriv.data.importers.stackexchange import import_stackexchange
+from fedpriv.datasets.stackexchange.dump import import_stackexchange
+from fedpriv.datasets.stackexchange.rosters import RosterSpec, is_public_tenth
+from fedpriv.datasets.stackexchange.writer import CorpusWriter, Sentence
 
 COUNTS = ("word_counts", "word_users", "word_sentences", "tag_users")
 

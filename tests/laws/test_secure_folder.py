@@ -9,13 +9,13 @@ import json
 import numpy as np
 import pytest
 
-from fedpriv.data.corpus.rosters import RosterSpec
-from fedpriv.data.corpus.writer import CorpusWriter, Sentence
+from fedpriv.datasets.stackexchange.rosters import RosterSpec
+from fedpriv.datasets.stackexchange.writer import CorpusWriter, Sentence
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.report.page import write_report
 from fedpriv.rng import Key
-from fedpriv.running.prepared import start_run
+from fedpriv.runs.prepared import start_run
 from tests.tasks.sixty import sixty
 
 OPTIONS = {"rounds": 1, "cohort": 4.0, "noise-multiplier": 1.0, "delta": 1e-3}

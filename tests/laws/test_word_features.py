@@ -14,8 +14,8 @@ from fedpriv import tree
 from fedpriv.backends import SerialBackend
 from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
 from fedpriv.backends.threads import ThreadBackend
-from fedpriv.checkpoints.word_features import WordFeatures
-from fedpriv.data.corpus.rosters import RosterSpec
+from fedpriv.checkpoints.vocabulary import WordFeatures
+from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.tasks.tag_prediction import TagPrediction
 from tests.laws.test_backends import KEY, SCHEDULE, stub

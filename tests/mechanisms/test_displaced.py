@@ -8,7 +8,7 @@ import pytest
 from fedpriv import tree
 from fedpriv.backends.flower.bounded_sum import BoundedSum
 from fedpriv.backends.flower.messages import Request, answer
-from fedpriv.mechanisms.displaced import Checked
+from fedpriv.mechanisms.bounds import Checked
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, RunningSum
 from fedpriv.tree import RowSparse

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from fedpriv.mechanisms import Clip, Preconditioned, Rounded, Unbounded
-from fedpriv.mechanisms.bound import Mixture
-from fedpriv.mechanisms.rounding import RoundedSum
+from fedpriv.mechanisms.bounds import Mixture, RoundedSum
 
 CLIP = Clip(l2_clip_norm=3.0)
 MIXED = Preconditioned(

@@ -20,7 +20,7 @@ from fedpriv.models.roberta import load_roberta, new_head, random_roberta, save_
 from fedpriv.rng import Key
 from fedpriv.training.local.module import check_module, module_params
 from fedpriv.training.per_example.backends import choose
-from fedpriv.training.per_example.ghost.masks import ExampleMasks
+from fedpriv.training.per_example.ghost import ExampleMasks
 from fedpriv.training.per_example.module import ModuleGradients
 from simulations.dpnsgd.sst2_stand_in import synthetic_sentences, write_tiny_weights
 

@@ -9,12 +9,12 @@ from dp_accounting.pld.privacy_loss_distribution import from_mixture_gaussian_me
 from scipy import stats
 
 from fedpriv.mechanisms import Clip
-from fedpriv.noise.gaussian import Gaussian, Unprotected
+from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
 from fedpriv.privacy.accounting import epsilon
 from fedpriv.privacy.event import Event, Relation, cohort_event, device_sums
 from fedpriv.privacy.gaussian_loss import devices_gaussian_loss, gaussian_loss
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import DevicesSampler, FixedSizeSampler, PoissonSampler
 from fedpriv.rng import Key
 from tests.repeats import every_case

@@ -87,7 +87,7 @@ def test_cells_and_epsilon_are_those_of_dp_accounting(sigma, prob, coarse, relat
         sigma,
         sampling_prob=prob,
         value_discretization_interval=interval,
-        neighboring_relation=relation._theirs,
+        neighboring_relation=relation.dp_relation,
     )
     assert len(both(ours)) == (1 if prob == 1.0 or relation is Relation.REPLACE_ONE else 2)
     check_equal(
@@ -113,7 +113,7 @@ def test_capped_cohorts_have_the_cells_of_dp_accounting(relation, sigma, cap):
         cap,
         sigma,
         value_discretization_interval=interval,
-        neighboring_relation=relation._theirs,
+        neighboring_relation=relation.dp_relation,
     )
     check_equal(ours, theirs, interval, atol=replaced(interval))
 
@@ -164,7 +164,7 @@ def test_events_are_priced_as_dp_accounting_prices_them(relation, prob):
         2.0,
         sampling_prob=prob,
         value_discretization_interval=1e-3,
-        neighboring_relation=relation._theirs,
+        neighboring_relation=relation.dp_relation,
     )
     assert found == pytest.approx(fine.self_compose(9).get_epsilon_for_delta(1e-4), rel=1e-3)
 

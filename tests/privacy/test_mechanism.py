@@ -8,11 +8,11 @@ import pytest
 
 from fedpriv import tree
 from fedpriv.mechanisms import Clip, Normalise, Rounded, Unbounded
-from fedpriv.noise.gaussian import Gaussian, Unprotected, gaussian
-from fedpriv.noise.privatizer import Cost
+from fedpriv.mechanisms.gaussian import Gaussian, Unprotected, gaussian
+from fedpriv.mechanisms.privatizer import Cost
 from fedpriv.privacy.event import NONPRIVATE, Event
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, PoissonSampler
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
@@ -257,8 +257,8 @@ class OnGrid(Costing):
     def draw(self, memory, *, template, sensitivity, key):
         return ("floats", self.begun, memory, template, sensitivity, key), memory
 
-    def draw_on_grid(self, *, template, sensitivity, granularity, key):
-        return "grid", template, sensitivity, granularity, key
+    def draw_on_grid(self, memory, *, template, sensitivity, granularity, key):
+        return ("grid", memory, template, sensitivity, granularity, key), memory
 
 
 @pytest.mark.parametrize("mode", ["simulation", "secure"])
@@ -270,7 +270,7 @@ def test_secure_noise_is_drawn_on_the_grid_wherever_there_is_one(mode, whole):
     made = mechanism(bound=bound, privatizer=OnGrid("gaussian", 2.0))
     drawn = made.draw(PARAMS, key)
     if whole and mode == "secure":
-        assert drawn == ("grid", PARAMS, made.sensitivity, made.bound.granularity, key)
+        assert drawn == ("grid", {}, PARAMS, made.sensitivity, made.bound.granularity, key)
     else:
         assert drawn == ("floats", (PARAMS, key), {}, PARAMS, made.sensitivity, key)
 

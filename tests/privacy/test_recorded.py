@@ -7,13 +7,11 @@ import numpy as np
 import pytest
 
 from fedpriv.mechanisms import Clip, Rounded
-from fedpriv.noise.gaussian import Gaussian, Unprotected
-from fedpriv.noise.privatizer import Cost
+from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
+from fedpriv.mechanisms.privatizer import Cost
 from fedpriv.privacy.event import Event
-from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.cohort_plan import cohort_plan
-from fedpriv.privacy.plans.plan import Plan
-from fedpriv.privacy.recorded import RecordedMechanism
+from fedpriv.privacy.mechanism import Mechanism, RecordedMechanism
+from fedpriv.privacy.plan import Plan, cohort_plan
 from fedpriv.privacy.sampling import Everybody, PoissonSampler
 from tests.repeats import every_case
 

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedpriv.noise.participation import Participation
-from fedpriv.noise.privatizer import Cost
+from fedpriv.mechanisms.privatizer import Cost, Participation
 from fedpriv.privacy.event import NONPRIVATE, Event
 from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, PoissonSampler, Sampler
 from fedpriv.rng import Key

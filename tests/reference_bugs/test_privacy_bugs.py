@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from fedpriv import tree
-from fedpriv.data.corpus.rosters import RosterSpec
-from fedpriv.data.corpus.writer import CorpusWriter, Sentence
+from fedpriv.datasets.stackexchange.rosters import RosterSpec
+from fedpriv.datasets.stackexchange.writer import CorpusWriter, Sentence
 from fedpriv.experiments.build import build
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum

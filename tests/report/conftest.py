@@ -14,8 +14,7 @@ import pytest
 
 from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.plans.cohort_plan import cohort_plan
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import Plan, cohort_plan
 from tests.resealed import reseal
 
 WORDS = ("startup", "equity", "visa", "<URL>", "founder")

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from fedpriv.privacy.epsilon import shown_delta
+from fedpriv.privacy.epsilon import format_delta
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.report.page import render, write_report
 from fedpriv.report.plots import theme
@@ -94,7 +94,7 @@ def test_the_head_says_what_the_figures_mean(usual, usual_page) -> None:
         f"{100 * public:.1f}\u202f%",
         "not covered by ε",
         "majority class 11.9\u202f%",
-        f"δ = {shown_delta(run.released[-1]['delta'])}",
+        f"δ = {format_delta(run.released[-1]['delta'])}",
         "add-remove relation",
         "unit: user",
         "PLD accountant",

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from fedpriv.mechanisms import Clip
-from fedpriv.noise.gaussian import Unprotected
+from fedpriv.mechanisms.gaussian import Unprotected
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.report.promise import guaranteed, spent
 from fedpriv.report.series import last_value, points, read_run

@@ -7,20 +7,20 @@ from tests.repeats import every_case
 
 ROOT = Path(__file__).parents[2]
 FLOORS = (
-    "tree rng ranges hashes json_lines untrusted_text measures models kernels",
-    "transform sums data checkpoints",
-    "mechanisms noise optimizers",
+    "tree rng ranges hashes json_lines output_paths untrusted_text measures models kernels",
+    "transform sums datasets checkpoints",
+    "mechanisms optimizers",
     "privacy",
     "training",
     "tasks",
     "experiments",
     "backends",
-    "running",
+    "runs",
     "tuning",
     "report",
     "audit attacks",
     "api",
-    "deployment",
+    "deploy",
     "cli",
     "__main__",
 )
@@ -64,10 +64,10 @@ def broken_rules(sources: dict[str, str]) -> list[str]:
                 and floor <= BELOW_BACKENDS
                 and top == "fedpriv",
                 "post-processing sees users": room in ("checkpoints", "report")
-                and to_room in ("data", "training", "tasks"),
+                and to_room in ("datasets", "training", "tasks"),
                 "client imports the loop or a backend": top == "client"
                 and (
-                    to_room in ("running", "cli", "report", "api")
+                    to_room in ("runs", "cli", "report", "api")
                     or (to_room == "backends" and to_rest.split(".")[1:2] != ["flower"])
                 ),
                 "pickle": to_top in ("pickle", "dill", "cloudpickle", "joblib", "shelve"),
@@ -98,25 +98,25 @@ def test_the_code_keeps_the_floors():
         ("fedpriv.tree", "from fedpriv.privacy import plan"),
         ("fedpriv.tree", "import fedpriv.transform"),
         (
-            "fedpriv.data.corpus.view",
+            "fedpriv.datasets.stackexchange.tags",
             "def lazy():\n    from fedpriv.training.local.trainer import Schedule",
         ),
         ("fedpriv.training.federated_averaging", "from fedpriv.backends import Backend"),
-        ("fedpriv.privacy.plans.plan", "from ...training import local"),
-        ("fedpriv.noise.gaussian", "from fedpriv.mechanisms import Clip"),
-        ("fedpriv.optimizers", "from fedpriv import noise"),
-        ("fedpriv.mechanisms.bound", "from fedpriv.optimizers import sgd"),
+        ("fedpriv.privacy.plan", "from ..training import local"),
+        ("fedpriv.optimizers", "from fedpriv.mechanisms import Clip"),
+        ("fedpriv.mechanisms.gaussian", "import fedpriv.optimizers"),
+        ("fedpriv.mechanisms.bounds", "from fedpriv.optimizers import sgd"),
         ("fedpriv.training.local.trainer", "import ray"),
         ("fedpriv.experiments.experiment", "from flwr.common import Message"),
         ("fedpriv.privacy.ledger.ledger", "import flwr.server"),
-        ("fedpriv.report.page", "from fedpriv.data.corpus.corpus import Corpus"),
+        ("fedpriv.report.page", "from fedpriv.datasets.stackexchange.corpus import Corpus"),
         ("fedpriv.report.page", "from fedpriv.training.evaluate import Metrics"),
-        ("fedpriv.checkpoints.store", "from fedpriv.data import view"),
+        ("fedpriv.checkpoints.store", "from fedpriv.datasets import arrays"),
         ("fedpriv.experiments.experiment", "import simulations"),
         ("fedpriv.cli.run", "from server.app import app"),
         ("client.app", "from fedpriv.backends import SerialBackend"),
-        ("client.app", "from fedpriv import running"),
-        ("fedpriv.data.sentences.store", "import pickle"),
+        ("client.app", "from fedpriv import runs"),
+        ("fedpriv.datasets.stackexchange.sentences", "import pickle"),
         ("fedpriv.helpers", "import math"),
     ],
 )
@@ -129,9 +129,12 @@ def test_a_planted_violation_is_seen(module, line):
     [
         ("fedpriv.backends.flower.strategy", "import flwr"),
         ("fedpriv.backends.workers", "import ray"),
-        ("server.app", "from fedpriv.running.prepared import start_run"),
-        ("simulations.tags", "from fedpriv.experiments.experiment import Experiment"),
-        ("fedpriv.noise.matrix", "from fedpriv.noise.gaussian import gaussian"),
+        ("server.app", "from fedpriv.runs.prepared import start_run"),
+        (
+            "fedpriv.experiments.ready_made.tags",
+            "from fedpriv.experiments.experiment import Experiment",
+        ),
+        ("fedpriv.mechanisms.matrix", "from fedpriv.mechanisms.gaussian import gaussian"),
         ("fedpriv.cli.run", "from fedpriv.training.federated_averaging import ServerState"),
     ],
 )

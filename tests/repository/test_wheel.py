@@ -92,7 +92,7 @@ def test_an_installed_package_runs_a_round(wheel, tmp_path):
     code = (
         "import fedpriv, pathlib, sys\n"
         f"assert pathlib.Path(fedpriv.__file__).is_relative_to({str(site)!r})\n"
-        "from fedpriv.data.importers.synthetic import Shape, synthesize\n"
+        "from fedpriv.datasets.stackexchange.synthetic import Shape, synthesize\n"
         "from fedpriv.cli import main\n"
         "shape = Shape(num_users=24, num_sentences=500, public_users=6, num_words=200,"
         " num_tags=12, num_topics=4)\n"

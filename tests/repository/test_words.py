@@ -39,7 +39,7 @@ MESSAGES = {
     "coins?|told|way out|nobody|beside": "plain words",
 }
 #: Where sums are put on a grid, whose step is its granularity.
-GRID = ("fedpriv/mechanisms/", "fedpriv/kernels/", "fedpriv/noise/", "fedpriv/sums.py")
+GRID = ("fedpriv/mechanisms/", "fedpriv/kernels/", "fedpriv/sums.py")
 
 _THREADS = "goes with the parameter that the study by threads passes by name"
 _KEYS = "labels a key: with another word its stream would be another"
@@ -48,8 +48,8 @@ KEPT = {
     ("simulations/evaluation/held_out.py", "beside"): "the study by threads passes it by name",
     ("simulations/threads/study.py", "_beside"): _THREADS,
     ("simulations/threads/study.py", "_learn_beside"): _THREADS,
-    ("fedpriv/training/local/batch_invariance.py", "made-up user"): _KEYS,
-    ("fedpriv/training/per_example/synthetic_inputs.py", "made-up examples"): _KEYS,
+    ("fedpriv/training/local/vectorised.py", "made-up user"): _KEYS,
+    ("fedpriv/training/per_example/backends.py", "made-up examples"): _KEYS,
     ("simulations/dpnsgd/sst2_stand_in.py", "made-up sentences"): _KEYS,
     ("simulations/linear_models/problems.py", "made-up covertype"): _KEYS,
     ("simulations/adadps/setups/imdb.py", "can be priced"): "a note of a page that is recorded",

@@ -19,9 +19,9 @@ from fedpriv.backends.threads import ThreadBackend
 from fedpriv.cli import main
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.own_code import own_code
-from fedpriv.privacy.ledger.reading import read_ledger
-from fedpriv.running.door.turnout import FAILED_IN_A_ROW, AllUsersFailedError, Turnout
-from fedpriv.running.prepared import resume_run, start_run
+from fedpriv.privacy.ledger.state import read_ledger
+from fedpriv.runs.participation import FAILED_IN_A_ROW, AllUsersFailedError, Participation
+from fedpriv.runs.prepared import resume_run, start_run
 from fedpriv.sums import PartialSum
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.failures import contributes_zero, counted_failures
@@ -244,7 +244,7 @@ def test_users_of_a_program_may_fail_in_a_pass_but_not_all_in_every_pass(tiny_co
 
 @pytest.mark.ray
 def test_on_workers_too(ray, tmp_path, monkeypatch):
-    from fedpriv.running.engines.factories import on_ray
+    from fedpriv.runs.backends import on_ray
 
     name = "tests.running.test_all_failed:numbered_from_one"
     ray.share = replace(ray.share, num_workers=2)
@@ -284,39 +284,39 @@ def test_one_line_is_logged_for_many_failures_of_a_kind(caplog):
 @pytest.mark.parametrize("error", [None, "ValueError: outside"])
 def test_users_who_are_away_do_not_end_a_run(error):
     """Red when a federation whose nodes were killed for one round ended, though they came back."""
-    turnout = Turnout()
-    turnout.begin()
-    turnout.note(4, PartialSum(total={}, num_users=4, num_failed=4, first_error=error))
+    participation = Participation()
+    participation.begin()
+    participation.note(4, PartialSum(total={}, num_users=4, num_failed=4, first_error=error))
     if error is None:
-        turnout.end_if_all_failed(3, "user")
+        participation.end_if_all_failed(3, "user")
     else:
         with pytest.raises(AllUsersFailedError, match="outside"):
-            turnout.end_if_all_failed(3, "user")
+            participation.end_if_all_failed(3, "user")
 
 
 def test_a_small_cohort_that_fails_by_chance_does_not_end_a_run_that_has_learnt():
     """Red when the one odd user of a roster, drawn alone, ended a run of hundreds of rounds."""
-    turnout, failed = Turnout(), {"total": {}, "first_error": "ValueError: outside"}
+    participation, failed = Participation(), {"total": {}, "first_error": "ValueError: outside"}
 
     def round_of(cohort_size, num_failed):
-        turnout.begin()
-        turnout.note(
+        participation.begin()
+        participation.note(
             cohort_size, PartialSum(num_users=cohort_size, num_failed=num_failed, **failed)
         )
-        turnout.end_if_all_failed(1, "user")
+        participation.end_if_all_failed(1, "user")
 
     round_of(5, 4)
     for _ in range(FAILED_IN_A_ROW - 1):
         round_of(1, 1)
     round_of(3, 2)
-    turnout.begin()
+    participation.begin()
     for _ in range(FAILED_IN_A_ROW):  # passes of one answer
-        turnout.note(1, PartialSum(num_users=1, num_failed=1, **failed))
-    turnout.end_if_all_failed(1, "user")
+        participation.note(1, PartialSum(num_users=1, num_failed=1, **failed))
+    participation.end_if_all_failed(1, "user")
     round_of(3, 2)
-    turnout.begin()
-    turnout.note(FAILED_IN_A_ROW, PartialSum(total={}, num_users=20, num_failed=20))
-    turnout.end_if_all_failed(1, "user")  # who are away
+    participation.begin()
+    participation.note(FAILED_IN_A_ROW, PartialSum(total={}, num_users=20, num_failed=20))
+    participation.end_if_all_failed(1, "user")  # who are away
     round_of(FAILED_IN_A_ROW - 1, FAILED_IN_A_ROW - 1)
     with pytest.raises(AllUsersFailedError):
         round_of(1, 1)

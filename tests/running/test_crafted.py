@@ -13,7 +13,7 @@ from fedpriv.audit.into import AuditedRun
 from fedpriv.cli import main
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.privacy.statement.verify import verify_run
-from fedpriv.running.prepared import resume_run
+from fedpriv.runs.prepared import resume_run
 from tests.repeats import every_case
 from tests.resealed import reseal
 from tests.running.loop.tag_runs import start, stopping

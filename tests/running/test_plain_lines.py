@@ -8,7 +8,7 @@ import threading
 import pytest
 from rich.console import Console
 
-from fedpriv.running.progress import Pace, PlainLines, plain_lines
+from fedpriv.runs.progress import Pace, PlainLines, plain_lines
 
 
 class Clock:

@@ -11,11 +11,11 @@ import pytest
 from rich.console import Console
 
 from fedpriv.measures import UNNAMED
+from fedpriv.privacy.adaptive_plan import AdaptivePlan
 from fedpriv.privacy.epsilon import rounded_up
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.plans.adaptive import AdaptivePlan
-from fedpriv.running.progress import follow, is_watched
+from fedpriv.runs.progress import follow, is_watched
 from tests.privacy.plans.clipped import clipped
 
 

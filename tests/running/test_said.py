@@ -11,8 +11,8 @@ from fedpriv.api.result import load
 from fedpriv.api.running import run
 from fedpriv.cli import main
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.running.announcement import failures
-from fedpriv.running.prepared import start_run
+from fedpriv.runs.prepared import start_run
+from fedpriv.runs.progress import describe_failures
 from fedpriv.tasks.module_task import ModuleTask
 
 
@@ -51,7 +51,7 @@ class TestFailures:
         )
         assert 0 < failed < drawn / 2
         assert (summary["users_failed"], summary["users_drawn"]) == (failed, drawn)
-        said = failures(summary)
+        said = describe_failures(summary)
         assert said.startswith(f"{failed} of {drawn} drawn users failed and contributed zero")
         assert "a cause: IndexError" in said and "not covered by ε" in said
         assert said in " ".join(str(load(tmp_path / "run")).split())
@@ -59,13 +59,13 @@ class TestFailures:
     def test_none_are_not_mentioned(self, tmp_path):
         done = run(experiment(), tmp_path / "run", progress=False)
         assert done.summary["users_failed"] == 0 and done.summary["first_failure"] is None
-        assert failures(done.summary) == "" and "drawn users" not in str(done)
+        assert describe_failures(done.summary) == "" and "drawn users" not in str(done)
 
     def test_a_secure_run_says_nothing_of_it(self, tmp_path):
         summary = start_run(experiment(broken=3), None, None, tmp_path / "run", secure=True).run()
         for name in ("users_failed", "users_drawn", "first_failure", "rounds_mostly_failed"):
             assert summary[name] is None, name
-        assert failures(summary) == ""
+        assert describe_failures(summary) == ""
 
     def test_at_the_end_of_the_command(self, tmp_path, monkeypatch, capsys):
         (tmp_path / "mine.py").write_text(

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import simulations
-from fedpriv.data.features.dataset import hold_out_public
-from fedpriv.data.importers.synthetic_reviews import synthetic_reviews
+from fedpriv.datasets.dataset import hold_out_public
+from fedpriv.datasets.reviews import synthetic_reviews
 from fedpriv.models import Autoencoder, TextLSTM
 from simulations.adadps.setups import imdb, lstm, mnist, pooled_tags
 from simulations.adadps.setups.methods import METHODS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedpriv.data.features.dataset import hold_out_public
+from fedpriv.datasets.dataset import hold_out_public
 from simulations.adadps.setups import mnist
 from simulations.dpnsgd import figure2, images
 from simulations.dpnsgd.figure3 import heat_maps

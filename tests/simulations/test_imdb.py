@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from fedpriv.data.importers.synthetic_reviews import synthetic_reviews
+from fedpriv.datasets.reviews import synthetic_reviews
 from fedpriv.experiments.build import build
 from fedpriv.tasks.example_task import CentralTask, zeros
 from simulations.adadps.figures import figure2

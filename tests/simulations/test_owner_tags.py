@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from fedpriv.data.corpus.splits import Split
+from fedpriv.datasets.stackexchange.splits import Split
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.page import write_report
-from fedpriv.running.prepared import start_run
+from fedpriv.runs.prepared import start_run
 from simulations.threads import by_owners
 from simulations.threads.methods import METHODS
 from tests.laws.test_raw_deletion import LITTLE, community, imported

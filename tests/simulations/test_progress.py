@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from fedpriv.running.progress import Pace
+from fedpriv.runs.progress import Pace
 from simulations.adadps import toy
 from simulations.adadps.figures import figure2
 from simulations.adadps.setups import mnist

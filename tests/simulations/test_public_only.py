@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from fedpriv.data.features.dataset import Dataset, hold_out_public
+from fedpriv.datasets.dataset import Dataset, hold_out_public
 from fedpriv.measures import ACCURACY
 from fedpriv.tasks.datasets import linear_task
 from fedpriv.training.per_example.linear import LogisticGradients

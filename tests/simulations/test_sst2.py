@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedpriv.data.features.word_rows import Texts
-from fedpriv.data.importers.sst2 import TextSplits
+from fedpriv.datasets.bag_of_words import Texts
+from fedpriv.datasets.sst2 import TextSplits
 from fedpriv.experiments.build import build
 from fedpriv.mechanisms import Clip
 from fedpriv.models.roberta import load_roberta, tokens

@@ -10,12 +10,12 @@ from scipy import sparse
 from torch import nn
 
 from fedpriv.backends import SerialBackend
-from fedpriv.data.features import dataset as data_room
-from fedpriv.data.features.dataset import Dataset, fewer_public, for_tuning, hold_out_public
+from fedpriv.datasets import dataset as data_room
+from fedpriv.datasets.dataset import Dataset, fewer_public, for_tuning, hold_out_public
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.rng import Key
-from fedpriv.running.loop import rounds
+from fedpriv.runs.loop import rounds
 from fedpriv.tasks.data_digest import check_data_digests, data_digests
 from fedpriv.tasks.datasets import linear_task, module_task
 from fedpriv.training.per_example.linear import LogisticGradients

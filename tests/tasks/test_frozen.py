@@ -6,15 +6,14 @@ import torch
 from torch import nn
 
 from fedpriv.api.result import load
-from fedpriv.checkpoints.frozen_file import FROZEN, check_frozen
-from fedpriv.checkpoints.tensor_file import read_tensors
-from fedpriv.data.features.dataset import Dataset
+from fedpriv.checkpoints.tensor_files import FROZEN, check_frozen, read_tensors
+from fedpriv.datasets.dataset import Dataset
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.mechanisms.bound import Clip
+from fedpriv.mechanisms.bounds import Clip
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.export.model_folder import MODEL, export_run
 from fedpriv.rng import Key
-from fedpriv.running.prepared import resume_run, start_run
+from fedpriv.runs.prepared import resume_run, start_run
 from fedpriv.tasks.datasets import module_task
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import load_params

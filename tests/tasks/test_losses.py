@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from fedpriv.data.features.dataset import Dataset
+from fedpriv.datasets.dataset import Dataset
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.measures import Measure
-from fedpriv.mechanisms.bound import Clip
-from fedpriv.running.prepared import start_run
+from fedpriv.mechanisms.bounds import Clip
+from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.datasets import module_task
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module_measures import REGRESSION, ModuleMeasure

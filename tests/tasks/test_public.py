@@ -10,9 +10,9 @@ from torch import nn
 from fedpriv.api.running import run
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.privacy.statement.coverage import coverage_of
-from fedpriv.running.document import read_document
-from fedpriv.running.prepared import start_run
-from fedpriv.running.progress import head_lines
+from fedpriv.runs.document import read_document
+from fedpriv.runs.prepared import start_run
+from fedpriv.runs.progress import head_lines
 from fedpriv.tasks.module_task import ModuleTask
 from tests.repeats import every_case
 

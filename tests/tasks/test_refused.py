@@ -21,7 +21,7 @@ PREPARING = "preparing own: its data, model and plan\n"
 
 SOURCE = """
 import numpy as np
-from fedpriv.data.corpus.rosters import roster_sha256
+from fedpriv.datasets.stackexchange.rosters import roster_sha256
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.measures import Measure
 from fedpriv.tasks.description import TaskDescription

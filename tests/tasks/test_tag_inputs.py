@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from fedpriv.checkpoints.vocabulary_file import VOCABULARY, read_vocabulary
-from fedpriv.data.corpus.rosters import RosterSpec
-from fedpriv.data.corpus.splits import BY_SENTENCE, Split
+from fedpriv.checkpoints.vocabulary import VOCABULARY, read_vocabulary
+from fedpriv.datasets.stackexchange.rosters import RosterSpec
+from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, Split
 from fedpriv.experiments.parts.precondition import Frequency, Rank, TfIdf
 from fedpriv.privacy.statement.coverage import private_knowledge
 from fedpriv.report.export.model_folder import TagModel
@@ -92,7 +92,7 @@ def test_the_public_learner_learns_what_is_measured(tiny_corpus, monkeypatch, op
     learner, whole = learnt()
     loss = [learner.measure(params).totals["loss"] for params in (whole, learner.init())]
     assert loss[0].sum < loss[1].sum and loss[0].count == loss[1].count > 10
-    monkeypatch.setattr("fedpriv.training.in_public.tags.BATCH_EXAMPLES", 7)
+    monkeypatch.setattr("fedpriv.training.public_learning.BATCH_EXAMPLES", 7)
     monkeypatch.setattr("fedpriv.tasks.tag_prediction.BATCH_EXAMPLES", 5)
     again, blocks = learnt()
     assert all(whole[name].tobytes() == blocks[name].tobytes() for name in whole)

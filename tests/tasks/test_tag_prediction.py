@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fedpriv.data.corpus.splits import BY_SENTENCE, BY_THREAD
-from fedpriv.models.linear import SoftmaxRegression
+from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, BY_THREAD
+from fedpriv.models.images import SoftmaxRegression
 from fedpriv.rng import Key
 from fedpriv.tasks.tag_metrics import evaluate_tags
 from fedpriv.tasks.tag_prediction import TagPrediction

@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 
 from fedpriv import optimizers, tree
-from fedpriv.checkpoints.tensor_file import read_tensors
+from fedpriv.checkpoints.tensor_files import read_tensors
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.mechanisms import Clip, Rounded
-from fedpriv.noise.gaussian import Gaussian, NoisedMean, Unprotected
+from fedpriv.mechanisms.gaussian import Gaussian, NoisedMean, Unprotected
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.rng import Key
-from fedpriv.running.engines.factories import on_threads, serial
-from fedpriv.running.loop import first_state, rounds
-from fedpriv.running.prepared import resume_run, start_run
+from fedpriv.runs.backends import on_threads, serial
+from fedpriv.runs.loop import first_state, rounds
+from fedpriv.runs.prepared import resume_run, start_run
 from fedpriv.training.adaptive_clipping import (
     CLIP,
     AdaptiveClip,

@@ -8,14 +8,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fedpriv.checkpoints.aggregates import ema
-from fedpriv.checkpoints.past import keeping, of_last, upa
-from fedpriv.mechanisms.preconditioner import RoundContext
-from fedpriv.noise.gaussian import NoisedMean
+from fedpriv.checkpoints.aggregates import ema, keeping, of_last, upa
+from fedpriv.mechanisms.gaussian import NoisedMean
+from fedpriv.mechanisms.preconditioners import RoundContext
 from fedpriv.optimizers import ftrl, momentum, sgd
 from fedpriv.rng import Key
 from fedpriv.training.adaptive_clipping import AdaptiveClip, AdaptivelyClipped
-from fedpriv.training.algorithm import measured_params
+from fedpriv.training.algorithm import Algorithm
 from fedpriv.training.federated_averaging import AtAggregates, FederatedAveraging
 from fedpriv.transform import Transform, identity
 
@@ -251,14 +250,23 @@ def test_outputs_are_measured_by_all_models_and_released_as_the_last():
     found, _, state = trained(algorithm, 4)
     thetas = [theta for theta, _ in found]
     assert float(algorithm.result(state)["w"][0]) == thetas[-1]
-    measured = measured_params(algorithm, state)
+    measured = algorithm.measured(state)
     assert {name: float(a[0]) for name, a in measured.items()} == {
         f"omv/{i}/w": theta for i, theta in enumerate(thetas[-3:])
     }
     _, _, first = trained(algorithm, 1)  # fewer at the start
-    assert set(measured_params(algorithm, first)) == {"omv/0/w", "omv/1/w"}
+    assert set(algorithm.measured(first)) == {"omv/0/w", "omv/1/w"}
 
 
 def test_an_algorithm_that_says_nothing_is_measured_by_its_result():
-    says = SimpleNamespace(result=lambda state: {"w": state})
-    assert measured_params(says, 3) == {"w": 3}
+    class Silent(Algorithm):
+        def init(self, params):
+            return params
+
+        def step(self, state, door):
+            return None
+
+        def result(self, state):
+            return {"w": state}
+
+    assert Silent().measured(3) == {"w": 3}

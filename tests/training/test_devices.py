@@ -5,9 +5,13 @@ from torch import nn
 
 from fedpriv.rng import Key
 from fedpriv.tasks.module_task import ModuleTask
-from fedpriv.training.allocator import keep_freed_memory
-from fedpriv.training.devices import check_of_use, device_description, usable_device
-from fedpriv.training.local import users_at_once
+from fedpriv.training.devices import (
+    check_of_use,
+    device_description,
+    keep_freed_memory,
+    usable_device,
+)
+from fedpriv.training.local import vectorised
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.local.vectorised import VectorisedTrainer
@@ -70,7 +74,7 @@ def test_other_names_are_refused(name):
 
 def test_off_the_cpu_users_are_trained_together(monkeypatch):
     """The rule itself; no kernel runs."""
-    monkeypatch.setattr(users_at_once, "users_that_fit", lambda *arguments: 77)
+    monkeypatch.setattr(vectorised, "users_that_fit", lambda *arguments: 77)
     schedule, x = Schedule(learning_rate=0.1), np.zeros((1, 3), np.float32)
     plain, drawn = nn.Linear(3, 2), nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.1))
 
@@ -81,7 +85,7 @@ def test_off_the_cpu_users_are_trained_together(monkeypatch):
             schedule=schedule,
             device=device,
         )
-        return users_at_once.default_users_at_once(trainer, x)
+        return vectorised.default_users_at_once(trainer, x)
 
     assert rule(plain, "cpu") == 1
     assert rule(plain, "meta") == 77
@@ -112,7 +116,7 @@ def test_a_gpu_gives_the_cpus_updates(users_per_chunk):
         for e, k in zip(users, keys, strict=True)
     ]
     alone = ModuleTrainer(module=module, device="cuda:0", **made)
-    found = VectorisedTrainer(alone=alone, users_at_once=users_per_chunk).train_many(
+    found = VectorisedTrainer(alone=alone, vectorised=users_per_chunk).train_many(
         alone.start(params), users, keys
     )
     for row, user in enumerate(found.users):

@@ -23,8 +23,8 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms import Clip
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
-from fedpriv.running.loop import rounds
-from fedpriv.running.prepared import start_run
+from fedpriv.runs.loop import rounds
+from fedpriv.runs.prepared import start_run
 from fedpriv.training import stopping
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
 from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer

@@ -35,17 +35,17 @@ class Group:
 
 GROUPS = {
     "noise": Group(
-        modules=("rng.py", "noise/gaussian.py", "noise/noisy_min.py", "noise/rounded.py"),
+        modules=("rng.py", "mechanisms/gaussian.py", "mechanisms/selection.py"),
         tests=(
             "test_rng.py",
-            "noise/test_noisy_min.py",
-            "noise/test_rounded.py",
-            "noise/test_release.py",
+            "mechanisms/test_noisy_min.py",
+            "mechanisms/test_rounded.py",
+            "mechanisms/test_release.py",
             "laws/test_noise.py",
         ),
     ),
     "mechanisms": Group(
-        modules=("mechanisms/bound.py", "mechanisms/capped.py", "mechanisms/rounding.py"),
+        modules=("mechanisms/bounds.py",),
         tests=(
             "mechanisms/test_capped.py",
             "mechanisms/test_rounding.py",
@@ -54,7 +54,7 @@ GROUPS = {
         ),
     ),
     "door": Group(
-        modules=("running/door/door.py", "running/door/vault.py", "running/door/raw_sums.py"),
+        modules=("runs/door.py", "runs/secret_state.py"),
         tests=(
             "running/door",
             "backends/door/test_paid_by_another.py",
@@ -73,7 +73,7 @@ GROUPS = {
         ),
     ),
     "accounting": Group(
-        modules=("privacy/accounting.py", "privacy/calibration.py", "privacy/plans/plan.py"),
+        modules=("privacy/accounting.py", "privacy/calibration.py", "privacy/plan.py"),
         tests=(
             "privacy/test_accounting.py",
             "privacy/test_calibration.py",

@@ -10,11 +10,11 @@ import pytest
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.privacy.accounting import epsilon
-from fedpriv.privacy.ledger.reading import read_ledger
-from fedpriv.privacy.selection.trials import Trials
+from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run
-from fedpriv.running.prepared import start_run
+from fedpriv.privacy.trials import Trials
+from fedpriv.runs.prepared import start_run
 from fedpriv.tuning.grid import GridStudy
 from tests.repeats import every_case
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedpriv.privacy.selection.trials import Trials
+from fedpriv.privacy.trials import Trials
 from fedpriv.rng import Key
 from fedpriv.tuning.secret_state import SecretState
 from fedpriv.tuning.study import Score, _bits, private_study

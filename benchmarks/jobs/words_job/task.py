@@ -10,14 +10,14 @@ import numpy as np
 from protocol import Job
 from torch import nn
 
-from fedpriv.data.corpus.rosters import roster_sha256
+from fedpriv.datasets.stackexchange.rosters import roster_sha256
 from fedpriv.measures import Measure
-from fedpriv.models.words import WordLSTM
+from fedpriv.models.text import WordLSTM
 from fedpriv.rng import Key
 from fedpriv.tasks.description import TaskDescription
 from fedpriv.training.local.module import ArrayExamples, load_params, module_params
 from fedpriv.training.local.trainer import Schedule
-from fedpriv.training.words.trainer import WordTrainer
+from fedpriv.training.local.words import WordTrainer
 from fedpriv.training.work import LocalTrainer
 from fedpriv.tree import Params, Tree
 from words_job import client

@@ -25,29 +25,27 @@ import numpy as np
 from fedpriv import tree
 from fedpriv.api.bolted.refused import check_train
 from fedpriv.backends.serial import SerialBackend
-from fedpriv.mechanisms.displaced import Displaced
-from fedpriv.noise.output import OutputGaussian, Sphere
+from fedpriv.mechanisms.bounds import Displaced
+from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere
 from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.plan import Plan
-from fedpriv.privacy.plans.promise import Unit
+from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.privacy.statement.coverage import FLOATS, KEY, Coverage
+from fedpriv.privacy.unit import Unit
 from fedpriv.ranges import positive_float, positive_int
 from fedpriv.rng import Key
-from fedpriv.running.door.noise_root import NOISE, noise_root, plan_digest
-from fedpriv.running.folder import RunFolder
-from fedpriv.running.loop import first_state, rounds
-from fedpriv.running.own import OwnComponents, OwnTask
+from fedpriv.runs.averaging import RosterComponents, RosterTask
+from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.loop import first_state, rounds
+from fedpriv.runs.noise_root import NOISE, noise_root, plan_digest
+from fedpriv.training.bolt_on import BoltOn
 from fedpriv.training.per_example.example_sum import example_ids
-from fedpriv.training.permutation.bolt_on import BoltOn
-from fedpriv.training.permutation.constants import Constants, named
-from fedpriv.training.permutation.schedules import StepSchedule
-from fedpriv.training.permutation.sgd import Passes
-from fedpriv.training.permutation.wrapped import Train, Wrapped
+from fedpriv.training.permutation_sgd import Constants, Passes, StepSchedule, constants_of_loss
+from fedpriv.training.wrapped_sgd import Train, Wrapped
 from fedpriv.tree import Params
 
 _FACTS = "bolt_on"
@@ -125,7 +123,9 @@ def loss_constants(
     Raises:
         ValueError: If nothing bounds the loss, such as hinge, which has a corner.
     """
-    return named(name, regulariser=regulariser, inputs=inputs, width=width, num_classes=num_classes)
+    return constants_of_loss(
+        name, regulariser=regulariser, inputs=inputs, width=width, num_classes=num_classes
+    )
 
 
 def bolt_on(
@@ -191,7 +191,7 @@ def bolt_on(
     """
     check_train(train)
     number = positive_int("num_rows", num_rows)
-    known = named(constants) if isinstance(constants, str) else constants
+    known = constants_of_loss(constants) if isinstance(constants, str) else constants
     if not isinstance(known, Constants):
         raise ValueError(f"constants {known!r}: give loss_constants(...), or Constants of your own")
     if not isinstance(schedule, StepSchedule):
@@ -224,10 +224,10 @@ def bolt_on(
     length = tree.l2_norm(start)
     found = work.sensitivity(size, length)
     plan = _plan(number, found, target_epsilon, delta, Relation.of(relation), unit)
-    components = OwnComponents(
+    components = RosterComponents(
         plan=plan,
         algorithm=BoltOn(longest_start=length),
-        task=OwnTask(roster=example_ids(number), params=start),
+        task=RosterTask(roster=example_ids(number), params=start),
         trainer=work,
     )
     root = Key.secure() if secure else Key.simulation(seed)

@@ -16,10 +16,14 @@ from scipy import sparse
 
 from fedpriv.api.bolted.bolt_on import Perturbed, bolt_on
 from fedpriv.ranges import positive_float, positive_int
-from fedpriv.training.permutation.constants import Constants, jointly, named
-from fedpriv.training.permutation.rows import shortened
-from fedpriv.training.permutation.schedules import StepSchedule
-from fedpriv.training.permutation.wrapped import Walk
+from fedpriv.training.permutation_sgd import (
+    Constants,
+    StepSchedule,
+    constants_of_loss,
+    joint_constants,
+    shortened,
+)
+from fedpriv.training.wrapped_sgd import Walk
 
 #: Every parameter that is known, and how those that no proof covers are refused.
 _FREE = frozenset({
@@ -167,11 +171,11 @@ def _parameters(classifier: Any) -> dict[str, Any]:
 
 def _constants(given: dict[str, Any], models: int, inputs: float) -> Constants:
     if given["loss"] not in ("log_loss", "modified_huber"):
-        named(given["loss"])  # says why, of those that are known
+        constants_of_loss(given["loss"])  # says why, of those that are known
         raise ValueError(f"loss={given['loss']!r}: give 'log_loss' or 'modified_huber'")
     penalty = 0.0 if given["penalty"] is None else given["alpha"]
-    one = named(given["loss"], regulariser=penalty, inputs=inputs)
-    return one if models == 1 else jointly(one, models)
+    one = constants_of_loss(given["loss"], regulariser=penalty, inputs=inputs)
+    return one if models == 1 else joint_constants(one, models)
 
 
 def _schedule(given: dict[str, Any]) -> StepSchedule:

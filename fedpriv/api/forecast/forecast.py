@@ -20,16 +20,15 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.composing.options import Option
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.settings import Settings
-from fedpriv.noise.gaussian import Gaussian
-from fedpriv.privacy.cohorts.noise_grid import NoiseGrid, NoisePoint, noise_grid
+from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.privacy.epsilon import Epsilon, rounded_up
-from fedpriv.privacy.plans.adaptive import AnyPlan
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint, noise_grid
+from fedpriv.privacy.plan import AnyPlan, Plan
 from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, PoissonSampler
 from fedpriv.privacy.statement.coverage import KEY, Coverage, coverage
-from fedpriv.privacy.unit_words import words_of
+from fedpriv.privacy.unit import unit_words
 from fedpriv.rng import Key
-from fedpriv.running.loop import first_state
+from fedpriv.runs.loop import first_state
 from fedpriv.tree import Params
 
 
@@ -72,7 +71,7 @@ class Forecast:
 
     def __repr__(self) -> str:
         privacy = self.coverage.qualified(f"{self.epsilon}, not yet spent")
-        words = words_of(self.unit)
+        words = unit_words(self.unit)
         lines = [
             f"experiment  {self.name}, on {'SYNTHETIC ' if self.synthetic else ''}{self.data}",
             f"privacy     {privacy}",

@@ -22,10 +22,9 @@ import numpy as np
 from fedpriv.experiments.components import Components
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.measures import LOSS, Measure
-from fedpriv.mechanisms.preconditioner import NoPreconditioner
-from fedpriv.mechanisms.preconditioners import Fixed
-from fedpriv.noise.gaussian import Gaussian
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.mechanisms.gaussian import Gaussian
+from fedpriv.mechanisms.preconditioners import Fixed, NoPreconditioner
+from fedpriv.privacy.plan import Plan
 from fedpriv.rng import Key
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.federated_averaging import FederatedAveraging

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedpriv.experiments.components import Components
 from fedpriv.mechanisms import Bound
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import Plan
 from fedpriv.ranges import positive_int
 from fedpriv.rng import Key
 from fedpriv.sums import BITS

@@ -13,8 +13,12 @@ import numpy as np
 from flwr.app import RecordDict
 
 from fedpriv import tree
-from fedpriv.backends.flower.messages import OtherGridError, StaleAnswerError, read_answer
-from fedpriv.backends.flower.records import MalformedRecordError
+from fedpriv.backends.flower.messages import (
+    MalformedRecordError,
+    OtherGridError,
+    StaleAnswerError,
+    read_answer,
+)
 from fedpriv.sums import BITS, PartialSum, add_sum, check_users_fit
 from fedpriv.training.failures import say_of_users
 from fedpriv.tree import Params, RowSparse, Tensor

@@ -5,20 +5,34 @@ and decides who may be drawn; the registry only says where a drawn user lives. A
 contribution must pass one bound, so an id that two nodes claim contributes zero rather than twice:
 nobody can tell which of them is right. With an operator's file of nodes' public keys only the node
 that an id is bound to is believed, and a claim of anybody else's is nothing but a number in a log.
+
+Node ids are dealt out by the SuperLink, anew to whoever comes back; a key pair is a node's own, and
+with it every message to the SuperLink is signed. So users are bound to keys, in a file of TOML, or
+of JSON in the same shape; a key is what `ssh-keygen` wrote into the `.pub` file, or PEM:
+
+    "ecdsa-sha2-nistp384 AAAAE2VjZHNhLXNoYTItbmlzdHAzODQ... ward 7" = ["user-17", "user-31"]
+
+A roster is frozen in the plan, so people who are not on it, and nodes that come after users were
+asked for, take no part in the run: the server logs that, and notifies their nodes.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
 
 from fedpriv.backends.flower.exchange import Exchange
-from fedpriv.backends.flower.node_keys import NodeKeys
-from fedpriv.backends.flower.telling.waiting import say_unknown, say_unlisted
 from fedpriv.untrusted_text import plain
 
 _LOG = logging.getLogger(__name__)
@@ -229,3 +243,166 @@ def _refuse_missing(
             "register-seconds (allow-missing-users=true starts without them)"
         )
     _LOG.warning("%s; they will contribute zero", text)
+
+
+_NONE: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeKeys:
+    """The users that each key's node hosts; nobody else's claim on one of them counts.
+
+    Attributes:
+        users: Ids by public key, as DER bytes.
+    """
+
+    users: Mapping[bytes, frozenset[str]] = field(repr=False)
+
+    def of(self, public_key: bytes) -> frozenset[str]:
+        """Return the users of a node by the key that the SuperLink knows it by; unknown: none."""
+        try:
+            return self.users.get(_der(public_key), _NONE)
+        except ValueError:
+            return _NONE
+
+
+def read_node_keys(path: Path) -> NodeKeys:
+    """Return what an operator wrote down.
+
+    Raises:
+        ValueError: If it cannot be read, a key is none, or a user is bound to two keys.
+    """
+    try:
+        text = path.read_text("utf-8")
+        found: Any = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"node-users {str(path)!r} cannot be read: {error}") from error
+    if not isinstance(found, dict) or not found:
+        raise ValueError(f"node-users {str(path)!r} names no key; see docs/flower-apps.md")
+    users: dict[bytes, frozenset[str]] = {}
+    bound: set[str] = set()
+    for text, ids in found.items():
+        key = _key_in(path, text)
+        if not isinstance(ids, list) or not all(isinstance(item, str) and item for item in ids):
+            raise ValueError(f"node-users {str(path)!r}: {ids!r:.80} is not a list of ids")
+        twice = bound.intersection(ids) or (len(set(ids)) < len(ids) and set(ids))
+        if twice or key in users:
+            what = f"user {min(twice)!r}" if twice else f"key {text!r:.60}"
+            raise ValueError(f"node-users {str(path)!r} names {what} twice; bind it once")
+        users[key] = frozenset(ids)
+        bound.update(ids)
+    return NodeKeys(users=users)
+
+
+def _key_in(path: Path, text: str) -> bytes:
+    try:
+        return _der(text.encode())
+    except ValueError as error:
+        raise ValueError(
+            f"node-users {str(path)!r}: {text!r:.60} is no public key; take the line of a .pub file"
+        ) from error
+
+
+def _der(key: bytes) -> bytes:
+    """Return the one form of a public key; raise `ValueError` if it is none."""
+    try:
+        found = (
+            serialization.load_pem_public_key(key)
+            if key.lstrip().startswith(b"-----")
+            else serialization.load_ssh_public_key(key.strip())
+        )
+    except (UnsupportedAlgorithm, TypeError) as error:
+        raise ValueError(str(error)) from error
+    return found.public_bytes(
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+
+
+WAITING = f"{MessageType.QUERY}.waiting"
+_WAITING_RECORD, _WHY, _USERS = "waiting", "why", "users"
+_WAITING_SECONDS = 300.0
+#: What a node says for a reason; no text of a server's is ever written into its log.
+_REASONS = {
+    "roster": "%d of this node's users are not on the roster of the run under way, which is "
+    "frozen: they wait for a new plan",
+    "late": "this node came after the run under way had asked who lives where (%d nodes did): its "
+    "rostered users take part from the server's next start on, others wait for a new plan",
+    "key": "the run under way asks nothing of this node: its key is not in the server's "
+    "node-users (%d nodes); its users wait for a file, or a plan, that names them",
+}
+
+
+def _notify(grid: Grid, why: str, numbers: Mapping[int, int]) -> None:
+    """Tell nodes what they wait for; what they answer is not looked at.
+
+    Args:
+        grid: The way to the nodes.
+        why: "roster", "late" or "key".
+        numbers: How many are meant, by node id.
+    """
+    for node_id, number in numbers.items():
+        record = ConfigRecord({_WHY: why, _USERS: number})
+        content = RecordDict({_WAITING_RECORD: record})
+        grid.push_messages(
+            [Message(content, node_id, WAITING, ttl=_WAITING_SECONDS, group_id="waiting")]
+        )
+
+
+def note_waiting(message: Message) -> Message:
+    """Write what a server told this node into its log, in words of ours."""
+    record = message.content.get(_WAITING_RECORD)
+    if isinstance(record, ConfigRecord):
+        said, number = _REASONS.get(str(record.get(_WHY))), record.get(_USERS)
+        if said is not None and type(number) is int:
+            _LOG.warning(said, number)
+    return Message(RecordDict(), reply_to=message)
+
+
+def say_unlisted(grid: Grid, numbers: Mapping[int, int]) -> None:
+    """Say, here and to the nodes, that they host users who are not on the roster.
+
+    Args:
+        grid: The way to the nodes.
+        numbers: Of users, by node id.
+    """
+    if not numbers:
+        return
+    _LOG.info(
+        "%d hosted users are not on this plan's roster, which is frozen: they wait for a new plan, "
+        "and their %d nodes are notified",
+        sum(numbers.values()),
+        len(numbers),
+    )
+    _notify(grid, "roster", numbers)
+
+
+def say_unknown(grid: Grid, node_ids: Sequence[int]) -> None:
+    """Say, here and to the nodes, that nobody is bound to their keys."""
+    if not node_ids:
+        return
+    _LOG.warning(
+        "%d nodes have keys that node-users does not name: they are asked nothing, and notified",
+        len(node_ids),
+    )
+    _notify(grid, "key", dict.fromkeys(node_ids, len(node_ids)))
+
+
+class Latecomers:
+    """Nodes that came after users were asked for."""
+
+    def __init__(self, grid: Grid, known: Sequence[int]) -> None:
+        """Take those that came in time."""
+        self._grid, self._known = grid, set(known)
+
+    def look(self) -> None:
+        """Say, here and to them, that nodes have come too late; each is told once."""
+        new = [node.node_id for node in self._grid.get_nodes() if node.node_id not in self._known]
+        if not new:
+            return
+        self._known.update(new)
+        _LOG.warning(
+            "%d nodes came after users were asked for, and are notified: rostered users on them "
+            "take part from the server's next start on (resume), others wait for a new plan",
+            len(new),
+        )
+        _notify(self._grid, "late", dict.fromkeys(new, len(new)))

@@ -22,18 +22,18 @@ from fedpriv.backends.flower.client import (
     check_experiment,
 )
 from fedpriv.backends.flower.messages import BOUNDS
-from fedpriv.backends.flower.node_keys import read_node_keys
+from fedpriv.backends.flower.registry import read_node_keys
 from fedpriv.backends.flower.strategy import GridSettings
 from fedpriv.backends.guard import Guard
-from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.data.own.users import NodeData
+from fedpriv.datasets.local_data import NodeData
+from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.catalogue import OwnExperimentNotFoundError, load_experiment
 from fedpriv.experiments.composing.options import Option, checked
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.of_users import make_side_information, make_trainer
 from fedpriv.experiments.parts.users import MissingCorpusError
 from fedpriv.experiments.task_factory import make_task
-from fedpriv.mechanisms.bound import Bound
+from fedpriv.mechanisms.bounds import Bound
 from fedpriv.tasks.task import Task
 from fedpriv.training.work import Trainers
 

@@ -22,12 +22,9 @@ from flwr.serverapp import Grid
 from fedpriv.backends.backend import Measure
 from fedpriv.backends.flower.bounded_sum import BoundedSum
 from fedpriv.backends.flower.exchange import Exchange
-from fedpriv.backends.flower.messages import SharedRecords
-from fedpriv.backends.flower.node_keys import NodeKeys
-from fedpriv.backends.flower.records import most_bytes
-from fedpriv.backends.flower.registry import Registry, register
-from fedpriv.backends.flower.telling.waiting import Latecomers
-from fedpriv.mechanisms.bound import Bound
+from fedpriv.backends.flower.messages import SharedRecords, most_bytes
+from fedpriv.backends.flower.registry import Latecomers, NodeKeys, Registry, register
+from fedpriv.mechanisms.bounds import Bound
 from fedpriv.ranges import positive_float, positive_int
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
@@ -219,7 +216,7 @@ class UserLevelStrategy:
     Attributes:
         roster: The frozen user ids.
         settings: Deadlines and windows.
-        promise: `fedpriv.privacy.plans.digest.promise_digest` of what will be asked, for nodes
+        promise: `fedpriv.privacy.plan.plan_digest` of what will be asked, for nodes
             that train under some promises only: they refuse others before anything is charged. ""
             leaves that to the first round.
         counts: Over all rounds, how many answers were dropped or bounded again, by reason.

@@ -16,9 +16,8 @@ import ray
 
 from fedpriv.backends.ray.pool import LOST, Call, Pool
 from fedpriv.backends.resources import Share
-from fedpriv.backends.sharding import shards_of, work_of
-from fedpriv.backends.worker import Opened, Order, Worker, WorkerContextFactory
-from fedpriv.mechanisms.bound import Bound
+from fedpriv.backends.worker import Opened, Order, Worker, WorkerContextFactory, shards_of, work_of
+from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, RunningSum, merged
 from fedpriv.training.evaluate import Metrics, combined

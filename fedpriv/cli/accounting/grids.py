@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from fedpriv.cli.terminal.output import errors, fail
-from fedpriv.privacy.cohorts.noise_grid import NoiseGrid, NoisePoint
-from fedpriv.running.progress import moves, plain_lines
+from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint
+from fedpriv.runs.progress import moves, plain_lines
 
 GridCohorts = Annotated[
     str | None,

@@ -7,7 +7,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from fedpriv.cli.terminal.output import console, fail, print_json
-from fedpriv.privacy.epsilon import rounded_up, rounded_up_to, shown_delta
+from fedpriv.privacy.epsilon import format_delta, rounded_up, rounded_up_to
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.zcdp import epsilon_bs16, epsilon_of_rho, rho_bs16, rho_of_epsilon
 
@@ -35,7 +35,7 @@ def account_rho(rho: float, delta: float | None, relation: str | None, as_json: 
             "rho": rho, "epsilon": tight, "epsilon_bs16": plain,
         })  # fmt: skip
     _say(
-        f"ε = {rounded_up(tight, 4):,.4f} at δ = {shown_delta(stated)} ({named.value}, of ρ = "
+        f"ε = {rounded_up(tight, 4):,.4f} at δ = {format_delta(stated)} ({named.value}, of ρ = "
         f"{rho:g} by RDP over every order; {rounded_up(plain, 4):,.4f} by Bun and Steinke's plain "
         "conversion)"
     )
@@ -55,7 +55,7 @@ def calibrate_rho(epsilon: float, delta: float | None, relation: str | None, as_
         })  # fmt: skip
     _say(
         f"ρ = {tight:.6g} keeps ε within {rounded_up_to(epsilon, 6):g} at δ = "
-        f"{shown_delta(stated)} ({named.value}, by RDP over every order; {plain:.6g} by Bun and "
+        f"{format_delta(stated)} ({named.value}, by RDP over every order; {plain:.6g} by Bun and "
         "Steinke's plain conversion)"
     )
     return None

@@ -20,18 +20,17 @@ from fedpriv.cli.corpora.output import (
     progress_bar,
 )
 from fedpriv.cli.terminal.output import console, print_json
-from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.data.corpus.manifest import FILE_NAME
-from fedpriv.data.corpus.rosters import RosterSpec
-from fedpriv.data.files.cache import cache_dir
-from fedpriv.data.files.places import check_folder, check_new_folder, writing_to
-from fedpriv.data.files.sources import DATASETS
-from fedpriv.data.files.unpack import Progress
-from fedpriv.data.importers import locate
-from fedpriv.data.importers.stackexchange import import_stackexchange
-from fedpriv.data.importers.synthetic import Shape, synthesize
-from fedpriv.data.importers.tff.stackoverflow import import_stackoverflow
-from fedpriv.hashes import file_sha256
+from fedpriv.datasets.cache import cache_dir
+from fedpriv.datasets.downloads import DATASETS
+from fedpriv.datasets.stackexchange import locate
+from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.dump import import_stackexchange
+from fedpriv.datasets.stackexchange.manifest import FILE_NAME
+from fedpriv.datasets.stackexchange.rosters import RosterSpec
+from fedpriv.datasets.stackexchange.stackoverflow import import_stackoverflow
+from fedpriv.datasets.stackexchange.synthetic import Shape, synthesize
+from fedpriv.hashes import Progress, file_sha256
+from fedpriv.output_paths import check_folder, check_new_folder, writing_to
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -251,7 +250,7 @@ def fetch(
     as_json: Json = False,
 ) -> None:
     """Download a public data set; checked, and going on where a broken transfer stopped."""
-    from fedpriv.data.files.fetch import fetch_file
+    from fedpriv.datasets.downloads import fetch_file
 
     if dataset not in DATASETS:
         raise ValueError(f"unknown data set {dataset!r}; one of {', '.join(DATASETS)}")

@@ -13,14 +13,14 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from fedpriv.cli.terminal.output import console, errors, print_json, print_table
-from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.data.corpus.splits import BY_SENTENCE, BY_THREAD
-from fedpriv.data.files.cache import cache_dir
-from fedpriv.data.importers import locate
-from fedpriv.data.importers.synthetic import NAME as SYNTHETIC
-from fedpriv.data.importers.tff.sqlite import open_client_data
-from fedpriv.data.overlap import NEAR, overlap
-from fedpriv.running.progress import moves, plain_lines
+from fedpriv.datasets.cache import cache_dir
+from fedpriv.datasets.stackexchange import locate
+from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.overlap import NEAR, overlap
+from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, BY_THREAD
+from fedpriv.datasets.stackexchange.synthetic import NAME as SYNTHETIC
+from fedpriv.datasets.tff_files import open_client_data
+from fedpriv.runs.progress import moves, plain_lines
 
 
 def figures(corpus: Corpus) -> dict[str, Any]:

@@ -11,11 +11,10 @@ from typing import Annotated
 import typer
 
 from fedpriv.cli.terminal.output import console, errors, fail, print_json
-from fedpriv.data.files.places import writing_to
-from fedpriv.data.own.ids import read_key, read_roster, user_id, write_key
-from fedpriv.data.own.table import Table
-from fedpriv.data.own.users import NodeData, open_source
-from fedpriv.deployment.checks import own_users_of
+from fedpriv.datasets.local_data import NodeData, Table, open_source
+from fedpriv.datasets.user_ids import read_key, read_roster, user_id, write_key
+from fedpriv.deploy.checks import own_users_of
+from fedpriv.output_paths import writing_to
 
 _MOST_SHOWN = 20
 

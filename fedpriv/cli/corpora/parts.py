@@ -9,9 +9,9 @@ import typer
 
 from fedpriv.cli.corpora.output import progress_bar
 from fedpriv.cli.terminal.output import console, print_json
-from fedpriv.data.corpus.splits import BY_THREAD, KINDS, Kind, Split
-from fedpriv.data.importers import locate
-from fedpriv.data.parts.cut import SERVER, cut
+from fedpriv.datasets.stackexchange import locate
+from fedpriv.datasets.stackexchange.parts import SERVER, cut
+from fedpriv.datasets.stackexchange.splits import BY_THREAD, KINDS, Kind, Split
 
 
 def register(app: typer.Typer) -> None:

@@ -58,9 +58,9 @@ def check(
 
     Containers start with it, and a health check asks it again.
     """
-    from fedpriv.data.own.ids import read_roster
-    from fedpriv.data.own.users import NodeData
-    from fedpriv.deployment.checks import (
+    from fedpriv.datasets.local_data import NodeData
+    from fedpriv.datasets.user_ids import read_roster
+    from fedpriv.deploy.checks import (
         check_answers,
         check_asks,
         check_data,
@@ -111,8 +111,8 @@ def superlink(
     port: Annotated[int, typer.Option(help="What it listens on, at every address.")] = 8000,
 ) -> None:
     """Run Flower's SuperLink with TLS, known nodes only, and no database."""
-    from fedpriv.deployment.checks import check_keys, check_user
-    from fedpriv.deployment.superlink import superlink as run_superlink
+    from fedpriv.deploy.checks import check_keys, check_user
+    from fedpriv.deploy.superlink import superlink as run_superlink
 
     try:
         check_user()

@@ -13,7 +13,7 @@ from fedpriv.privacy.epsilon import Epsilon, privacy_line
 from fedpriv.untrusted_text import plain
 
 if TYPE_CHECKING:
-    from fedpriv.deployment.status.read import RunStatus
+    from fedpriv.runs.status import RunStatus
 
 
 def status(
@@ -24,7 +24,7 @@ def status(
 
     Ends with status 1 if the server's last attempt ended in an error or was killed.
     """
-    from fedpriv.deployment.status.read import run_status
+    from fedpriv.runs.status import run_status
 
     found = run_status(run)
     if as_json:

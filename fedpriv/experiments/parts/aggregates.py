@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedpriv.checkpoints import aggregates, past
+from fedpriv.checkpoints import aggregates
 from fedpriv.experiments.composing.composition import Slot
 from fedpriv.experiments.composing.options import option
 from fedpriv.ranges import Range
@@ -86,7 +86,7 @@ class Uniform(_OfParams):
 
     def make(self) -> Transform:
         """Return the aggregate."""
-        return past.upa(self.aggregate_k)
+        return aggregates.upa(self.aggregate_k)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ class MeanOutputs(Last):
 
     def make(self) -> Transform:
         """Return what keeps the models."""
-        return past.keeping(self.aggregate_k)
+        return aggregates.keeping(self.aggregate_k)
 
     def averaging(self) -> dict[str, Any]:
         """Return what averaging is made with: its arguments."""

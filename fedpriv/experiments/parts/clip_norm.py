@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fedpriv.experiments.composing.composition import Slot
 from fedpriv.experiments.composing.options import option
 from fedpriv.mechanisms import Bound, Clip
-from fedpriv.mechanisms.preconditioner import NoPreconditioner, Preconditioner
+from fedpriv.mechanisms.preconditioners import NoPreconditioner, Preconditioner
 from fedpriv.ranges import Range
 
 if TYPE_CHECKING:

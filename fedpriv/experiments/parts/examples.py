@@ -20,8 +20,7 @@ from fedpriv.experiments.parts.noise import NOISE
 from fedpriv.experiments.parts.separated import BATCHES_APART, promise_slots
 from fedpriv.experiments.parts.start import START, Fresh, FromFile, FromPublic
 from fedpriv.mechanisms import Bound, RoundedSum
-from fedpriv.privacy.plans.named import sampler_of
-from fedpriv.privacy.sampling import Sampler
+from fedpriv.privacy.sampling import Sampler, sampler_of
 from fedpriv.ranges import Range
 from fedpriv.rng import Key
 from fedpriv.transform import Transform, chain
@@ -153,7 +152,7 @@ class ExactSum:
         """
         if not self.exact_sum:
             return bound
-        from fedpriv.training.per_example.gradients import SumsApart
+        from fedpriv.training.per_example.example_sum import SumsApart
 
         if not isinstance(task.train, SumsApart):
             raise ValueError(

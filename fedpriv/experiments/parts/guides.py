@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from fedpriv.experiments.composing.options import option
-from fedpriv.mechanisms import SideInformation, moments
-from fedpriv.mechanisms.preconditioner import Preconditioner
+from fedpriv.mechanisms import SideInformation, preconditioners
 from fedpriv.mechanisms.preconditioners import (
     Delayed,
     Fixed,
     MirrorDescent,
     PastReleases,
+    Preconditioner,
     PublicGradient,
     PublicMoments,
 )
@@ -57,7 +57,7 @@ class Surroundings:
     task: CentralTask
     batch_size: float
     num_steps: int
-    statistics: moments.Statistics | None
+    statistics: preconditioners.Statistics | None
 
     def public_gradient(self, batch: int | None) -> PublicGradient:
         """Return the gradient of public examples.
@@ -72,7 +72,7 @@ class Surroundings:
 
     def look(
         self,
-        statistics: moments.Statistics,
+        statistics: preconditioners.Statistics,
         *,
         public_batch: int | None,
         refresh: str,
@@ -225,7 +225,7 @@ class SumOfSquares:
 
     def choose(self, surroundings: Surroundings) -> PreconditionerChoice:
         """Return AdaDPS by them."""
-        rule = moments.adagrad(regulariser=self.regulariser, inside=self.regulariser_inside)
+        rule = preconditioners.adagrad(regulariser=self.regulariser, inside=self.regulariser_inside)
         return surroundings.look(rule, public_batch=self.public_batch, refresh=self.refresh)
 
 
@@ -245,7 +245,7 @@ class AverageOfSquares:
 
     def choose(self, surroundings: Surroundings) -> PreconditionerChoice:
         """Return AdaDPS by them."""
-        rule = moments.rmsprop(
+        rule = preconditioners.rmsprop(
             self.decay, regulariser=self.regulariser, inside=self.regulariser_inside
         )
         return surroundings.look(rule, public_batch=self.public_batch, refresh=self.refresh)
@@ -257,7 +257,7 @@ class BothAverages(AverageOfSquares):
 
     def choose(self, surroundings: Surroundings) -> PreconditionerChoice:
         """Return AdaDPS by them."""
-        rule = moments.adam(
+        rule = preconditioners.adam(
             self.decay, self.decay, regulariser=self.regulariser, inside=self.regulariser_inside
         )
         return surroundings.look(rule, public_batch=self.public_batch, refresh=self.refresh)
@@ -269,7 +269,7 @@ class DividedStep(AverageOfSquares):
 
     def choose(self, surroundings: Surroundings) -> PreconditionerChoice:
         """Return DP-R-Pub, and with server momentum DP-Adam-Pub."""
-        rule = moments.rmsprop(
+        rule = preconditioners.rmsprop(
             self.decay, regulariser=self.regulariser, inside=self.regulariser_inside
         )
         return surroundings.look(
@@ -296,7 +296,7 @@ class CleanStatistics:
         )
         made = PublicMoments(
             gradient=public_gradient(task.train, task.num_train, batch),
-            statistics=moments.rmsprop(
+            statistics=preconditioners.rmsprop(
                 self.decay, regulariser=self.regulariser, inside=self.regulariser_inside
             ),
         )

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Literal
 from fedpriv.experiments.composing.composition import Slot
 from fedpriv.experiments.composing.options import option
 from fedpriv.experiments.parts.shared import AVERAGING
-from fedpriv.noise.gaussian import Gaussian, Unprotected
-from fedpriv.noise.participation import Participation
-from fedpriv.noise.privatizer import Privatizer
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
+from fedpriv.mechanisms.privatizer import Participation, Privatizer
+from fedpriv.privacy.plan import Plan
 from fedpriv.ranges import Range, positive_float
 
 if TYPE_CHECKING:
-    from fedpriv.noise.streams.strategy import Strategy
+    from fedpriv.mechanisms.correlated.noise import Strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +107,7 @@ class _Correlated(GaussianNoise, ABC):
         Raises:
             ValueError: If cohorts do not limit who takes part, or it is not said how much noise.
         """
-        from fedpriv.noise.streams.stream import Correlated
+        from fedpriv.mechanisms.correlated.noise import Correlated
 
         if limit is None:
             raise ValueError(
@@ -140,7 +139,7 @@ class TreeNoise(_Correlated):
 
     def strategy(self, limit: Participation, momentum: float) -> Strategy:
         """Return the trees."""
-        from fedpriv.noise.streams.tree import BinaryTree
+        from fedpriv.mechanisms.correlated.binary_tree import BinaryTree
 
         return BinaryTree(
             num_rows=_rows(limit),
@@ -163,7 +162,7 @@ class BandedNoise(_Correlated):
 
     def strategy(self, limit: Participation, momentum: float) -> Strategy:
         """Return the bands."""
-        from fedpriv.noise.streams.optimise import optimised_bands, square_root_bands
+        from fedpriv.mechanisms.correlated.optimise import optimised_bands, square_root_bands
 
         rows = _rows(limit)
         bands = min(limit.min_separation, rows) if self.bands is None else self.bands
@@ -180,7 +179,7 @@ class BufferedNoise(_Correlated):
 
     def strategy(self, limit: Participation, momentum: float) -> Strategy:
         """Return the buffers."""
-        from fedpriv.noise.streams.optimise import optimised_buffers
+        from fedpriv.mechanisms.correlated.optimise import optimised_buffers
 
         return optimised_buffers(self.buffers, limit, momentum=momentum)
 

@@ -10,8 +10,7 @@ import numpy as np
 
 from fedpriv.experiments.composing.options import option
 from fedpriv.mechanisms import SideInformation, side_information
-from fedpriv.mechanisms.preconditioner import Preconditioner
-from fedpriv.mechanisms.preconditioners import Fixed
+from fedpriv.mechanisms.preconditioners import Fixed, Preconditioner
 from fedpriv.mechanisms.side_information import PublicWords
 from fedpriv.ranges import Range
 

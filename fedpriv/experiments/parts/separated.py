@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from fedpriv.experiments.composing.composition import Slot
 from fedpriv.experiments.composing.options import option
 from fedpriv.experiments.parts.shared import Promise
-from fedpriv.noise.participation import Participation
-from fedpriv.privacy.cohorts.separated import CyclicSampler, SeparatedSampler
-from fedpriv.privacy.sampling import Sampler
+from fedpriv.mechanisms.privatizer import Participation
+from fedpriv.privacy.sampling import CyclicSampler, Sampler, SeparatedSampler
 from fedpriv.ranges import Range
 
 

@@ -8,18 +8,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedpriv.checkpoints.start_file import START_FILE, params_sha256
+from fedpriv.checkpoints.tensor_files import START_FILE, params_sha256
 from fedpriv.experiments.composing.composition import Slot
 from fedpriv.experiments.composing.options import option
 from fedpriv.hashes import file_sha256
-from fedpriv.privacy.statement.before import TRAINED, TrainedBefore, trained_before
+from fedpriv.privacy.statement.coverage import TRAINED, TrainedBefore, trained_before
 from fedpriv.privacy.statement.sealed import LEDGER, read_sealed
 from fedpriv.ranges import Range
 from fedpriv.rng import Key
 from fedpriv.tree import Params
 
 if TYPE_CHECKING:
-    from fedpriv.training.in_public.learning import Choice, Choices, PublicModel
+    from fedpriv.training.public_learning import Choice, Choices, PublicModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ def public_only(task: Any, key: Key, rates: tuple[float, ...] | None = None) -> 
         ValueError: If no rate gives a finite loss, or the learner measures none.
     """
     from fedpriv.tasks.task import LearnsInPublic
-    from fedpriv.training.in_public.learning import choose, learn
+    from fedpriv.training.public_learning import choose, learn
 
     measures = task.measures
     if not isinstance(task, LearnsInPublic):
@@ -111,7 +111,7 @@ class FromPublic:
         Raises:
             ValueError: If the task has no public examples to learn from, or as `public_only`.
         """
-        from fedpriv.training.in_public.learning import learn
+        from fedpriv.training.public_learning import learn
 
         if self.start_learning_rate is not None:
             found = public_only(task, key, (self.start_learning_rate,))
@@ -175,7 +175,7 @@ class FromFile:
             ValueError: If there is no such file, its tensors are not the model's, or it lies in a
                 run folder whose files do not belong together.
         """
-        from fedpriv.checkpoints.tensor_file import check_tensors, read_tensors
+        from fedpriv.checkpoints.tensor_files import check_tensors, read_tensors
 
         if self.start_file is None:
             raise ValueError("start 'file' needs start-file: a safetensors file of the model")

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from fedpriv.checkpoints.outputs import RULES
-from fedpriv.data.corpus.splits import Kind, Measured, Owners, PublicText, Split
+from fedpriv.checkpoints.aggregates import RULES
+from fedpriv.datasets.stackexchange.splits import Kind, Measured, Owners, PublicText, Split
 from fedpriv.experiments.composing.composition import Slot
 from fedpriv.experiments.composing.options import option
 from fedpriv.experiments.parts import guides, precondition, shared, steps
@@ -21,15 +21,14 @@ from fedpriv.experiments.parts.noise import NOISE
 from fedpriv.experiments.parts.separated import COHORTS_APART, promise_slots
 from fedpriv.experiments.parts.start import START
 from fedpriv.mechanisms import Bound, Rounded
-from fedpriv.privacy.plans.named import sampler_of
-from fedpriv.privacy.sampling import Sampler
+from fedpriv.privacy.sampling import Sampler, sampler_of
 from fedpriv.ranges import Range
 
 # torch takes seconds to import, and declarations are read for `fedpriv --help`: tasks and trainers
 # are imported where one is made.
 if TYPE_CHECKING:
-    from fedpriv.data.corpus.corpus import Corpus
-    from fedpriv.data.corpus.view import TagView
+    from fedpriv.datasets.stackexchange.corpus import Corpus
+    from fedpriv.datasets.stackexchange.tags import TagView
     from fedpriv.tasks.tag_prediction import TagPrediction
     from fedpriv.training.local.trainer import Schedule
 

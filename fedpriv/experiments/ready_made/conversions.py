@@ -35,7 +35,7 @@ class ConversionTask:
         Raises:
             ValueError: If the log is missing or not of that form.
         """
-        from fedpriv.data.importers.ads.criteo import load_criteo, synthetic_criteo
+        from fedpriv.datasets.criteo import load_criteo, synthetic_criteo
         from fedpriv.tasks.conversions.task import conversion_task
 
         if self.log is None:

@@ -16,7 +16,7 @@ from fedpriv.ranges import Range
 if TYPE_CHECKING:
     import numpy as np
 
-    from fedpriv.data.features.dataset import Dataset
+    from fedpriv.datasets.dataset import Dataset
     from fedpriv.tasks.example_task import CentralTask
 
 
@@ -45,7 +45,7 @@ class CifarTask:
         Raises:
             ValueError: If the files are missing or damaged.
         """
-        from fedpriv.data.importers.cifar10 import load_cifar10, load_cifar100
+        from fedpriv.datasets.images import load_cifar10, load_cifar100
         from fedpriv.models.wide import Views, WideResNet, views_loss
         from fedpriv.tasks.datasets import module_task
 

@@ -1,4 +1,4 @@
-"""An anchor: how far a run's ledger had come, kept outside its folder.
+"""Anchors: marks of how far a run's ledger had come, kept outside the run's folder.
 
 A folder cannot tell that it was copied. Two copies of a run that are both continued release twice
 as much as either ledger counts, a backup that is put back has forgotten charges, and lines cut off
@@ -17,13 +17,13 @@ import json
 import os
 import shlex
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedpriv.privacy.ledger.entries import hex_digest
-from fedpriv.privacy.ledger.file import LedgerError, LedgerFile
+from fedpriv.privacy.ledger.chain import Chain, LedgerError, LedgerFile
+from fedpriv.privacy.ledger.state import hex_digest
 from fedpriv.untrusted_text import plain
 
 _SECONDS = 60.0
@@ -31,7 +31,7 @@ _SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A line of a ledger.
+    """The position and hash of a ledger's line, as an anchor keeps it.
 
     Attributes:
         run_id: Of the run, from the ledger's first line.
@@ -61,7 +61,7 @@ class Mark:
 
 
 class Anchor(Protocol):
-    """Where marks are kept, by one writer at a time."""
+    """A place outside the run folder that keeps marks, written by one process at a time."""
 
     def hold(self) -> None:
         """Take it for this process; raise `LedgerError` where that is not possible."""
@@ -76,7 +76,7 @@ class Anchor(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release it."""
         ...
 
 
@@ -129,13 +129,13 @@ class FileAnchor:
         self._size += len(line)
 
     def close(self) -> None:
-        """Let go of its lock."""
+        """Release its lock."""
         if self._file is not None:
             self._file.close()
 
 
 class CommandAnchor:
-    """A command that keeps marks. It gets one line of JSON on its standard input.
+    """A command that keeps marks; it reads one line of JSON on its standard input.
 
     `{"ask": "last", "run_id": ...}` wants the mark made last of this run, as it was given, or
     nothing, on standard output. `{"ask": "advance", "run_id": ..., "seq": ..., "head": ...}` wants
@@ -153,10 +153,10 @@ class CommandAnchor:
         return f"the anchor command {self._command[0]}"
 
     def hold(self) -> None:
-        """Do nothing: that one run is not continued twice, the command sees by itself."""
+        """Do nothing: the command itself refuses a run that is continued twice."""
 
     def last(self, run_id: str) -> Mark | None:
-        """Return what the command says."""
+        """Return the last mark that the command reports."""
         said = self._ask({"ask": "last", "run_id": run_id}).strip()
         return Mark.read(said, str(self)) if said else None
 
@@ -165,7 +165,7 @@ class CommandAnchor:
         self._ask({"ask": "advance", **asdict(mark)})
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no lock is held."""
 
     def _ask(self, question: Mapping[str, Any]) -> str:
         try:
@@ -190,10 +190,145 @@ class CommandAnchor:
 def anchors_of(
     path: str | os.PathLike[str] | None, command: str | None = None
 ) -> tuple[Anchor, ...]:
-    """Return the anchors that were asked for: a file, a command, both or none.
+    """Return the anchors of a file, a command, both or neither.
 
     Raises:
         LedgerError: If the command is empty.
     """
     file = () if path is None else (FileAnchor(path),)
     return file if command is None else (*file, CommandAnchor(command))
+
+
+WITHOUT_ANCHOR = (
+    "a folder that was written anew as a whole, with other noise, charges or options than the run "
+    "had: its hashes have no key",
+    "a copy of the folder that was continued besides, whose releases ε does not count",
+    "an older backup that was put back",
+    "charges cut off the ledger's end after the last checkpoint",
+)
+"""What cannot be found in a run folder whose ledger has no anchor."""
+ANCHORED = "anchored"
+"""Key of the first line's further facts: whether the ledger has an anchor."""
+
+
+def check_anchors(anchors: Sequence[Anchor], read: Callable[[], Chain]) -> str:
+    """Compare a ledger with its anchors.
+
+    Args:
+        anchors: All that were given.
+        read: Reads the ledger's lines, at least one; called before and after an anchor is asked.
+
+    Returns:
+        What was found, in a sentence.
+
+    Raises:
+        LedgerError: If the ledger is not as far as an anchor is, or further than a crash leaves
+            it; if there is no anchor where there has to be one, or one where there was none.
+    """
+    chain = read()
+    run_id = str(chain.records[0].fields.get("run_id"))
+    anchored = bool(dict(chain.records[0].fields.get("extra") or {}).get(ANCHORED))
+    if anchored != bool(anchors):
+        raise LedgerError(
+            "the run was started with an anchor, which tells a copy or an old backup from the "
+            "ledger itself; give it again (--anchor, --anchor-command)"
+            if anchored
+            else "the run was started without an anchor, and what came before it cannot be "
+            "anchored any more; leave it out, or start a new run"
+        )
+    for anchor in anchors:
+        before, mark = len(read().records), anchor.last(run_id)
+        chain = read()  # of a run under way lines came meanwhile, and never went
+        _compare(anchor, mark, chain, run_id, before)
+    return f"the ledger is as far as its anchor, {len(chain.records):,} lines"
+
+
+def _compare(
+    anchor: Anchor, mark: Mark | None, chain: Chain, run_id: str, lines_before: int
+) -> None:
+    if mark is None or mark.run_id != run_id:
+        found = "nothing" if mark is None else f"run {plain(mark.run_id)[:12]}"
+        raise LedgerError(
+            f"{anchor} is of {found}, and not of run {run_id[:12]}; give the one that the run was "
+            "started with"
+        )
+    lines = len(chain.records)
+    if mark.seq >= lines or chain.records[mark.seq].hash != mark.head:
+        raise LedgerError(
+            f"the ledger of {lines:,} lines lacks line {mark.seq + 1:,}, which {anchor} has "
+            "marked: it is an older backup, was cut, or is a copy of a run that was continued "
+            "elsewhere; what that released was charged there, so go on with that folder"
+        )
+    if lines_before > mark.seq + 2:
+        raise LedgerError(
+            f"the ledger has {lines_before:,} lines and {anchor} has marked {mark.seq + 1:,}: a "
+            "crash leaves one more at most, so the anchor was put back or the run went on without"
+        )
+
+
+class AnchoredFile(LedgerFile):
+    """The file of a ledger that marks each line with every anchor before `append` returns."""
+
+    def __init__(
+        self, path: str | os.PathLike[str], anchors: Sequence[Anchor], *, new: bool = False
+    ) -> None:
+        """Open and lock a ledger's file and its anchors.
+
+        Args:
+            path: Where the file is.
+            anchors: Where its lines are marked; none for a ledger without an anchor.
+            new: Whether to make the file if it is not there.
+
+        Raises:
+            LedgerError: As `LedgerFile`; or if an anchor lies in the folder of the run, or is held
+                by another process. Nothing is held then.
+        """
+        self._anchors, self._run_id = tuple(anchors), ""
+        super().__init__(path, new=new)
+        inside = self.path.resolve().parent
+        try:
+            for anchor in self._anchors:
+                if isinstance(anchor, FileAnchor) and anchor.path.resolve().is_relative_to(inside):
+                    raise LedgerError(
+                        f"{anchor} lies in the run folder, and would be copied and put back with "
+                        "it; give a file on another volume"
+                    )
+                anchor.hold()
+        except BaseException:
+            self.close()
+            raise
+
+    def check(self, chain: Chain) -> None:
+        """Compare the lines with the anchors before any other is written."""
+        check_anchors(self._anchors, lambda: chain)
+        self._run_id = str(chain.records[0].fields["run_id"])
+
+    def append(self, line: bytes) -> None:
+        """Append a line, sync it, and mark it; nothing may be drawn for it where this raises."""
+        if not self._anchors:
+            super().append(line)
+            return
+        fields = json.loads(line)
+        if fields["seq"] == 0:
+            self._run_id = str(fields["run_id"])
+            for anchor in self._anchors:
+                mark = anchor.last(self._run_id)
+                if mark is not None and mark.seq > 0:  # of a first line alone nothing was charged
+                    raise LedgerError(
+                        f"{anchor} is of run {plain(mark.run_id)[:12]} already; give each run its "
+                        "own"
+                    )
+        super().append(line)
+        mark = Mark(run_id=self._run_id, seq=fields["seq"], head=fields["hash"])
+        try:
+            for anchor in self._anchors:
+                anchor.advance(mark)
+        except BaseException as error:
+            self.broken = f"its anchor failed ({error or type(error).__name__})"
+            raise
+
+    def close(self) -> None:
+        """Release the file and its anchors."""
+        for anchor in self._anchors:
+            anchor.close()
+        super().close()

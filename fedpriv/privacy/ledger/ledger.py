@@ -1,4 +1,4 @@
-"""The ledger of a run: charged on disk, and synced, before anything private is drawn.
+"""The ledger of a run: every charge is on disk and synced before anything private is drawn.
 
 A charge returns only when its line is on the disk; the cohort and the noise are drawn afterwards.
 So a process killed at any moment leaves a ledger that counts every release, and at most one
@@ -19,20 +19,27 @@ from typing import Any, TypeVar
 
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.event import Event
-from fedpriv.privacy.ledger.anchor import Anchor
-from fedpriv.privacy.ledger.anchored import ANCHORED, AnchoredFile, open_anchored
-from fedpriv.privacy.ledger.chain import GENESIS, Chain, Record, decode, encode
-from fedpriv.privacy.ledger.entries import UPDATE, Charge, End, Release, Row, as_ranges
-from fedpriv.privacy.ledger.file import LedgerError
-from fedpriv.privacy.ledger.reading import is_unspent
-from fedpriv.privacy.ledger.state import Entry, LedgerState, first_line
-from fedpriv.privacy.plans.adaptive import AnyPlan
+from fedpriv.privacy.ledger.anchor import ANCHORED, Anchor, AnchoredFile
+from fedpriv.privacy.ledger.chain import GENESIS, Chain, LedgerError, Record, decode, encode
+from fedpriv.privacy.ledger.state import (
+    UPDATE,
+    Charge,
+    End,
+    Entry,
+    LedgerState,
+    Release,
+    Row,
+    as_ranges,
+    first_line,
+    is_unspent,
+)
+from fedpriv.privacy.plan import AnyPlan
 
 _Line = TypeVar("_Line", Charge, Row, Release, End)
 
 
 class BudgetSpentError(LedgerError):
-    """The plan pays for no further charge; stop the run, keep what was released."""
+    """The budget covers no further charge: stop the run, keep what was released."""
 
 
 class Ledger:
@@ -66,7 +73,7 @@ class Ledger:
 
         Args:
             path: The file; one that holds a ledger without any charge is started anew.
-            plan: The promise, frozen in the first line.
+            plan: The plan, frozen in the first line.
             mode: "simulation" or "secure", the mode of the run's keys.
             extra: Further public facts for the first line, as plain JSON.
             anchors: Where its lines are marked outside the folder; for good.
@@ -80,7 +87,7 @@ class Ledger:
                 process holds it, or the disk refuses.
         """
         fields = first_line(plan, mode, {**(extra or {}), **({ANCHORED: True} if anchors else {})})
-        file = open_anchored(path, anchors, new=True)
+        file = AnchoredFile(path, anchors, new=True)
         try:
             if not is_unspent(file.read()):
                 raise LedgerError(
@@ -103,10 +110,10 @@ class Ledger:
 
     @classmethod
     def in_memory(cls, plan: AnyPlan, *, mode: str) -> Ledger:
-        """Return the ledger of a run that is not kept: the same rules, and gone with the process.
+        """Return a ledger in memory for a run that is not kept; the same rules apply.
 
         Args:
-            plan: The promise.
+            plan: The plan.
             mode: "simulation" or "secure".
         """
         ledger = cls(None, _NO_LINES)
@@ -121,7 +128,7 @@ class Ledger:
             LedgerError: If it is missing, damaged, without a first line, held by another
                 process, or not as far as its anchors.
         """
-        file = open_anchored(path, anchors)
+        file = AnchoredFile(path, anchors)
         try:
             chain = decode(file.read())
             ledger = cls(file, chain)
@@ -163,12 +170,12 @@ class Ledger:
             raise BudgetSpentError(
                 f"round {round_num} is not started: {refusal}; a further round needs a new plan"
             )
-        charge = _made(Charge, round_num=round_num, attempt=attempt, event=event, query=query)
+        charge = _build(Charge, round_num=round_num, attempt=attempt, event=event, query=query)
         self._append("charge", charge)
         return charge
 
     def row(self, round_num: int) -> Row:
-        """Use up the next row of noise with memory; draw it only after this returns.
+        """Use up the next row of correlated noise; draw it only after this returns.
 
         Args:
             round_num: The round it is for.
@@ -178,7 +185,7 @@ class Ledger:
             LedgerError: If the run was not charged, or the disk refuses.
         """
         state = self._live()
-        row = _made(Row, row=len(state.rows) + 1, round_num=round_num)
+        row = _build(Row, row=len(state.rows) + 1, round_num=round_num)
         planned = state.plan.planned_rounds
         if planned is not None and row.row > planned:
             raise BudgetSpentError(
@@ -211,7 +218,7 @@ class Ledger:
             for number, charge in enumerate(state.unreleased, start=first)
             if charge.round_num <= round_num
         }
-        release = _made(
+        release = _build(
             Release,
             round_num=round_num,
             attempt=attempt,
@@ -227,7 +234,7 @@ class Ledger:
         self._append("resume", None)
 
     def end(self, reason: str) -> None:
-        """Record that the run is over although something is left; nothing is charged afterwards.
+        """Record that the run ended with budget left; nothing is charged afterwards.
 
         Args:
             reason: As `End.reason`.
@@ -236,7 +243,7 @@ class Ledger:
             LedgerError: If it has ended before, or the disk refuses.
         """
         self._live()
-        self._append("end", _made(End, reason=reason))
+        self._append("end", _build(End, reason=reason))
 
     @property
     def path(self) -> Path | None:
@@ -270,18 +277,18 @@ class Ledger:
 
     @property
     def rows(self) -> int:
-        """How many rows of noise with memory are used up."""
+        """How many rows of correlated noise are used up."""
         return len(self.state.rows)
 
     @property
     def state(self) -> LedgerState:
-        """Every charge and every release, in order."""
+        """The state of the lines: charges, rows and releases, in order."""
         assert self._state is not None
         return self._state
 
     @property
     def lost(self) -> tuple[Charge, ...]:
-        """Charges without a release: spent, whatever became of them."""
+        """Charges without a release; they are spent all the same."""
         return self.state.lost
 
     @property
@@ -291,7 +298,7 @@ class Ledger:
 
     @property
     def last_attempt(self) -> int:
-        """The attempt that a result made now is of: that of the last charge, or its row."""
+        """Attempt of a result computed now: that of the last charge, or the last row."""
         if self.rows:
             return self.rows
         charges = self.state.charges
@@ -299,7 +306,7 @@ class Ledger:
 
     @property
     def pays_for_more(self) -> bool:
-        """Whether another round is paid for; of an adaptive plan only a charge says it for sure."""
+        """Whether the budget covers another round; an adaptive plan may still refuse its charge."""
         return self.state.pays_for_more
 
     def knows(self, head: str) -> bool:
@@ -315,7 +322,7 @@ class Ledger:
         return self.state.attempts(round_num, query)
 
     def reached(self, round_num: int, attempt: int) -> bool:
-        """Return whether a result of this round and attempt can have been made."""
+        """Return whether this round and attempt was charged, so that a result of it may exist."""
         if self.state.rows:
             return any((row.round_num, row.row) == (round_num, attempt) for row in self.state.rows)
         return any(
@@ -331,7 +338,7 @@ class Ledger:
         )
 
     def epsilon(self) -> Epsilon:
-        """Return ε of everything charged so far, lost attempts included, from the lines."""
+        """Return ε of all charges so far, lost attempts included."""
         return self.state.epsilon()
 
     def close(self) -> None:
@@ -392,8 +399,8 @@ class Ledger:
 _NO_LINES = Chain(records=(), num_bytes=0, torn=0)
 
 
-def _made(kind: Callable[..., _Line], **fields: Any) -> _Line:
-    """Return a line's value; what is wrong with it is the ledger's refusal."""
+def _build(kind: Callable[..., _Line], **fields: Any) -> _Line:
+    """Return an entry; raise `LedgerError` where its values are refused."""
     try:
         return kind(**fields)
     except ValueError as error:

@@ -1,34 +1,226 @@
-"""What the lines of a ledger add up to, and which line may follow which.
+"""The entries of a ledger, the state that they add up to, and which entry may follow which.
 
-Writer and verifier go through the same rules, so a ledger that could not have been written is
-refused when it is read. A line is first checked, then taken in: one that is refused leaves no
-trace.
+Writer and verifier apply the same rules, so that a ledger that could not have been written is
+refused when it is read. An entry is first checked, then added: one that is refused changes nothing.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
-from fedpriv.privacy.epsilon import Epsilon
-from fedpriv.privacy.event import Event
-from fedpriv.privacy.ledger.chain import Record
-from fedpriv.privacy.ledger.entries import UPDATE, Charge, End, Release, Row
-from fedpriv.privacy.plans.adaptive import AnyPlan, read_plan
-from fedpriv.privacy.plans.promise import Used
+from fedpriv.privacy.epsilon import BudgetUse, Epsilon
+from fedpriv.privacy.event import NONPRIVATE, Event
+from fedpriv.privacy.ledger.chain import LedgerError, Record, decode
+from fedpriv.privacy.plan import AnyPlan, read_plan
+from fedpriv.ranges import positive_int
+
+UPDATE = "update"
+"""The query of an ordinary round; its name is left out of a line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """A charge: one spent attempt.
+
+    Attributes:
+        round_num: Round, from 1.
+        attempt: Attempt of this query in this round, from 1.
+        event: What it does.
+        query: What was asked; a round may ask several things.
+    """
+
+    round_num: int
+    attempt: int
+    event: Event
+    query: str = UPDATE
+
+    def __post_init__(self) -> None:
+        _set_positive_ints(self, "round_num", "attempt")
+        if not isinstance(self.query, str) or not self.query:
+            raise ValueError(f"query {self.query!r} is not a name")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields of the charge's line."""
+        named = {} if self.query == UPDATE else {"query": self.query}
+        return {
+            "round_num": self.round_num,
+            "attempt": self.attempt,
+            "event": self.event.to_json(),
+            **named,
+        }
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Charge:
+        """Return the charge of a line.
+
+        Raises:
+            ValueError: If a field is missing, unknown or out of range.
+        """
+        return cls(**{**fields, "event": _event(fields["event"])})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One round's row of correlated noise, written before it is drawn; its run was charged before.
+
+    Attributes:
+        row: From 1, in order; a row is never used twice.
+        round_num: The round that it is for.
+    """
+
+    row: int
+    round_num: int
+
+    def __post_init__(self) -> None:
+        _set_positive_ints(self, "row", "round_num")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields of the row's line."""
+        return {"row": self.row, "round_num": self.round_num}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """A released result, with the charges that it is made of.
+
+    Attributes:
+        round_num: Round, from 1.
+        attempt: The attempt that got through.
+        digest: SHA-256 of the round's checkpoint file, 64 hex digits.
+        charges: The charges it is made of, as ranges of their numbers from 1, both ends
+            included; None in ledgers that do not name them.
+    """
+
+    round_num: int
+    attempt: int
+    digest: str
+    charges: tuple[tuple[int, int], ...] | None = None
+
+    def __post_init__(self) -> None:
+        _set_positive_ints(self, "round_num", "attempt")
+        hex_digest(self.digest)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields of the release's line."""
+        fields: dict[str, Any] = {
+            "round_num": self.round_num,
+            "attempt": self.attempt,
+            "digest": self.digest,
+        }
+        if self.charges is not None:
+            fields["charges"] = [list(pair) for pair in self.charges]
+        return fields
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Release:
+        """Return the release of a line.
+
+        Raises:
+            ValueError: If a field is missing, unknown or out of range.
+        """
+        values = dict(fields)
+        ranges = values.pop("charges", None)
+        return cls(charges=None if ranges is None else _ranges(ranges), **values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """The end of a run with budget left; nothing is charged afterwards.
+
+    Attributes:
+        reason: "refused" if what was left did not pay for the next answer, "finished" if the
+            algorithm had nothing left to ask.
+    """
+
+    reason: str
+
+    def __post_init__(self) -> None:
+        if self.reason not in ("refused", "finished"):
+            raise ValueError(f"reason {self.reason!r} of an end is unknown")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields of the end's line."""
+        return {"reason": self.reason}
+
+
+def as_ranges(numbers: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """Return ascending numbers as ranges.
+
+    >>> as_ranges([1, 2, 3, 7, 9, 10])
+    ((1, 3), (7, 7), (9, 10))
+    """
+    ranges: list[tuple[int, int]] = []
+    for number in numbers:
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1] = (ranges[-1][0], number)
+        else:
+            ranges.append((number, number))
+    return tuple(ranges)
+
+
+def _ranges(value: Any) -> tuple[tuple[int, int], ...]:
+    last, out = 0, []
+    for first, end in value:
+        first, end = positive_int("charge", first), positive_int("charge", end)
+        if not last < first <= end:
+            raise ValueError(f"charges {value!r} are not ascending ranges")
+        out.append((first, end))
+        last = end
+    if not out:
+        raise ValueError("a release of no charges is written without them")
+    return tuple(out)
+
+
+def _set_positive_ints(entry: Charge | Row | Release, *names: str) -> None:
+    for name in names:
+        value = getattr(entry, name)
+        whole = positive_int(name, value)
+        if whole is not value:  # a NumPy integer; a ledger holds built-in ones by the ten thousand
+            object.__setattr__(entry, name, whole)
+
+
+def _event(value: Any) -> Event:
+    if value is None:  # how charges of runs without noise used to be written
+        return NONPRIVATE
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{value!r} is not an event; expected an object with a 'kind'")
+    # A ledger repeats one event thousands of times: it is checked once.
+    return _known_event(tuple(value.items()), tuple(map(type, value.values())))
+
+
+@lru_cache(maxsize=256)
+def _known_event(items: tuple[tuple[str, Any], ...], kinds: tuple[type, ...]) -> Event:
+    return Event.from_json(dict(items))
+
+
+def hex_digest(digest: Any) -> str:
+    """Return a SHA-256 in hex, checked.
+
+    Raises:
+        ValueError: If it is not 64 lowercase hex digits.
+    """
+    if not isinstance(digest, str) or len(digest) != 64 or set(digest) - set("0123456789abcdef"):
+        raise ValueError(f"digest {digest!r} is not 64 hex digits; give a SHA-256")
+    return digest
+
 
 Entry = Charge | Row | Release | End | None
-"""What a line says; None for a resume."""
+"""The entry of a line; None for a resume."""
 
 
 class LedgerState:
     """The state of a ledger after its lines so far. Only `add` changes it.
 
     Attributes:
-        plan: The promise.
+        plan: The plan, from the first line.
         mode: "simulation" or "secure".
         run_id: Random id of the run.
         extra: Further public facts.
@@ -50,7 +242,7 @@ class LedgerState:
                 f"ledger version {fields.get('version')!r} is not 1; use the fedpriv that wrote it"
             )
         self.plan: AnyPlan = read_plan(fields["plan"])
-        self.mode = mode_name(fields["mode"])
+        self.mode = check_mode(fields["mode"])
         self.run_id = str(fields["run_id"])
         self.extra: Mapping[str, Any] = dict(fields["extra"])
         self.num_resumes = 0
@@ -68,7 +260,7 @@ class LedgerState:
 
     @classmethod
     def replay(cls, records: Iterable[Record]) -> LedgerState:
-        """Return what the lines add up to, in time linear in their number.
+        """Return the state after these lines, in time linear in their number.
 
         Raises:
             ValueError: Naming the first line that could not have been written.
@@ -93,16 +285,16 @@ class LedgerState:
 
     @property
     def rows(self) -> Sequence[Row]:
-        """Every row of noise with memory, in order."""
+        """Every row of correlated noise, in order."""
         return self._rows
 
     @property
     def burned(self) -> tuple[Row, ...]:
-        """Rows that were used up in vain.
+        """Rows of correlated noise that were discarded after a crash.
 
-        By user that is a row without a release of its own, as of a charge in `lost`; in centralised
-        training, whose releases are of many steps, one that another follows for the same round or
-        for an earlier one.
+        By user that is a row without a release, as of a charge in `lost`; in centralised training,
+        whose releases are of many steps, one that another follows for the same round or for an
+        earlier one.
         """
         if self.plan.unit == "user":
             kept = {release.attempt for release in self._releases}
@@ -122,7 +314,7 @@ class LedgerState:
 
     @property
     def charged_before(self) -> Sequence[int]:
-        """Of every release, how many charges there were by then: what covers its model."""
+        """Number of charges before each release, which its model is covered by."""
         return self._charged_before
 
     @property
@@ -131,7 +323,7 @@ class LedgerState:
         return self._spent
 
     def read(self, record: Record) -> Entry:
-        """Return what a line says, if it may follow; nothing is changed.
+        """Return the entry of a line, if it may follow; the state is not changed.
 
         Raises:
             ValueError: If it may not follow.
@@ -153,7 +345,7 @@ class LedgerState:
         return entry
 
     def admit(self, entry: Entry) -> None:
-        """Let an entry pass that may follow; nothing is changed.
+        """Check that an entry may follow; the state is not changed.
 
         Raises:
             ValueError: If it may not follow.
@@ -169,7 +361,7 @@ class LedgerState:
                 self._admit_release(entry)
 
     def add(self, entry: Entry) -> None:
-        """Take in an entry that was admitted."""
+        """Add an admitted entry to the state."""
         match entry:
             case None:
                 self.num_resumes += 1
@@ -247,17 +439,17 @@ class LedgerState:
             )
 
     def refusal(self, event: Event) -> str:
-        """Return why a charge is not paid for, or "" if it is."""
+        """Return why a charge is refused, or "" if it fits the budget."""
         refused = self.plan.refusal(self._spent, event)
         return refused or ("" if self.ended is None else "the run has ended")
 
     @property
     def pays_for_more(self) -> bool:
-        """Whether another round is paid for; of an adaptive plan only a charge says it for sure."""
+        """Whether the budget covers another round; an adaptive plan may still refuse its charge."""
         return self.ended is None and self.plan.pays_for_more(self._spent, len(self._rows))
 
     @property
-    def used(self) -> Used:
+    def used(self) -> BudgetUse:
         """How much of the budget is spent."""
         return self.plan.used(self._spent, len(self._rows))
 
@@ -270,7 +462,7 @@ class LedgerState:
         return query in self._queries
 
     def number_of(self, round_num: int, attempt: int, query: str = UPDATE) -> int | None:
-        """Return how manieth charge an attempt was, from 1; None if it was never charged."""
+        """Return the number of an attempt's charge, from 1; None if it was never charged."""
         return self._numbers.get((query, round_num, attempt))
 
     @property
@@ -280,7 +472,7 @@ class LedgerState:
 
     @property
     def lost(self) -> tuple[Charge, ...]:
-        """Charges that no release is made of: spent, whatever became of them.
+        """Charges that no release is made of; they are spent all the same.
 
         Where a release does not name its charges, it stands for its own attempt; in centralised
         training for all steps since the release before, each in its last attempt.
@@ -317,12 +509,12 @@ class LedgerState:
         return len({release.round_num for release in self._releases})
 
     def epsilon(self) -> Epsilon:
-        """Return ε of every charge, from the events that were written down."""
+        """Return ε of all charges, from their recorded events."""
         return self.plan.epsilon_of(self._spent)
 
 
-def mode_name(mode: Any) -> str:
-    """Return a mode of keys, checked.
+def check_mode(mode: Any) -> str:
+    """Return the mode of keys, checked.
 
     Raises:
         ValueError: If it is neither "simulation" nor "secure".
@@ -343,6 +535,31 @@ def first_line(plan: AnyPlan, mode: str, extra: Mapping[str, Any] | None) -> dic
         "version": 1,
         "run_id": secrets.token_hex(16),
         "plan": plan.to_json(),
-        "mode": mode_name(mode),
+        "mode": check_mode(mode),
         "extra": dict(extra or {}),
     }
+
+
+def read_ledger(path: str | os.PathLike[str]) -> tuple[tuple[Record, ...], LedgerState, int]:
+    """Read a ledger without locking or changing it, a running run's too.
+
+    Returns:
+        The records, their state, and how many bytes of a torn last line were skipped.
+
+    Raises:
+        LedgerError: If it is missing or damaged.
+    """
+    try:
+        chain = decode(Path(path).read_bytes())
+        return chain.records, LedgerState.replay(chain.records), chain.torn
+    except (OSError, ValueError) as error:
+        raise LedgerError(f"cannot read the ledger {path}: {error}") from error
+
+
+def is_unspent(data: bytes) -> bool:
+    """Return whether a file holds nothing, or a ledger that was started but never charged."""
+    try:
+        records = decode(data).records
+        return not records or not LedgerState.replay(records).charges
+    except ValueError:
+        return False

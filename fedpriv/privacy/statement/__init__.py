@@ -1,1 +1,1 @@
-"""What a run promises and what it does not, in plain words."""
+"""The privacy statement of a run in plain words, what it does not cover, and its verification."""

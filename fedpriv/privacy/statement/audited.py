@@ -1,8 +1,8 @@
-"""The audit of a run's own mechanism, as `audit.json` in its folder records it.
+"""Audit records: the outcome of an audit of a run's mechanism, kept as `audit.json` in its folder.
 
 An audit is of one plan. What is written names the run that it is of: the digests of its plan, of
 its `experiment.json` and of its ledger's first line. A file that was copied from another run is
-refused, and both are named. The file stands beside the ledger, outside its chain, since an audit
+refused, and both are named. The file stands outside the ledger's chain, since an audit
 may come long after the last charge: whoever can write to the folder can change it or take it away.
 What can be derived again is the stated ε, which form decides, and whether it refutes. What canaries
 were scored is not kept; the same audit of a simulation, with its seed, gives the same figures.
@@ -19,13 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.hashes import document_sha256
-from fedpriv.privacy.epsilon import shown_delta
+from fedpriv.privacy.epsilon import format_delta, format_epsilon
 from fedpriv.privacy.ledger.chain import Record
 from fedpriv.privacy.ledger.state import LedgerState
-from fedpriv.privacy.plans.adaptive import AnyPlan
-from fedpriv.privacy.plans.plan import Plan
-from fedpriv.privacy.statement.sealed_files import Check, read_object
-from fedpriv.privacy.statement.wording import short
+from fedpriv.privacy.plan import AnyPlan, Plan
+from fedpriv.privacy.statement.sealed import read_object
 
 AUDIT_FILE = "audit.json"
 DECIDING = {"simultaneous": "many canaries", "clopper_pearson": "Clopper-Pearson"}
@@ -35,8 +33,8 @@ NOT_AUDITED = {"outcome": "not audited"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Audited:
-    """Whose audit it is.
+class RunIdentity:
+    """Digests that identify the run of an audit.
 
     Attributes:
         experiment: The name.
@@ -54,7 +52,7 @@ class Audited:
     ledger_sha256: str
 
     @classmethod
-    def of(cls, records: Sequence[Record], state: LedgerState) -> Audited:
+    def of(cls, records: Sequence[Record], state: LedgerState) -> RunIdentity:
         """Return what identifies a run, from its ledger alone."""
         return cls(
             experiment=str(state.extra.get("experiment", "")),
@@ -71,7 +69,7 @@ class Audited:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRecord:
-    """What an audit found of a run's mechanism.
+    """The outcome of an audit of a run's mechanism.
 
     Attributes:
         of: The run.
@@ -88,7 +86,7 @@ class AuditRecord:
         seed: Of a simulation; None of a secure one.
     """
 
-    of: Audited
+    of: RunIdentity
     version: str
     stated: float
     delta: float
@@ -108,7 +106,7 @@ class AuditRecord:
 
     @property
     def outcome(self) -> str:
-        """One word."""
+        """The outcome in one word."""
         return "refuted" if self.refuted else "consistent"
 
     def to_json(self) -> dict[str, Any]:
@@ -122,11 +120,11 @@ class AuditRecord:
             f"{self.outcome.upper() if self.refuted else self.outcome}: ε ≥ {least:.3f} with "
             f"{100 * self.confidence:g} % confidence ({DECIDING[self.form]}; {self.canaries:,} "
             f"canaries, {self.canaries_in:,} in, {self.runs:,} x {self.rounds:,} rounds), against "
-            f"the plan's ε = {short(self.stated)} at δ = {shown_delta(self.delta)}"
+            f"the plan's ε = {format_epsilon(self.stated)} at δ = {format_delta(self.delta)}"
         )
 
 
-def write_audit(folder: Path, found: Mapping[str, Any], of: Audited, *, version: str) -> None:
+def write_audit(folder: Path, found: Mapping[str, Any], of: RunIdentity, *, version: str) -> None:
     """Keep an audit in its run's folder.
 
     Args:
@@ -138,7 +136,7 @@ def write_audit(folder: Path, found: Mapping[str, Any], of: Audited, *, version:
     Raises:
         ValueError: If the folder holds one: an outcome is not replaced by a later one.
     """
-    refuse_second(folder)
+    refuse_second_audit(folder)
     text = json.dumps({**found, "of": asdict(of), "version": version}, indent=2, sort_keys=True)
     part = folder / f".{AUDIT_FILE}.part"
     try:
@@ -148,7 +146,7 @@ def write_audit(folder: Path, found: Mapping[str, Any], of: Audited, *, version:
         part.unlink(missing_ok=True)
 
 
-def refuse_second(folder: Path) -> None:
+def refuse_second_audit(folder: Path) -> None:
     """Raise `ValueError` if a run's folder holds an audit."""
     if (folder / AUDIT_FILE).exists():
         raise ValueError(
@@ -171,7 +169,7 @@ def read_audit(folder: Path, records: Sequence[Record], state: LedgerState) -> A
         stated = document["stated"]
         bounds = {name: float(document["bounds"][name]["epsilon"]) for name in DECIDING}
         record = AuditRecord(
-            of=Audited(**{name: str(value) for name, value in document["of"].items()}),
+            of=RunIdentity(**{name: str(value) for name, value in document["of"].items()}),
             version=str(document["version"]),
             stated=float(stated["epsilon"]),
             delta=float(stated["delta"]),
@@ -187,7 +185,7 @@ def read_audit(folder: Path, records: Sequence[Record], state: LedgerState) -> A
         refuted = document["refuted"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is no audit that can be read ({error!r}); audit again") from error
-    ours = Audited.of(records, state)
+    ours = RunIdentity.of(records, state)
     if record.of != ours:
         raise ValueError(
             f"{path} is the audit of another run: of {record.of}, and this is {ours}; take it away"
@@ -229,7 +227,7 @@ def audited_rounds(plan: AnyPlan) -> int | None:
     return plan.num_rounds if plan.charged_once else plan.affordable_rounds
 
 
-def audit_words(plan: AnyPlan, record: AuditRecord | None) -> list[str]:
+def describe_audit(plan: AnyPlan, record: AuditRecord | None) -> list[str]:
     """Return what a statement says of the audit, as paragraphs."""
     if not plan.is_private:
         return []
@@ -253,22 +251,3 @@ def audit_words(plan: AnyPlan, record: AuditRecord | None) -> list[str]:
         "the folder can change it."
     )
     return text
-
-
-def audit_check(
-    folder: Path, records: Sequence[Record], state: LedgerState
-) -> tuple[list[Check], AuditRecord | None]:
-    """Return what a verification finds of the audit; a refuted ε does not verify."""
-    if not state.plan.is_private and not (folder / AUDIT_FILE).exists():
-        return [], None
-    try:
-        record = read_audit(folder, records, state)
-    except ValueError as error:
-        return [Check(name="audit", ok=False, text=str(error))], None
-    if record is None:
-        return [Check(name="audit", ok=True, text="not audited")], None
-    said = (
-        f"{record}; the stated ε, the form and the verdict are derived again, what canaries were "
-        "scored is not"
-    )
-    return [Check(name="audit", ok=not record.refuted, text=said)], record

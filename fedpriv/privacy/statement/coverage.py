@@ -1,25 +1,204 @@
-"""What the ε of a run does not cover, and why a run has no guarantee where it has none.
+"""Coverage: what the ε of a run does not cover, and why a run without a guarantee has none.
 
 An ε covers what is computed from the noised sums. A vocabulary, document frequencies or side
-information that were taken from the very people it speaks of reach the model apart from those sums,
-and no accountant sees them. Who prints an ε prints this next to it. Everything is read from what
-`experiment.json` records, so that it holds for every run folder.
+information that were taken from the protected users themselves reach the model apart from those
+sums, and no accountant sees them. Whatever prints an ε prints this next to it. Everything is read
+from what `experiment.json` records, so that it holds for every run folder.
+
+A start from a file is never covered by the ε of the run that continues from it. Where a run of
+fedpriv released that file, the run's folder states what it cost its users, and the two ε add up
+for the same roster; otherwise its training data are unknown.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from fedpriv.privacy.epsilon import Epsilon
+from fedpriv.privacy.epsilon import Epsilon, format_delta, rounded_up
+from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.adaptive import AnyPlan, read_plan
-from fedpriv.privacy.statement.before import file_start
-from fedpriv.privacy.unit_words import words_of
+from fedpriv.privacy.plan import AnyPlan, read_plan
+from fedpriv.privacy.unit import unit_words
+from fedpriv.untrusted_text import plain
+
+UNKNOWN = "a start from a file, whose training data are unknown"
+COST = "what the start cost the same users before"
+TRAINED = "trained"
+"""Key of it in the facts of a start and in the metadata of an exported model."""
+_MOST_CHARS = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedBefore:
+    """Privacy of the training of a model that a run released and another run starts from.
+
+    Attributes:
+        ledger_head: Hash of the last line that the run's ledger had.
+        mode: "secure"; "simulation" where the noise of it, or of what it started from, was seeded.
+        unit: Whom its ε is for.
+        relation: By name.
+        roster_sha256: Of its users; None where that is not known.
+        epsilon: What all of its charges cost, with what its own start cost the same users; None
+            without privacy.
+        delta: Likewise.
+        accountant: Who computed it.
+        not_covered: What its ε does not cover, in plain phrases.
+        claimed: Whether a file says so itself, and no ledger was there to compare.
+    """
+
+    ledger_head: str
+    mode: str
+    unit: str
+    relation: str
+    roster_sha256: str | None
+    epsilon: float | None
+    delta: float | None
+    accountant: str
+    not_covered: tuple[str, ...] = ()
+    claimed: bool = False
+
+    @classmethod
+    def read(cls, value: Any) -> TrainedBefore | None:
+        """Return it from its JSON; None where that is missing or malformed."""
+        if not isinstance(value, Mapping):
+            return None
+        try:
+            found = cls(**{**value, "not_covered": tuple(value.get("not_covered", ()))})
+        except TypeError:
+            return None
+        words = (found.ledger_head, found.mode, found.unit, found.relation, found.accountant)
+        words = (*words, found.roster_sha256 or "", *found.not_covered)
+        sound = all(isinstance(one, str) and len(one) <= _MOST_CHARS for one in words)
+        if not sound or not isinstance(found.claimed, bool):
+            return None
+        if found.epsilon is None:
+            return found
+        known = _is_number(found.epsilon) and _is_number(found.delta) and found.epsilon >= 0.0
+        return found if known and 0.0 <= (found.delta or 0.0) < 1.0 else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {**asdict(self), "not_covered": list(self.not_covered)}
+
+    @property
+    def protects(self) -> bool:
+        """Whether its users have an ε whose noise cannot be drawn again from a seed."""
+        return self.epsilon is not None and self.mode == "secure"
+
+    def is_of(self, plan: AnyPlan) -> bool:
+        """Return whether it was trained on those whom a plan is for."""
+        same = self.roster_sha256 is not None and self.roster_sha256 == plan.roster_sha256
+        return same and self.unit == plan.unit
+
+    def adds_to(self, plan: AnyPlan, *, secure: bool) -> bool:
+        """Return whether its ε and that of a plan are of the same users and relation."""
+        counts = self.protects or (self.epsilon is not None and not secure)
+        return counts and self.is_of(plan) and self.relation == plan.relation.value
+
+    def phrases(self, plan: AnyPlan, *, secure: bool) -> tuple[str, ...]:
+        """Return what the ε of a plan that starts from it does not cover."""
+        whom = "the same users" if self.is_of(plan) else "another roster"
+        said = ", as the file says" if self.claimed else ""
+        if self.epsilon is None or (secure and not self.protects):
+            how = "that was trained without privacy"
+            if self.epsilon is not None:
+                how = "whose noise was simulated, of a known seed,"
+            left = "" if self.is_of(plan) else ": whoever is on both is not protected"
+            return (f"a start {how} on {whom}{said}{left}",)
+        simulated = "simulated " if self.mode != "secure" else ""
+        spent = (
+            f"{simulated}ε = {rounded_up(self.epsilon, 4):,.4f} "
+            f"at δ = {format_delta(self.delta or 0.0)} ({plain(self.relation)}, per "
+            f"{plain(self.unit)}, by {plain(self.accountant)}){said}"
+        )
+        if self.adds_to(plan, secure=secure):
+            first = f"{COST}: {spent}, which adds to this ε"
+        elif self.is_of(plan):
+            first = f"{COST}: {spent}, by another relation, which does not add up"
+        else:
+            first = f"what the start cost another roster: {spent}: whoever is on both has both"
+        return (first, *(f"of the start: {plain(phrase)}" for phrase in self.not_covered))
+
+
+def trained_before(start: Mapping[str, Any] | None) -> TrainedBefore | None:
+    """Return what the facts of a start say of its training; None where that is unknown."""
+    return TrainedBefore.read(start.get(TRAINED)) if isinstance(start, Mapping) else None
+
+
+def is_from_file(start: Mapping[str, Any] | None, options: Mapping[str, Any] | None) -> bool:
+    """Return whether training went on from a file, by the facts or by the options."""
+    kind = start.get("kind") if isinstance(start, Mapping) else None
+    return kind == "file" or (isinstance(options, Mapping) and options.get("start") == "file")
+
+
+def file_start(
+    plan: AnyPlan,
+    start: Mapping[str, Any] | None,
+    options: Mapping[str, Any] | None,
+    *,
+    secure: bool,
+) -> tuple[str, ...]:
+    """Return what a plan's ε does not cover of a start from a file; nothing of another start."""
+    if not is_from_file(start, options):
+        return ()
+    found = trained_before(start)
+    return (UNKNOWN,) if found is None else found.phrases(plan, secure=secure)
+
+
+def with_start(
+    plan: AnyPlan, spent: Epsilon, start: Mapping[str, Any] | None, *, secure: bool
+) -> Epsilon | None:
+    """Return the composed ε of a run and of the model that it started from.
+
+    Both are of the same users by the same relation: ε and δ are added (basic composition).
+
+    Returns:
+        None where the run did not start from a model of the same users whose ε is known.
+    """
+    found = trained_before(start)
+    if found is None or not plan.is_private or not found.adds_to(plan, secure=secure):
+        return None
+    return Epsilon(
+        value=spent.value + (found.epsilon or 0.0),
+        delta=min(1.0, spent.delta + (found.delta or 0.0)),
+        relation=Relation(spent.relation),
+        accountant=f"basic composition of {spent.accountant} and {plain(found.accountant)}",
+        unit=spent.unit,
+        claimed=found.claimed,
+    )
+
+
+def refuse_start_without_privacy(
+    plan: AnyPlan, start: Mapping[str, Any], options: Mapping[str, Any]
+) -> None:
+    """Refuse to start a secure run from a model that was trained without privacy.
+
+    Whether those people are on this roster too cannot be told from another roster's digest.
+
+    Raises:
+        ValueError: With what the model was trained on, unless it was asked for by name.
+    """
+    found = trained_before(start)
+    if found is None or found.protects or not plan.is_private:
+        return
+    if options.get("start-without-privacy") is not True:
+        [said] = found.phrases(plan, secure=True)
+        raise ValueError(
+            f"a secure run may not go on from {said}: no ε covers what was learnt from them; start "
+            "from a model with privacy or of public data, or set start-without-privacy=true, which "
+            "every statement of the run then says"
+        )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
 
 KEY = "epsilon_does_not_cover"
-"""Under what name JSON has the list, which is empty where ε covers everything."""
+"""Key of the list in JSON, which is empty where ε covers everything."""
 
 PUBLIC_EXAMPLES = "public examples"
 """What a public-only model learns from, unless a run says otherwise."""
@@ -27,7 +206,7 @@ PUBLIC_EXAMPLES = "public examples"
 NO_NOISE = "no noise is added"
 
 OWN = "own"
-"""What a description has that was read from a ledger alone, of a training of one's own."""
+"""Key of a description that was read from a ledger alone, of a user-defined training loop."""
 
 FLOATS = "what the last bits of noise in floating point betray"
 """What the ε of a secure run does not cover whose sums or noise are not of whole numbers."""
@@ -35,7 +214,7 @@ FLOATS = "what the last bits of noise in floating point betray"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """What is to be said wherever the ε of a run is printed.
+    """The gaps of a run's ε, printed wherever the ε is.
 
     Attributes:
         not_covered: What ε does not cover, in plain phrases; empty where it covers everything, and
@@ -64,11 +243,11 @@ class Coverage:
         return f"{text}, {self.mark}" if self.mark else text
 
     def explained(self, spent: Epsilon) -> Epsilon:
-        """Return an ε that says why it is infinite, where the plan alone could not know."""
+        """Return an ε with the reason why it is infinite, where the plan alone does not know it."""
         return replace(spent, reason=self.reason) if self.reason else spent
 
     def marked(self, spent: Epsilon) -> Epsilon:
-        """Return an ε that says itself what it does not cover: for who prints it without us."""
+        """Return an ε that prints what it does not cover."""
         return replace(spent, not_covered=self.not_covered)
 
 
@@ -77,10 +256,10 @@ NOT_KNOWN = Coverage(
 )
 
 
-def not_known(facts: Mapping[str, Any]) -> Coverage:
-    """Return what is said without a document: of a ledger's first line, its facts and mode.
+def coverage_without_document(facts: Mapping[str, Any]) -> Coverage:
+    """Return the coverage of a run without `experiment.json`, from its ledger's first line.
 
-    A training of one's own has no document, and says there itself what is not covered.
+    A user-defined training loop has no document, and states there what is not covered.
     """
     said = facts.get(KEY)
     own = isinstance(said, list) and all(isinstance(phrase, str) for phrase in said)
@@ -96,7 +275,7 @@ def coverage_of(document: Mapping[str, Any]) -> Coverage:
     """
     plan = read_plan(document.get("plan"))
     if OWN in document:
-        return not_known(document) if plan.is_private else Coverage(reason=NO_NOISE)
+        return coverage_without_document(document) if plan.is_private else Coverage(reason=NO_NOISE)
     return coverage(
         plan,
         corpus=document.get("corpus"),
@@ -111,7 +290,7 @@ def coverage_of(document: Mapping[str, Any]) -> Coverage:
 def in_floats(document: Mapping[str, Any]) -> bool:
     """Return whether a run's `experiment.json` says that it is secure and not hardened.
 
-    A seeded simulation promises nothing that floating point could break: ε is called simulated.
+    A seeded simulation guarantees nothing that floating point could break: ε is called simulated.
     """
     return document.get("mode") == "secure" and document.get("hardened") is not True
 
@@ -129,7 +308,7 @@ def coverage(
     """Return what the ε of a plan does not cover.
 
     Args:
-        plan: The promise.
+        plan: The plan.
         corpus: What the run folder says of the data, with their "provenance".
         side_information: Its "source" and "description", or None without any.
         options: The experiment's options by their command-line names.
@@ -138,7 +317,7 @@ def coverage(
         in_floats: Whether it is a secure run of sums or noise in floating point.
     """
     if not plan.is_private:
-        return Coverage(reason=_no_promise(plan, side_information, options))
+        return Coverage(reason=_no_guarantee_reason(plan, side_information, options))
     found = private_knowledge(plan.unit, corpus, side_information)
     if as_object(as_object(corpus).get("provenance")).get("roster_looks_at_data"):
         found += ("who is on the roster, a choice that looked at their records",)
@@ -175,7 +354,7 @@ def private_knowledge(
     `private_side_information`, and words, tags and counts published with the data.
     """
     provenance = as_object(as_object(corpus).get("provenance"))
-    whom = words_of(unit).protected
+    whom = unit_words(unit).protected
     listed: Any = provenance.get("private_side_information") or ()
     taken: list[Any] = [*listed] if isinstance(listed, (list, tuple)) else [listed]
     if "private" in str(provenance.get("word_counts_source", "")):
@@ -191,7 +370,7 @@ def refuse_private_knowledge(
     side_information: Mapping[str, Any] | None,
     options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Refuse what only a simulation may know.
+    """Refuse private knowledge that only a simulation may use.
 
     Raises:
         ValueError: If anything was taken from those whom the plan protects.
@@ -204,7 +383,7 @@ def refuse_private_knowledge(
         )
 
 
-def _no_promise(
+def _no_guarantee_reason(
     plan: AnyPlan, side: Mapping[str, Any] | None, options: Mapping[str, Any] | None
 ) -> str:
     options, side = as_object(options), as_object(side)

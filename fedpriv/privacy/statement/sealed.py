@@ -1,8 +1,8 @@
-"""What a run folder says of its run, read in one way: the ledger, and the document that it seals.
+"""Sealed runs: the ledger of a run folder, and the `experiment.json` that its first line seals.
 
-The first line of a ledger holds the digest of `experiment.json`. Who says something of a run reads
-it here, so that a document that was edited afterwards says nothing: neither what is guaranteed nor
-what ε does not cover. A training of one's own has a ledger alone.
+The first line of a ledger holds the digest of `experiment.json`. Every reader of a run folder goes
+through here, so that a document that was edited afterwards is refused: neither a guarantee nor what
+ε does not cover is read from it. A user-defined training loop has a ledger alone.
 """
 
 from __future__ import annotations
@@ -15,34 +15,41 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from fedpriv.data.files.places import refuse_links
 from fedpriv.hashes import document_sha256
+from fedpriv.output_paths import refuse_links
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.ledger.chain import Record
-from fedpriv.privacy.ledger.reading import read_ledger
-from fedpriv.privacy.ledger.state import LedgerState
-from fedpriv.privacy.plans.adaptive import read_plan
-from fedpriv.privacy.statement.before import COST, TrainedBefore, trained_before, with_start
-from fedpriv.privacy.statement.coverage import Coverage, as_object, coverage_of, not_known
+from fedpriv.privacy.ledger.state import LedgerState, read_ledger
+from fedpriv.privacy.plan import read_plan
+from fedpriv.privacy.statement.coverage import (
+    COST,
+    Coverage,
+    TrainedBefore,
+    as_object,
+    coverage_of,
+    coverage_without_document,
+    trained_before,
+    with_start,
+)
 
 DOCUMENT, LEDGER = "experiment.json", "ledger.jsonl"
 FORMAT, VERSION = "fedpriv-run", 1
 SEAL = "experiment_sha256"
-"""What the first line of a ledger calls the digest of the document."""
+"""Key of the document's digest in the first line of a ledger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedRun:
-    """A run folder whose ledger's chain is whole and whose document is the one that it seals.
+    """A run folder with an unbroken ledger and the `experiment.json` that the ledger seals.
 
     That shows that the files belong together, not that they are true: whoever writes all of them
-    anew can have them say anything (`fedpriv.privacy.ledger.anchored.WITHOUT_ANCHOR`).
+    anew can have them say anything (`fedpriv.privacy.ledger.anchor.WITHOUT_ANCHOR`).
 
     Attributes:
         folder: Where it is.
         records: The ledger's lines, at least one.
         state: What they add up to.
-        document: `experiment.json`; None where there is none, as of a training of one's own.
+        document: `experiment.json`; None where there is none, as of a user-defined training loop.
     """
 
     folder: Path
@@ -57,7 +64,7 @@ class SealedRun:
             return coverage_of(self.document)
         if not self.state.plan.is_private:
             return Coverage()
-        return not_known({**self.state.extra, "mode": self.state.mode})
+        return coverage_without_document({**self.state.extra, "mode": self.state.mode})
 
     @property
     def start(self) -> Mapping[str, Any] | None:
@@ -71,7 +78,7 @@ class SealedRun:
         return with_start(state.plan, state.epsilon(), self.start, secure=secure)
 
     def trained(self) -> TrainedBefore:
-        """Return what whoever starts from one of its models has to know of it."""
+        """Return the privacy of its training, for runs that start from one of its models."""
         state, plan = self.state, self.state.plan
         before, both = trained_before(self.start), self.with_start
         spent = both or state.epsilon()
@@ -145,3 +152,11 @@ def _ledger(path: Path) -> tuple[tuple[Record, ...], LedgerState]:
 def _read(path: Path, size: int, changed: int) -> tuple[tuple[Record, ...], LedgerState]:
     records, state, _ = read_ledger(path)
     return records, state
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file; raise `ValueError` if it holds none."""
+    value = json.loads(path.read_bytes())
+    if not isinstance(value, dict):
+        raise ValueError("not a JSON object")
+    return value

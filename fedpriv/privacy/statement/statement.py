@@ -1,8 +1,8 @@
-"""The privacy statement: what a run promises and what it does not, in plain words.
+"""The privacy statement of a run: its guarantee and the limits of it, in plain words.
 
-Everything said here follows from the plan, the ledger's counts, the mode of the keys and the
-provenance that the corpus published. It is data (titles and paragraphs of plain text); reports and
-the command line dress it.
+Everything stated follows from the plan, the ledger's counts, the mode of the keys and the
+provenance that the corpus published. A statement is data (titles and paragraphs of plain text);
+reports and the command line format it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedpriv.privacy.epsilon import Epsilon, shown_delta
+from fedpriv.privacy.epsilon import (
+    Epsilon,
+    format_delta,
+    format_epsilon,
+    format_odds_factor,
+    format_posterior,
+)
 from fedpriv.privacy.event import Relation
-from fedpriv.privacy.ledger.anchored import ANCHORED, WITHOUT_ANCHOR
-from fedpriv.privacy.plans.adaptive import AnyPlan
-from fedpriv.privacy.statement.audited import NOT_AUDITED, AuditRecord, audit_words, read_audit
-from fedpriv.privacy.statement.before import with_start
-from fedpriv.privacy.statement.counting import how_counted
+from fedpriv.privacy.ledger.anchor import ANCHORED, WITHOUT_ANCHOR
+from fedpriv.privacy.plan import AnyPlan
+from fedpriv.privacy.statement.audited import NOT_AUDITED, AuditRecord, describe_audit, read_audit
 from fedpriv.privacy.statement.coverage import (
     KEY,
     NO_NOISE,
@@ -29,19 +33,20 @@ from fedpriv.privacy.statement.coverage import (
     as_object,
     coverage,
     coverage_of,
+    with_start,
 )
-from fedpriv.privacy.statement.protected import protects, who
-from fedpriv.privacy.statement.provenance import (
-    known_of_protected,
-    taken_as_public,
-    words_of_others,
+from fedpriv.privacy.statement.sealed import DOCUMENT, SEAL, SealedRun, read_object, read_sealed
+from fedpriv.privacy.statement.sections import (
+    describe_accounting,
+    describe_foreign_text,
+    describe_model_choice,
+    describe_private_inputs,
+    describe_protected,
+    describe_public_inputs,
+    describe_randomness,
+    protection_to_json,
 )
-from fedpriv.privacy.statement.randomness import randomness
-from fedpriv.privacy.statement.returned import returned_model
-from fedpriv.privacy.statement.sealed import DOCUMENT, SEAL, SealedRun, read_sealed
-from fedpriv.privacy.statement.sealed_files import read_object
-from fedpriv.privacy.statement.wording import factor, one_of, short, sure
-from fedpriv.privacy.unit_words import words_of
+from fedpriv.privacy.unit import unit_words
 
 NO_EPSILON_COVERS = "What no ε covers"
 """Title of what goes with every ε; what is missing of one run's alone is in `not_covered`."""
@@ -65,7 +70,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """What a run promises.
+    """The guarantee of a run, in plain words.
 
     Attributes:
         headline: One line: the ε with all that makes it mean something, what it does not cover,
@@ -132,7 +137,7 @@ def privacy_statement(
     """Return the statement of a run, finished or under way.
 
     Args:
-        plan: The promise.
+        plan: The plan.
         num_charges: Charges spent.
         num_lost: Of these, attempts that released nothing.
         mode: "simulation" or "secure".
@@ -140,7 +145,7 @@ def privacy_statement(
         corpus: What `experiment.json` says of the corpus; missing facts are left out.
         side_information: Its "source" and "description", or None without preconditioning.
         options: The experiment's, by their command-line names; they tell noise that is added
-            without a promise.
+            without a guarantee.
         start: What `experiment.json` says of what training started from.
         hardened: Whether a secure run's sums and noise are whole numbers, exactly rounded.
         anchored: Whether the ledger is marked outside its folder; None says nothing of it.
@@ -174,12 +179,12 @@ def privacy_statement(
     if audit is not None and audit.refuted:
         said.append("REFUTED by its audit")
     parts = (
-        ("The promise", _promise(plan, spent, label, covers)),
-        ("Who is protected", who(plan, corpus)),
+        ("The promise", _guarantee(plan, spent, label, covers)),
+        ("Who is protected", describe_protected(plan, corpus)),
         (
             "How ε was counted",
             [
-                *how_counted(
+                *describe_accounting(
                     plan,
                     spent,
                     num_charges,
@@ -190,18 +195,18 @@ def privacy_statement(
                 *_copies(plan, anchored),
             ],
         ),
-        ("Randomness", randomness(plan, spent, simulated, hardened)),
-        ("Whose words are in an example", words_of_others(corpus)),
+        ("Randomness", describe_randomness(plan, spent, simulated, hardened)),
+        ("Whose words are in an example", describe_foreign_text(corpus)),
         (
             "What was taken to be public",
-            taken_as_public(plan, corpus, side_information, options, start),
+            describe_public_inputs(plan, corpus, side_information, options, start),
         ),
         (
-            f"What was taken from {words_of(plan.unit).protected}",
-            known_of_protected(plan, corpus, side_information),
+            f"What was taken from {unit_words(plan.unit).protected}",
+            describe_private_inputs(plan, corpus, side_information),
         ),
-        ("Which model is returned", returned_model(options, summary)),
-        ("Audit", audit_words(plan, audit)),
+        ("Which model is returned", describe_model_choice(options, summary)),
+        ("Audit", describe_audit(plan, audit)),
         (NO_EPSILON_COVERS, _not_covered(plan, corpus, simulated)),
         ("What nodes are trusted with", _nodes(plan, backend)),
     )
@@ -210,7 +215,7 @@ def privacy_statement(
         not_covered=covers.not_covered,
         no_meaningful_protection=weak,
         simulated=simulated,
-        protects=protects(plan, corpus),
+        protects=protection_to_json(plan, corpus),
         sections=tuple(
             Section(title=title, paragraphs=tuple(texts)) for title, texts in parts if texts
         ),
@@ -222,7 +227,7 @@ def privacy_statement(
 def run_statement(run_dir: str | os.PathLike[str]) -> Statement:
     """Return the statement of a run folder, from its `experiment.json` and its ledger.
 
-    Of a training of one's own the ledger is all there is.
+    A user-defined training loop has a ledger alone.
 
     Raises:
         ValueError: If either is missing or damaged, the document is not the one that the ledger
@@ -230,7 +235,7 @@ def run_statement(run_dir: str | os.PathLike[str]) -> Statement:
     """
     run = read_sealed(run_dir)
     state = run.state
-    document = own_description(run) if run.document is None else run.document
+    document = describe_from_ledger(run) if run.document is None else run.document
     return privacy_statement(
         state.plan,
         num_charges=len(state.charges),
@@ -257,8 +262,8 @@ def _summary(folder: Path) -> Mapping[str, Any]:
         return {}
 
 
-def own_description(run: SealedRun) -> dict[str, Any]:
-    """Return what the ledger of a training of one's own says of it, in place of `experiment.json`.
+def describe_from_ledger(run: SealedRun) -> dict[str, Any]:
+    """Return the description of a user-defined training loop from its ledger alone.
 
     Such are the folders of `fedpriv.averaging` in a Flower app, and of `fedpriv.bolt_on`.
 
@@ -281,7 +286,7 @@ def own_description(run: SealedRun) -> dict[str, Any]:
     }
 
 
-def _promise(plan: AnyPlan, spent: Epsilon, label: str, covers: Coverage) -> list[str]:
+def _guarantee(plan: AnyPlan, spent: Epsilon, label: str, covers: Coverage) -> list[str]:
     if not plan.is_private:
         reason = spent.reason
         done = "This run adds no noise." if reason == NO_NOISE else f"In this run {reason}."
@@ -290,7 +295,7 @@ def _promise(plan: AnyPlan, spent: Epsilon, label: str, covers: Coverage) -> lis
             f"model may learn anything about any {plan.unit} in it."
         ]
     change = (
-        f"whether {one_of(plan)}"
+        f"whether {_describe_neighbour(plan)}"
         if plan.relation is not Relation.REPLACE_ONE
         else (
             "replacing all records of one rostered user by any others"
@@ -298,10 +303,11 @@ def _promise(plan: AnyPlan, spent: Epsilon, label: str, covers: Coverage) -> lis
             else "replacing one example of the training set by any other"
         )
     )
+    shown = format_epsilon(spent.value)
     text = [
-        f"ε = {short(spent.value)} at δ = {shown_delta(spent.delta)}: {change} changes the "
-        f"probability of anything released by a factor of at most e^{short(spent.value)}"
-        f"{factor(spent.value)}, except with probability δ."
+        f"ε = {shown} at δ = {format_delta(spent.delta)}: {change} changes the probability of "
+        f"anything released by a factor of at most e^{shown}"
+        f"{format_odds_factor(spent.value)}, except with probability δ."
         + (f" It {covers.mark}." if covers.mark else "")
     ]
     if math.isfinite(spent.value):
@@ -312,7 +318,7 @@ def _promise(plan: AnyPlan, spent: Epsilon, label: str, covers: Coverage) -> lis
         )
         text.append(
             f"Put as a bet: somebody who knows everything else and gives even odds on "
-            f"{about} may become {sure(spent.value)} sure, and not surer, δ aside."
+            f"{about} may become {format_posterior(spent.value)} sure, and not surer, δ aside."
         )
     if label:
         text.append(
@@ -326,7 +332,7 @@ def _promise(plan: AnyPlan, spent: Epsilon, label: str, covers: Coverage) -> lis
 def _not_covered(plan: AnyPlan, corpus: Mapping[str, Any], simulated: bool) -> list[str]:
     if not plan.is_private:
         return []
-    words = words_of(plan.unit)
+    words = unit_words(plan.unit)
     text = [
         "Tuning: learning rates, clip norms and the choice among methods, where they were made "
         f"by looking at results on these {words.contributor}s"
@@ -390,3 +396,12 @@ def _nodes(plan: AnyPlan, backend: str) -> list[str]:
         "to; where keys were not bound (allow-unauthenticated-nodes), of every node. A user that "
         "two nodes claim contributes zero.",
     ]
+
+
+def _describe_neighbour(plan: AnyPlan) -> str:
+    """Return the difference between two neighbours under add-remove, as a clause."""
+    if plan.unit == "user":
+        return "one rostered user's records were there or not"
+    if plan.unit == "owner":
+        return "all training examples that one person owns were blanked or not"
+    return "one example of the training set was there or not"

@@ -1,12 +1,12 @@
-"""Check a run folder against its ledger, and recompute its ε, without trusting anything in it.
+"""Verification of a run folder: compare it with its ledger and recompute its ε, trusting nothing.
 
 What can be found: an edited, cut, swapped or rolled back ledger (by its chain, and by the head
 hash that every checkpoint carries), rounds reported without a charge, a stated ε that the charges
 do not give, a plan that is not the one the ledger was started with, a checkpoint that was changed
-after its release, frozen parameters or params before round 1 that were changed since. With the
-run's anchor also: lines cut off the end of a ledger, an older backup, and a copy of the folder that
-was continued elsewhere. Without it those cannot be found, and a folder all of whose files were
-forged together cannot be either way.
+after its release, frozen parameters or params before round 1 that were changed since, a returned
+model or an audit that is another's. With the run's anchor also: lines cut off the end of a ledger,
+an older backup, and a copy of the folder that was continued elsewhere. Without it those cannot be
+found, and a folder all of whose files were forged together cannot be either way.
 """
 
 from __future__ import annotations
@@ -21,29 +21,58 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from fedpriv.data.files.places import refuse_links
+from fedpriv.checkpoints.tensor_files import (
+    FROZEN,
+    PUBLIC_MODEL,
+    START,
+    START_FILE,
+    candidates,
+    frozen_digests,
+    params_sha256,
+    read_frozen,
+    read_selected,
+    read_start,
+    read_tensors,
+    released_models,
+)
 from fedpriv.hashes import document_sha256, file_sha256
+from fedpriv.output_paths import refuse_links
 from fedpriv.privacy.epsilon import Epsilon, rounded_up
-from fedpriv.privacy.ledger.anchor import Anchor
-from fedpriv.privacy.ledger.anchored import ANCHORED, WITHOUT_ANCHOR, check_anchors
-from fedpriv.privacy.ledger.chain import decode
-from fedpriv.privacy.ledger.file import LedgerError
-from fedpriv.privacy.ledger.reading import read_ledger
-from fedpriv.privacy.ledger.state import LedgerState
-from fedpriv.privacy.plans.adaptive import AnyPlan, read_plan
-from fedpriv.privacy.statement.audited import NOT_AUDITED, AuditRecord, audit_check
-from fedpriv.privacy.statement.before import with_start
+from fedpriv.privacy.ledger.anchor import ANCHORED, WITHOUT_ANCHOR, Anchor, check_anchors
+from fedpriv.privacy.ledger.chain import LedgerError, Record, decode
+from fedpriv.privacy.ledger.state import LedgerState, read_ledger
+from fedpriv.privacy.plan import AnyPlan, read_plan
+from fedpriv.privacy.statement.audited import AUDIT_FILE, NOT_AUDITED, AuditRecord, read_audit
 from fedpriv.privacy.statement.coverage import (
     KEY,
     NOT_KNOWN,
     Coverage,
     as_object,
     coverage_of,
-    not_known,
+    coverage_without_document,
+    with_start,
 )
-from fedpriv.privacy.statement.returned import check_returned
-from fedpriv.privacy.statement.sealed import DOCUMENT, LEDGER, SEAL
-from fedpriv.privacy.statement.sealed_files import Check, read_object, sealed_tensors
+from fedpriv.privacy.statement.sealed import DOCUMENT, LEDGER, SEAL, read_object
+from fedpriv.untrusted_text import plain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """The result of one comparison.
+
+    Attributes:
+        name: What was compared.
+        ok: Whether it holds.
+        text: What was found, in a sentence.
+    """
+
+    name: str
+    ok: bool
+    text: str
+
+    def __post_init__(self) -> None:
+        # It quotes the folder, and may be printed by anybody.
+        object.__setattr__(self, "text", plain(self.text))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,8 +190,8 @@ def verify_run(run_dir: str | os.PathLike[str], *, anchors: Sequence[Anchor] = (
     hashes = {record.hash: number for number, record in enumerate(records)}
     checks += _checkpoints(folder, state, hashes)
     checks += _digests(folder, state)
-    checks += sealed_tensors(folder)
-    audited, audit = audit_check(folder, records, state)
+    checks += _sealed_tensors(folder)
+    audited, audit = _check_audit(folder, records, state)
     checks += audited
     return Verification(
         checks=tuple(checks),
@@ -215,7 +244,7 @@ def _budget(state: LedgerState, final: Epsilon) -> list[Check]:
 
 def _experiment(folder: Path, state: LedgerState) -> tuple[list[Check], Coverage]:
     facts = {**state.extra, "mode": state.mode}
-    unknown = not_known(facts) if state.plan.is_private else Coverage()
+    unknown = coverage_without_document(facts) if state.plan.is_private else Coverage()
 
     def wrong(text: str) -> tuple[list[Check], Coverage]:
         return [Check(name="experiment", ok=False, text=text)], unknown
@@ -277,12 +306,10 @@ def _rounds(folder: Path, state: LedgerState) -> list[Check]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         return [Check(name="rounds", ok=False, text=f"rounds.jsonl cannot be read: {error}")]
     return [
-        Check(
-            name="rounds",
-            ok=not problems,
-            text=_summed_up(
-                problems, f"{len(rows):,} stated rounds were charged and released, their ε is right"
-            ),
+        _check_that(
+            "rounds",
+            problems,
+            f"{len(rows):,} stated rounds were charged and released, their ε is right",
         )
     ]
 
@@ -337,11 +364,7 @@ def _summary(folder: Path, state: LedgerState, final: Epsilon, covers: Coverage)
         problems.append(
             f"it states {stated['charges']} charges, the ledger has {len(state.charges)}"
         )
-    found = Check(
-        name="summary",
-        ok=not problems,
-        text=_summed_up(problems, "summary.json states what the ledger gives"),
-    )
+    found = _check_that("summary", problems, "summary.json states what the ledger gives")
     selection = stated.get("selection")
     if not isinstance(selection, dict):
         return [found]
@@ -379,13 +402,8 @@ def _checkpoints(folder: Path, state: LedgerState, hashes: Mapping[str, int]) ->
             problems.append(f"{path.name} is of round {round_num}, which was never charged")
     if not carried and not problems:
         return []
-    return [
-        Check(
-            name="checkpoints",
-            ok=not problems,
-            text=_summed_up(problems, f"{carried:,} checkpoints carry a line of this ledger"),
-        )
-    ]
+    good = f"{carried:,} checkpoints carry a line of this ledger"
+    return [_check_that("checkpoints", problems, good)]
 
 
 def _digests(folder: Path, state: LedgerState) -> list[Check]:
@@ -401,15 +419,47 @@ def _digests(folder: Path, state: LedgerState) -> list[Check]:
             problems.append(f"{path.name} is not what was released")
     if not compared:
         return []
+    good = f"{compared:,} checkpoints are what was released, byte for byte"
+    return [_check_that("digests", problems, good)]
+
+
+def _sealed_tensors(folder: Path) -> list[Check]:
+    """Compare what is not trained, and what training started from, with what was sealed."""
+    try:
+        document = read_object(folder / "experiment.json")
+    except (OSError, ValueError):
+        return []  # there is none, or another check has said so
+    return [*_frozen(folder, as_object(document.get("corpus"))), *_start(folder, document)]
+
+
+def _frozen(folder: Path, corpus: Mapping[str, Any]) -> list[Check]:
+    try:
+        stated = as_object(corpus.get("frozen"))
+        found = frozen_digests(read_frozen(folder))
+    except (OSError, ValueError) as error:
+        return [Check(name="frozen", ok=False, text=f"{FROZEN} cannot be compared: {error}")]
+    if not stated and not found:
+        return []
     return [
         Check(
-            name="digests",
-            ok=not problems,
-            text=_summed_up(
-                problems, f"{compared:,} checkpoints are what was released, byte for byte"
-            ),
+            name="frozen",
+            ok=stated == found,
+            text=f"{FROZEN} holds the {len(stated)} parameters that the run was started with"
+            if stated == found
+            else f"{FROZEN} is not what the run was started with",
         )
     ]
+
+
+def _start(folder: Path, document: Mapping[str, Any]) -> list[Check]:
+    stated = as_object(document.get("start")).get("sha256")
+    if stated is None:
+        return []
+    try:
+        read_start(folder, str(stated))
+    except (OSError, ValueError) as error:
+        return [Check(name="start", ok=False, text=str(error))]
+    return [Check(name="start", ok=True, text=f"{START_FILE} is what the run started from")]
 
 
 def _same(stated: Any, value: float | None) -> bool:
@@ -421,8 +471,61 @@ def _same(stated: Any, value: float | None) -> bool:
     return stated == value or math.isclose(stated, value, rel_tol=1e-6, abs_tol=1e-9)
 
 
-def _summed_up(problems: list[str], good: str) -> str:
-    if not problems:
-        return good
+def _check_that(name: str, problems: list[str], good: str) -> Check:
+    """Return a check that fails with the first three problems, or holds without any."""
     more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
-    return "; ".join(problems[:3]) + more
+    text = "; ".join(problems[:3]) + more if problems else good
+    return Check(name=name, ok=not problems, text=text)
+
+
+def _check_audit(
+    folder: Path, records: Sequence[Record], state: LedgerState
+) -> tuple[list[Check], AuditRecord | None]:
+    """Return what a verification finds of the audit; a refuted ε does not verify."""
+    if not state.plan.is_private and not (folder / AUDIT_FILE).exists():
+        return [], None
+    try:
+        record = read_audit(folder, records, state)
+    except ValueError as error:
+        return [Check(name="audit", ok=False, text=str(error))], None
+    if record is None:
+        return [Check(name="audit", ok=True, text="not audited")], None
+    said = (
+        f"{record}; the stated ε, the form and the verdict are derived again, what canaries were "
+        "scored is not"
+    )
+    return [Check(name="audit", ok=not record.refuted, text=said)], record
+
+
+def check_returned(folder: Path, round_num: int, selection: Mapping[str, Any]) -> Check:
+    """Compare the model that a run returns with what its last release and its start give.
+
+    Args:
+        folder: The run folder, whose checkpoints and start are what its ledger names.
+        round_num: Of the last release.
+        selection: What the summary says of the model; nothing seals that.
+    """
+    name, start = str(selection.get("selected")), folder / START_FILE
+
+    def found(text: str, *, ok: bool = False) -> Check:
+        return Check(name="returned", ok=ok, text=f"the returned model {name!r} {text}")
+
+    try:
+        digest = params_sha256(read_selected(folder, selection))
+        last, _ = read_tensors(folder / "checkpoints" / f"round-{round_num:06d}.safetensors")
+        begun = read_tensors(start)[0] if start.is_file() else None
+        made = candidates(released_models(last), begun)
+    except (OSError, KeyError, ValueError) as error:
+        return found(f"cannot be compared: {error}")
+    if begun is not None:
+        made[START] = begun
+    names = [one for one, params in made.items() if params_sha256(params) == digest]
+    if name == PUBLIC_MODEL:
+        if names and names != [START]:
+            return found(f"is {names[0]!r}, which private training made")
+        return found("is made of public examples, which no line of the ledger names", ok=True)
+    if name not in made and begun is None:
+        return found("was drawn back to the task's own params, which no file holds", ok=True)
+    if name not in names:
+        return found("is not what the last release and the start give")
+    return found("is what the last release and the start give", ok=True)

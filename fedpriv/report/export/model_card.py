@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fedpriv.checkpoints.outputs import RULES
-from fedpriv.checkpoints.selected_file import PUBLIC_MODELS
-from fedpriv.privacy.statement.returned import model_words
+from fedpriv.checkpoints.aggregates import RULES
+from fedpriv.checkpoints.tensor_files import PUBLIC_MODELS
+from fedpriv.privacy.statement.sections import describe_candidate
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.report.headline import badges, privacy_terms
 from fedpriv.report.privacy_text import as_markdown, markdown_safe
@@ -67,7 +67,7 @@ def _which(run: RunRecord, round_num: int, returned: bool) -> str:
     """Return which of a run's models this is."""
     if not returned or not run.selection:
         return f"the model after {labels_of(run.unit).turn} {round_num}"
-    name = model_words(run.selection["selected"])
+    name = describe_candidate(run.selection["selected"])
     if run.selection["selected"] not in PUBLIC_MODELS:
         return f"{name}, selected on public examples"
     return (

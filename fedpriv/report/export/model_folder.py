@@ -17,19 +17,18 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpriv.checkpoints.frozen_file import FROZEN, read_frozen
-from fedpriv.checkpoints.selected_file import read_selected
 from fedpriv.checkpoints.store import CheckpointStore
-from fedpriv.checkpoints.tensor_file import read_tensors, write_tensors
-from fedpriv.checkpoints.vocabulary_file import (
-    VOCABULARY,
-    Vocabulary,
-    read_vocabulary,
-    write_vocabulary,
+from fedpriv.checkpoints.tensor_files import (
+    FROZEN,
+    read_frozen,
+    read_selected,
+    read_tensors,
+    write_tensors,
 )
-from fedpriv.privacy.statement.before import TRAINED
-from fedpriv.privacy.statement.returned import check_returned
+from fedpriv.checkpoints.vocabulary import VOCABULARY, Vocabulary, read_vocabulary, write_vocabulary
+from fedpriv.privacy.statement.coverage import TRAINED
 from fedpriv.privacy.statement.sealed import read_sealed
+from fedpriv.privacy.statement.verify import check_returned
 from fedpriv.report.export.model_card import model_card
 from fedpriv.report.series import RunRecord, read_run
 

@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedpriv.privacy.cohorts.knee import knee_words
-from fedpriv.privacy.cohorts.noise_grid import NoiseGrid, NoisePoint
-from fedpriv.privacy.unit_words import words_of
+from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint, describe_saturation_point
+from fedpriv.privacy.unit import unit_words
 from fedpriv.report.plots import theme
 from fedpriv.report.plots.drawing import spread
 from fedpriv.untrusted_text import safe
@@ -69,7 +68,7 @@ def _page(grid: NoiseGrid, planned: NoisePoint | None) -> str:
         "data:image/svg+xml;base64," + base64.b64encode(_svg(grid, planned, colours)).decode()
         for colours in (theme.LIGHT, theme.DARK)
     )
-    words = words_of(grid.unit)
+    words = unit_words(grid.unit)
     said = f"Noise on the mean per C against {words.drawn}; the table has the figures."
     heads = "".join(f"<th>{rounds:,}</th>" for rounds in grid.rounds)
     rows = [
@@ -77,7 +76,8 @@ def _page(grid: NoiseGrid, planned: NoisePoint | None) -> str:
         + "".join(f"<td>{grid.at(cohort, rounds).shown}</td>" for rounds in grid.rounds)
         for cohort in grid.cohorts
     ]
-    rows.append("<th>knee</th>" + "".join(f"<td>{safe(str(knee))}</td>" for knee in grid.knees))
+    points = "".join(f"<td>{safe(str(point))}</td>" for point in grid.saturation_points)
+    rows.append(f"<th>knee</th>{points}")
     table = "".join(f"<tr>{row}</tr>" for row in rows)
     reasons = "".join(f"<p>{safe(reason)}</p>" for reason in grid.reasons)
     body = (
@@ -88,7 +88,7 @@ def _page(grid: NoiseGrid, planned: NoisePoint | None) -> str:
         f"the released mean. Each is calibrated to {safe(grid.privacy)}.</p>"
         f'<div class="scroll"><table><thead><tr><th>{words.drawn} \\ {words.turn}s</th>'
         f"{heads}</tr></thead><tbody>{table}</tbody></table></div>"
-        f"<p>{safe(knee_words(words.drawn).capitalize())}.</p>{reasons}"
+        f"<p>{safe(describe_saturation_point(words.drawn).capitalize())}.</p>{reasons}"
     )
     return theme.document("Noise on the mean before a run", body)
 
@@ -113,7 +113,7 @@ def _drawn(grid: NoiseGrid, planned: NoisePoint | None, colours: Mapping[str, st
     axes = figure.add_axes((0.09, 0.2, 0.76, 0.66), facecolor=colours["paper"])
     axes.set_xscale("log")
     axes.set_yscale("log")
-    turn = words_of(grid.unit).turn
+    turn = unit_words(grid.unit).turn
     ends: list[tuple[float, float, str, str]] = []
     for number, rounds in enumerate(grid.rounds):
         line = [(p.cohort, p.noise_on_mean) for p in grid.line(rounds) if p.noise_on_mean]
@@ -123,7 +123,7 @@ def _drawn(grid: NoiseGrid, planned: NoisePoint | None, colours: Mapping[str, st
         x, y = [cohort for cohort, _ in line], [noise for _, noise in line]
         axes.plot(x, y, color=colour, linewidth=2.0, marker="o", markersize=3.6, clip_on=False)
         ends.append((x[-1], y[-1], f"{rounds:,} {turn}s", colour))
-        knee = grid.knees[number]
+        knee = grid.saturation_points[number]
         if knee.side == "at" and knee.cohort is not None:
             axes.plot(
                 [knee.cohort], [_on_line(line, knee.cohort)], marker="o", markersize=11,
@@ -168,7 +168,7 @@ def _style(
 ) -> None:
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
-    muted, words_for = colours["muted"], words_of(grid.unit)
+    muted, words_for = colours["muted"], unit_words(grid.unit)
     axes.xaxis.set_major_locator(FixedLocator(list(grid.cohorts)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
@@ -189,7 +189,7 @@ def _style(
     figure.text(
         0.03, 0.905, f"{grid.num_users:,} {grid.unit}s, {grid.privacy}", fontsize=10, color=muted
     )
-    words = textwrap.fill(f"Ring = {knee_words(words_for.drawn)}.", 112)
+    words = textwrap.fill(f"Ring = {describe_saturation_point(words_for.drawn)}.", 112)
     if planned is not None and planned.noise_on_mean is not None:
         words += (
             f"\nStar = this plan: {words_for.drawn} {planned.cohort:,g}, {planned.rounds:,} "

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.data.features.dataset import Dataset
+from fedpriv.datasets.dataset import Dataset
 from fedpriv.measures import ACCURACY, LOSS
 from fedpriv.tasks.conversions.auc import AUC_LOSS, auc_total
 from fedpriv.tasks.example_task import CentralTask, zeros

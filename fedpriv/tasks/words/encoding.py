@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpriv.data.words.sentences import Sentences
-from fedpriv.models.words import IGNORED, Tokens
+from fedpriv.datasets.stackexchange.words import Sentences
+from fedpriv.models.text import IGNORED, Tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 
 from fedpriv.measures import LOSS, Measure
-from fedpriv.models.words import IGNORED, Tokens
+from fedpriv.models.text import IGNORED, Tokens
 from fedpriv.training.evaluate import WHOLE, Metrics, Part, Total, chunks, combined
-from fedpriv.training.words.gradients import token_scores
+from fedpriv.training.local.words import token_scores
 
 WORD_ACCURACY = Measure(name="accuracy", label="word accuracy", form="share")
 WITH_END = Measure(name="accuracy_no_oov", label="accuracy with end of sentence", form="share")

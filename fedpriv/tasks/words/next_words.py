@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedpriv.data.corpus.view import TrainingSplit
-from fedpriv.data.corpus.vocabulary import PRIVATE
-from fedpriv.data.words.sentences import Sentences
-from fedpriv.data.words.view import WordView
+from fedpriv.datasets.stackexchange.rosters import TrainingSplit
+from fedpriv.datasets.stackexchange.vocabulary import PRIVATE
+from fedpriv.datasets.stackexchange.words import Sentences, WordView
 from fedpriv.measures import Measure
 from fedpriv.mechanisms.side_information import SideInformation
-from fedpriv.models.words import Tokens, WordLSTM
+from fedpriv.models.text import Tokens, WordLSTM
 from fedpriv.rng import Key
 from fedpriv.tasks.description import TaskDescription
 from fedpriv.tasks.words.encoding import Encoding
@@ -25,13 +24,13 @@ from fedpriv.tasks.words.measures import MEASURES, WORD_ACCURACY, shares_right, 
 from fedpriv.tasks.words.trivial import Bigrams
 from fedpriv.training.devices import usable_device
 from fedpriv.training.evaluate import WHOLE, Metrics, Part
-from fedpriv.training.in_public.gradients import GradientLearner
-from fedpriv.training.local.module import as_tensor, module_params, one_thread
+from fedpriv.training.local.module import module_params
 from fedpriv.training.local.module_state import made_from
+from fedpriv.training.local.sgd import as_tensor, one_thread
 from fedpriv.training.local.trainer import Schedule
-from fedpriv.training.words.gradients import dense_gradients
-from fedpriv.training.words.shift import Shift, ShiftedUsers
-from fedpriv.training.words.trainer import WordTrainer
+from fedpriv.training.local.words import WordTrainer, dense_gradients
+from fedpriv.training.periodic_shift import Shift, ShiftedUsers
+from fedpriv.training.public_learning import GradientLearner
 from fedpriv.training.work import LocalTrainer, UserData, Work
 from fedpriv.tree import Params
 

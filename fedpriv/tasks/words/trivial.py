@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedpriv.models.words import Tokens
+from fedpriv.models.text import Tokens
 from fedpriv.tasks.words.measures import counted
 
 

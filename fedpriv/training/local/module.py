@@ -1,4 +1,4 @@
-"""Local SGD for any `nn.Module`: bring a model, a loss and users of your own."""
+"""Local SGD of any `nn.Module` with a user-defined loss, one user after another."""
 
 from __future__ import annotations
 
@@ -13,11 +13,45 @@ import torch
 from torch import nn
 
 from fedpriv.rng import Key
-from fedpriv.training.local.dtypes import model_inputs, model_targets
-from fedpriv.training.local.hidden_state import unchanged_by_users
-from fedpriv.training.local.module_state import OwnState, own_stream
+from fedpriv.training.local.module_state import (
+    OwnState,
+    own_stream,
+    unchanged_buffers,
+    unchanged_by_users,
+)
+from fedpriv.training.local.sgd import (
+    SGD,
+    Gradient,
+    as_tensor,
+    multiplier_tensor,
+    one_thread,
+    train_locally,
+)
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.tree import Params, Tree
+
+
+def model_inputs(array: Any) -> np.ndarray:
+    """Return inputs as float32 where they are floats, and as int64 where they are integers.
+
+    int32 and truth values stay what they are: layers take both.
+    """
+    return _converted(np.asarray(array), integers="bhBHIlLqQ")
+
+
+def model_targets(array: Any) -> np.ndarray:
+    """Return targets as float32 where they are floats, and as int64 where they are classes.
+
+    Truth values are the classes 0 and 1.
+    """
+    return _converted(np.asarray(array), integers="?bhiBHIlLqQ")
+
+
+def _converted(array: np.ndarray, integers: str) -> np.ndarray:
+    if array.dtype.kind == "f":
+        return array.astype(np.float32, copy=False)
+    return array.astype(np.int64, copy=False) if array.dtype.char in integers else array
+
 
 _BATCH_NORM = (nn.modules.batchnorm._BatchNorm,)
 
@@ -70,11 +104,6 @@ def load_params(module: nn.Module, params: Mapping[str, np.ndarray]) -> nn.Modul
     return module
 
 
-def as_tensor(array: np.ndarray) -> torch.Tensor:
-    """Return a tensor over the array's memory, or over a copy where it is read-only."""
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
-
-
 @dataclass(frozen=True, slots=True)
 class ArrayExamples:
     """One user's examples as two arrays.
@@ -107,7 +136,7 @@ class ModuleTrainer:
     `torch.autograd.grad` and not through `.grad` and an optimiser, which makes a whole user of a
     small model 1.05 to 1.1 times faster than a loop with `optim.SGD`. A CNN spends two thirds of a
     step in convolutions at the core's peak; there only keeping freed memory paid (1.05 to 1.1,
-    `fedpriv.training.allocator`). The channels-last layout, `torch._foreach_add_`, updates fused
+    `fedpriv.training.devices`). The channels-last layout, `torch._foreach_add_`, updates fused
     into the backward pass and oneDNN's absence were measured: 1.00 to 1.03 for the first three, 0.8
     for the last. `benchmarks/dense_training.py` prints the ratios.
 
@@ -124,6 +153,7 @@ class ModuleTrainer:
         schedule: How much work.
         multiplier: 1/A by parameter name, applied to every gradient before the step.
         device: Where the module lives, such as "cpu" or "cuda:0".
+        optimizer: Takes the steps: `SGD` of the schedule's rate and the multiplier.
     """
 
     module: nn.Module
@@ -132,15 +162,18 @@ class ModuleTrainer:
     multiplier: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
     device: str | torch.device = "cpu"
     _own: Mapping[str, nn.Parameter] = field(init=False, repr=False)
-    _factors: Mapping[str, torch.Tensor] = field(init=False, repr=False)
+    optimizer: SGD = field(init=False, repr=False)
     _state: OwnState = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_module(self.module).to(self.device)
         own = dict(self.module.named_parameters())
-        factors = {n: self._leading(n, m, own[n].ndim) for n, m in self.multiplier.items()}
+        factors = {
+            n: multiplier_tensor(n, m, own[n].ndim, self.device) for n, m in self.multiplier.items()
+        }
+        optimizer = SGD(learning_rate=self.schedule.learning_rate, multiplier=factors)
         object.__setattr__(self, "_own", own)
-        object.__setattr__(self, "_factors", factors)
+        object.__setattr__(self, "optimizer", optimizer)
         object.__setattr__(self, "_state", OwnState(self.module, self.loss))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ModuleTrainer:
@@ -149,20 +182,8 @@ class ModuleTrainer:
         return replace(self, module=module, loss=loss)
 
     def unchanged_by_users(self) -> AbstractContextManager[None]:
-        """As of `fedpriv.training.work.LooksBack`."""
+        """As of `fedpriv.training.work.looked_back`."""
         return unchanged_by_users(self.module, self.loss)
-
-    def _leading(self, name: str, factor: np.ndarray, num_axes: int) -> torch.Tensor:
-        """Return a multiplier on the device, its axes put against a parameter's first ones."""
-        array = np.asarray(factor)
-        if array.ndim > num_axes:
-            raise ValueError(f"multiplier {name!r} has more axes ({array.ndim}) than its parameter")
-        return self.on_device(array.reshape(array.shape + (1,) * (num_axes - array.ndim)))
-
-    @property
-    def factors(self) -> Mapping[str, torch.Tensor]:
-        """1/A by parameter name, on the device, of the parameter's number of axes."""
-        return self._factors
 
     @contextmanager
     def as_made(self) -> Iterator[nn.Module]:
@@ -201,31 +222,56 @@ class ModuleTrainer:
             with torch.no_grad():
                 for name, parameter in trained.items():
                     parameter.copy_(start[name])
-            for batch in self.schedule.batches(len(chosen), rng):
+
+            def gradients(batch: np.ndarray) -> list[tuple[str, Gradient]]:
                 index = torch.from_numpy(batch).to(self.device)
-                self._step(trained, self.loss(module(x[index]), y[index]))
+                loss = self.loss(module(x[index]), y[index])
+                found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
+                # A parameter that the loss does not use stays where it is.
+                parts = zip(trained, found, strict=True)
+                return [(name, part) for name, part in parts if part is not None]
+
+            train_locally(
+                trained,
+                gradients,
+                schedule=self.schedule,
+                num_chosen=len(chosen),
+                rng=rng,
+                optimizer=self.optimizer,
+            )
             return {name: p.detach() - start[name] for name, p in trained.items()}
 
-    def _step(self, trained: Mapping[str, nn.Parameter], loss: torch.Tensor) -> None:
-        """Take one step of SGD; a parameter that the loss does not use stays where it is."""
-        gradients = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
-        with torch.no_grad():
-            for (name, parameter), gradient in zip(trained.items(), gradients, strict=True):
-                if gradient is None:
-                    continue
-                if name in self._factors:
-                    gradient = gradient * self._factors[name]
-                parameter.add_(gradient, alpha=-self.schedule.learning_rate)
 
+class ModuleBatches:
+    """A `fedpriv.training.public_learning.Gradient` of a module.
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute on one thread: how an operation is split among several shows in its last bits."""
-    before = torch.get_num_threads()
-    if before != 1:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        if before != 1:
-            torch.set_num_threads(before)
+    Guarantees:
+        * A gradient depends on params, examples and key alone: on one machine the same bits.
+
+    Args:
+        module: A checked module; its parameters are overwritten.
+        loss: From (outputs, targets) to the mean loss of a batch.
+        examples: Public ones.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+        examples: ArrayExamples,
+    ) -> None:
+        self._module, self._loss, self._examples = check_module(module), loss, examples
+        self._own = {n: p for n, p in module.named_parameters() if p.requires_grad}
+
+    def __call__(self, params: Params, index: np.ndarray, key: Key) -> Params:
+        """Return the mean gradient of a batch, float32; zeros of what the loss does not use."""
+        module = load_params(self._module, params).train()
+        chosen = self._examples.take(index)
+        x, y = as_tensor(model_inputs(chosen.x)), as_tensor(model_targets(chosen.y))
+        with unchanged_buffers(module), own_stream(key), one_thread(), torch.enable_grad():
+            loss = self._loss(module(x), y)
+            found = torch.autograd.grad(loss, list(self._own.values()), allow_unused=True)
+        return {
+            name: np.zeros(tuple(own.shape), np.float32) if grad is None else grad.numpy()
+            for (name, own), grad in zip(self._own.items(), found, strict=True)
+        }

@@ -27,8 +27,8 @@ from torch import Tensor, nn
 
 from fedpriv.measures import ACCURACY, LOSS, Measure, check_measures
 from fedpriv.training.evaluate import WHOLE, MadeOf, Metrics, Part, Total, chunks, combined
-from fedpriv.training.local.dtypes import model_inputs, model_targets
-from fedpriv.training.local.module import as_tensor
+from fedpriv.training.local.module import model_inputs, model_targets
+from fedpriv.training.local.sgd import as_tensor
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 #: A target that is not counted, as PyTorch's losses have it.

@@ -1,18 +1,38 @@
-"""What a module keeps besides its trained params: frozen ones, buffers, attributes, generators."""
+"""State that a module or a loss keeps besides its trained parameters: put back, or detected.
+
+Buffers, attributes and generators are put back after each user (`OwnState`). A running mean in a
+plain attribute would carry one example into the gradient of the next, where no bound sees it. While
+examples are trained one after the other, `attributes` looks at tensors, arrays, numbers and words
+in attributes of the module and of its children, and in lists, tuples and dictionaries there. Before
+a run `refuse_kept_state` looks further, on public or synthetic examples.
+"""
 
 from __future__ import annotations
 
 import copy
+import itertools
+import queue
+import random
+import sys
+import sysconfig
+import threading
 import types
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
+from hashlib import blake2b
+from inspect import getgeneratorlocals
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedpriv.rng import Key
+from fedpriv.training.failures import KeepsStateError
+from fedpriv.training.stopping import end_if_interrupted
 
 _CPU = torch.device("cpu")
 _FROZEN = Key.simulation(0).fold("frozen parameters")
@@ -79,7 +99,7 @@ class SameFrozen:
         first = made_from(_FROZEN, self._make)
         found, again = _untrained(first), _untrained(made_from(_FROZEN, self._make))
         for name, tensor in found.items():
-            if not _same(tensor, again.get(name)):
+            if not _equal_values(tensor, again.get(name)):
                 raise ValueError(
                     f"{name!r}, which is not trained (a buffer, or requires_grad=False), is "
                     "another whenever the module is made, and it must be the same in each "
@@ -90,7 +110,7 @@ class SameFrozen:
         return {
             name: tensor
             for name, tensor in found.items()
-            if name not in buffers or not _same(tensor, drawn.get(name))
+            if name not in buffers or not _equal_values(tensor, drawn.get(name))
         }
 
     @property
@@ -108,13 +128,25 @@ def _untrained(module: nn.Module) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().cpu().clone() for name, tensor in found.items()}
 
 
-def _same(left: torch.Tensor, right: torch.Tensor | None) -> bool:
+def _equal_values(left: torch.Tensor, right: torch.Tensor | None) -> bool:
     """Return whether both have the same values; NaN is a value."""
     if right is None or left.shape != right.shape or left.dtype != right.dtype:
         return False
     return torch.equal(left, right) or bool(
         ((left == right) | (left != left) & (right != right)).all()
     )
+
+
+@contextmanager
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
+    """Put every layer in evaluation mode, and afterwards back to its own."""
+    before = {layer: layer.training for layer in module.modules()}
+    module.eval()
+    try:
+        yield
+    finally:
+        for layer, training in before.items():
+            layer.training = training
 
 
 @contextmanager
@@ -167,7 +199,7 @@ class OwnState:
     generators), which parameters, buffers, layers and hooks there are, and which parameters are
     trained. What holds the users' state elsewhere is not: values of frozen parameters, class
     attributes, globals, variables that a function closes over, and what cannot be copied. There
-    `fedpriv.training.local.hidden_state.refuse_kept_state` looks, before a run.
+    `fedpriv.training.local.module_state.refuse_kept_state` looks, before a run.
 
     Args:
         roots: Modules, or objects that are called as the loss; functions are left as they are.
@@ -242,3 +274,417 @@ def _is_constant(value: Any) -> bool:
     return isinstance(value, _CONSTANTS) or (
         type(value) is tuple and all(_is_constant(item) for item in value)
     )
+
+
+#: By layer and name, what attributes hold and a copy of it.
+Attributes = Mapping[tuple[nn.Module, str], tuple[Any, Any]]
+
+_LOOKED_AT = (Tensor, np.ndarray, list, tuple, dict, int, float, complex, str, bytes, type(None))
+
+
+_KEY = Key.simulation(0).fold("kept state")
+_SAME = 1e-4
+# Enough for any model, and not for a data set that a function happens to name.
+_MOST_LOOKED_AT = 100_000
+# Of what is looked at for every sum of a simulation.
+_MOST_OF_USERS = 5_000
+# Longer arrays are told apart by their sums.
+_LONG = 1 << 20
+# A module of so few parameters is asked more often, and so many times more in the end.
+_CHEAP, _CALLS = 1 << 20, 40
+# By how much other batches have larger and smaller numbers, and of how many examples one is.
+_LARGE, _MANY = 100.0, 32
+_HERE = str(Path(__file__).parents[2])
+_LIBRARIES = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")})
+_SCALARS = (bool, int, float, complex, str, bytes, type(None), np.generic)
+_NUMPYS, _PYTHONS = "NumPy's global generator", "Python's global generator"
+_GENERATORS = frozenset({_NUMPYS, _PYTHONS})
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def refuse_kept_state(
+    make: Callable[[], nn.Module], loss: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor
+) -> None:
+    """Refuse a module or a loss that one user's batch changes for the next one's.
+
+    Pairs of batches go through in turn: as given, of larger and of smaller numbers, of one example
+    and of many, and in the end all of them again, some dozens in all where the module is small.
+    Looked at are each batch's gradient, which must be the same whatever went before, on a module
+    made anew too, and what each leaves behind in attributes, lists, dictionaries and objects, in
+    frozen parameters, in class attributes, in variables that functions close over, in globals that
+    they name, and in the random generators of Python and NumPy. Buffers are not: they are put back.
+
+    Not found is what shows on none of these batches and lies elsewhere (a file, a C extension, a
+    library's own globals): what is kept of particular inputs, of more calls than these, of another
+    process or thread, or is made once of the first data that a process ever sees. In a simulation
+    `unchanged_by_users` looks again, with the users' own examples.
+
+    Args:
+        make: Makes the module, the same each time, on one device.
+        loss: From (outputs, targets) to the mean loss of a batch.
+        x: Inputs `(n, ...)` of no one on a roster, on the module's device.
+        y: Their targets.
+
+    Raises:
+        KeepsStateError: Names where it is kept. A module that raises is no matter of this.
+    """
+    module = make().train()
+    weights = [p.detach().clone() for p in module.parameters()]
+    cheap = sum(w.numel() for w in weights) <= _CHEAP
+    taken, behind = [], {}
+    for first, second in _pairs(x, y, cheap):
+        try:
+            before = _gradients(module, loss, first)
+            behind = held(module, loss)
+            other = _gradients(module, loss, second)
+        except Exception as error:
+            end_if_interrupted(error)
+            continue
+        _refuse_other(behind, held(module, loss))
+        taken += [(first, before), (second, other)]
+    if not taken:
+        return
+    for _ in range(-(-_CALLS // len(taken)) if cheap else 1):
+        for batch, before in taken:  # the last is of the shape after which was looked
+            _refuse_another(module, loss, batch, before)
+    _refuse_other(behind, held(module, loss))
+    anew = make().train()
+    with torch.no_grad():
+        for parameter, weight in zip(anew.parameters(), weights, strict=True):
+            parameter.data.copy_(weight)
+    for batch, before in reversed(taken):
+        _refuse_another(anew, loss, batch, before)
+
+
+def _gradients(
+    module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], of: tuple[Tensor, Tensor]
+) -> list[Tensor | None]:
+    trained = [p for p in module.parameters() if p.requires_grad]
+    device = next(module.parameters()).device
+    with own_stream(_KEY, device), unchanged_buffers(module), torch.enable_grad():
+        found = loss(module(of[0]), of[1])
+        return list(torch.autograd.grad(found, trained, allow_unused=True))
+
+
+def _refuse_another(
+    module: nn.Module,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    batch: tuple[Tensor, Tensor],
+    before: list[Tensor | None],
+) -> None:
+    """Refuse a module on which a batch has another gradient than it had before."""
+    try:
+        after = _gradients(module, loss, batch)
+    except Exception as error:
+        end_if_interrupted(error)
+        raise KeepsStateError(
+            f"the model raised a {type(error).__name__} at a batch that it had taken before: it "
+            "keeps something of one batch for the next; detach and keep nothing"
+        ) from error
+    if not all(map(_near, before, after)):
+        raise KeepsStateError(
+            "a batch's gradient is another one after other batches went through: the module or "
+            "the loss keeps something where no bound sees it, or draws from a generator of its "
+            "own; keep nothing, and draw from torch's own generators"
+        )
+
+
+def _pairs(x: Tensor, y: Tensor, cheap: bool) -> list[tuple[tuple[Tensor, Tensor], ...]]:
+    """Return pairs of batches, each pair of one shape, of different examples where there are two.
+
+    Each but the first is of other numbers, or of another number of examples; of what is expensive
+    there are fewer.
+    """
+    half = len(x) // 2
+    ends = [(x[:half], y[:half]), (x[half : 2 * half], y[half : 2 * half])]
+    if not half:
+        ends = [(x, y), (-x if x.is_floating_point() else x, y)]
+    pairs = [tuple(ends)]
+    if x.is_floating_point():
+        scales = (_LARGE, 1 / _LARGE) if cheap else (_LARGE,)
+        pairs += [tuple((scale * a, b) for a, b in ends) for scale in scales]
+    if len(x):
+        for number in (_MANY, 1) if cheap else (1,):
+            index = [torch.arange(number, device=a.device) % len(a) for a, _ in ends]
+            pairs.append(tuple((a[i], b[i]) for (a, b), i in zip(ends, index, strict=True)))
+    return pairs
+
+
+@contextmanager
+def unchanged_by_users(*roots: Any) -> Iterator[None]:
+    """Refuse at the end of the `with` what users have changed of what objects and functions hold.
+
+    Looked at is what `refuse_kept_state` looks at, but for the global generators, which whoever
+    brings the examples may draw from. What is new there, or was None, may be a constant that was
+    made at the first call, and is let pass. It tells something of the users' examples, and is for
+    simulations alone.
+
+    Raises:
+        KeepsStateError: Names where.
+    """
+    before = held(*roots, most=_MOST_OF_USERS, trained=False)
+    yield
+    after = held(*roots, most=_MOST_OF_USERS, trained=False)
+    nothing = _compared(None)
+    same = {place for place, value in before.items() if value == nothing} | _GENERATORS
+    both = (before.keys() & after.keys()) - same
+    _refuse_other({p: before[p] for p in both}, {p: after[p] for p in both})
+
+
+def _refuse_other(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    for place in sorted(before.keys() | after.keys()):
+        if place not in before or place not in after or before[place] != after[place]:
+            raise KeepsStateError(
+                f"a batch leaves something behind in {place}, where it would reach other users "
+                "past the bound; let the forward pass and the loss change nothing (return it, or "
+                "make it a constant), and draw random numbers from torch's own generators"
+            )
+
+
+def _near(left: Tensor | None, right: Tensor | None) -> bool:
+    if left is None or right is None:
+        return left is right
+    return torch.allclose(left, right, rtol=_SAME, atol=_SAME * _SAME, equal_nan=True)
+
+
+def held(*roots: Any, most: int = _MOST_LOOKED_AT, trained: bool = True) -> Mapping[str, Any]:
+    """Return what objects and functions hold, by place: values that can be compared.
+
+    Args:
+        roots: Where to begin.
+        most: How many values are looked at.
+        trained: Whether at trained parameters, too, where an attribute names them, as in layers of
+            recurrent networks: users change them, and each is given them anew.
+    """
+    numpys = [np.asarray(part).tobytes() for part in _parts(np.random.get_state(legacy=False))]
+    found = {_NUMPYS: numpys, _PYTHONS: hash(random.getstate())}
+    seen: dict[int, Any] = {}
+    left = [(_name(root), root) for root in roots]
+    while left and len(seen) + len(found) < most:
+        place, value = left.pop()
+        if not trained and isinstance(value, nn.Parameter) and value.requires_grad:
+            continue
+        compared = _compared(value)
+        if compared is not None:
+            found[place] = compared
+        elif id(value) not in seen:
+            seen[id(value)] = value
+            left += _inside(place, value)
+    return found
+
+
+def _parts(state: Any) -> Iterator[Any]:
+    """Yield the numbers, words and arrays of a nested dictionary."""
+    for part in state.values():
+        if isinstance(part, dict):
+            yield from _parts(part)
+        else:
+            yield part
+
+
+def _compared(value: Any) -> Any:
+    """Return what tells a value from another; None for what is looked into instead."""
+    if isinstance(value, (*_SCALARS, itertools.count)):
+        return type(value), repr(value)
+    if isinstance(value, torch.Generator):
+        return _digest(value.get_state())
+    if isinstance(value, np.random.Generator):
+        return repr(value.bit_generator.state)
+    if isinstance(value, np.random.RandomState):
+        return repr(value.get_state())
+    if isinstance(value, random.Random):
+        return hash(value.getstate())
+    if isinstance(value, Tensor):
+        return value.shape, value.dtype, _digest(value)
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        if value.size > _LONG and value.dtype.kind in "biuf":
+            return value.shape, value.dtype, repr(value.sum(dtype=np.float64))
+        return value.shape, value.dtype, blake2b(value.tobytes(), digest_size=16).digest()
+    return None
+
+
+def _digest(tensor: Tensor) -> Any:
+    try:
+        if tensor.numel() > _LONG:
+            return repr(tensor.detach().sum(dtype=torch.float64).item())
+        flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        return blake2b(flat.numpy().tobytes(), digest_size=16).digest()
+    except Exception:  # sparse, or of a transformation that has ended
+        return type(tensor).__name__
+
+
+def _inside(place: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what lies in a value, and where."""
+    if isinstance(value, Mapping):
+        for name in list(value):
+            yield f"the key {name!r:.40} of {place}", True
+            yield f"{place}[{name!r:.40}]", value[name]
+    elif isinstance(value, (list, tuple, deque)):
+        yield f"len({place})", len(value)
+        for number, item in enumerate(value):
+            yield f"{place}[{number}]", item
+    elif isinstance(value, (set, frozenset)):
+        yield place, len(value)
+        yield f"what is in {place}", "".join(sorted(map(repr, filter(_is_scalar, value))))
+    elif isinstance(value, types.MethodType):
+        yield from ((place, value.__self__), (place, value.__func__))
+    elif isinstance(value, types.FunctionType):
+        yield from _of_function(place, value)
+    elif isinstance(value, type):
+        if _is_own(sys.modules.get(value.__module__)):
+            for name, item in list(vars(value).items()):
+                if not name.startswith("__"):
+                    yield f"{value.__qualname__}.{name} of the class", item
+            yield from ((place, base) for base in value.__bases__)
+    elif isinstance(value, (classmethod, staticmethod)):
+        yield place, value.__func__
+    elif isinstance(value, nn.Module):
+        yield from _of_layer(place, value)
+    elif isinstance(value, types.GeneratorType):
+        frame = value.gi_frame
+        yield f"how far {place} is", None if frame is None else frame.f_lasti
+        yield from (
+            (f"{name} in {place}", item) for name, item in getgeneratorlocals(value).items()
+        )
+    elif isinstance(value, ContextVar):
+        yield f"{place}.get()", value.get(None)
+    elif isinstance(value, threading.local):
+        yield f"vars({place})", vars(value)
+    elif isinstance(value, (queue.Queue, queue.SimpleQueue)):
+        yield f"{place}.qsize()", value.qsize()
+    elif _is_own(sys.modules.get(type(value).__module__)):
+        for kind in type(value).__mro__:
+            slots = vars(kind).get("__slots__", ())
+            for name in (slots,) if isinstance(slots, str) else slots:
+                if hasattr(value, name):
+                    yield f"{place}.{name}", getattr(value, name)
+        yield from (
+            (f"{place}.{name}", i) for name, i in list(getattr(value, "__dict__", {}).items())
+        )
+        yield place, type(value)
+
+
+def _of_layer(place: str, layer: nn.Module) -> Iterator[tuple[str, Any]]:
+    for name, item in list(vars(layer).items()):
+        if name not in _EVERY_MODULES:
+            yield f"{place}.{name}", item
+    for name, parameter in layer._parameters.items():
+        if parameter is not None and not parameter.requires_grad:
+            yield f"the frozen parameter {place}.{name}", parameter
+    for name, child in layer._modules.items():
+        yield f"{place}.{name}", child
+    for hooks in _HOOKS:
+        for number, hook in enumerate(getattr(layer, hooks, {}).values()):
+            yield f"hook {number} of {place}", hook
+    yield place, type(layer)
+
+
+def _of_function(place: str, function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield what a function closes over, its defaults, and globals that its code names."""
+    if not _is_own(sys.modules.get(function.__module__)):
+        return
+    code, scope = function.__code__, function.__globals__
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+        try:
+            yield f"{name!r}, which {place} closes over", cell.cell_contents
+        except ValueError:  # not bound yet
+            continue
+    yield f"the defaults of {place}", (function.__defaults__, function.__kwdefaults__)
+    yield f"the attributes of {place}", vars(function)
+    names = _names(code)
+    for name in names & scope.keys():
+        item = scope[name]
+        if not isinstance(item, types.ModuleType):
+            yield f"the global {function.__module__}.{name}", item
+        elif _is_own(item):
+            for inner in names & vars(item).keys():
+                yield f"the global {item.__name__}.{inner}", vars(item)[inner]
+
+
+def _names(code: types.CodeType) -> set[str]:
+    inner = (_names(item) for item in code.co_consts if isinstance(item, types.CodeType))
+    return set(code.co_names).union(*inner)
+
+
+def _is_own(module: types.ModuleType | None) -> bool:
+    """Return whether a module is neither ours nor a library's, whose caches mean nothing."""
+    file = getattr(module, "__file__", None)
+    if file is None:  # of a notebook, or an interpreter; else built in
+        return module is not None and module.__name__ == "__main__"
+    return not str(file).startswith((_HERE, *_LIBRARIES))
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, _SCALARS)
+
+
+def _name(value: Any) -> str:
+    return value.__name__ if isinstance(value, types.FunctionType) else type(value).__name__
+
+
+def attributes(module: nn.Module) -> Attributes:
+    """Return everything in plain attributes, with copies of what can be compared."""
+    return {
+        (layer, name): (value, _copied(value))
+        for layer in module.modules()
+        for name, value in vars(layer).items()
+        if name not in _EVERY_MODULES
+    }
+
+
+def put_back(module: nn.Module, before: Attributes) -> None:
+    """Give changed attributes the value they had, and remove new ones."""
+    for layer in module.modules():
+        for name in vars(layer).keys() - _EVERY_MODULES:
+            if (layer, name) not in before:
+                delattr(layer, name)
+    for (layer, name), (value, kept) in before.items():
+        vars(layer)[name] = value if _same(_copied(value), kept) else _copied(kept)
+
+
+def refuse_change(before: Attributes, after: Attributes) -> None:
+    """Raise if two states are not the same.
+
+    Raises:
+        KeepsStateError: Names the attribute, and what to do.
+    """
+    for layer, name in before.keys() | after.keys():
+        held = [state.get((layer, name)) for state in (before, after)]
+        if held[0] is None or held[1] is None or not _same(held[0][1], held[1][1]):
+            raise KeepsStateError(
+                f"the forward pass keeps something of an example in {name!r} of a "
+                f"{type(layer).__name__}, where it would reach other examples past the bound; "
+                "let the forward pass set no attribute, or make it a constant"
+            )
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, nn.Parameter):
+        return value
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, (list, tuple)):
+        copies = [_copied(item) for item in value]
+        return copies if isinstance(value, list) else tuple(copies)
+    if isinstance(value, dict):
+        return {name: _copied(item) for name, item in value.items()}
+    return value
+
+
+def _same(left: Any, right: Any) -> bool:
+    if left is right:
+        return True
+    if type(left) is not type(right):
+        return not isinstance(left, _LOOKED_AT) and not isinstance(right, _LOOKED_AT)
+    if isinstance(left, Tensor):
+        alike = left.shape == right.shape and left.dtype == right.dtype
+        return alike and bool(((left == right) | ((left != left) & (right != right))).all())
+    if isinstance(left, np.ndarray):
+        return np.array_equal(left, right, equal_nan=left.dtype.kind in "fc")
+    if isinstance(left, (list, tuple)):
+        return len(left) == len(right) and all(map(_same, left, right))
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(_same(left[n], right[n]) for n in left)
+    return not isinstance(left, _LOOKED_AT) or bool(left == right or left != left)

@@ -11,12 +11,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 
-from fedpriv.checkpoints.word_features import WordFeatures
-from fedpriv.data.corpus.examples import INPUTS, TagExamples
+from fedpriv.checkpoints.vocabulary import WordFeatures
+from fedpriv.datasets.stackexchange.tags import INPUTS, TagExamples
 from fedpriv.ranges import positive_float, positive_int
 from fedpriv.rng import Key
 from fedpriv.tree import Params, RowSparse, Tree
@@ -25,16 +25,6 @@ _NOTHING = np.empty(0, np.float32)
 # Counts that the compiled loop reads in place; others are converted, those of the chosen examples
 # only, so that work never follows the size of a user.
 _COUNTS = (np.uint8, np.uint16, np.float32)
-
-
-class Examples(Protocol):
-    """One user's examples: they can be counted and picked from."""
-
-    def __len__(self) -> int: ...
-
-    def take(self, index: np.ndarray) -> Any:
-        """Return the examples at these positions, in this order."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

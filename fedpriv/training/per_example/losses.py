@@ -1,27 +1,45 @@
-"""What a loss or a measure of one's own must be: a number of each example and its own target.
+"""Losses of single examples, and checks that a user-defined loss is one of each example.
 
 Outputs `(n, 1)` minus targets `(n,)` are n × n differences in PyTorch, of every prediction with
 every target: the mean is a finite number, and not the error. Nothing raises, a batch of one is
 right, and training goes towards the mean of all targets. So who is given a loss asks here first.
+
+`SingleLosses` evaluates each example as if no other were there. A module may mix what goes through
+it together, in evaluation too, where no gradient is tried. So the module never sees two examples at
+once: `torch.func.vmap` gives it a batch of one and takes many of those together, and what has no
+batching rule goes one after the other. What is kept from one example to the next is looked for on
+synthetic inputs, before the training set is touched.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import vmap
 
 from fedpriv.rng import Key
-from fedpriv.training.local.dtypes import model_inputs, model_targets
-from fedpriv.training.local.module import as_tensor
-from fedpriv.training.local.module_state import own_stream, unchanged_buffers
+from fedpriv.training.dp_agd import move_along
+from fedpriv.training.failures import KeepsStateError
+from fedpriv.training.local.module import load_params, model_inputs, model_targets
+from fedpriv.training.local.module_state import (
+    OwnState,
+    attributes,
+    evaluation_mode,
+    own_stream,
+    put_back,
+    refuse_change,
+    unchanged_buffers,
+)
+from fedpriv.training.local.sgd import as_tensor
+from fedpriv.training.per_example.backends import moved, synthetic_inputs
 from fedpriv.training.stopping import end_if_interrupted
+from fedpriv.tree import Params
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -62,7 +80,7 @@ def check_loss(
     device = next(module.parameters()).device
     with own_stream(None, device), torch.enable_grad():  # a loss may draw, too
         try:
-            with unchanged_buffers(module), _evaluating(module):
+            with unchanged_buffers(module), evaluation_mode(module):
                 outputs = module(as_tensor(model_inputs(x)).to(device))
         except Exception as error:
             end_if_interrupted(error)
@@ -147,18 +165,6 @@ def _spreads(
     return not _close(found, sum(single) / number)
 
 
-@contextmanager
-def _evaluating(module: nn.Module) -> Iterator[None]:
-    """Put every layer in evaluation mode, and afterwards back to its own."""
-    before = {layer: layer.training for layer in module.modules()}
-    module.eval()
-    try:
-        yield
-    finally:
-        for layer, training in before.items():
-            layer.training = training
-
-
 def _close(left: float, right: float) -> bool:
     return math.isclose(left, right, rel_tol=_SAME, abs_tol=_SAME * _SAME)
 
@@ -172,3 +178,180 @@ def _values(like: Tensor, number: int, what: str) -> Tensor:
 
 def _shape(tensor: Tensor) -> str:
     return f"({', '.join(['n', *map(str, tensor.shape[1:])])}{',' if tensor.ndim == 1 else ''})"
+
+
+_TRIED = 3
+
+
+class SingleLosses:
+    """Losses of single examples, in evaluation mode.
+
+    Args:
+        module: On its device; it is as it was afterwards.
+        loss: From (outputs, targets) to the mean loss of a batch, here always of one.
+        x: Inputs of the training set `(n, ...)`; only the shape and dtype of one are looked at.
+        y: Targets, likewise.
+
+    Guarantees:
+        * An example's loss depends on the params and on itself, and draws, if the module draws,
+          from one stream that is the same for everybody.
+
+    Raises:
+        ValueError: If an example finds what another has left.
+    """
+
+    def __init__(self, module: nn.Module, loss: Loss, x: np.ndarray, y: np.ndarray) -> None:
+        self._module, self._loss = module, loss
+        self._device = next(module.parameters()).device
+        self._at_once = False
+        with moved(module, torch.float32), evaluation_mode(module), torch.no_grad():
+            left, right, _ = synthetic_inputs(module, x, y, _TRIED, torch.float32)
+            self._at_once = self._tried(left, right)
+
+    def of(self, x: Tensor, y: Tensor, chunk: int) -> np.ndarray:
+        """Return the losses at the module's own params, float64 `(n,)`.
+
+        Args:
+            x: Inputs `(n, ...)`, on the module's device.
+            y: Targets `(n, ...)`.
+            chunk: Examples that are held at once.
+
+        Raises:
+            KeepsStateError: A ValueError; if examples that go one after the other leave different
+                attributes behind.
+        """
+        with evaluation_mode(self._module), torch.no_grad():
+            if self._at_once:
+                return self._batched(x, y, chunk)
+            return np.array(self._one_by_one(x, y), np.float64)
+
+    def _batched(self, x: Tensor, y: Tensor, chunk: int) -> np.ndarray:
+        found = np.empty(len(x))
+        each = vmap(lambda own, target: self._loss_of(own[None], target[None]))
+        for start in range(0, len(x), chunk):
+            part = slice(start, start + chunk)
+            with unchanged_buffers(self._module):
+                found[part] = each(x[part], y[part]).double().cpu().numpy()
+        return found
+
+    def _one_by_one(self, x: Tensor, y: Tensor) -> list[float]:
+        found, behind = [], None
+        for number in range(len(x)):
+            found.append(self._single(x[number : number + 1], y[number : number + 1]))
+            if number == 0 and len(x) > 1:
+                behind = attributes(self._module)
+        if behind is not None:
+            refuse_change(behind, attributes(self._module))
+        return found
+
+    def _single(self, x: Tensor, y: Tensor) -> float:
+        with own_stream(None, self._device), unchanged_buffers(self._module):
+            return float(self._loss_of(x, y))
+
+    def _loss_of(self, x: Tensor, y: Tensor) -> Tensor:
+        return self._loss(self._module(x), y).reshape(())
+
+    def _tried(self, x: Tensor, y: Tensor) -> bool:
+        """Return whether synthetic examples may be batched.
+
+        Raises:
+            KeepsStateError: If an example finds what another has left.
+        """
+        try:
+            alone = [self._twice(x, y, number) for number in range(_TRIED)]
+        except KeepsStateError:
+            raise
+        except Exception as error:  # has no use for synthetic inputs
+            end_if_interrupted(error)
+            return False
+        before = attributes(self._module)
+        try:
+            found = self._batched(x, y, _TRIED)
+            refuse_change(before, attributes(self._module))
+        except Exception as error:  # no batching rule
+            end_if_interrupted(error)
+            put_back(self._module, before)
+            return False
+        return np.allclose(found, alone, rtol=_SAME, atol=_SAME * _SAME, equal_nan=True)
+
+    def _twice(self, x: Tensor, y: Tensor, number: int) -> float:
+        """Return one example's loss, which is the same after another one went through."""
+        one = slice(number, number + 1)
+        other = slice((number + 1) % _TRIED, (number + 1) % _TRIED + 1)
+        fresh = attributes(self._module)
+        first = self._single(x[one], y[one])
+        behind = attributes(self._module)
+        put_back(self._module, fresh)
+        self._single(x[other], y[other])
+        refuse_change(behind, attributes(self._module))
+        again = self._single(x[one], y[one])
+        refuse_change(behind, attributes(self._module))
+        if not np.isclose(first, again, rtol=_SAME, atol=_SAME * _SAME, equal_nan=True):
+            raise KeepsStateError(
+                "an example's loss is another one after a second example went through: the module "
+                "or the loss keeps something where no bound sees it, or draws from a generator of "
+                "its own; keep nothing, and draw from torch's own generators"
+            )
+        return first
+
+
+def mean_losses(
+    module: nn.Module,
+    loss: Loss,
+    params: Params,
+    direction: Params,
+    sizes: Sequence[float],
+    x: Tensor,
+    y: Tensor,
+) -> np.ndarray:
+    """Return the mean loss of a batch at every point, float64 (sizes,).
+
+    Args:
+        module: Its params are overwritten, and nothing else of it is changed; nothing is drawn, and
+            dropout is off.
+        loss: From outputs and targets to the mean loss.
+        params: float32.
+        direction: Likewise.
+        sizes: Step sizes.
+        x: Inputs, on the module's device.
+        y: Targets.
+    """
+    device = next(module.parameters()).device
+    with (
+        OwnState(module, loss).unchanged(),
+        evaluation_mode(module),
+        own_stream(None, device),
+        unchanged_buffers(module),
+        torch.no_grad(),
+    ):
+        return np.array([float(loss(_at(module, params, direction, s)(x), y)) for s in sizes])
+
+
+def example_losses(
+    module: nn.Module,
+    losses: Callable[[], np.ndarray],
+    params: Params,
+    direction: Params,
+    sizes: Sequence[float],
+    number: int,
+) -> np.ndarray:
+    """Return each example's loss at every point, float64 (examples, sizes).
+
+    Args:
+        module: Its params are overwritten.
+        losses: Evaluates the examples one apart from another at the module's params, float64
+            (examples,).
+        params: float32.
+        direction: Likewise.
+        sizes: Step sizes.
+        number: How many examples there are.
+    """
+    found = np.empty((number, len(sizes)))
+    for place, size in enumerate(sizes):
+        _at(module, params, direction, size)
+        found[:, place] = losses()
+    return found
+
+
+def _at(module: nn.Module, params: Params, direction: Params, size: float) -> nn.Module:
+    return load_params(module, move_along(params, direction, size))

@@ -9,25 +9,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedpriv.mechanisms.bound import Bound, scaling_factor
+from fedpriv.mechanisms.bounds import Bound, scaling_factor
 from fedpriv.rng import Key
 from fedpriv.training.devices import usable_device
 from fedpriv.training.failures import contributes_zero
-from fedpriv.training.line_search.modules import example_losses
-from fedpriv.training.local.dtypes import model_inputs, model_targets
-from fedpriv.training.local.module import check_module, load_params
+from fedpriv.training.local.module import check_module, load_params, model_inputs, model_targets
 from fedpriv.training.local.module_state import own_stream, unchanged_buffers
 from fedpriv.training.per_example.backends import (
     PER_EXAMPLE_BACKENDS,
     Chosen,
     PerExampleBackend,
     choose,
+    moved,
+    synthetic_inputs,
 )
-from fedpriv.training.per_example.ghost.masks import ExampleMasks
-from fedpriv.training.per_example.ghost.norms import Before, Dense, Factor, Groups
-from fedpriv.training.per_example.losses import check_loss
-from fedpriv.training.per_example.single_losses import SingleLosses
-from fedpriv.training.per_example.synthetic_inputs import moved, synthetic_inputs
+from fedpriv.training.per_example.ghost import ExampleMasks
+from fedpriv.training.per_example.ghost_norms import Before, Dense, Factor, Groups
+from fedpriv.training.per_example.losses import SingleLosses, check_loss, example_losses
 from fedpriv.tree import Params
 
 _SMALLEST = 2.0**-120
@@ -181,7 +179,7 @@ class ModuleGradients:
     def losses_along(
         self, params: Params, direction: Params, sizes: Sequence[float], index: np.ndarray
     ) -> np.ndarray:
-        """Return losses, float64 (examples, sizes); see `line_search.of_examples`.
+        """Return losses, float64 (examples, sizes); see `fedpriv.training.dp_agd.ExampleLosses`.
 
         Raises:
             ValueError: As `check_losses`, or if params are not the module's.

@@ -18,7 +18,7 @@ from typing import cast
 import numpy as np
 from scipy import sparse
 
-from fedpriv.mechanisms.bound import Bound, scaling_factor
+from fedpriv.mechanisms.bounds import Bound, scaling_factor
 from fedpriv.training.failures import contributes_zero
 
 # Squares of anything shorter lose digits in float64; it counts as the zero vector.

@@ -22,8 +22,8 @@ from scipy.stats import rankdata
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.build import build
 from fedpriv.rng import Key
-from fedpriv.running.loop import rounds
-from fedpriv.running.progress import Pace
+from fedpriv.runs.loop import rounds
+from fedpriv.runs.progress import Pace
 from fedpriv.training.per_example.example_sum import public_gradient
 from simulations.adadps.setups import imdb
 from simulations.reproduction.items import Script

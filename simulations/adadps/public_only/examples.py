@@ -25,17 +25,16 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.data.features.dataset import Dataset, for_tuning, hold_out_public
-from fedpriv.data.features.reviews import bag_of_words
-from fedpriv.data.importers.mnist import load_mnist
+from fedpriv.datasets.dataset import Dataset, for_tuning, hold_out_public
+from fedpriv.datasets.images import load_mnist
+from fedpriv.datasets.reviews import bag_of_words
 from fedpriv.measures import LOSS, Measure
 from fedpriv.rng import Key
 from fedpriv.tasks.datasets import linear_task
 from fedpriv.tasks.example_task import CentralTask
 from fedpriv.training.evaluate import Metrics, combined
-from fedpriv.training.in_public.gradients import GradientLearner
-from fedpriv.training.in_public.learning import Choice, learn
 from fedpriv.training.per_example.linear import LogisticGradients
+from fedpriv.training.public_learning import Choice, GradientLearner, learn
 from fedpriv.tree import Params
 from simulations.adadps.setups import imdb, mnist
 

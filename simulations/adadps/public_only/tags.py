@@ -21,14 +21,13 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.data.corpus.splits import BY_SENTENCE
-from fedpriv.data.corpus.view import TagView
-from fedpriv.data.importers.locate import resolve_corpus
+from fedpriv.datasets.stackexchange.locate import resolve_corpus
+from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
+from fedpriv.datasets.stackexchange.tags import TagView
 from fedpriv.measures import ACCURACY
 from fedpriv.rng import Key
 from fedpriv.tasks.tag_metrics import evaluate_tags, majority_share
-from fedpriv.training.in_public.learning import choose, learn
-from fedpriv.training.in_public.tags import TagLearner
+from fedpriv.training.public_learning import TagLearner, choose, learn
 from simulations.evaluation.held_out import held_rows
 
 ROSTERS = ("onstartups-all", "onstartups-400")

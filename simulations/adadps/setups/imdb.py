@@ -14,14 +14,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedpriv.data.features.bag_of_words import RESERVED
-from fedpriv.data.features.dataset import Dataset, fewer_public, for_tuning
-from fedpriv.data.features.feature_counts import column_sums, mean_magnitude
-from fedpriv.data.features.reviews import Reviews, bag_of_words
-from fedpriv.data.features.word_rows import WordRows
-from fedpriv.data.importers.amazon import load_amazon
-from fedpriv.data.importers.imdb import load_imdb
-from fedpriv.data.importers.synthetic_reviews import synthetic_reviews
+from fedpriv.datasets.bag_of_words import RESERVED, WordRows, column_sums, mean_magnitude
+from fedpriv.datasets.dataset import Dataset, fewer_public, for_tuning
+from fedpriv.datasets.reviews import (
+    Reviews,
+    bag_of_words,
+    load_amazon,
+    load_imdb,
+    synthetic_reviews,
+)
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms.side_information import (
     SideInformation,

@@ -12,10 +12,10 @@ from functools import cache
 import numpy as np
 from torch import nn
 
-from fedpriv.data.features.dataset import Dataset, for_tuning
-from fedpriv.data.features.reviews import sequences
+from fedpriv.datasets.dataset import Dataset, for_tuning
+from fedpriv.datasets.reviews import sequences
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.models.recurrent import TextLSTM
+from fedpriv.models.text import TextLSTM
 from fedpriv.tasks.datasets import module_task
 from fedpriv.tasks.example_task import CentralTask
 from simulations.adadps.setups import imdb

@@ -13,12 +13,11 @@ from typing import Literal
 import numpy as np
 from torch import nn
 
-from fedpriv.data.features.dataset import Dataset, for_tuning, hold_out_public
-from fedpriv.data.importers.mnist import load_mnist
+from fedpriv.datasets.dataset import Dataset, for_tuning, hold_out_public
+from fedpriv.datasets.images import load_mnist
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.measures import LOSS
-from fedpriv.models.autoencoder import Autoencoder
-from fedpriv.models.images import DigitClassifier
+from fedpriv.models.images import Autoencoder, DigitClassifier
 from fedpriv.rng import Key
 from fedpriv.tasks.datasets import module_task
 from fedpriv.tasks.example_task import CentralTask

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fedpriv.checkpoints.outputs import Rule, answers, mean_probabilities
+from fedpriv.checkpoints.aggregates import Rule, answers, mean_probabilities
 from fedpriv.experiments.composing.options import Option
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.ready_made.conversions import dp_sgd_conversions

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from fedpriv import json_lines
-from fedpriv.checkpoints.tensor_file import write_tensors
+from fedpriv.checkpoints.tensor_files import write_tensors
 from fedpriv.experiments.build import build
 from fedpriv.experiments.composing.options import Option
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.hashes import document_sha256
-from fedpriv.privacy.epsilon import shown_delta
-from fedpriv.running.progress import Pace
+from fedpriv.privacy.epsilon import format_delta
+from fedpriv.runs.progress import Pace
 from simulations.scraps.by_example.problem import Problem
 from simulations.scraps.checkpoints import Averages, averages, checkpoints, states
 from simulations.scraps.wording import asked
@@ -138,7 +138,7 @@ def _row(problem: Problem, experiment: Experiment) -> dict[str, Any]:
     past = averages(checkpoints(experiment, made, experiment.seed), problem.which)
     plan = made.plan
     assert plan.delta is not None
-    delta, relation = shown_delta(plan.delta), plan.relation.value
+    delta, relation = format_delta(plan.delta), plan.relation.value
     return {
         "seed": experiment.seed,
         "values": measured(problem, task, past),

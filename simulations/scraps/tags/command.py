@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpriv.data.importers.locate import resolve_corpus
-from fedpriv.running.progress import Pace
+from fedpriv.datasets.stackexchange.locate import resolve_corpus
+from fedpriv.runs.progress import Pace
 from simulations.reproduction.items import Script
 from simulations.scraps.output import add_output, check_output, publish
 from simulations.scraps.tags import page, shift_page
@@ -171,7 +171,7 @@ def _said(site: Site) -> str:
     return (
         f"{facts['name']}, roster {facts['roster']}: {len(view.roster):,} users, "
         f"{len(view.words)} words, {len(view.tags)} tags; {rows:,} test sentences. Split: "
-        f"{view.split.said()}."
+        f"{view.split.describe()}."
     )
 
 

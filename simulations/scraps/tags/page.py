@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedpriv.privacy.epsilon import shown_delta
+from fedpriv.privacy.epsilon import format_delta
 from simulations.scraps.checkpoints import LAST
 from simulations.scraps.gains import Marks, draw_gains, save
 from simulations.scraps.tags.figures import (
@@ -55,7 +55,7 @@ def promise(delta: float, families: Mapping[str, Family] = FAMILIES) -> str:
     """Return what every ε of a page is."""
     own = "; ".join(f"{name}: {family.promise}" for name, family in families.items())
     return (
-        f"ε at δ = n^-1.1 = {shown_delta(delta)}, user-level, simulated (seeded noise); {own}. "
+        f"ε at δ = n^-1.1 = {format_delta(delta)}, user-level, simulated (seeded noise); {own}. "
         "Tuning on rostered users' validation threads is not covered, and figures are measured on "
         "rostered users' held-out text and are not covered either."
     )
@@ -319,7 +319,7 @@ def plot(found: Measured, path: Path) -> None:
     figure.suptitle(f"Gain over the last iterate, points of accuracy, {made}", weight="bold")
     figure.supxlabel(
         f"95 % t-intervals over {found.size.seeds} paired seeds. ε at δ = "
-        f"{shown_delta(found.delta)}, user-level, simulated ({kinds()}): a diagnostic, not "
+        f"{format_delta(found.delta)}, user-level, simulated ({kinds()}): a diagnostic, not "
         "covered by ε.",
         fontsize=7.5, color="#666666", x=0.01, ha="left",
     )  # fmt: skip

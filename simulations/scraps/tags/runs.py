@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.checkpoints.outputs import answers
-from fedpriv.checkpoints.tensor_file import read_tensors, write_tensors
-from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.data.corpus.splits import Split
-from fedpriv.data.corpus.view import TagView
+from fedpriv.checkpoints.aggregates import answers
+from fedpriv.checkpoints.tensor_files import read_tensors, write_tensors
+from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.splits import Split
+from fedpriv.datasets.stackexchange.tags import TagView
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.components import Components
@@ -23,7 +23,7 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.start import public_only
 from fedpriv.hashes import document_sha256
 from fedpriv.rng import Key
-from fedpriv.running.progress import Pace
+from fedpriv.runs.progress import Pace
 from fedpriv.tree import Params
 from simulations.scraps.checkpoints import Aggregates, averages, checkpoints, named, states
 from simulations.scraps.tags.together import Columns, Together, columns_of

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpriv.privacy.epsilon import shown_delta
+from fedpriv.privacy.epsilon import format_delta
 from simulations.scraps.checkpoints import LAST
 from simulations.scraps.gains import save
 from simulations.scraps.seeds import t_half
@@ -122,7 +122,7 @@ def plot(found: Shifted, path: Path) -> None:
     made = "SYNTHETIC data" if found.synthetic else "real threads"
     figure.suptitle(f"Accuracy over a period of shift, {made}", weight="bold", fontsize=10)
     figure.supxlabel(
-        f"ε at δ = {shown_delta(found.delta)}, user-level, simulated ({kinds()}):\n"
+        f"ε at δ = {format_delta(found.delta)}, user-level, simulated ({kinds()}):\n"
         f"a diagnostic, not covered by ε. Mean of {found.period.seeds} seeds.",
         fontsize=7, color="#666666", x=0.01, ha="left",
     )  # fmt: skip

@@ -8,10 +8,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedpriv.checkpoints.aggregates import ema
-from fedpriv.checkpoints.past import upa
-from fedpriv.data.sentences.store import OWN, SentenceStore
-from fedpriv.training.words.shift import Shift
+from fedpriv.checkpoints.aggregates import ema, upa
+from fedpriv.datasets.stackexchange.sentences import OWN, SentenceStore
+from fedpriv.training.periodic_shift import Shift
 from fedpriv.transform import State, Transform
 from fedpriv.tree import Params
 from simulations.scraps.checkpoints import LAST, states

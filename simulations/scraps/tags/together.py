@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from fedpriv.data.corpus.view import TagView
+from fedpriv.datasets.stackexchange.tags import TagView
 from fedpriv.kernels.sparse_softmax import train
-from fedpriv.mechanisms.bound import Bound
+from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.local.trainer import SparseSoftmaxTrainer
-from fedpriv.training.words.shift import SHARE
+from fedpriv.training.periodic_shift import SHARE
 from fedpriv.training.work import UserData
 from fedpriv.tree import Params
 

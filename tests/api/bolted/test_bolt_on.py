@@ -15,8 +15,8 @@ import torch
 
 import fedpriv as fp
 from fedpriv.privacy.statement.verify import verify_run
-from fedpriv.training.permutation.rows import shortened
-from fedpriv.training.permutation.wrapped import Wrapped
+from fedpriv.training.permutation_sgd import shortened
+from fedpriv.training.wrapped_sgd import Wrapped
 from tests.api.bolted.stand_in import SGDClassifier
 from tests.repeats import every_case
 
@@ -194,7 +194,7 @@ import os, signal, sys
 import numpy as np
 sys.path.insert(0, {root!r})
 from tests.api.bolted import test_bolt_on as own
-from fedpriv.running.folder import RunFolder
+from fedpriv.runs.folder import RunFolder
 out = {out!r}
 def kept(self, state):
     np.save(out + ".npy", state.params["w"])

@@ -9,8 +9,8 @@ import pytest
 
 from fedpriv.privacy.statement.coverage import FLOATS, KEY
 from fedpriv.privacy.statement.verify import verify_run
-from fedpriv.running.door.vault import Vault
-from fedpriv.running.folder import RunFolder
+from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.secret_state import SecretState
 from tests.api.bolted.test_bolt_on import people, release, trainer
 
 OWN = "a training that is not the permutation SGD that was stated"
@@ -106,7 +106,7 @@ class TestSecrets:
             raise SystemExit
 
         with monkeypatch.context() as patch:
-            patch.setattr(Vault, "forget", killed)
+            patch.setattr(SecretState, "forget", killed)
             with pytest.raises(SystemExit):
                 release(out=tmp_path / "run", secure=True)
         assert left(tmp_path / "run" / "secret")["replay.key"]

@@ -7,7 +7,7 @@ import pytest
 from scipy import sparse
 
 import fedpriv as fp
-from fedpriv.training.permutation.wrapped import Wrapped
+from fedpriv.training.wrapped_sgd import Wrapped
 from tests.api.bolted import stand_in
 from tests.repeats import each_once, every_case
 

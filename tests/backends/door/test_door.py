@@ -20,15 +20,15 @@ import pytest
 from safetensors.numpy import load_file
 
 from fedpriv.backends import SerialBackend
-from fedpriv.noise.gaussian import Gaussian
+from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
-from fedpriv.privacy.ledger.reading import read_ledger
+from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
-from fedpriv.running.door.vault import Vault
-from fedpriv.running.loop import rounds
+from fedpriv.runs.loop import rounds
+from fedpriv.runs.secret_state import SecretState
 from fedpriv.training.algorithm import Query
 from tests.repeats import each_once, every_case
 
@@ -257,7 +257,7 @@ def test_b_a_release_that_is_done_again_is_the_identical_one(mode, tmp_path):
 def test_c_a_row_left_open_is_burned_and_its_users_took_part(
     mode, die_after, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(Vault, "forget", lambda self, name: None)  # it is looked at below
+    monkeypatch.setattr(SecretState, "forget", lambda self, name: None)  # it is looked at below
     after_a_kill("c", tmp_path, die_after, mode=mode)
     charges, rows = lines(tmp_path, "charges"), lines(tmp_path, "rows")
     assert len(charges) == 1 and [row.row for row in rows] == [1, 2, 3, 4, 5, 6]

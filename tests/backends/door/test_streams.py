@@ -14,16 +14,15 @@ import pytest
 
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Clip, Rounded
-from fedpriv.noise.gaussian import NoisedMean
-from fedpriv.noise.participation import Participation
-from fedpriv.noise.rounded import GridNoise
-from fedpriv.noise.streams.optimise import optimised_bands, optimised_buffers
-from fedpriv.noise.streams.stream import Correlated
-from fedpriv.noise.streams.tree import BinaryTree
-from fedpriv.privacy.cohorts.separated import SeparatedSampler
-from fedpriv.privacy.ledger.reading import read_ledger
+from fedpriv.mechanisms.correlated.binary_tree import BinaryTree
+from fedpriv.mechanisms.correlated.noise import Correlated
+from fedpriv.mechanisms.correlated.optimise import optimised_bands, optimised_buffers
+from fedpriv.mechanisms.gaussian import GridNoise, NoisedMean
+from fedpriv.mechanisms.privatizer import Participation
+from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.sampling import SeparatedSampler
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
 from tests.repeats import each_once
@@ -160,10 +159,10 @@ def rows_of(name, key, mode):
 
 def test_the_law_would_see_a_row_used_twice(seen, tmp_path, monkeypatch):
     """A stream that begins anew after a restart, as a count in memory alone would make it."""
-    from fedpriv.running.door.door import RunDoor
+    from fedpriv.runs.door import RunDoor
 
     def forgetful(self, mechanism, template, row):
-        key = self._vault.key("stream")
+        key = self._secret_state.key("stream")
         if self._memory is None:
             self._memory = mechanism.privatizer.init(template, key)
         drawn, self._memory = mechanism.draw_row(self._memory, template, key)

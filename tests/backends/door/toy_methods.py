@@ -13,18 +13,18 @@ import numpy as np
 import toys
 
 from fedpriv.mechanisms import Clip, Rounded
-from fedpriv.noise.gaussian import Gaussian, NoisedMean
-from fedpriv.noise.privatizer import Cost
+from fedpriv.mechanisms.gaussian import Gaussian, NoisedMean
+from fedpriv.mechanisms.privatizer import Cost
+from fedpriv.privacy.adaptive_plan import AdaptivePlan
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.adaptive import AdaptivePlan
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody, PoissonSampler
 from fedpriv.rng import Key
-from fedpriv.running.folder import RunFolder
-from fedpriv.running.loop import rounds
+from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.loop import rounds
 from fedpriv.sums import PartialSum
-from fedpriv.training.algorithm import ArrayState, Query
+from fedpriv.training.algorithm import Algorithm, ArrayState, Query
 
 N = len(toys.ROSTER)
 ALL = Everybody(num_users=N)
@@ -41,7 +41,7 @@ class Once:
     after_crash = "retry"
 
 
-class Steps:
+class Steps(Algorithm):
     """A method whose state is its params."""
 
     @staticmethod

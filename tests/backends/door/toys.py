@@ -10,7 +10,7 @@ import numpy as np
 
 from fedpriv.backends.worker import WorkerContext
 from fedpriv.mechanisms import Clip
-from fedpriv.mechanisms.bound import scaled
+from fedpriv.mechanisms.bounds import scaled
 from fedpriv.sums import RunningSum
 from fedpriv.training.work import UserByUser
 

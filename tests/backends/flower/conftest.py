@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from fedpriv.data.importers.synthetic import Shape, synthesize
+from fedpriv.datasets.stackexchange.synthetic import Shape, synthesize
 
 
 def load(path: str) -> ModuleType:

@@ -27,8 +27,8 @@ from fedpriv.backends.flower.client import Host
 from fedpriv.backends.flower.messages import BOUNDS
 from fedpriv.backends.flower.registry import QUERY
 from fedpriv.backends.worker import WorkerContext
-from fedpriv.checkpoints.word_features import WordFeatures
-from fedpriv.data.corpus.examples import TagExamples
+from fedpriv.checkpoints.vocabulary import WordFeatures
+from fedpriv.datasets.stackexchange.tags import TagExamples
 from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
 
 Tamper = Callable[[Message, Message], list[Message]]

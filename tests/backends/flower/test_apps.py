@@ -16,22 +16,22 @@ import fedpriv as fp
 from client import app as client_app
 from fedpriv.backends.flower import settings
 from fedpriv.backends.flower.messages import SharedRecords
-from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.data.corpus.splits import Split
-from fedpriv.data.parts.cut import SERVER, cut
+from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.parts import SERVER, cut
+from fedpriv.datasets.stackexchange.splits import Split
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.mechanisms import Clip
 from fedpriv.privacy.ledger.anchor import anchors_of
-from fedpriv.privacy.ledger.reading import read_ledger
+from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
-from fedpriv.running.document import read_document
-from fedpriv.running.door.noise_root import noise_root
-from fedpriv.running.door.turnout import AllUsersFailedError
-from fedpriv.running.engines.factories import serial
-from fedpriv.running.loop import rounds
-from fedpriv.running.prepared import start_run
+from fedpriv.runs.backends import serial
+from fedpriv.runs.document import read_document
+from fedpriv.runs.loop import rounds
+from fedpriv.runs.noise_root import noise_root
+from fedpriv.runs.participation import AllUsersFailedError
+from fedpriv.runs.prepared import start_run
 from server import app as server_app
 from tests.running.selected import topical
 

@@ -10,10 +10,14 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedpriv import tree
 from fedpriv.backends.flower.client import Host, shard
-from fedpriv.backends.flower.messages import SharedRecords, read_answer, read_request
-from fedpriv.backends.flower.records import MalformedRecordError
+from fedpriv.backends.flower.messages import (
+    MalformedRecordError,
+    SharedRecords,
+    read_answer,
+    read_request,
+)
 from fedpriv.mechanisms import Capped, Clip, Normalise, Preconditioned, Rounded, Unbounded
-from fedpriv.mechanisms.displaced import Checked
+from fedpriv.mechanisms.bounds import Checked
 from fedpriv.rng import Key
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.work import as_work

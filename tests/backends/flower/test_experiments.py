@@ -13,10 +13,10 @@ from safetensors.numpy import load_file
 
 from fedpriv import tree
 from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
-from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.catalogue import find_experiments
-from fedpriv.running.engines.factories import serial
-from fedpriv.running.prepared import start_run
+from fedpriv.runs.backends import serial
+from fedpriv.runs.prepared import start_run
 
 EXPERIMENTS = {
     name: make for name, make in find_experiments().items() if "flower" in make().backends

@@ -16,7 +16,7 @@ from flwr.clientapp import ClientApp
 
 import fedpriv as fp
 from fedpriv.backends import SerialBackend
-from fedpriv.backends.flower.own import _OwnTrainer, _OwnUsers, bounded
+from fedpriv.backends.flower.client import _FunctionTrainer, _GivenUsers, bounded
 from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.mechanisms import Clip
 from fedpriv.privacy.ledger.ledger import Ledger
@@ -76,7 +76,7 @@ def test_it_is_the_same_training_as_in_one_process(pages, stub, tmp_path, capsys
     deploy(pages, stub, tmp_path / "run")
     shared, train = pages.shared, pages.client_app.train
     users = {user_id: shared.examples_of(user_id) for user_id in shared.ROSTER}
-    backend = SerialBackend(trainer=_OwnTrainer(function=train), data=_OwnUsers(users=users))
+    backend = SerialBackend(trainer=_FunctionTrainer(function=train), data=_GivenUsers(users=users))
     plan = fp.plan(
         users=len(shared.ROSTER), cohort=20, rounds=3, l2_clip_norm=0.5, target_epsilon=8.0
     )
@@ -146,8 +146,8 @@ class TestBounded:
 
     def total(self, train, users=None):
         """Return the sum that the training function's work makes of all users."""
-        data = _OwnUsers(users=users or self.users)
-        return as_works(_OwnTrainer(function=train))["train"].partial_sum(
+        data = _GivenUsers(users=users or self.users)
+        return as_works(_FunctionTrainer(function=train))["train"].partial_sum(
             params=self.params,
             bound=Clip(l2_clip_norm=0.5),
             data=data,

@@ -12,12 +12,12 @@ from torch import nn
 from fedpriv.backends.flower.client import Host
 from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
 from fedpriv.backends.worker import WorkerContext
-from fedpriv.checkpoints.tensor_file import write_tensors
+from fedpriv.checkpoints.tensor_files import write_tensors
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.rng import Key
-from fedpriv.running.engines.factories import serial
-from fedpriv.running.loop import rounds
+from fedpriv.runs.backends import serial
+from fedpriv.runs.loop import rounds
 from fedpriv.tasks.module_task import ModuleTask
 
 

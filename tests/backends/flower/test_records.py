@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedpriv.backends.flower.records import MalformedRecordError, decode, decode_params, encode
+from fedpriv.backends.flower.messages import MalformedRecordError, decode, decode_params, encode
 from fedpriv.tree import RowSparse
 from tests.repeats import every_case
 

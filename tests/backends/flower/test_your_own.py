@@ -20,8 +20,8 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.report.series import read_run
 from fedpriv.rng import Key
-from fedpriv.running.engines.factories import serial
-from fedpriv.running.loop import rounds
+from fedpriv.runs.backends import serial
+from fedpriv.runs.loop import rounds
 
 NAMES = ("own", "line", "chatter")
 PAGE = Path(__file__).parents[3] / "docs" / "your-own.md"

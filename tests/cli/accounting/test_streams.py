@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 from fedpriv.api.stream_account import account_stream
 from fedpriv.cli.privacy import register
-from fedpriv.noise.participation import Participation
-from fedpriv.noise.streams.optimise import optimised_bands
+from fedpriv.mechanisms.correlated.optimise import optimised_bands
+from fedpriv.mechanisms.privatizer import Participation
 from tests.repeats import every_case
 
 APP = typer.Typer(pretty_exceptions_enable=False)

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from fedpriv import json_lines
-from fedpriv.data.corpus import writer
-from fedpriv.data.files import array_cache
-from fedpriv.data.files.fetch import fetch_file
-from fedpriv.data.importers import locate
+from fedpriv.datasets import cache
+from fedpriv.datasets.downloads import fetch_file
+from fedpriv.datasets.stackexchange import locate, writer
 from fedpriv.report.export import model_folder
 from simulations.reproduction import command as reproducing
 from simulations.reproduction.command import find_reproductions
@@ -140,11 +139,11 @@ def test_a_cache_that_can_only_be_read_is_read(place, tiny_corpus, monkeypatch):
 
     facts = {"source": None, "options": {}}
     locate.cached("tiny", make, **facts)
-    arrays = array_cache.cached_arrays("a", {}, lambda: {"x": np.arange(3)})
-    for module in (locate, array_cache):
+    arrays = cache.cached_arrays("a", {}, lambda: {"x": np.arange(3)})
+    for module in (locate, cache):
         monkeypatch.setattr(module, "locked", None)  # would have to write
     assert locate.cached("tiny", lambda *_: None, **facts).name == tiny_corpus.name
-    assert list(array_cache.cached_arrays("a", {}, dict)["x"]) == list(arrays["x"]) == [0, 1, 2]
+    assert list(cache.cached_arrays("a", {}, dict)["x"]) == list(arrays["x"]) == [0, 1, 2]
 
 
 class TestFullDisk:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedpriv.data.corpus.splits import BY_SENTENCE
+from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
 from tests.data.corpus.sentences import write
 
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.data.corpus.rosters import RosterSpec
-from fedpriv.data.corpus.splits import BY_SENTENCE
-from fedpriv.data.sentences import grouping, store
-from fedpriv.data.sentences.interning import Interner
+from fedpriv.datasets.stackexchange import sentences, writer
+from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.rosters import RosterSpec
+from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
+from fedpriv.datasets.stackexchange.writer import Interner
 from tests.data.corpus.sentences import ROSTER, SENTENCES, said, write
 
 
@@ -223,9 +223,9 @@ def test_the_split_follows_its_seed_and_forgets_order_of_arrival_between_users(t
 
 def test_batches_of_any_size_give_the_same_corpus(tmp_path, monkeypatch):
     whole = write(tmp_path / "a", many(), rosters=[HALF])
-    for module in (store, grouping):
+    for module in (sentences, writer):
         monkeypatch.setattr(module, "BATCH_SENTENCES", 7)
-    monkeypatch.setattr(grouping, "_PIECE", 13)
+    monkeypatch.setattr(writer, "_PIECE", 13)
     pieces = write(tmp_path / "b", many(), rosters=[HALF])
     assert whole.manifest == pieces.manifest  # it holds a checksum of every file
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedpriv.data.corpus import manifest
-from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.data.corpus.rosters import RosterSpec
-from fedpriv.data.corpus.splits import BY_SENTENCE
-from fedpriv.data.corpus.writer import Sentence
+from fedpriv.datasets.stackexchange import manifest
+from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.rosters import RosterSpec
+from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
+from fedpriv.datasets.stackexchange.writer import Sentence
 from tests.data.corpus.sentences import SENTENCES, cut, said, write
 from tests.repeats import every_case
 

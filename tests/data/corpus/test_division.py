@@ -7,9 +7,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from fedpriv.data.corpus.division import divided
-from fedpriv.data.corpus.splits import BY_SENTENCE, NUM_FOLDS, Split
-from fedpriv.data.sentences.store import SentenceStore
+from fedpriv.datasets.stackexchange.sentences import SentenceStore
+from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, NUM_FOLDS, Split, divided
 from tests.data.corpus.sentences import write
 from tests.data.corpus.threaded import (
     HELD,
@@ -251,7 +250,7 @@ def test_by_time_tests_on_the_last_threads_and_validates_on_those_before(corpus)
 def test_by_sentence_shares_threads_and_says_so(corpus):
     found = parts(corpus.view(split=BY_SENTENCE))
     assert found["test"] and found["test"] <= found["train"]
-    assert BY_SENTENCE.shares_threads and "as the papers did" in BY_SENTENCE.said()
+    assert BY_SENTENCE.shares_threads and "as the papers did" in BY_SENTENCE.describe()
     assert not any(split.shares_threads for split in SPLITS)
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fedpriv.data.corpus.rosters import fewer_public
-from fedpriv.data.corpus.splits import Split
+from fedpriv.datasets.stackexchange.rosters import fewer_public
+from fedpriv.datasets.stackexchange.splits import Split
 from tests.data.corpus.threaded import PUBLIC, ROSTERED, make
 
 NAMES = [f"user-{number}" for number in range(50)]

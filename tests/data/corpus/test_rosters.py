@@ -1,6 +1,11 @@
 import pytest
 
-from fedpriv.data.corpus.rosters import RosterSpec, choose, is_public_tenth, roster_sha256
+from fedpriv.datasets.stackexchange.rosters import (
+    RosterSpec,
+    choose,
+    is_public_tenth,
+    roster_sha256,
+)
 from tests.repeats import every_case
 
 PUBLIC_BELOW_100 = ["15", "33", "43", "44", "50", "53", "55", "60", "82", "83", "86", "87", "89"]

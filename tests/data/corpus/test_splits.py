@@ -4,8 +4,17 @@ from collections import Counter
 
 import pytest
 
-from fedpriv.data.corpus.division import TEST, TRAIN, VALIDATION, thread_part
-from fedpriv.data.corpus.splits import BY_SENTENCE, BY_THREAD, KINDS, NUM_FOLDS, Split
+from fedpriv.datasets.stackexchange.splits import (
+    BY_SENTENCE,
+    BY_THREAD,
+    KINDS,
+    NUM_FOLDS,
+    TEST,
+    TRAIN,
+    VALIDATION,
+    Split,
+    thread_part,
+)
 from tests.repeats import every_case
 
 # Worked out apart: fifths of the first eight bytes of SHA-256 of "fedpriv fold of threads SEED",
@@ -50,15 +59,17 @@ def test_seeds_divide_anew():
 def test_the_default_is_by_thread_and_only_by_sentence_shares():
     assert Split(kind="by-thread", fold=0, measured_on="test") == Split() == BY_THREAD
     assert [kind for kind in KINDS if Split(kind=kind).shares_threads] == ["by-sentence"]
-    assert "as the papers did" in BY_SENTENCE.said()
-    assert "whole threads held out" in BY_THREAD.said()
+    assert "as the papers did" in BY_SENTENCE.describe()
+    assert "whole threads held out" in BY_THREAD.describe()
 
 
 def test_names_tell_splits_apart():
     splits = [Split(kind=kind) for kind in KINDS]
     splits += [split.choosing() for split in splits if split.kind != "by-sentence"]
     splits += [Split(kind=kind, fold=3) for kind in ("by-thread", "by-user", "as-published")]
-    assert len({split.name for split in splits}) == len({split.said() for split in splits}) == 12
+    assert (
+        len({split.name for split in splits}) == len({split.describe() for split in splits}) == 12
+    )
 
 
 @every_case(

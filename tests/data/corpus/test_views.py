@@ -1,23 +1,20 @@
-"""Where views come from: corpora of version 1, corpora that can only be read, split by split."""
+"""Where views come from: corpora that can only be read, split by split."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 
-from fedpriv.data.corpus import manifest, views
-from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.data.corpus.rosters import RosterSpec
-from fedpriv.data.corpus.splits import BY_SENTENCE, BY_THREAD, KINDS, Split
+from fedpriv.datasets.stackexchange import corpus as views
+from fedpriv.datasets.stackexchange import manifest
+from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, BY_THREAD, Split
 from fedpriv.experiments.parts.start import FromPublic, public_only
 from fedpriv.experiments.parts.users import TagPredictionTask
 from fedpriv.rng import Key
 from tests.data.corpus.threaded import PUBLIC, ROSTERED, make, sentences, threads_of
 
 KEY = Key.simulation(0)
-NEW_IN_SENTENCES = ("askers", "threads", "days")
-NEW_IN_VIEWS = ("validation_ends.npy", "threads.npy", "public_threads.npy", manifest.VIEW_FILE)
 
 
 @pytest.fixture(autouse=True)
@@ -29,39 +26,6 @@ def cache(tmp_path, monkeypatch):
 @pytest.fixture
 def corpus(tmp_path):
     return make(tmp_path / "c")
-
-
-@pytest.fixture
-def older(tmp_path):
-    """The corpus as a version before threads wrote it."""
-    corpus = make(tmp_path / "older")
-    corpus.view(split=BY_SENTENCE)
-    return version_1(corpus.directory)
-
-
-def version_1(directory: Path) -> Path:
-    (directory / "threads.txt").unlink()
-    (directory / "titles.txt").unlink()
-    (directory / "held_users.json").unlink()
-    for name in NEW_IN_SENTENCES:
-        (directory / "sentences" / f"{name}.npy").unlink()
-    content = json.loads((directory / manifest.FILE_NAME).read_text())
-    for name, entry in content["rosters"].items():
-        parent = directory / "rosters" / name
-        facts = manifest.read_view(parent / "by-sentence")
-        (parent / "by-sentence").rename(parent.with_name("kept"))
-        shutil.rmtree(parent)
-        parent.with_name("kept").rename(parent)
-        for file in NEW_IN_VIEWS:
-            (parent / file).unlink()
-        for fact in ("examples_by_subset", "examples_of_public_threads", "split"):
-            del facts[fact], entry[fact]
-        entry |= facts
-    (directory / manifest.FILE_NAME).unlink()
-    content["files"] = manifest.describe_files(directory, directory)
-    del content["totals"]["threads"]
-    manifest.write(directory, {**content, "version": manifest.WITHOUT_THREADS})
-    return directory
 
 
 def content(view):
@@ -77,55 +41,11 @@ def content(view):
     )
 
 
-class TestVersion1:
-    def test_it_is_still_read_by_sentence(self, older, corpus):
-        opened = Corpus.open(older)
-        opened.verify()
-        assert opened.manifest["version"] == 1
-        view = opened.view(split=BY_SENTENCE)
-        assert content(view) == content(corpus.view(split=BY_SENTENCE))
-        assert view.provenance["split"] == BY_SENTENCE.said()
-        assert not len(view.public_rows("all")) and len(view.public_rows("all", of="all-posts"))
-        with pytest.raises(ValueError, match="prepared before threads were kept; import it again"):
-            _ = view.threads
-
-    @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "by-sentence"])
-    def test_it_is_split_no_other_way_and_says_what_to_do(self, older, kind):
-        before = sorted(older.rglob("*"))
-        with pytest.raises(
-            ValueError,
-            match=f"cannot be split {kind}; import it again, or choose split by-sentence",
-        ):
-            Corpus.open(older).view(split=Split(kind=kind))
-        assert sorted(older.rglob("*")) == before
-
-    def test_it_does_not_take_all_public_users_where_fewer_are_asked_for(self, older):
-        fewer = Split(kind="by-sentence", public_users=5)
-        with pytest.raises(ValueError, match="import it again, or leave public-users 5 out"):
-            Corpus.open(older).view(split=fewer)
-
-    def test_it_takes_new_rosters_by_sentence(self, older):
-        few = RosterSpec(name="few", rule="declared", ids=ROSTERED[:5])
-        added = Corpus.open(older).add_roster(few)
-        assert added.roster == ROSTERED[:5] and added.split == BY_SENTENCE
-        assert not len(added.public_rows("all"))
-        again = Corpus.open(older)
-        again.verify()
-        assert content(again.view("few", split=BY_SENTENCE)) == content(added)
-        assert content(again.view(split=BY_SENTENCE))  # the one that was there
-        with pytest.raises(ValueError, match="import it again"):
-            again.view("few")
-
-    def test_who_asked_is_not_known_so_no_start_of_it_passes_for_public(self, older):
-        # Titles and tags of rostered users are in public users' answers: ε covers none of that.
-        def task(**options):
-            return TagPredictionTask(split="by-sentence", **options)(None, Corpus.open(older))
-
-        assert public_only(task(), KEY) is None
-        with pytest.raises(ValueError, match=r"does not know who asked.*all-posts.*start fresh"):
-            FromPublic().make(task(), KEY)
-        every = FromPublic().make(task(public_text="all-posts"), KEY)
-        assert every.facts["kind"] == "public"
+def test_a_corpus_of_another_version_is_refused(corpus):
+    path = corpus.directory / manifest.FILE_NAME
+    path.write_text(json.dumps({**json.loads(path.read_text()), "version": 1}))
+    with pytest.raises(ValueError, match=r"has version 1, .*: import the corpus again"):
+        Corpus.open(corpus.directory)
 
 
 @pytest.fixture
@@ -152,7 +72,7 @@ class TestCorporaThatCanOnlyBeRead:
         assert sorted(only_read.directory.rglob("*")) == before
         (made,) = cache.glob("views/*/inside/by-thread-2")
         assert made.parts[-3] == only_read.manifest["manifest_sha256"][:16]
-        monkeypatch.setattr(views, "make", None)
+        monkeypatch.setattr(views, "make_view", None)
         again = Corpus.open(only_read.directory).view(split=Split(fold=2))
         assert content(again) == content(found)
 
@@ -172,12 +92,12 @@ def test_a_view_is_made_once_and_the_first_is_kept(corpus, monkeypatch):
     first = content(corpus.view(split=split))
     path = corpus.directory / "rosters" / "inside" / split.name
     made = path.stat().st_ino
-    facts = views.make(  # a second process, that began before the first was done
+    facts = views.make_view(  # a second process, that began before the first was done
         corpus.directory, corpus.manifest, corpus.view().roster, split, path.parent
     )
     assert path.stat().st_ino == made and facts["split"] == split.name
     assert [child.name for child in path.parent.iterdir() if child.name[0] == "."] == []
-    monkeypatch.setattr(views, "make", None)
+    monkeypatch.setattr(views, "make_view", None)
     assert content(corpus.view(split=split)) == first
 
 
@@ -197,3 +117,18 @@ def test_a_roster_whose_public_users_ask_nothing_has_a_view_by_sentence_alone(tm
     assert corpus.view(split=BY_SENTENCE).words
     with pytest.raises(ValueError, match="in the training threads that they asked: leave more"):
         corpus.view(split=BY_THREAD)
+
+
+def test_without_public_askers_no_start_passes_for_public(tmp_path):
+    # Titles and tags of rostered users are in public users' answers: ε covers none of that.
+    asked = {row.thread for row in sentences() if row.own_title and row.user_id in PUBLIC}
+    corpus = make(tmp_path / "asked", [row for row in sentences() if row.thread not in asked])
+
+    def task(**options):
+        return TagPredictionTask(split="by-sentence", **options)(None, corpus)
+
+    assert public_only(task(), KEY) is None
+    with pytest.raises(ValueError, match=r"does not know who asked.*all-posts.*start fresh"):
+        FromPublic().make(task(), KEY)
+    every = FromPublic().make(task(public_text="all-posts"), KEY)
+    assert every.facts["kind"] == "public"

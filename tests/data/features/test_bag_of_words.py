@@ -4,12 +4,16 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from fedpriv.data.features import bag_of_words as bags
-from fedpriv.data.features.dataset import split_public
-from fedpriv.data.features.feature_counts import column_sums, mean_magnitude, rows_with_feature
-from fedpriv.data.features.reviews import WEIGHTS, Reviews, bag_of_words, sequences
-from fedpriv.data.features.word_rows import Texts, word_rows
-from fedpriv.data.importers.synthetic_reviews import synthetic_reviews
+from fedpriv.datasets import bag_of_words as bags
+from fedpriv.datasets.bag_of_words import (
+    Texts,
+    column_sums,
+    mean_magnitude,
+    rows_with_feature,
+    word_rows,
+)
+from fedpriv.datasets.dataset import split_public
+from fedpriv.datasets.reviews import WEIGHTS, Reviews, bag_of_words, sequences, synthetic_reviews
 from fedpriv.mechanisms.side_information import frequency_multiplier, tf_idf_mass_multiplier
 from tests.repeats import every_case
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from fedpriv.data.features.dataset import Dataset, fewer_public, hold_out_public, split_public
-from fedpriv.data.files.array_cache import cached_arrays
-from fedpriv.data.files.digests import fingerprint, read_secret, write_secret
+from fedpriv.datasets.cache import cached_arrays
+from fedpriv.datasets.dataset import Dataset, fewer_public, hold_out_public, split_public
+from fedpriv.datasets.digests import fingerprint, read_secret, write_secret
 from tests.repeats import every_case
 
 

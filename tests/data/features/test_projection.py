@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy import sparse, stats
 
-from fedpriv.data.features.dataset import Dataset
-from fedpriv.data.features.projection import GaussianProjection, projected
+from fedpriv.datasets.dataset import Dataset
+from fedpriv.datasets.projection import GaussianProjection, projected
 from fedpriv.tasks.datasets import linear_task
 from fedpriv.training.per_example.linear import LogisticGradients
 

@@ -9,9 +9,8 @@ import threading
 
 import pytest
 
-from fedpriv.data.files import fetch as fetching
-from fedpriv.data.files.fetch import fetch, fetch_file
-from fedpriv.data.files.sources import DATASETS, Source
+from fedpriv.datasets import downloads as fetching
+from fedpriv.datasets.downloads import DATASETS, Source, fetch, fetch_file
 
 BODY = bytes(range(256)) * 4000  # about a megabyte: several pieces
 

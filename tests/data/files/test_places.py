@@ -9,8 +9,8 @@ import tempfile
 import numpy as np
 import pytest
 
-from fedpriv.data.files.cache import locked
-from fedpriv.data.files.places import (
+from fedpriv.datasets.cache import locked
+from fedpriv.output_paths import (
     check_file,
     check_folder,
     check_new_folder,

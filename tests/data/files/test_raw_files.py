@@ -7,8 +7,8 @@ import tarfile
 
 import pytest
 
-from fedpriv.data.files import raw_files
-from fedpriv.data.files.raw_files import find_files, read_file, read_lines, tar_members
+from fedpriv.datasets import raw_files
+from fedpriv.datasets.raw_files import find_files, read_file, read_lines, tar_members
 from tests.repeats import every_case
 
 CHOICES = (("best.gz",), ("a.bin", "b.bin"))

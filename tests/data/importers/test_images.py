@@ -9,9 +9,8 @@ import tarfile
 import numpy as np
 import pytest
 
-from fedpriv.data.importers import cifar10
-from fedpriv.data.importers.cifar10 import load_cifar10, read_records
-from fedpriv.data.importers.mnist import load_mnist, read_idx
+from fedpriv.datasets import images
+from fedpriv.datasets.images import load_cifar10, load_mnist, read_cifar10_records, read_idx
 from tests.repeats import every_case
 
 
@@ -100,7 +99,7 @@ def records(labels, seed=0):
 
 def test_records_are_read_as_written():
     content, pixels = records([9, 0, 4])
-    images, labels = read_records(content, "x")
+    images, labels = read_cifar10_records(content, "x")
     assert labels.tolist() == [9, 0, 4] and images.dtype == np.uint8
     assert images.shape == (3, 3, 32, 32)
     assert images[1, 2, 31, 5] == pixels[1, 2 * 1024 + 31 * 32 + 5]  # plane, row, column
@@ -116,13 +115,13 @@ def test_records_are_read_as_written():
 )
 def test_hostile_records_are_refused(content, message):
     with pytest.raises(ValueError, match=message):
-        read_records(content, "x")
+        read_cifar10_records(content, "x")
 
 
 @pytest.fixture
 def canonical(tmp_path, monkeypatch):
     """Write CIFAR-10's six files, two images each, into an archive or a folder."""
-    monkeypatch.setattr(cifar10, "_IMAGES_A_FILE", 2)
+    monkeypatch.setattr(images, "_IMAGES_A_FILE", 2)
     monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
     names = [f"data_batch_{number}.bin" for number in range(1, 6)] + ["test_batch.bin"]
     files = {name: records([number, 9], number)[0] for number, name in enumerate(names)}
@@ -169,7 +168,7 @@ def test_a_canonical_set_with_missing_images_is_refused(canonical, monkeypatch):
 
 def test_a_canonical_file_with_too_few_images_is_refused(canonical, monkeypatch):
     folder = canonical(pack=False)
-    monkeypatch.setattr(cifar10, "_IMAGES_A_FILE", 3)
+    monkeypatch.setattr(images, "_IMAGES_A_FILE", 3)
     with pytest.raises(ValueError, match=r"data_batch_1.bin has 2 images, not 3"):
         load_cifar10(folder)
 
@@ -212,7 +211,7 @@ def fine_records(labels, seed):
 @pytest.fixture
 def hundred(tmp_path, monkeypatch):
     """A folder with a tiny CIFAR-100 in its binary form, packed or not."""
-    monkeypatch.setattr(cifar10, "_HUNDRED_IMAGES", (3, 2))
+    monkeypatch.setattr(images, "_CIFAR100_IMAGES", (3, 2))
     monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
 
     def write(*, pack, train=(0, 99, 7), test=(5, 50)):
@@ -235,7 +234,7 @@ def hundred(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("pack", [True, False])
 def test_cifar100_has_fine_labels(hundred, pack):
-    data = cifar10.load_cifar100(hundred(pack=pack))
+    data = images.load_cifar100(hundred(pack=pack))
     assert data.name == "cifar100"
     assert data.y_train.tolist() == [0, 99, 7] and data.y_test.tolist() == [5, 50]
     expected = fine_records([0, 99, 7], 0)[1].reshape(3, 3, 32, 32)
@@ -244,10 +243,10 @@ def test_cifar100_has_fine_labels(hundred, pack):
 
 def test_cifar100_with_other_labels_or_too_few_images_is_refused(hundred, tmp_path):
     with pytest.raises(ValueError, match="label 100 is not one of 0 to 99"):
-        cifar10.read_fine_records(bytes([0, 100]) + bytes(3072), "here")
+        images.read_cifar100_records(bytes([0, 100]) + bytes(3072), "here")
     with pytest.raises(ValueError, match="label 20 is not one of 0 to 19"):
-        cifar10.read_fine_records(bytes([20, 3]) + bytes(3072), "here")
+        images.read_cifar100_records(bytes([20, 3]) + bytes(3072), "here")
     with pytest.raises(ValueError, match="no whole number"):
-        cifar10.read_fine_records(bytes(3073), "here")
+        images.read_cifar100_records(bytes(3073), "here")
     with pytest.raises(ValueError, match="not 3"):
-        cifar10.load_cifar100(hundred(pack=False, train=(1, 2)))
+        images.load_cifar100(hundred(pack=False, train=(1, 2)))

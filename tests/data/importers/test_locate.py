@@ -9,11 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.data.files import folders
-from fedpriv.data.importers import locate
-from fedpriv.data.importers.locate import cached, cached_synthetic, find, raw_kind, resolve_corpus
-from fedpriv.data.importers.synthetic import NAME, Shape, synthesize
+from fedpriv.datasets import cache
+from fedpriv.datasets.stackexchange import locate
+from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.locate import (
+    cached,
+    cached_synthetic,
+    find,
+    raw_kind,
+    resolve_corpus,
+)
+from fedpriv.datasets.stackexchange.synthetic import NAME, Shape, synthesize
 
 TINY = Shape(num_users=4, num_sentences=60, public_users=3, num_words=100, num_tags=6, num_topics=2)
 
@@ -37,9 +43,7 @@ def place(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("FEDPRIV_DATA", raising=False)
     # The checkout these tests run from may have real data beside it.
-    monkeypatch.setattr(
-        folders, "__file__", str(work / "fedpriv" / "data" / "files" / "folders.py")
-    )
+    monkeypatch.setattr(cache, "__file__", str(work / "fedpriv" / "datasets" / "cache.py"))
     monkeypatch.setattr(locate, "STAND_IN", TINY)
     return work
 
@@ -262,8 +266,8 @@ def test_the_kind_of_a_raw_file(tmp_path, name, kind):
 
 _RACE = """
 import sys
-from fedpriv.data.importers import locate
-from fedpriv.data.importers.synthetic import Shape, synthesize
+from fedpriv.datasets.stackexchange import locate
+from fedpriv.datasets.stackexchange.synthetic import Shape, synthesize
 shape = Shape(num_users=4, num_sentences=60, public_users=3, num_words=100, num_tags=6,
               num_topics=2)
 def make(target, progress):
@@ -292,7 +296,7 @@ def test_two_processes_make_it_once(tmp_path):
 
 
 def test_the_digest_of_a_file_is_remembered_until_it_changes(tmp_path, monkeypatch):
-    from fedpriv.data.files import cache
+    from fedpriv.datasets import cache
 
     path = tmp_path / "f"
     path.write_bytes(b"one")
@@ -311,7 +315,7 @@ def test_the_digest_of_a_file_is_remembered_until_it_changes(tmp_path, monkeypat
 
 
 def test_the_cache_is_where_the_environment_says_or_the_platform(tmp_path, monkeypatch):
-    from fedpriv.data.files.cache import cache_dir
+    from fedpriv.datasets.cache import cache_dir
 
     assert cache_dir() == tmp_path / "cache"
     monkeypatch.delenv("FEDPRIV_CACHE")

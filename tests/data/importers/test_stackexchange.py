@@ -11,11 +11,10 @@ from xml.sax.saxutils import quoteattr
 import py7zr
 import pytest
 
-from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.data.corpus.rosters import is_public_tenth
-from fedpriv.data.corpus.splits import BY_SENTENCE
-from fedpriv.data.importers.dump_rows import open_dump
-from fedpriv.data.importers.stackexchange import import_stackexchange, site_name
+from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.dump import import_stackexchange, open_dump, site_name
+from fedpriv.datasets.stackexchange.rosters import is_public_tenth
+from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
 from tests.repeats import every_case
 
 PUBLIC, INSIDE = "15", "1"  # by the fixed hash of the id
@@ -304,7 +303,7 @@ def test_onstartups_has_its_known_figures(onstartups, gather):
 IMPORT = """
 import sys
 from pathlib import Path
-from fedpriv.data.importers.stackexchange import import_stackexchange
+from fedpriv.datasets.stackexchange.dump import import_stackexchange
 corpus = import_stackexchange(sys.argv[1], sys.argv[2], name="site")
 # Not getrusage's ru_maxrss: a child begins with the peak of the process that started it.
 status = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())

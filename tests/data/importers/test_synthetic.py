@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.data.corpus.splits import BY_SENTENCE
-from fedpriv.data.importers.synthetic import NAME, Shape, _sentence_counts, synthesize
+from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
+from fedpriv.datasets.stackexchange.synthetic import NAME, Shape, _sentence_counts, synthesize
 from fedpriv.rng import Key
 from fedpriv.tasks.tag_metrics import evaluate_tags
-from fedpriv.training.in_public.tags import TagLearner
+from fedpriv.training.public_learning import TagLearner
 from tests.repeats import every_case
 
 SMALL = Shape(
@@ -112,7 +112,7 @@ def test_the_same_seed_is_the_same_corpus_and_another_is_not(small, tmp_path):
 
 
 def test_a_users_sentences_come_from_the_users_key_alone():
-    from fedpriv.data.importers import synthetic
+    from fedpriv.datasets.stackexchange import synthetic
 
     language = synthetic._language(SMALL, Key.simulation(0).generator())
     key = Key.simulation(0).fold("user").fold("u00001")

@@ -10,10 +10,9 @@ import zipfile
 import numpy as np
 import pytest
 
-from fedpriv.data.features.word_rows import Texts, WordRows, plain_words, word_rows
-from fedpriv.data.importers.amazon import load_amazon, read_amazon
-from fedpriv.data.importers.imdb import load_imdb, read_imdb
-from fedpriv.data.importers.sst2 import load_sst2, read_tsv
+from fedpriv.datasets.bag_of_words import Texts, WordRows, plain_words, word_rows
+from fedpriv.datasets.reviews import load_amazon, load_imdb, read_amazon, read_imdb
+from fedpriv.datasets.sst2 import load_sst2, read_tsv
 
 
 @pytest.fixture(autouse=True)
@@ -122,7 +121,7 @@ def test_imdb_is_tokenised_once(tmp_path, monkeypatch):
     write_lines(tmp_path)
     first = load_imdb(tmp_path)
     monkeypatch.setattr(
-        "fedpriv.data.importers.imdb._read", lambda *args: pytest.fail("read again")
+        "fedpriv.datasets.reviews._read_imdb", lambda *args: pytest.fail("read again")
     )
     again = load_imdb(tmp_path)
     assert again.name == "imdb" and not again.synthetic

@@ -1,4 +1,4 @@
-from fedpriv.data.importers.tokens import sentences, strip_html, tff_tokens
+from fedpriv.datasets.stackexchange.tokens import sentences, strip_html, tff_tokens
 from tests.repeats import every_case
 
 

@@ -10,9 +10,8 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from fedpriv.data.own.ids import read_key, read_roster, user_id, write_key
-from fedpriv.data.own.table import BadRowError, Table
-from fedpriv.data.own.users import NodeData, own_users
+from fedpriv.datasets.local_data import BadRowError, NodeData, Table, own_users
+from fedpriv.datasets.user_ids import read_key, read_roster, user_id, write_key
 from tests.repeats import every_case
 
 TABLE = Table(columns={"x": float, "n": int, "word": str}, user="who")

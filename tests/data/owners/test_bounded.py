@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedpriv.data.owners.graph import NO_OWNER, bounded, hashes
+from fedpriv.datasets.stackexchange.ownership import NO_OWNER, bounded, hashes
 from tests.repeats import every_case
 
 

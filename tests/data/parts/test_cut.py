@@ -10,10 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from fedpriv.cli import app
-from fedpriv.data.corpus import manifest as manifests
-from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.data.corpus.splits import BY_SENTENCE, Split
-from fedpriv.data.parts.cut import SERVER, cut
+from fedpriv.datasets.stackexchange import manifest as manifests
+from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.parts import SERVER, cut
+from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, Split
 from tests.repeats import every_case
 
 COLUMNS = ("indptr", "indices", "counts", "num_tokens", "labels", "tag_indptr", "tag_indices")

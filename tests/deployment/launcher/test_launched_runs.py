@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 import fedpriv as fp
 from fedpriv.backends import SerialBackend
-from fedpriv.data.importers.synthetic import Shape, synthesize
+from fedpriv.datasets.stackexchange.synthetic import Shape, synthesize
 from tests.backends.flower.real import processes as real
 from tests.backends.flower.real import small_app
 from tests.backends.flower.real.test_runs import assert_equals_in_process, config

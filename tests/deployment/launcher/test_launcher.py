@@ -15,10 +15,10 @@ import pytest
 from typer.testing import CliRunner
 
 from fedpriv.cli import app
-from fedpriv.deployment import bundles, flower_private
-from fedpriv.deployment.commands import BUNDLES_VARIABLE, pinned_bundles
-from fedpriv.deployment.pauses import SHORTEST, Pauses
-from fedpriv.deployment.processes import adopt_orphans, children, end_orphans, fork
+from fedpriv.deploy import flower_private, warm
+from fedpriv.deploy.commands import BUNDLES_VARIABLE, pinned_bundles
+from fedpriv.deploy.launcher import SHORTEST, Pauses
+from fedpriv.deploy.processes import adopt_orphans, children, end_orphans, fork
 from tests.repeats import every_case
 
 
@@ -187,16 +187,16 @@ def unpacking(monkeypatch):
                 archive.extractall(place)
         return place
 
-    monkeypatch.setattr(bundles, "unpack", unpack)
+    monkeypatch.setattr(warm, "unpack", unpack)
     return counts
 
 
 def test_a_bundle_that_was_changed_on_disk_is_unpacked_anew(unpacking, tmp_path):
     bundle = bundle_of(app_py="x = 1", room__more_py="y = 2")
-    place = bundles.unpacked(bundle, tmp_path)
+    place = warm.unpacked(bundle, tmp_path)
     assert hashlib.sha256(bundle).hexdigest() in str(place)
     (place / "__pycache__").mkdir()
-    assert bundles.unpacked(bundle, tmp_path) == place and len(unpacking) == 1
+    assert warm.unpacked(bundle, tmp_path) == place and len(unpacking) == 1
     assert (place / "__pycache__").exists()  # what was compiled of it is kept
     for change in (
         lambda: (place / "app.py").write_text("x = 666"),
@@ -205,7 +205,7 @@ def test_a_bundle_that_was_changed_on_disk_is_unpacked_anew(unpacking, tmp_path)
     ):
         change()
         before = len(unpacking)
-        bundles.unpacked(bundle, tmp_path)
+        warm.unpacked(bundle, tmp_path)
         assert len(unpacking) == before + 1
         assert (place / "app.py").read_text() == "x = 1" and not (place / "hidden.py").exists()
         assert (place / "room" / "more.py").exists()
@@ -213,7 +213,7 @@ def test_a_bundle_that_was_changed_on_disk_is_unpacked_anew(unpacking, tmp_path)
 
 @pytest.mark.parametrize("changed", [False, True])
 def test_code_that_a_bundle_has_otherwise_is_forgotten(monkeypatch, tmp_path, changed):
-    monkeypatch.setattr(bundles, "_OURS", ("madeup",))
+    monkeypatch.setattr(warm, "_OURS", ("madeup",))
     for place in ("installed", "bundled"):
         (tmp_path / place / "madeup").mkdir(parents=True)
         (tmp_path / place / "madeup" / "__init__.py").write_text("")
@@ -225,5 +225,5 @@ def test_code_that_a_bundle_has_otherwise_is_forgotten(monkeypatch, tmp_path, ch
         module = types.ModuleType(name)
         module.__file__ = str(tmp_path / "installed" / "madeup" / "__init__.py")
         monkeypatch.setitem(sys.modules, name, module)
-    bundles.forget_other_code(tmp_path / "bundled")
+    warm.forget_other_code(tmp_path / "bundled")
     assert ("madeup" in sys.modules, "madeup.room" in sys.modules) == (not changed, not changed)

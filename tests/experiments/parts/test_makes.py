@@ -16,14 +16,14 @@ from fedpriv.experiments.experiment import SLOTS, Experiment
 from fedpriv.experiments.parts import guides, shared, steps
 from fedpriv.experiments.parts.guides import PreconditionerChoice
 from fedpriv.experiments.parts.noise import NOISE
-from fedpriv.mechanisms.bound import Clip
-from fedpriv.mechanisms.preconditioner import NoPreconditioner, RoundContext
-from fedpriv.noise.gaussian import gaussian, noised_mean
-from fedpriv.noise.privatizer import Cost
+from fedpriv.mechanisms.bounds import Clip
+from fedpriv.mechanisms.gaussian import gaussian, noised_mean
+from fedpriv.mechanisms.preconditioners import NoPreconditioner, RoundContext
+from fedpriv.mechanisms.privatizer import Cost
 from fedpriv.ranges import Range
 from fedpriv.rng import Key
-from fedpriv.running.engines.factories import serial
-from fedpriv.running.loop import rounds
+from fedpriv.runs.backends import serial
+from fedpriv.runs.loop import rounds
 from fedpriv.tasks.example_task import CentralTask, zeros
 from fedpriv.training.per_example.linear import LogisticGradients
 from fedpriv.transform import Transform

@@ -5,9 +5,9 @@ import pytest
 
 from fedpriv import tree
 from fedpriv.mechanisms import Clip
-from fedpriv.noise.gaussian import gaussian
+from fedpriv.mechanisms.gaussian import gaussian
 from fedpriv.optimizers import sgd
-from fedpriv.privacy.plans.cohort_plan import cohort_plan
+from fedpriv.privacy.plan import cohort_plan
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.federated_averaging import FederatedAveraging

@@ -11,7 +11,7 @@ from dp_accounting.pld.privacy_loss_distribution import from_mixture_gaussian_me
 from scipy import stats
 
 from fedpriv import tree
-from fedpriv.data.corpus.splits import Split
+from fedpriv.datasets.stackexchange.splits import Split
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms import Clip

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 from fedpriv import tree
-from fedpriv.data.corpus.rosters import RosterSpec
-from fedpriv.data.corpus.splits import BY_THREAD, Split
-from fedpriv.data.corpus.view import open_view
-from fedpriv.data.corpus.views import make
+from fedpriv.datasets.stackexchange.corpus import make_view
+from fedpriv.datasets.stackexchange.rosters import RosterSpec
+from fedpriv.datasets.stackexchange.splits import BY_THREAD, Split
+from fedpriv.datasets.stackexchange.tags import open_view
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
-from fedpriv.running.prepared import start_run
+from fedpriv.runs.prepared import start_run
 from fedpriv.sums import merged
 from fedpriv.training.work import as_work
 from tests.laws.test_raw_deletion import LITTLE, PUBLIC, ROSTERED, community, imported
@@ -169,7 +169,7 @@ def test_a_roster_made_by_rule_knows_that_a_deleted_account_is_nobody(
     assert sum(map(kept.num_examples, ROSTERED)) > sum(map(declared.num_examples, ROSTERED))
     roster = list(whole.view().roster)
     for person, corpus in without.items():
-        facts = make(
+        facts = make_view(
             corpus.directory, corpus.manifest, roster, ALL_OWNERS, tmp_path / person, declared=False
         )
         about = {"name": "", "synthetic": False, "licence": "", "credit": ""}

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.checkpoints.aggregates import ema
-from fedpriv.checkpoints.past import keeping, of_last, upa
+from fedpriv.checkpoints.aggregates import ema, keeping, of_last, upa
 from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.optimizers import (
     adagrad,
@@ -22,8 +21,8 @@ from fedpriv.optimizers import (
     stepwise,
     yogi,
 )
-from fedpriv.privacy.plans.cohort_plan import cohort_plan
-from fedpriv.running.folder import RunFolder
+from fedpriv.privacy.plan import cohort_plan
+from fedpriv.runs.folder import RunFolder
 from fedpriv.training.federated_averaging import ServerState
 from fedpriv.transform import chain, identity
 from tests.laws.transforms.stepping import SHAPES, copied, run, trees

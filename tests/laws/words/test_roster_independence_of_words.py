@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedpriv.data.words.views import word_view
+from fedpriv.datasets.stackexchange.words import word_view
 from fedpriv.rng import Key
 from fedpriv.tasks.words.next_words import NextWords
 from tests.tasks.words import phrases

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 from fedpriv.backends.worker import WorkerContext
-from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.data.words.views import word_view
+from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.words import word_view
 from fedpriv.tasks.words.next_words import NextWords, Size
 from fedpriv.training.local.trainer import Schedule
 

@@ -6,16 +6,14 @@ import numpy as np
 import pytest
 
 from fedpriv.mechanisms import Clip, Unbounded
-from fedpriv.mechanisms.moments import (
+from fedpriv.mechanisms.preconditioners import (
+    PublicMoments,
     Statistics,
     adagrad,
     adam,
     moving_average,
     moving_square,
     rmsprop,
-)
-from fedpriv.mechanisms.preconditioners import (
-    PublicMoments,
 )
 from tests.mechanisms.preconditioners.rounds_begun import PUBLIC, close, gradients, rounds
 from tests.repeats import every_case

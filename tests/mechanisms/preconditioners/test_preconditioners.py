@@ -7,18 +7,16 @@ import pytest
 
 from fedpriv import tree
 from fedpriv.mechanisms import Clip, Normalise, Unbounded
-from fedpriv.mechanisms.moments import (
-    adam,
-    rmsprop,
-)
-from fedpriv.mechanisms.preconditioner import NoPreconditioner
 from fedpriv.mechanisms.preconditioners import (
     Delayed,
     Fixed,
     MirrorDescent,
+    NoPreconditioner,
     PastReleases,
     PublicMoments,
+    adam,
     private_share,
+    rmsprop,
 )
 from tests.mechanisms.preconditioners.rounds_begun import (
     KEY,

@@ -7,8 +7,8 @@ import pytest
 
 from fedpriv import tree
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbounded
-from fedpriv.mechanisms.bound import Mixture
-from fedpriv.mechanisms.preconditioner import NoPreconditioner, RoundContext
+from fedpriv.mechanisms.bounds import Mixture
+from fedpriv.mechanisms.preconditioners import NoPreconditioner, RoundContext
 from tests.mechanisms.preconditioners.rounds_begun import KEY, PARAMS, close
 
 MULTIPLIER = {"w": np.array([0.5, 4.0], np.float32)}

@@ -4,50 +4,58 @@ import math
 
 import pytest
 
-from fedpriv.privacy.cohorts.knee import KNEE_FACTOR, knee_of, knee_words
+from fedpriv.privacy.noise_grid import (
+    SATURATION_FACTOR,
+    describe_saturation_point,
+    find_saturation_point,
+)
 from tests.repeats import every_case
 
 
 def test_half_way_between_all_and_nothing():
-    assert math.log(KNEE_FACTOR) == pytest.approx(0.5 * math.log(2.0))
-    assert "√2" in knee_words("cohort") and "1/batch" in knee_words("batch")
+    assert math.log(SATURATION_FACTOR) == pytest.approx(0.5 * math.log(2.0))
+    assert "√2" in describe_saturation_point("cohort") and "1/batch" in describe_saturation_point(
+        "batch"
+    )
 
 
 @every_case(("part", "floor"), [(1.0, 0.01), (1.0, 0.002), (7.0, 0.01)])
 def test_known_in_closed_form(part, floor):
     # (a/m)² + b² halves from m to 2m where m = a / (b √2).
     line = [(m, math.hypot(part / m, floor)) for m in (2.0 ** (k / 4) for k in range(0, 60))]
-    found = knee_of(50, line)
+    found = find_saturation_point(50, line)
     assert found.side == "at" and found.rounds == 50
     assert found.cohort == pytest.approx(part / (floor * math.sqrt(2.0)), rel=0.03)
 
 
 def test_like_one_over_the_cohort_has_none_yet():
-    found = knee_of(5, [(m, 1 / m) for m in (10.0, 20.0, 40.0)])
+    found = find_saturation_point(5, [(m, 1 / m) for m in (10.0, 20.0, 40.0)])
     assert (found.side, found.cohort) == ("above", pytest.approx(20.0))
     assert str(found) == "> 20"
 
 
 def test_flat_had_it_before():
-    found = knee_of(5, [(m, 1.0) for m in (10.0, 20.0, 40.0)])
+    found = find_saturation_point(5, [(m, 1.0) for m in (10.0, 20.0, 40.0)])
     assert (found.side, found.cohort) == ("below", pytest.approx(10.0))
     assert str(found) == "≤ 10"
 
 
 @every_case("line", [[], [(10.0, 1.0)], [(10.0, 1.0), (15.0, 0.9)]])
 def test_too_few_cohorts_say_nothing(line):
-    found = knee_of(5, line)
+    found = find_saturation_point(5, line)
     assert (found.side, found.cohort, str(found)) == ("unknown", None, "unknown")
 
 
 def test_cohorts_need_not_be_doublings():
-    fine = knee_of(1, [(m, math.hypot(1 / m, 0.01)) for m in range(10, 400)])
-    rough = knee_of(1, [(m, math.hypot(1 / m, 0.01)) for m in (10.0, 35.0, 90.0, 170.0, 400.0)])
+    fine = find_saturation_point(1, [(m, math.hypot(1 / m, 0.01)) for m in range(10, 400)])
+    rough = find_saturation_point(
+        1, [(m, math.hypot(1 / m, 0.01)) for m in (10.0, 35.0, 90.0, 170.0, 400.0)]
+    )
     assert fine.cohort is not None and rough.cohort is not None
     assert rough.cohort == pytest.approx(fine.cohort, rel=0.25)
 
 
 @every_case("first", [10.0, 20.0, 25.0, 250.0, 335.8])
 def test_one_doubling_is_enough(first):
-    assert knee_of(1, [(first, 1.0), (2 * first, 0.9)]).side == "below"
-    assert knee_of(1, [(first, 1.0), (2 * first, 0.6)]).side == "above"
+    assert find_saturation_point(1, [(first, 1.0), (2 * first, 0.9)]).side == "below"
+    assert find_saturation_point(1, [(first, 1.0), (2 * first, 0.6)]).side == "above"

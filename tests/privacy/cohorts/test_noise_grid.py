@@ -9,8 +9,8 @@ import pytest
 
 import fedpriv as fp
 from fedpriv.privacy.accounting import epsilon, epsilon_value
-from fedpriv.privacy.cohorts.noise_grid import default_cohorts, noise_grid
 from fedpriv.privacy.event import Relation, cohort_event
+from fedpriv.privacy.noise_grid import default_cohorts, noise_grid
 from tests.repeats import every_case
 
 # 6,716 users, δ = 6716^-1.1, PLD, add-remove; cohort, rounds and thousandths of C.

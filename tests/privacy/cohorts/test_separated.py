@@ -11,19 +11,23 @@ import pytest
 from scipy import stats
 
 from fedpriv.mechanisms import Clip
-from fedpriv.noise.gaussian import Gaussian
-from fedpriv.noise.participation import Participation
-from fedpriv.noise.privatizer import Cost
-from fedpriv.noise.streams.optimise import optimised_bands, square_root_bands
-from fedpriv.noise.streams.stream import Correlated
-from fedpriv.noise.streams.tree import BinaryTree
+from fedpriv.mechanisms.correlated.binary_tree import BinaryTree
+from fedpriv.mechanisms.correlated.noise import Correlated
+from fedpriv.mechanisms.correlated.optimise import optimised_bands, square_root_bands
+from fedpriv.mechanisms.gaussian import Gaussian
+from fedpriv.mechanisms.privatizer import Cost, Participation
 from fedpriv.privacy.accounting import epsilon
-from fedpriv.privacy.cohorts.separated import CyclicSampler, SeparatedSampler
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.plan import Plan
-from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, PoissonSampler
-from fedpriv.privacy.selection.trials import Trials
+from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.sampling import (
+    CyclicSampler,
+    Everybody,
+    FixedSizeSampler,
+    PoissonSampler,
+    SeparatedSampler,
+)
+from fedpriv.privacy.trials import Trials
 from fedpriv.rng import Key
 from tests.repeats import every_case
 

@@ -4,11 +4,11 @@ import hashlib
 import os
 
 from fedpriv.mechanisms import Clip
-from fedpriv.noise.privatizer import Cost
+from fedpriv.mechanisms.privatizer import Cost
 from fedpriv.privacy.ledger.chain import decode, encode
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody
 from tests.privacy.plans.clipped import clipped
 

@@ -5,12 +5,11 @@ import sys
 
 import pytest
 
+from fedpriv.privacy.adaptive_plan import AdaptivePlan
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.ledger.chain import decode
-from fedpriv.privacy.ledger.reading import read_ledger
-from fedpriv.privacy.ledger.state import LedgerState
-from fedpriv.privacy.plans.adaptive import AdaptivePlan
-from fedpriv.privacy.plans.cohort_plan import cohort_plan
+from fedpriv.privacy.ledger.state import LedgerState, read_ledger
+from fedpriv.privacy.plan import cohort_plan
 from tests.privacy.ledger.kept import DIGEST, PLAN, create, plan_of, rewritten
 
 

@@ -6,10 +6,9 @@ import random
 
 import pytest
 
-from fedpriv.privacy.ledger.chain import decode, encode
-from fedpriv.privacy.ledger.file import LedgerError
+from fedpriv.privacy.ledger.chain import LedgerError, decode, encode
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.ledger.reading import read_ledger
+from fedpriv.privacy.ledger.state import read_ledger
 from tests.privacy.ledger.kept import create, filled
 
 

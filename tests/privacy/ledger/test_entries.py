@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv.privacy.event import NONPRIVATE, Event, cohort_event
-from fedpriv.privacy.ledger.entries import UPDATE, Charge, Release, Row, as_ranges, hex_digest
+from fedpriv.privacy.ledger.state import UPDATE, Charge, Release, Row, as_ranges, hex_digest
 from tests.repeats import every_case
 
 NOISE = cohort_event(num_users=400, expected_cohort_size=20, noise_multiplier=2.0)

@@ -3,11 +3,10 @@
 import pytest
 
 from fedpriv.privacy.event import NONPRIVATE
-from fedpriv.privacy.ledger.chain import decode
-from fedpriv.privacy.ledger.file import LedgerError
+from fedpriv.privacy.ledger.chain import LedgerError, decode
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.ledger.reading import read_ledger
-from fedpriv.privacy.plans.cohort_plan import cohort_plan
+from fedpriv.privacy.ledger.state import read_ledger
+from fedpriv.privacy.plan import cohort_plan
 from tests.privacy.ledger.kept import DIGEST, PLAN, create, filled, rewritten
 
 

@@ -1,6 +1,6 @@
 """Plans of clipping and Gaussian noise, the usual ones."""
 
-from fedpriv.privacy.plans.cohort_plan import cohort_plan
+from fedpriv.privacy.plan import cohort_plan
 
 
 def clipped(**given):

@@ -12,10 +12,11 @@ from dp_accounting.rdp import RdpAccountant
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedpriv.privacy.adaptive_plan import AdaptivePlan
 from fedpriv.privacy.epsilon import default_delta
 from fedpriv.privacy.event import NONPRIVATE, Event, Relation, cohort_event
-from fedpriv.privacy.plans.adaptive import AdaptivePlan, read_plan, rho_of
-from fedpriv.privacy.plans.cohort_plan import cohort_plan
+from fedpriv.privacy.plan import cohort_plan, read_plan
+from fedpriv.privacy.zcdp import rho_of
 from tests.repeats import every_case
 
 NAN, INF = float("nan"), float("inf")

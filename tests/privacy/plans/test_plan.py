@@ -9,14 +9,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fedpriv.noise.gaussian import Gaussian
-from fedpriv.noise.privatizer import Cost
+from fedpriv.mechanisms.gaussian import Gaussian
+from fedpriv.mechanisms.privatizer import Cost
 from fedpriv.privacy.accounting import epsilon
+from fedpriv.privacy.adaptive_plan import AdaptivePlan
 from fedpriv.privacy.event import NONPRIVATE, Event, Relation
-from fedpriv.privacy.plans.adaptive import AdaptivePlan, rho_of
-from fedpriv.privacy.plans.cohort_plan import cohort_plan
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import Plan, cohort_plan
 from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, PoissonSampler
+from fedpriv.privacy.zcdp import rho_of
 from tests.repeats import every_case
 
 GOOD = {

@@ -15,9 +15,8 @@ from scipy import stats
 
 from fedpriv.privacy.accounting import epsilon, epsilon_of
 from fedpriv.privacy.event import Event, cohort_event
-from fedpriv.privacy.plans.cohort_plan import cohort_plan
-from fedpriv.privacy.plans.plan import Plan
-from fedpriv.privacy.selection.trials import Trials
+from fedpriv.privacy.plan import Plan, cohort_plan
+from fedpriv.privacy.trials import Trials
 from tests.repeats import every_case
 
 ROUND = cohort_event(num_users=400, expected_cohort_size=20, noise_multiplier=1.0)

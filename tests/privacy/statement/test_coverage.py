@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedpriv.privacy.plans.cohort_plan import cohort_plan
+from fedpriv.privacy.plan import cohort_plan
 from fedpriv.privacy.statement.coverage import (
     Coverage,
     coverage,

@@ -14,8 +14,8 @@ from torch import nn
 from typer.testing import CliRunner
 
 from fedpriv import cli
-from fedpriv.data.corpus.rosters import RosterSpec
-from fedpriv.data.corpus.writer import CorpusWriter, Sentence
+from fedpriv.datasets.stackexchange.rosters import RosterSpec
+from fedpriv.datasets.stackexchange.writer import CorpusWriter, Sentence
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms import SideInformation

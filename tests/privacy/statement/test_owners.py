@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 
 from fedpriv.mechanisms import Clip
-from fedpriv.noise.gaussian import Gaussian
+from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import DevicesSampler, PoissonSampler
 from fedpriv.privacy.statement.statement import privacy_statement
 from tests.privacy.statement.test_statement import CORPUS, PLAN, text
@@ -95,6 +95,6 @@ def test_without_noise_it_promises_nothing():
 
 
 def _unprotected():
-    from fedpriv.privacy.plans.named import named_mechanism
+    from fedpriv.privacy.mechanism import named_mechanism
 
     return named_mechanism(num_users=4000, expected_cohort_size=350)

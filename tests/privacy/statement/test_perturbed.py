@@ -1,11 +1,11 @@
 """What a statement says of a result that is perturbed once, and of a budget that adapts."""
 
-from fedpriv.mechanisms.displaced import Displaced
-from fedpriv.noise.output import OutputGaussian, Sphere
+from fedpriv.mechanisms.bounds import Displaced
+from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody
-from fedpriv.privacy.statement.counting import how_counted
+from fedpriv.privacy.statement.sections import describe_accounting
 from tests.repeats import every_case
 
 
@@ -18,7 +18,7 @@ def test_what_the_proof_takes_for_granted_is_said(unit, noise):
     delta = None if noise.name == "sphere" else 1e-5
     plan = Plan(mechanism=mechanism, num_rounds=1, delta=delta, unit=unit)
     for made in (plan, Plan.from_json(plan.to_json())):  # as it runs, and as it is recorded
-        text = " ".join(how_counted(made, made.total(), 1, 0))
+        text = " ".join(describe_accounting(made, made.total(), 1, 0))
         assert "Training itself adds no noise" in text and "convex loss" in text
         assert ("device must do the prescribed work" in text) == (unit == "user")
         assert ("adding up the ε of every answer, with no δ" in text) == (delta is None)

@@ -9,7 +9,7 @@ from fedpriv.cli import main
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.statement.verify import verify_run
-from fedpriv.running.prepared import start_run
+from fedpriv.runs.prepared import start_run
 from tests.resealed import reseal
 from tests.running.loop.tag_runs import OPTIONS
 

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from fedpriv.checkpoints.start_file import START_FILE
-from fedpriv.checkpoints.tensor_file import write_tensors
+from fedpriv.checkpoints.tensor_files import START_FILE, write_tensors
 from fedpriv.cli.run import print_summary
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.privacy.statement.coverage import Coverage
@@ -13,7 +12,7 @@ from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.page import render
 from fedpriv.report.series import read_run
-from fedpriv.running.prepared import resume_run, start_run
+from fedpriv.runs.prepared import resume_run, start_run
 
 SMALL = {"rounds": 3, "cohort": 10.0}
 POSTS = "a start from all of public users' posts, with rostered users' titles and tags"

@@ -8,15 +8,14 @@ import pytest
 
 from fedpriv.hashes import document_sha256
 from fedpriv.mechanisms import Clip
-from fedpriv.noise.participation import Participation
-from fedpriv.noise.streams.optimise import square_root_bands
-from fedpriv.noise.streams.stream import Correlated
-from fedpriv.privacy.cohorts.separated import CyclicSampler
-from fedpriv.privacy.epsilon import rounded_up, shown_delta
+from fedpriv.mechanisms.correlated.noise import Correlated
+from fedpriv.mechanisms.correlated.optimise import square_root_bands
+from fedpriv.mechanisms.privatizer import Participation
+from fedpriv.privacy.epsilon import format_delta, rounded_up
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.cohort_plan import cohort_plan
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import Plan, cohort_plan
+from fedpriv.privacy.sampling import CyclicSampler
 from fedpriv.privacy.statement.coverage import FLOATS
 from fedpriv.privacy.statement.statement import privacy_statement, run_statement
 
@@ -70,7 +69,7 @@ def test_every_term_of_the_promise_is_said():
     said = say(lost=2)
     spent = PLAN.epsilon(20)
     assert f"{rounded_up(spent.value, 4):.4f}" in said.headline
-    for part in ("simulated", "add-remove", "user", "PLD", shown_delta(spent.delta)):
+    for part in ("simulated", "add-remove", "user", "PLD", format_delta(spent.delta)):
         assert part in said.headline
     whole = text(said)
     for part in (

@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 from fedpriv.hashes import document_sha256
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.plans.cohort_plan import cohort_plan
+from fedpriv.privacy.plan import cohort_plan
 from fedpriv.privacy.statement.verify import verify_run
 
 PLAN = cohort_plan(

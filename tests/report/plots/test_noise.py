@@ -8,9 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from fedpriv.privacy.cohorts.knee import knee_of
-from fedpriv.privacy.cohorts.noise_grid import NoiseGrid, NoisePoint
 from fedpriv.privacy.event import Relation
+from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint, find_saturation_point
 from fedpriv.report.plots.noise import write_noise_plot
 from tests.repeats import every_case
 
@@ -39,8 +38,10 @@ def a_grid(unit="user", lines=((25, 0.01), (100, 0.02))):
         cohorts=COHORTS,
         rounds=tuple(rounds for rounds, _ in lines),
         points=points,
-        knees=tuple(
-            knee_of(rounds, [(p.cohort, p.noise_on_mean) for p in points if p.rounds == rounds])
+        saturation_points=tuple(
+            find_saturation_point(
+                rounds, [(p.cohort, p.noise_on_mean) for p in points if p.rounds == rounds]
+            )
             for rounds, _ in lines
         ),
     )
@@ -51,7 +52,7 @@ PLANNED = NoisePoint(cohort=30.0, rounds=50, noise_multiplier=1.0, noise_on_mean
 
 def test_svg_has_lines_knees_and_all_terms_of_epsilon(tmp_path):
     grid = a_grid()
-    assert [knee.side for knee in grid.knees] == ["at", "at"]
+    assert [knee.side for knee in grid.saturation_points] == ["at", "at"]
     write_noise_plot(grid, tmp_path / "a.svg", PLANNED)
     text = (tmp_path / "a.svg").read_text("utf-8")
     shown = " ".join(re.findall(r"<text[^>]*>([^<]*)</text>", text))

@@ -5,23 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.running.prepared import start_run
+from fedpriv.runs.prepared import start_run
 
 SOURCE = """
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedpriv.data.corpus.rosters import roster_sha256
+from fedpriv.datasets.stackexchange.rosters import roster_sha256
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.measures import Measure
 from fedpriv.mechanisms import Clip
-from fedpriv.noise.gaussian import Gaussian
+from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.adaptive import AdaptivePlan
+from fedpriv.privacy.adaptive_plan import AdaptivePlan
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.tasks.description import TaskDescription
-from fedpriv.training.algorithm import ArrayState, Query
+from fedpriv.training.algorithm import Algorithm, ArrayState, Query
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.work import UserByUser
 
@@ -81,7 +81,7 @@ def answered(noise_multiplier):
 
 
 @dataclass(frozen=True)
-class Descent:
+class Descent(Algorithm):
     \"\"\"A cheap gradient of rho 1/50, then a dear choice among step sizes of rho 1/8.\"\"\"
 
     def init(self, params):

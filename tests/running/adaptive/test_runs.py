@@ -14,15 +14,15 @@ from fedpriv import cli, json_lines
 from fedpriv.api.result import load
 from fedpriv.api.running import resume, run
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.ledger.reading import read_ledger
+from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.page import write_report
 from fedpriv.report.promise import rho_spent
 from fedpriv.report.series import read_run
 from fedpriv.rng import Key
-from fedpriv.running.engines.factories import serial
-from fedpriv.running.folder import RunFolder
-from fedpriv.running.loop import rounds
+from fedpriv.runs.backends import serial
+from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.loop import rounds
 from tests.repeats import only
 from tests.resumed import resume_run
 from tests.running.adaptive.descent import CHARGES, NAME, ROUNDS, SPENT, changed, start

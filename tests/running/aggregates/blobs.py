@@ -3,7 +3,7 @@
 import numpy as np
 from scipy import sparse
 
-from fedpriv.data.features.dataset import Dataset
+from fedpriv.datasets.dataset import Dataset
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.tasks.datasets import linear_task
 from fedpriv.training.per_example.linear import LogisticGradients

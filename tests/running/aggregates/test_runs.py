@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 
 from fedpriv import json_lines
 from fedpriv.backends import SerialBackend
-from fedpriv.checkpoints.outputs import answers, packed
-from fedpriv.checkpoints.past import of_last, uniform
+from fedpriv.checkpoints.aggregates import answers, of_last, packed, uniform
 from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.cli import results
 from fedpriv.experiments.build import build
@@ -23,8 +22,8 @@ from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.export.model_folder import export_run, released_params
 from fedpriv.report.series import read_run
 from fedpriv.rng import Key
-from fedpriv.running.loop import rounds
-from fedpriv.training.ensembles import best_on_public, measure_models
+from fedpriv.runs.loop import rounds
+from fedpriv.training.evaluate import best_on_public, measure_models
 from tests.repeats import every_case
 from tests.resumed import resume_run
 from tests.running.loop.tag_runs import start

@@ -18,13 +18,13 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.ledger.reading import read_ledger
+from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
-from fedpriv.running.door.noise_root import noise_root
-from fedpriv.running.engines.factories import on_ray, on_threads, serial
-from fedpriv.running.loop import rounds
-from fedpriv.running.prepared import start_run
+from fedpriv.runs.backends import on_ray, on_threads, serial
+from fedpriv.runs.loop import rounds
+from fedpriv.runs.noise_root import noise_root
+from fedpriv.runs.prepared import start_run
 from fedpriv.training.per_example.linear import LogisticGradients
 from tests.resumed import resume_run
 from tests.tasks.sixty import features_and_labels, sixty
@@ -205,7 +205,7 @@ def test_a_redone_step_has_another_batch_and_other_noise(tmp_path):
 
 @pytest.mark.parametrize("place", ["release", "record"])
 def test_killed_between_two_writes_of_a_kept_step(tmp_path, monkeypatch, place):
-    from fedpriv.running.folder import RunFolder
+    from fedpriv.runs.folder import RunFolder
 
     def dead(self, *given):
         raise KeyboardInterrupt

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from fedpriv.privacy.ledger.chain import decode
-from fedpriv.privacy.ledger.file import LedgerError
+from fedpriv.privacy.ledger.chain import LedgerError, decode
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.state import LedgerState
 from tests.privacy.plans.clipped import clipped

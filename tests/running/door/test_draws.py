@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from fedpriv.mechanisms import Clip
-from fedpriv.noise.gaussian import Gaussian
-from fedpriv.privacy.ledger.entries import UPDATE
+from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.ledger.state import UPDATE
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.rng import Key
-from fedpriv.running.door.door import RunDoor
-from fedpriv.running.door.vault import Vault
+from fedpriv.runs.door import RunDoor
+from fedpriv.runs.secret_state import SecretState
 from fedpriv.sums import PartialSum
 from fedpriv.training.algorithm import Query
 
@@ -92,7 +92,7 @@ def opened(folder, mode, keys):
                 roster=ROSTER,
                 root=root,
                 noise=noise,
-                vault=Vault(folder / "secret", root),
+                secret_state=SecretState(folder / "secret", root),
                 noise_thread=thread,
             ),
             backend,

@@ -9,14 +9,14 @@ import pytest
 
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Clip
-from fedpriv.noise.gaussian import Gaussian
+from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.privacy.ledger.ledger import BudgetSpentError
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, PoissonSampler
 from fedpriv.rng import Key
-from fedpriv.running.loop import rounds
-from fedpriv.training.algorithm import ArrayState, Query
+from fedpriv.runs.loop import rounds
+from fedpriv.training.algorithm import Algorithm, ArrayState, Query
 
 ROSTER = tuple(f"u{number:02d}" for number in range(12))
 NOISE = Gaussian(noise_multiplier=1.0)
@@ -30,7 +30,7 @@ class Users:
         return {"w": examples}
 
 
-class Twice:
+class Twice(Algorithm):
     """Answers one held sum so many times more."""
 
     def __init__(self, times=1):

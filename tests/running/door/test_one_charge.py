@@ -11,14 +11,14 @@ import numpy as np
 
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Clip
-from fedpriv.noise.gaussian import Gaussian
+from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import PoissonSampler
 from fedpriv.rng import Key
-from fedpriv.running.loop import rounds
-from fedpriv.training.algorithm import ArrayState, Query
+from fedpriv.runs.loop import rounds
+from fedpriv.training.algorithm import Algorithm, ArrayState, Query
 
 ROSTER = tuple(f"u{number:02d}" for number in range(40))
 BOUND = Clip(l2_clip_norm=1.0)
@@ -39,7 +39,7 @@ class Users:
         return {"w": examples}
 
 
-class Does:
+class Does(Algorithm):
     def __init__(self, step):
         self._step = step
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.privacy.ledger.reading import read_ledger
-from fedpriv.running.prepared import start_run
+from fedpriv.privacy.ledger.state import read_ledger
+from fedpriv.runs.prepared import start_run
 
 ROOT = Path(__file__).parents[3]
-NOISE = importlib.import_module("fedpriv.noise.gaussian")
+NOISE = importlib.import_module("fedpriv.mechanisms.gaussian")
 OPTIONS = {
     "rounds": 6,
     "noise-multiplier": 1.0,

@@ -11,10 +11,10 @@ import pytest
 
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.privacy.ledger.anchor import CommandAnchor, FileAnchor, anchors_of
-from fedpriv.privacy.ledger.file import LedgerError
+from fedpriv.privacy.ledger.chain import LedgerError
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run
-from fedpriv.running.prepared import resume_run, start_run
+from fedpriv.runs.prepared import resume_run, start_run
 from tests.repeats import every_case
 from tests.running.loop.tag_runs import OPTIONS, charged, ledger_state, stopping
 

@@ -6,8 +6,8 @@ import pytest
 from fedpriv import json_lines
 from fedpriv.backends import SerialBackend
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
-from fedpriv.running.folder import RunFolder
-from fedpriv.running.prepared import resume_run
+from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.prepared import resume_run
 from tests.running.loop.tag_runs import NOISE, charged, ledger_state, pairs, start, stopping
 
 
@@ -91,7 +91,7 @@ class TestRedo:
             )
 
         monkeypatch.setattr(NOISE, "gaussian", spied)
-        monkeypatch.setattr("fedpriv.running.folder.RunFolder.keep", _dies_before(4))
+        monkeypatch.setattr("fedpriv.runs.folder.RunFolder.keep", _dies_before(4))
         with pytest.raises(KeyboardInterrupt):
             start(tiny_corpus, tmp_path / "run", make_backend=backend).run()
         for _ in range(3):

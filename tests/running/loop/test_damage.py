@@ -6,10 +6,10 @@ import shutil
 import pytest
 
 from fedpriv import json_lines
-from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.data.corpus.rosters import RosterSpec
-from fedpriv.data.importers.synthetic import Shape, synthesize
-from fedpriv.running.prepared import resume_run
+from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.rosters import RosterSpec
+from fedpriv.datasets.stackexchange.synthetic import Shape, synthesize
+from fedpriv.runs.prepared import resume_run
 from tests.repeats import every_case
 from tests.resealed import reseal
 from tests.running.loop.tag_runs import NOISE, RELEASED, charged, pairs, start, stopping

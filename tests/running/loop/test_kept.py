@@ -9,7 +9,7 @@ from torch import nn
 
 from fedpriv import json_lines
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.running.prepared import start_run
+from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
 from tests.running.loop.tag_runs import RELEASED, start

@@ -17,7 +17,7 @@ from fedpriv.checkpoints.store import CheckpointStore, load_state
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.rng import Key
-from fedpriv.running.door.noise_root import noise_root
+from fedpriv.runs.noise_root import noise_root
 from tests.running.loop.tag_runs import OPTIONS, ROOT, charged, ledger_state, pairs
 
 # Kills. One helper process imports everything once and forks a real process for each run, so that
@@ -29,14 +29,14 @@ from tests.running.loop.tag_runs import OPTIONS, ROOT, charged, ledger_state, pa
 CHILD = """
 import builtins, hashlib, importlib, io, json, os, signal, sys, threading, time
 from pathlib import Path
-from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.running.prepared import start_run
+from fedpriv.runs.prepared import start_run
 from tests.resumed import resume_run
 from fedpriv.privacy.sampling import PoissonSampler
 
-noise = importlib.import_module("fedpriv.noise.gaussian")
+noise = importlib.import_module("fedpriv.mechanisms.gaussian")
 write, fsync, replace, unlink = os.write, os.fsync, os.replace, os.unlink
 opened, gaussian, cohort = io.open, noise.gaussian, PoissonSampler.cohort
 count, crash_at = 0, None

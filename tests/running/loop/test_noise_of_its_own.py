@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from fedpriv.checkpoints.store import CheckpointStore
-from fedpriv.data.importers.synthetic import Shape, synthesize
+from fedpriv.datasets.stackexchange.synthetic import Shape, synthesize
 from fedpriv.rng import Key
-from fedpriv.running.document import read_document
-from fedpriv.running.door.noise_root import NOISE, NOT_TRAINED, noise_digest, noise_root
+from fedpriv.runs.document import read_document
+from fedpriv.runs.noise_root import NOISE, NOT_TRAINED, noise_digest, noise_root
 from tests.running.loop.tag_runs import ledger_state, start, stopping
 
 PLAIN = {"server-optimizer": "sgd", "aggregate": "none", "rounds": 1, "noise-multiplier": 50.0}
@@ -98,8 +98,8 @@ def test_a_run_from_before_there_were_digests_keeps_the_noise_of_its_seed():
 
 
 def test_a_resumed_run_takes_its_digest_from_the_ledger(tiny_corpus, tmp_path, monkeypatch):
-    from fedpriv.running import folder
-    from fedpriv.running.prepared import resume_run
+    from fedpriv.runs import folder
+    from fedpriv.runs.prepared import resume_run
 
     whole = start(tiny_corpus, tmp_path / "whole", rounds=3)
     whole.run()

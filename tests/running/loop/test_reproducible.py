@@ -11,8 +11,8 @@ from fedpriv.experiments.build import build
 from fedpriv.privacy import accounting
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
-from fedpriv.running.door.noise_root import noise_root
-from fedpriv.running.loop import accounted_rounds, rounds
+from fedpriv.runs.loop import accounted_rounds, rounds
+from fedpriv.runs.noise_root import noise_root
 from tests.privacy.plans.clipped import clipped
 from tests.repeats import every_case
 from tests.running.loop.tag_runs import ledger_state, start

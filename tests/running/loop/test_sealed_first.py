@@ -8,7 +8,7 @@ import pytest
 import fedpriv as fp
 from fedpriv.cli import main
 from fedpriv.privacy.ledger.chain import decode
-from fedpriv.running.prepared import resume_run
+from fedpriv.runs.prepared import resume_run
 from tests.running.loop.tag_runs import start, stopping
 
 TRAP = "from pathlib import Path\nPath({marker!r}).touch()\nraise SystemExit('imported')\n"

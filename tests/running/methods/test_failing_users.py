@@ -10,14 +10,12 @@ import pytest
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.privacy.ledger.reading import read_ledger
-from fedpriv.privacy.statement.counting import how_counted
+from fedpriv.privacy.ledger.state import read_ledger
+from fedpriv.privacy.statement.sections import describe_accounting
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.sums import PartialSum
-from fedpriv.training.permutation.bolt_on import BoltOnUsers, UserSchedule
-from fedpriv.training.permutation.constants import logistic
-from fedpriv.training.permutation.schedules import StepSchedule
-from fedpriv.training.permutation.sgd import Passes
+from fedpriv.training.bolt_on import BoltOnUsers, UserSchedule
+from fedpriv.training.permutation_sgd import Passes, StepSchedule, logistic_constants
 from tests.repeats import every_case
 from tests.resumed import resume_run
 from tests.running.methods.test_runs import BOLT_ON, model, play, started
@@ -42,7 +40,7 @@ def trained(raw, size=10, passes=2):
     schedule = UserSchedule(
         passes=Passes(passes=passes, batch_size=size, schedule=StepSchedule(rate=0.5))
     )
-    algorithm = BoltOnUsers(schedule=schedule, constants=logistic(regulariser=0.1))
+    algorithm = BoltOnUsers(schedule=schedule, constants=logistic_constants(regulariser=0.1))
     total: PartialSum = algorithm._trained({"w": np.zeros(1, np.float32)}, raw)
     return total.total["w"], schedule.sensitivity(algorithm.constants, 50)
 
@@ -165,6 +163,6 @@ def test_whoever_is_missing_later_ends_it_and_a_resumed_run_releases_for_the_sam
 
 def test_the_statement_says_so(tiny_corpus):
     plan = build(load_experiment("bolt-on-tags").with_options(BOLT_ON), tiny_corpus).plan
-    said = " ".join(how_counted(plan, plan.epsilon(1), 1, 0))
+    said = " ".join(describe_accounting(plan, plan.epsilon(1), 1, 0))
     assert "fails or is missing where training starts counts as not there" in said
     assert "later ends the run unreleased, and that it ended is covered by no ε" in said

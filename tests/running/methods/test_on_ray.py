@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.ledger.reading import read_ledger
+from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
-from fedpriv.running.engines.factories import on_ray
+from fedpriv.runs.backends import on_ray
 from tests.resumed import resume_run
 from tests.running.methods.test_runs import OPTIONS, Killed, model, play, started
 

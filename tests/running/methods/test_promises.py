@@ -12,8 +12,8 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.privacy.event import Relation
-from fedpriv.privacy.statement.counting import how_counted
-from fedpriv.running.prepared import start_run
+from fedpriv.privacy.statement.sections import describe_accounting
+from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.example_task import CentralTask, OwnedExamples, zeros
 from fedpriv.training.per_example.linear import LogisticGradients
 from tests.running.methods.test_runs import AGD, BOLT_ON, central
@@ -48,7 +48,7 @@ def test_examples_of_owners_are_refused_and_not_taken_for_units(method):
 
 
 def said(plan):
-    return " ".join(how_counted(plan, plan.epsilon(1), 1, 0))
+    return " ".join(describe_accounting(plan, plan.epsilon(1), 1, 0))
 
 
 EMPTY = "leaves its place in the order empty: how many examples there are is public"

@@ -12,11 +12,11 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.ledger.reading import read_ledger
+from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.page import write_report
-from fedpriv.running.engines.factories import on_threads, serial
-from fedpriv.running.prepared import start_run
+from fedpriv.runs.backends import on_threads, serial
+from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.example_task import CentralTask, zeros
 from fedpriv.training.per_example.linear import (
     HingeGradients,

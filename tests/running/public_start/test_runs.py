@@ -8,16 +8,15 @@ import numpy as np
 import pytest
 from torch import nn
 
-from fedpriv.checkpoints.start_file import params_sha256, read_start
 from fedpriv.checkpoints.store import CheckpointStore
-from fedpriv.checkpoints.tensor_file import read_tensors, write_tensors
+from fedpriv.checkpoints.tensor_files import params_sha256, read_start, read_tensors, write_tensors
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.start import public_only
 from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.rng import Key
-from fedpriv.running.document import read_document
-from fedpriv.running.prepared import resume_run, start_run
+from fedpriv.runs.document import read_document
+from fedpriv.runs.prepared import resume_run, start_run
 from fedpriv.tasks.example_task import CentralTask, zeros
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.per_example.linear import LogisticGradients, linear_metrics

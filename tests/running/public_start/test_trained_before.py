@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 import fedpriv as fp
-from fedpriv.checkpoints.tensor_file import read_tensors, write_tensors
+from fedpriv.checkpoints.tensor_files import read_tensors, write_tensors
 from fedpriv.cli import main
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.export.model_folder import export_run
-from fedpriv.running.prepared import start_run
+from fedpriv.runs.prepared import start_run
 from tests.repeats import every_case
 from tests.running.loop.tag_runs import OPTIONS
 

@@ -8,8 +8,8 @@ import pytest
 from fedpriv.experiments.build import build
 from fedpriv.experiments.parts.start import public_only
 from fedpriv.rng import Key
-from fedpriv.running.selection import select
-from fedpriv.training.in_public import selection as judging
+from fedpriv.runs.selection import select
+from fedpriv.training import public_selection as judging
 from tests.data.corpus.sentences import write
 from tests.running.selected import topical
 

@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 
 from fedpriv.api.result import load
-from fedpriv.checkpoints.start_file import params_sha256
 from fedpriv.checkpoints.store import CheckpointStore
-from fedpriv.checkpoints.tensor_file import read_tensors, write_tensors
+from fedpriv.checkpoints.tensor_files import params_sha256, read_tensors, write_tensors
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import find_experiments, load_experiment
 from fedpriv.experiments.parts.start import public_only
-from fedpriv.privacy.statement.returned import returned
+from fedpriv.privacy.statement.sections import describe_returned_model
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.comparison.curves import curves_of
 from fedpriv.report.comparison.groups import columns_of, read_groups
@@ -21,8 +20,8 @@ from fedpriv.report.comparison.rows import as_rows
 from fedpriv.report.export.model_folder import export_run, load_model, released_params
 from fedpriv.report.series import read_run
 from fedpriv.rng import Key
-from fedpriv.running.prepared import resume_run, start_run
-from fedpriv.running.selection import select
+from fedpriv.runs.prepared import resume_run, start_run
+from fedpriv.runs.selection import select
 from tests.running.selected import topical
 
 NOISY = {"target_epsilon": 0.1}
@@ -313,7 +312,7 @@ def test_a_released_model_that_is_called_public_is_found(folders, tmp_path):
 def test_a_run_that_selects_nothing_says_that_it_is_worse_than_public_examples(corpus, tmp_path):
     summary = topical.start(corpus, tmp_path / "r", select="last", **NOISY).run()
     assert summary["gain"] < 0.0
-    said, no_gain = returned(summary)
+    said, no_gain = describe_returned_model(summary)
     assert no_gain and "points of accuracy below public examples alone" in said
     assert "below public examples alone" in str(load(tmp_path / "r"))
 
@@ -324,7 +323,7 @@ def test_the_start_is_said_by_its_own_gain(folders):
     selection, figures = summary["selection"], {"stderr": 0.01, "lower": 0.0}
     judged = {"last": {"gain": 0.02, **figures}, "start": {"gain": 0.07, **figures}}
     summary["selection"] = {**selection, "selected": "start", "public": True, "judged": judged}
-    said, no_gain = returned(summary)
+    said, no_gain = describe_returned_model(summary)
     assert no_gain and "accuracy +7.0 ± 1.0 points over public-only" in said and "+2.0" not in said
 
 

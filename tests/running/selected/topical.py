@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedpriv.data.corpus.rosters import RosterSpec
-from fedpriv.data.corpus.writer import Sentence
+from fedpriv.datasets.stackexchange.rosters import RosterSpec
+from fedpriv.datasets.stackexchange.writer import Sentence
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.running.prepared import start_run
+from fedpriv.runs.prepared import start_run
 from tests.data.corpus.sentences import write
 
 PUBLIC = tuple(f"p{n:02d}" for n in range(10))

@@ -11,21 +11,20 @@ from scipy import sparse
 
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Clip
-from fedpriv.noise.gaussian import Gaussian, Unprotected
-from fedpriv.noise.output import Sphere
-from fedpriv.noise.sphere_rows import SphereRows
-from fedpriv.privacy.cohorts.partition import Partition
+from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
+from fedpriv.mechanisms.perturbation import Sphere, SphereRows
+from fedpriv.privacy.adaptive_plan import AdaptivePlan
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.adaptive import AdaptivePlan, rho_of
-from fedpriv.privacy.plans.plan import Plan
-from fedpriv.privacy.sampling import Everybody, PoissonSampler
+from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.sampling import Everybody, Partition, PoissonSampler
+from fedpriv.privacy.zcdp import rho_of
 from fedpriv.rng import Key
-from fedpriv.running.loop import rounds
+from fedpriv.runs.loop import rounds
 from fedpriv.training.per_example.example_sum import CentralSum, example_ids
 from fedpriv.training.per_example.linear import LogisticGradients
-from fedpriv.training.permutation.constants import Constants
+from fedpriv.training.permutation_sgd import Constants
 from simulations.linear_models.comparators import (
     NoisyDescent,
     bst14,
@@ -258,11 +257,10 @@ class TestFullDescent:
 
     def test_measured(self):
         """An example that is always wrong reaches it; random neighbours stay within."""
-        from fedpriv.training.line_search.linear import logistic_residual
-        from fedpriv.training.permutation.constants import logistic
-        from fedpriv.training.permutation.sgd import PermutationSgd
+        from fedpriv.training.per_example.linear import logistic_residual
+        from fedpriv.training.permutation_sgd import PermutationSgd, logistic_constants
 
-        number, constants = 40, logistic()
+        number, constants = 40, logistic_constants()
         passes = full_descent(num_examples=number, steps=6, rate=2.0)
         bound, rng = passes.displacement(constants, number).last, np.random.default_rng(2)
         furthest = 0.0

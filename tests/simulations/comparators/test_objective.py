@@ -12,21 +12,26 @@ import pytest
 from scipy import optimize, stats
 
 from fedpriv.backends import SerialBackend
-from fedpriv.mechanisms.displaced import Displaced
-from fedpriv.noise.objective import ObjectiveNoise
+from fedpriv.mechanisms.bounds import Displaced
+from fedpriv.mechanisms.perturbation import ObjectiveNoise
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plans.plan import Plan
+from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody
-from fedpriv.privacy.statement.counting import _what_was_done
+from fedpriv.privacy.statement.sections import _describe_charge
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
-from fedpriv.running.folder import RunFolder
-from fedpriv.running.loop import rounds
-from fedpriv.training.line_search.linear import huber_residual, logistic_residual
+from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.loop import rounds
 from fedpriv.training.per_example.example_sum import example_ids
-from fedpriv.training.permutation.constants import huber_svm, logistic, one_vs_all, softmax
-from fedpriv.training.permutation.sgd import PermutationSgd
+from fedpriv.training.per_example.linear import huber_residual, logistic_residual
+from fedpriv.training.permutation_sgd import (
+    PermutationSgd,
+    huber_svm_constants,
+    logistic_constants,
+    one_vs_all_constants,
+    softmax_constants,
+)
 from simulations.linear_models import comparators
 from simulations.linear_models.comparators import (
     TERM,
@@ -38,8 +43,8 @@ from simulations.linear_models.comparators import (
 KEY = Key.simulation(4)
 WIDTH = 0.1
 LOSSES = {
-    "logistic": (logistic(), logistic_residual),
-    "huber": (huber_svm(width=WIDTH), huber_residual(WIDTH)),
+    "logistic": (logistic_constants(), logistic_residual),
+    "huber": (huber_svm_constants(width=WIDTH), huber_residual(WIDTH)),
 }
 
 
@@ -264,10 +269,10 @@ class TestThroughTheDoor:
                 assert secret.astype(dtype)[:3].tobytes() not in kept
 
     @pytest.mark.parametrize("delta", [None, 1e-6])
-    def test_the_statement_says_what_was_done(self, delta):
+    def test_the_statement_says_describe_charge(self, delta):
         plan = made(delta=delta).plan
         for read in (plan, Plan.from_json(plan.to_json())):
-            said = " ".join(_what_was_done(read, read.mechanism))
+            said = " ".join(_describe_charge(read, read.mechanism))
             assert "released by ObjectiveNoise" in said and "linear term was added" in said
             assert "normalised" not in said and "standard deviation" not in said
 
@@ -284,7 +289,7 @@ class TestThroughTheDoor:
 
 
 class TestRefusals:
-    @pytest.mark.parametrize("constants", [softmax(), one_vs_all(3)])
+    @pytest.mark.parametrize("constants", [softmax_constants(), one_vs_all_constants(3)])
     def test_losses_of_more_than_one_line(self, constants):
         with pytest.raises(ValueError, match="not along one line"):
             objective_perturbation(num_examples=50, epsilon=1.0, delta=None, constants=constants)
@@ -294,7 +299,10 @@ class TestRefusals:
             made(most_shift=0.995)
         with pytest.raises(ValueError, match=r"convexity 0\.1"):
             objective_perturbation(
-                num_examples=50, epsilon=1.0, delta=None, constants=logistic(regulariser=0.1)
+                num_examples=50,
+                epsilon=1.0,
+                delta=None,
+                constants=logistic_constants(regulariser=0.1),
             )
         algorithm = made().algorithm
         with pytest.raises(ValueError, match=r"shift .* is below log"):

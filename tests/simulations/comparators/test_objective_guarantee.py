@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from fedpriv.training.permutation.constants import huber_svm
+from fedpriv.training.permutation_sgd import huber_svm_constants
 from simulations.linear_models.comparators import objective_perturbation
 from tests.repeats import only
 
@@ -18,7 +18,7 @@ WIDTH = 0.1
 
 def made(epsilon, delta):
     return objective_perturbation(
-        num_examples=40, epsilon=epsilon, delta=delta, constants=huber_svm(width=WIDTH)
+        num_examples=40, epsilon=epsilon, delta=delta, constants=huber_svm_constants(width=WIDTH)
     )
 
 

@@ -11,8 +11,8 @@ from scipy import stats
 from fedpriv.privacy.accounting import epsilon, epsilon_of
 from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.event import Event, Relation
-from fedpriv.privacy.plans.adaptive import rho_of
-from fedpriv.privacy.selection.trials import Trials
+from fedpriv.privacy.trials import Trials
+from fedpriv.privacy.zcdp import rho_of
 from tests.repeats import every_case
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fedpriv.data.importers.locate import resolve_corpus
+from fedpriv.datasets.stackexchange.locate import resolve_corpus
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.running.prepared import start_run
+from fedpriv.runs.prepared import start_run
 from simulations.defaults.readme import table
 
 ROOT = Path(__file__).parents[3]

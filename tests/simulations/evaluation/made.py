@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedpriv.data.corpus.splits import Split
+from fedpriv.datasets.stackexchange.splits import Split
 from simulations.evaluation.held_out import Fold, HeldOut, Outcomes
 
 DATA = {"name": "made-synthetic", "synthetic": True, "roster": "six"}

@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedpriv.data.corpus.splits import BY_SENTENCE, Split
+from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, Split
 from fedpriv.rng import Key
 from fedpriv.tasks.tag_metrics import evaluate_tags, majority_share
-from fedpriv.training.in_public.tags import TagLearner
+from fedpriv.training.public_learning import TagLearner
 from simulations.evaluation.evaluate import evaluate
 from simulations.evaluation.held_out import (
     MAJORITY,

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedpriv.data.corpus.splits import BY_SENTENCE, Split
+from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, Split
 from simulations.evaluation.bootstrap import Interval
 from simulations.evaluation.evaluate import MEASURES, USER_FIGURES, Estimate, Evaluation, evaluate
 from simulations.evaluation.held_out import Fold, HeldOut, Outcomes, pooled

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedpriv.data.corpus.splits import BY_SENTENCE
+from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
 from simulations.evaluation.bootstrap import Interval
 from simulations.evaluation.evaluate import Estimate, evaluate
 from simulations.evaluation.table import Layout, Row, markdown, shown, wider

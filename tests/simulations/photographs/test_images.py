@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from fedpriv.checkpoints.tensor_file import read_tensors
+from fedpriv.checkpoints.tensor_files import read_tensors
 from fedpriv.experiments.ready_made.images import dp_sgd_cifar
-from fedpriv.running.prepared import start_run
+from fedpriv.runs.prepared import start_run
 from tests.simulations.photographs.records import write_records
 
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import pytest
 from tiny_tables import figure, table
 
-from fedpriv.data.corpus.corpus import Corpus
+from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.users import TagPredictionTask
 from fedpriv.measures import ACCURACY, LOSS
 from fedpriv.rng import Key
-from fedpriv.running.engines.factories import serial
-from fedpriv.running.loop import rounds
+from fedpriv.runs.backends import serial
+from fedpriv.runs.loop import rounds
 from simulations.reproduction.items import Cell, Row
 from simulations.reproduction.page import table_markdown
 from simulations.reproduction.runs import (

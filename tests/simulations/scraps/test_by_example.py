@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedpriv.checkpoints.outputs import packed
+from fedpriv.checkpoints.aggregates import packed
 from fedpriv.experiments.build import build
-from fedpriv.training.ensembles import measure_models
+from fedpriv.training.evaluate import measure_models
 from simulations.scraps.by_example import command, page, problem, runs
 from simulations.scraps.checkpoints import LAST, Aggregates, averages, checkpoints, states
 from tests.simulations.photographs.records import write_records

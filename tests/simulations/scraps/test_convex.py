@@ -47,8 +47,7 @@ class TestHardFunction:
 
 class TestAverages:
     def test_they_are_those_of_the_library(self):
-        from fedpriv.checkpoints.aggregates import ema
-        from fedpriv.checkpoints.past import upa
+        from fedpriv.checkpoints.aggregates import ema, upa
 
         rng = np.random.default_rng(1)
         path = [rng.normal(size=(2, 3)) for _ in range(7)]

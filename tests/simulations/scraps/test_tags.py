@@ -7,13 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedpriv.checkpoints.outputs import packed
+from fedpriv.checkpoints.aggregates import packed
 from fedpriv.experiments.build import build
-from fedpriv.mechanisms.bound import Clip
-from fedpriv.mechanisms.rounding import Rounded
+from fedpriv.mechanisms.bounds import Clip, Rounded
 from fedpriv.rng import Key
-from fedpriv.running.engines.factories import serial
-from fedpriv.training.words.shift import SHARE
+from fedpriv.runs.backends import serial
+from fedpriv.training.periodic_shift import SHARE
 from fedpriv.training.work import UserByUser
 from simulations.scraps import checkpoints as made_of
 from simulations.scraps.checkpoints import LAST, Aggregates, averages, checkpoints, states

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpriv.data.importers.synthetic import Shape, synthesize
+from fedpriv.datasets.stackexchange.synthetic import Shape, synthesize
 from simulations.evaluation.evaluate import Evaluation
 from simulations.evaluation.table import shown
 from simulations.threads import by_thread, study

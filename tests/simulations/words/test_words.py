@@ -7,7 +7,7 @@ import pytest
 from fedpriv.experiments.build import build
 from fedpriv.experiments.parts.tasks.words import NextWordsTask
 from fedpriv.experiments.ready_made import words
-from fedpriv.running.prepared import start_run
+from fedpriv.runs.prepared import start_run
 from tests.repeats import every_case
 from tests.tasks.words import phrases
 

@@ -9,7 +9,7 @@ import pytest
 from fedpriv.experiments.build import build
 from fedpriv.experiments.ready_made.conversions import dp_sgd_conversions
 from fedpriv.rng import Key
-from fedpriv.running.prepared import start_run
+from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.conversions.auc import auc_total, over_seeds
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fedpriv.data.words.sentences import Sentences
-from fedpriv.models.words import IGNORED, Tokens
+from fedpriv.datasets.stackexchange.words import Sentences
+from fedpriv.models.text import IGNORED, Tokens
 from fedpriv.tasks.words.encoding import Encoding
 from fedpriv.tasks.words.measures import shares_right
 from fedpriv.tasks.words.trivial import Bigrams

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedpriv.data.corpus.splits import Split
-from fedpriv.data.words.views import word_view
+from fedpriv.datasets.stackexchange.splits import Split
+from fedpriv.datasets.stackexchange.words import word_view
 from fedpriv.rng import Key
 from fedpriv.tasks.words.next_words import FULL, REDUCED, NextWords, Size
 from fedpriv.training.local.trainer import Schedule
@@ -58,7 +58,7 @@ def test_no_thread_stands_on_both_sides(view):
 
 
 def test_the_published_network_has_the_published_number_of_parameters():
-    from fedpriv.models.words import Tokens
+    from fedpriv.models.text import Tokens
 
     full = FULL.module(Tokens(num_words=10_000))
     assert sum(p.numel() for p in full.parameters()) == 4_050_748  # Reddi et al. 2021, C.3
@@ -125,7 +125,7 @@ def test_multipliers_are_of_words_alone(view):
 def test_a_corpus_without_the_order_of_words_says_so(corpus, tmp_path):
     import shutil
 
-    from fedpriv.data.sentences.sequences import Sequences
+    from fedpriv.datasets.stackexchange.sentences import Sequences
 
     folder = tmp_path / "old"
     shutil.copytree(corpus.directory / "sentences", folder / "sentences")

@@ -12,23 +12,27 @@ from scipy import sparse
 
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Capped, Clip
-from fedpriv.noise.gaussian import Gaussian, NoisedMean
+from fedpriv.mechanisms.gaussian import Gaussian, NoisedMean
+from fedpriv.privacy.adaptive_plan import AdaptivePlan
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.plans.adaptive import AdaptivePlan, rho_of
-from fedpriv.privacy.plans.cohort_plan import cohort_plan
-from fedpriv.privacy.zcdp import rho_bs16
+from fedpriv.privacy.plan import cohort_plan
+from fedpriv.privacy.zcdp import rho_bs16, rho_of
 from fedpriv.rng import Key
-from fedpriv.running.loop import rounds
-from fedpriv.training.line_search.agd import (
+from fedpriv.runs.loop import rounds
+from fedpriv.training.dp_agd import (
+    LOSSES,
     REJECTIONS,
     RHO_GRADIENT,
     STEP_SIZE,
     AdaptiveDescent,
+    CentralLosses,
     Prices,
+    StepSizes,
+    pack_line,
+    unit_direction,
+    unpack_line,
 )
-from fedpriv.training.line_search.candidates import LOSSES, StepSizes, along, taken_apart, unit
-from fedpriv.training.line_search.of_examples import CentralLosses
 from fedpriv.training.per_example.example_sum import CentralSum, example_ids
 from fedpriv.training.per_example.linear import HingeGradients, LogisticGradients
 from tests.repeats import every_case
@@ -86,10 +90,10 @@ class TestIterationWithoutNoise:
         assert -found["weight"] == pytest.approx(gradients.sum(axis=0))
 
     def test_choice(self):
-        direction = unit({"weight": -np.array([-0.287868, 1.600961, -1.496597])})
+        direction = unit_direction({"weight": -np.array([-0.287868, 1.600961, -1.496597])})
         assert direction["weight"] == pytest.approx([0.130235, -0.724295, 0.677079], abs=2e-6)
         sizes = np.array([0, 0.5, 1, 1.5, 2], np.float32)
-        brought = along(
+        brought = pack_line(
             zero(),
             {
                 "weight": direction["weight"].astype(np.float32),
@@ -375,7 +379,7 @@ def test_refusals():
     with pytest.raises(ValueError, match="estimates 'first'"):
         descent(prices, estimates="first")
     with pytest.raises(ValueError, match="needs 'step sizes'"):
-        taken_apart({"weight": np.zeros(2)})
+        unpack_line({"weight": np.zeros(2)})
 
 
 def test_a_loss_that_is_not_finite_counts_as_none():
@@ -386,7 +390,7 @@ def test_a_loss_that_is_not_finite_counts_as_none():
     direction = {"weight": np.full(3, 1e38, np.float32), "bias": np.zeros(1, np.float32)}
     bound = Capped(cap=3.0, num_coordinates=2)
     found = work.partial_sum(
-        params=along(zero(), direction, np.array([0, 1e38], np.float32)),
+        params=pack_line(zero(), direction, np.array([0, 1e38], np.float32)),
         bound=bound,
         user_ids=EVERYBODY,
         key=Key.simulation(0),

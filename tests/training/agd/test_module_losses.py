@@ -10,11 +10,10 @@ from torch.nn import functional
 
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.mechanisms.capped import Capped
+from fedpriv.mechanisms.bounds import Capped
 from fedpriv.rng import Key
 from fedpriv.tasks.example_task import CentralTask
-from fedpriv.training.line_search.candidates import LOSSES, along
-from fedpriv.training.line_search.of_examples import CentralLosses
+from fedpriv.training.dp_agd import LOSSES, CentralLosses, pack_line
 from fedpriv.training.local.module import module_params
 from fedpriv.training.per_example.module import ModuleGradients
 
@@ -97,7 +96,7 @@ def numbers(gradients, params, ids=range(NUMBER)):
     """The sums that leave, in whole steps of the cap's grid."""
     direction = {name: np.full_like(array, 0.01) for name, array in params.items()}
     found = CentralLosses(losses=gradients, number=len(SIZES)).partial_sum(
-        params=along(params, direction, SIZES), bound=CAPPED, user_ids=[str(i) for i in ids],
+        params=pack_line(params, direction, SIZES), bound=CAPPED, user_ids=[str(i) for i in ids],
         key=Key.simulation(0),
     )  # fmt: skip
     return np.asarray(found.total[LOSSES])

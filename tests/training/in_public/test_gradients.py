@@ -9,10 +9,8 @@ from torch import nn
 from fedpriv.measures import Measure
 from fedpriv.rng import Key
 from fedpriv.training.evaluate import Metrics
-from fedpriv.training.in_public.gradients import BATCH_SIZE, apart, learner_of
-from fedpriv.training.in_public.learning import choose, learn
-from fedpriv.training.in_public.modules import ModuleBatches
-from fedpriv.training.local.module import ArrayExamples, module_params
+from fedpriv.training.local.module import ArrayExamples, ModuleBatches, module_params
+from fedpriv.training.public_learning import BATCH_SIZE, apart, choose, learn, learner_of
 from tests.repeats import every_case
 
 KEY = Key.simulation(0)

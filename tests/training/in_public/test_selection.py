@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedpriv.rng import Key
-from fedpriv.training.in_public.selection import FEWEST_GROUPS, LEVEL, judge
+from fedpriv.training.public_selection import FEWEST_GROUPS, LEVEL, judge
 
 KEY = Key.simulation(5)
 MODELS = 12

@@ -3,7 +3,7 @@
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.data.corpus.examples import TagExamples
+from fedpriv.datasets.stackexchange.tags import TagExamples
 
 WORDS, TAGS = 30, 5
 PARAMS = {

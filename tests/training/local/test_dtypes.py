@@ -7,10 +7,11 @@ from torch import nn
 from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
 from fedpriv.tasks.array_users import ArrayUsers
-from fedpriv.training.local.dtypes import model_inputs, model_targets
 from fedpriv.training.local.module import (
     ArrayExamples,
     ModuleTrainer,
+    model_inputs,
+    model_targets,
     module_params,
 )
 from fedpriv.training.local.module_measures import CLASSIFICATION, module_metrics, with_loss

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from fedpriv import tree
-from fedpriv.mechanisms.bound import Clip
+from fedpriv.mechanisms.bounds import Clip
 from fedpriv.rng import Key
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.failures import KeepsStateError

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedpriv.checkpoints.word_features import WordFeatures
+from fedpriv.checkpoints.vocabulary import WordFeatures
 from fedpriv.rng import Key
 from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
 from tests.repeats import every_case

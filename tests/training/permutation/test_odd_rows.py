@@ -8,15 +8,22 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from fedpriv.noise.choice import PrivateChoice
+from fedpriv.mechanisms.selection import PrivateChoice
 from fedpriv.rng import Key
-from fedpriv.training.line_search.linear import logistic_residual, softmax_residual
-from fedpriv.training.per_example.linear import LogisticGradients
-from fedpriv.training.permutation.constants import logistic, softmax
-from fedpriv.training.permutation.rows import shortened
-from fedpriv.training.permutation.schedules import StepSchedule
-from fedpriv.training.permutation.sgd import Passes, PermutationSgd
-from fedpriv.training.permutation.tuned import Mistakes, TrainedOnPart, Tuned
+from fedpriv.training.bolt_on import Mistakes, TrainedOnPart, Tuned
+from fedpriv.training.per_example.linear import (
+    LogisticGradients,
+    logistic_residual,
+    softmax_residual,
+)
+from fedpriv.training.permutation_sgd import (
+    Passes,
+    PermutationSgd,
+    StepSchedule,
+    logistic_constants,
+    shortened,
+    softmax_constants,
+)
 
 KEY = Key.simulation(5)
 PASSES = Passes(passes=2, batch_size=2, schedule=StepSchedule(rate=0.1))
@@ -51,14 +58,14 @@ def test_so_it_is_where_linear_models_are_trained(believed):
     start = {"weight": np.float32([-1e3, 0, 0]), "bias": np.zeros(1, np.float32)}
     passes = replace(PASSES, batch_size=1)
     moved = replace(sgd, passes=passes).trained(start, KEY)["weight"][0] + 1e3
-    assert 0 < moved <= passes.sensitivity(logistic(), 2)
+    assert 0 < moved <= passes.sensitivity(logistic_constants(), 2)
 
 
 def made(x, y, **changes):
     return PermutationSgd(
         **{
             "x": x, "y": y, "name": "weight", "residual": logistic_residual,
-            "constants": logistic(), "passes": PASSES, **changes,
+            "constants": logistic_constants(), "passes": PASSES, **changes,
         }
     )  # fmt: skip
 
@@ -82,8 +89,8 @@ class TestNotFinite:
     def test_a_row_counts_as_one_that_is_not_there(self, form, odd):
         x, y = people()
         x[3, 1], x[6] = odd, odd
-        for k, residual, constants in ((1, logistic_residual, logistic()),
-                                       (2, softmax_residual, softmax())):  # fmt: skip
+        for k, residual, constants in ((1, logistic_residual, logistic_constants()),
+                                       (2, softmax_residual, softmax_constants())):  # fmt: skip
             sgd = made(FORMS[form](x), y, residual=residual, constants=constants)
             clean = np.where(np.isfinite(x).all(axis=1)[:, None], x, 0)
             gone = ~np.isin(np.arange(len(y)), (3, 6))

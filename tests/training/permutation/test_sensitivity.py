@@ -10,23 +10,24 @@ import numpy as np
 import pytest
 
 from fedpriv.rng import Key
-from fedpriv.training.line_search.linear import (
+from fedpriv.training.bolt_on import UserSchedule
+from fedpriv.training.per_example.linear import (
     huber_residual,
     logistic_residual,
     one_vs_all_residual,
     softmax_residual,
 )
-from fedpriv.training.permutation.bolt_on import UserSchedule
-from fedpriv.training.permutation.constants import (
+from fedpriv.training.permutation_sgd import (
     Constants,
-    huber_svm,
-    logistic,
-    one_vs_all,
-    softmax,
+    Passes,
+    PermutationSgd,
+    StepSchedule,
+    displacement,
+    huber_svm_constants,
+    logistic_constants,
+    one_vs_all_constants,
+    softmax_constants,
 )
-from fedpriv.training.permutation.schedules import StepSchedule
-from fedpriv.training.permutation.sensitivity import displacement
-from fedpriv.training.permutation.sgd import Passes, PermutationSgd
 from tests.repeats import each_once, every_case
 
 KEY = Key.simulation(5)
@@ -77,13 +78,16 @@ class TestNumbers:
         assert found[-1] <= 0.632607 + 5e-7
 
     def test_what_losses_are_known_for(self):
-        made = logistic(regulariser=0.01)
+        made = logistic_constants(regulariser=0.01)
         assert (made.lipschitz, made.convexity) == (1.0, 0.01)
         assert made.smoothness == pytest.approx(0.26)
         assert made.lipschitz_within(100.0) == pytest.approx(2.0)
-        assert huber_svm(width=0.1, regulariser=0.01).smoothness == pytest.approx(5.01)
-        assert (softmax().lipschitz, softmax().smoothness) == (pytest.approx(2**0.5), 0.5)
-        assert one_vs_all(10).lipschitz == pytest.approx(10**0.5)
+        assert huber_svm_constants(width=0.1, regulariser=0.01).smoothness == pytest.approx(5.01)
+        assert (softmax_constants().lipschitz, softmax_constants().smoothness) == (
+            pytest.approx(2**0.5),
+            0.5,
+        )
+        assert one_vs_all_constants(10).lipschitz == pytest.approx(10**0.5)
 
     def test_users(self):
         """K = 3, b = 10, m = 100, k = 5, η = .05 on linear losses: .15."""
@@ -169,7 +173,7 @@ class TestExtremes:
         """A pass of logistic steps along one input: 90 % of the bound where no loss saturates."""
         m, d, b = 40, 3, 4
         passes = Passes(passes=2, batch_size=b, schedule=StepSchedule(rate=0.02))
-        made = logistic()
+        made = logistic_constants()
         x = np.zeros((m, d))
         x[0, 0] = 1e6  # shortened to the ball; the others' inputs are at right angles to it
         x[1:, 1] = 1e6
@@ -205,10 +209,10 @@ def distance(left, right):
 
 
 MODELS = {
-    "logistic": (logistic, logistic_residual, None),
-    "huber": (huber_svm, huber_residual(0.1), None),
-    "softmax": (softmax, softmax_residual, 3),
-    "one-vs-all": (partial(one_vs_all, 4), one_vs_all_residual, 4),
+    "logistic": (logistic_constants, logistic_residual, None),
+    "huber": (huber_svm_constants, huber_residual(0.1), None),
+    "softmax": (softmax_constants, softmax_residual, 3),
+    "one-vs-all": (partial(one_vs_all_constants, 4), one_vs_all_residual, 4),
 }
 
 
@@ -263,7 +267,7 @@ def test_measured_distances_never_pass_the_bound(kind, name, regulariser):
 def test_one_vs_all_moves_as_far_as_it_says():
     """A row that is wrong for all ten classes: 90 % of √10 L₀, which no single class explains."""
     passes = Passes(passes=1, batch_size=1, schedule=StepSchedule(rate=0.02))
-    made, m, k = one_vs_all(10), 12, 10
+    made, m, k = one_vs_all_constants(10), 12, 10
     x = np.zeros((m, 2))
     x[0, 0] = 1e6
     x[1:, 1] = 1e6
@@ -278,13 +282,13 @@ def test_one_vs_all_moves_as_far_as_it_says():
     moved = distance(sgd.trained(start, KEY), gone.trained(start, KEY))
     bound = passes.displacement(made, m).last
     assert 0.9 * bound <= moved <= bound
-    assert moved > 3 * passes.displacement(logistic(), m).last
+    assert moved > 3 * passes.displacement(logistic_constants(), m).last
 
 
 def test_a_proof_that_forgets_a_pass_is_passed():
     """The bound of one pass is below what two passes of the extremal example do."""
     passes = Passes(passes=2, batch_size=1, schedule=StepSchedule(rate=0.02))
-    made, m = logistic(), 12
+    made, m = logistic_constants(), 12
     x = np.zeros((m, 2))
     x[0, 0] = 1e6
     x[1:, 1] = 1e6
@@ -307,7 +311,7 @@ class TestRefusals:
     def test_steps_that_are_too_long(self):
         for rate, made, limit in (
             (8.1, QUARTER, "2/β"),
-            (1.1, logistic(regulariser=0.75), "1/β"),
+            (1.1, logistic_constants(regulariser=0.75), "1/β"),
         ):
             with pytest.raises(ValueError, match=f"above .*{limit}.* lower the rate"):
                 StepSchedule(rate=rate).rates(10, constants=made, num_examples=10)

@@ -10,17 +10,14 @@ import pytest
 import fedpriv as fp
 from fedpriv import tree
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.noise.choice import PrivateChoice
+from fedpriv.mechanisms.selection import PrivateChoice
 from fedpriv.rng import Key
-from fedpriv.running.prepared import start_run
+from fedpriv.runs.prepared import start_run
 from fedpriv.sums import PartialSum
+from fedpriv.training.bolt_on import BoltOn, BoltOnUsers, Tuned, UserSchedule
 from fedpriv.training.per_example.linear import LogisticGradients
-from fedpriv.training.permutation.bolt_on import BoltOn, BoltOnUsers, UserSchedule
-from fedpriv.training.permutation.constants import logistic
-from fedpriv.training.permutation.schedules import StepSchedule
-from fedpriv.training.permutation.sgd import LONGEST_START, Passes
-from fedpriv.training.permutation.tuned import Tuned
-from fedpriv.training.permutation.wrapped import Wrapped
+from fedpriv.training.permutation_sgd import LONGEST_START, Passes, StepSchedule, logistic_constants
+from fedpriv.training.wrapped_sgd import Wrapped
 from tests.repeats import every_case
 from tests.running.methods.test_promises import METHODS, of
 from tests.running.methods.test_runs import BOLT_ON, central
@@ -84,10 +81,10 @@ class Raw:
 def test_so_do_users(start, rate, share):
     passes = Passes(passes=1, batch_size=50, schedule=StepSchedule(rate=min(rate / share, 7.9)))
     schedule = UserSchedule(passes=passes, server_rate=share, longest_start=abs(start))
-    algorithm = BoltOnUsers(schedule=schedule, constants=logistic())
+    algorithm = BoltOnUsers(schedule=schedule, constants=logistic_constants())
     begun = algorithm.init({"w": np.float32([start])})
     here, gone = (algorithm._trained(begun.params, Raw(there)).total["w"] for there in (1, 0))
-    assert abs(here - gone)[0] <= schedule.sensitivity(logistic(), 50)
+    assert abs(here - gone)[0] <= schedule.sensitivity(logistic_constants(), 50)
     with pytest.raises(ValueError, match="longest-start"):
         longer = {"w": np.float32([abs(start) * 1.01 + 1e-30])}
         algorithm.check_params(longer)
@@ -95,7 +92,7 @@ def test_so_do_users(start, rate, share):
 
 def test_the_room_is_what_it_says():
     passes = Passes(schedule=StepSchedule(rate=0.5), batch_size=2)
-    made = logistic()
+    made = logistic_constants()
     step = 0.5 / 2
     for start in (0.0, 3.0, 1e6):
         room = 2 * 2.0**-10 * 5 * (5 * 0.5 + start)

@@ -12,20 +12,21 @@ import numpy as np
 import pytest
 
 from fedpriv.backends import SerialBackend
-from fedpriv.noise.choice import PrivateChoice, candidates
-from fedpriv.noise.noisy_min import ExactDraws
+from fedpriv.mechanisms.selection import ExactDraws, PrivateChoice, candidates
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
-from fedpriv.running.folder import RunFolder
-from fedpriv.running.loop import rounds
-from fedpriv.training.algorithm import check_plan
-from fedpriv.training.line_search.linear import logistic_residual
+from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.loop import rounds
+from fedpriv.training.bolt_on import CHOSEN, Tuned, candidate
 from fedpriv.training.per_example.example_sum import example_ids
-from fedpriv.training.permutation.constants import logistic
-from fedpriv.training.permutation.schedules import StepSchedule
-from fedpriv.training.permutation.sgd import Passes, PermutationSgd
-from fedpriv.training.permutation.tuned import CHOSEN, Tuned, candidate
+from fedpriv.training.per_example.linear import logistic_residual
+from fedpriv.training.permutation_sgd import (
+    Passes,
+    PermutationSgd,
+    StepSchedule,
+    logistic_constants,
+)
 
 KEY = Key.simulation(11)
 START = {"weight": np.zeros(3, np.float32), "bias": np.zeros(1, np.float32)}
@@ -40,7 +41,8 @@ def tuned(epsilon=0.5, number=NUMBER, present=None, rates=(0.5, 2.0, 1e-6)):
         choices=tuple(
             PermutationSgd(
                 x=x, y=y, name="weight", residual=logistic_residual, present=present,
-                constants=logistic(), passes=Passes(passes=2, schedule=StepSchedule(rate=rate)),
+                constants=logistic_constants(),
+                passes=Passes(passes=2, schedule=StepSchedule(rate=rate)),
             )
             for rate in rates
         ),
@@ -97,7 +99,7 @@ class Asked(SerialBackend):
 
 def play(algorithm, root=KEY, folder=None, plan=None):
     plan = algorithm.plan() if plan is None else plan
-    check_plan(algorithm, plan)
+    algorithm.check_plan(plan)
     made: Any = SimpleNamespace(
         task=SimpleNamespace(roster=example_ids(algorithm.num_examples), measures=()),
         init_params=lambda key: START,
@@ -221,6 +223,6 @@ def test_what_is_no_tuning_is_refused():
     with pytest.raises(ValueError, match="of the same data set"):
         replace(one, choices=(one.choices[0], two.choices[0]))
     with pytest.raises(ValueError, match="makes one choice"):
-        check_plan(one, tuned(epsilon=0.6).plan())
+        one.check_plan(tuned(epsilon=0.6).plan())
     with pytest.raises(ValueError, match="epsilon"):
         PrivateChoice(epsilon=math.inf)

@@ -8,15 +8,14 @@ import pytest
 from fedpriv import tree
 from fedpriv.backends import SerialBackend
 from fedpriv.backends.threads import ThreadBackend
-from fedpriv.data.words.sentences import Sentences
-from fedpriv.data.words.views import word_view
+from fedpriv.datasets.stackexchange.words import Sentences, word_view
 from fedpriv.experiments.ready_made import words
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
-from fedpriv.running.prepared import start_run
+from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.words.next_words import NextWords, Size
 from fedpriv.training.local.trainer import Schedule
-from fedpriv.training.words.shift import SHARE, Shift, ShiftedUsers
+from fedpriv.training.periodic_shift import SHARE, Shift, ShiftedUsers
 from tests.repeats import every_case
 from tests.tasks.words import phrases
 

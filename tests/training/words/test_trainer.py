@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedpriv.models.words import IGNORED, WordLSTM, next_word_loss
+from fedpriv.models.text import IGNORED, WordLSTM, next_word_loss
 from fedpriv.rng import Key
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
 from fedpriv.training.local.trainer import Schedule
-from fedpriv.training.words.gradients import dense_gradients, token_scores
-from fedpriv.training.words.trainer import WordTrainer
+from fedpriv.training.local.words import WordTrainer, dense_gradients, token_scores
 from tests.repeats import every_case
 
 VOCABULARY, TIME = 14, 6

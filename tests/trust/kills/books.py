@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from fedpriv.privacy.ledger.reading import read_ledger
-from fedpriv.privacy.ledger.state import LedgerState
+from fedpriv.privacy.ledger.state import LedgerState, read_ledger
 from fedpriv.rng import Key
-from fedpriv.running.door.noise_root import noise_root
+from fedpriv.runs.noise_root import noise_root
 
 
 @dataclass(slots=True, kw_only=True)

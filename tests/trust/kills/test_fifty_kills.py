@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from fedpriv.rng import Key
-from fedpriv.running.door.noise_root import noise_root
+from fedpriv.runs.noise_root import noise_root
 from tests.running.loop.tag_runs import ledger_state, start
 from tests.trust.kills.__main__ import (
     COMMANDS,

@@ -302,7 +302,7 @@ def sign_of_the_noise_turned(noisy_min):
         noisy = [float(rate) * score + own for score, own in zip(scores, noise, strict=True)]
         return noisy.index(min(noisy))
 
-    noisy_min.chosen = wrong
+    noisy_min.choose = wrong
 
 
 def losses_capped_one_percent_high(capped):
@@ -338,12 +338,12 @@ def named_queries_by_the_round(door):
 
 def undecided_bits_shared(rounded):
     """All numbers that 64 bits leave undecided are decided by the same further bits."""
-    right, one = rounded._decided, rounded.Key.simulation(0)
+    right, one = rounded._decide, rounded.Key.simulation(0)
 
     def wrong(key, *given, **more):
         return right(one if isinstance(key, rounded.Key) else key, *given, **more)
 
-    rounded._decided = wrong
+    rounded._decide = wrong
 
 
 def candidates_drawn_again(noisy_min):
@@ -358,7 +358,7 @@ def candidates_drawn_again(noisy_min):
             if form == "permute-and-flip":
                 order[place] = order[-1]
 
-    noisy_min.chosen = wrong
+    noisy_min.choose = wrong
 
 
 class _AllPosts:
@@ -388,22 +388,22 @@ def judged_by_all_posts(tag_folds):
     )
 
 
-_PRIVACY, _DOOR = "fedpriv.privacy", "fedpriv.running.door.door"
+_PRIVACY, _DOOR = "fedpriv.privacy", "fedpriv.runs.door"
 BREAKS = {
     change.__name__: (module, change)
     for module, change in (
         (f"{_PRIVACY}.event", rate_squared),
         (f"{_PRIVACY}.event", fixed_size_not_doubled),
         ("fedpriv.ranges", numbers_unchecked),
-        ("fedpriv.mechanisms.bound", bound_one_percent_long),
-        ("fedpriv.mechanisms.bound", bounded_before_preconditioned),
+        ("fedpriv.mechanisms.bounds", bound_one_percent_long),
+        ("fedpriv.mechanisms.bounds", bounded_before_preconditioned),
         ("fedpriv.training.work", weighted_by_examples),
         (f"{_PRIVACY}.mechanism", divided_by_survivors),
-        ("fedpriv.noise.gaussian", noise_one_percent_short),
-        ("fedpriv.noise.rounded", rounded_noise_one_percent_short),
-        ("fedpriv.noise.gaussian", noise_in_half_precision),
-        ("fedpriv.mechanisms.bound", nan_passes),
-        ("fedpriv.noise.gaussian", noise_halved),
+        ("fedpriv.mechanisms.gaussian", noise_one_percent_short),
+        ("fedpriv.mechanisms.gaussian", rounded_noise_one_percent_short),
+        ("fedpriv.mechanisms.gaussian", noise_in_half_precision),
+        ("fedpriv.mechanisms.bounds", nan_passes),
+        ("fedpriv.mechanisms.gaussian", noise_halved),
         ("fedpriv.backends.flower.exchange", waits_for_everybody),
         ("fedpriv.backends.flower.pulls", answers_of_any_size),
         ("fedpriv.backends.flower.bounded_sum", longer_sums_let_through),
@@ -415,20 +415,20 @@ BREAKS = {
         ("fedpriv.rng", secure_by_a_seed),
         (_DOOR, cohorts_in_the_log),
         (f"{_PRIVACY}.ledger.chain", chain_not_checked),
-        ("fedpriv.mechanisms.rounding", floats_summed),
+        ("fedpriv.mechanisms.bounds", floats_summed),
         (f"{_PRIVACY}.ledger.state", one_charge_too_many),
-        (f"{_PRIVACY}.selection.trials", trials_not_paid),
+        (f"{_PRIVACY}.trials", trials_not_paid),
         ("fedpriv.tuning.secret_state", number_drawn_again),
         ("fedpriv.tuning.secret_state", losing_trials_kept),
-        ("fedpriv.noise.noisy_min", cap_of_scores_halved),
-        ("fedpriv.noise.noisy_min", sign_of_the_noise_turned),
-        ("fedpriv.noise.noisy_min", candidates_drawn_again),
+        ("fedpriv.mechanisms.selection", cap_of_scores_halved),
+        ("fedpriv.mechanisms.selection", sign_of_the_noise_turned),
+        ("fedpriv.mechanisms.selection", candidates_drawn_again),
         ("fedpriv.tasks.tag_folds", settings_of_all_posts),
         ("fedpriv.tasks.tag_folds", judged_by_all_posts),
-        ("fedpriv.mechanisms.capped", losses_capped_one_percent_high),
+        ("fedpriv.mechanisms.bounds", losses_capped_one_percent_high),
         ("fedpriv.rng", four_random_bytes),
         (f"{_PRIVACY}.calibration", target_passed_by_a_thousandth),
         (_DOOR, named_queries_by_the_round),
-        ("fedpriv.noise.rounded", undecided_bits_shared),
+        ("fedpriv.mechanisms.gaussian", undecided_bits_shared),
     )
 }

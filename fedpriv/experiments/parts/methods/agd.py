@@ -74,7 +74,7 @@ class _Descent:
 
     def plan(self, task: Any) -> Any:
         """Return a filter of the ρ that the target amounts to."""
-        from fedpriv.privacy.plans.adaptive import AdaptivePlan
+        from fedpriv.privacy.adaptive_plan import AdaptivePlan
 
         number = len(task.roster)
         return AdaptivePlan(
@@ -88,8 +88,7 @@ class _Descent:
 
     def algorithm(self, task: Any) -> Any:
         """Return the descent."""
-        from fedpriv.training.line_search.agd import AdaptiveDescent, Prices
-        from fedpriv.training.line_search.candidates import StepSizes
+        from fedpriv.training.dp_agd import AdaptiveDescent, Prices, StepSizes
 
         chosen, number = self.options, len(task.roster)
         if chosen.prices == "paper":
@@ -125,7 +124,7 @@ class _Descent:
 
     def works(self, task: Any, device: str = "cpu") -> Any:
         """Return the gradients' work and the losses'."""
-        from fedpriv.training.line_search.candidates import LOSSES
+        from fedpriv.training.dp_agd import LOSSES
         from fedpriv.training.work import TRAIN
 
         number = _few(self.options.num_steps) + 1
@@ -163,7 +162,7 @@ class _Examples:
 
     def gradient_bound(self, task: Any, clip_norm: float) -> Any:
         from fedpriv.mechanisms import Clip, RoundedSum
-        from fedpriv.training.per_example.gradients import SumsApart
+        from fedpriv.training.per_example.example_sum import SumsApart
 
         bound = Clip(l2_clip_norm=clip_norm)
         if not isinstance(task.train, SumsApart):
@@ -171,7 +170,7 @@ class _Examples:
         return RoundedSum(bound=bound, float_error=task.train.float_error())
 
     def loss_bound(self, cap: float, number: int) -> Any:
-        from fedpriv.mechanisms.capped import CappedTogether
+        from fedpriv.mechanisms.bounds import CappedTogether
 
         return CappedTogether(cap=cap, num_coordinates=number)
 
@@ -181,11 +180,7 @@ class _Examples:
         return CentralSum(gradients=task.train, num_examples=task.num_train)
 
     def losses(self, task: Any, number: int) -> Any:
-        from fedpriv.training.line_search.of_examples import (
-            CentralLosses,
-            ChecksLosses,
-            ExampleLosses,
-        )
+        from fedpriv.training.dp_agd import CentralLosses, ChecksLosses, ExampleLosses
 
         if not isinstance(task.train, ExampleLosses):
             raise ValueError(
@@ -225,7 +220,7 @@ class _Users:
         return task.trainer(schedule, {}, device=device)
 
     def losses(self, task: Any, number: int) -> Any:
-        from fedpriv.training.line_search.of_users import KnowsLossesAlong, losses_work
+        from fedpriv.training.dp_agd import KnowsLossesAlong, losses_work
 
         if not isinstance(task, KnowsLossesAlong):
             raise ValueError(

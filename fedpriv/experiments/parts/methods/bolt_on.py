@@ -11,7 +11,7 @@ from fedpriv.experiments.parts.methods.own import OwnMethod
 from fedpriv.ranges import Range
 
 if TYPE_CHECKING:
-    from fedpriv.training.permutation.schedules import StepSchedule
+    from fedpriv.training.permutation_sgd import StepSchedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ class StronglyConvex:
 
 
 def _schedule(name: Any, **fields: Any) -> StepSchedule:
-    from fedpriv.training.permutation.schedules import StepSchedule
+    from fedpriv.training.permutation_sgd import StepSchedule
 
     return StepSchedule(name=name, **fields)
 
@@ -120,15 +120,15 @@ class SphereNoise:
         Raises:
             ValueError: If there is no target; or a δ, which is not needed.
         """
-        from fedpriv.noise.output import Sphere
-        from fedpriv.privacy.epsilon import shown_delta
+        from fedpriv.mechanisms.perturbation import Sphere
+        from fedpriv.privacy.epsilon import format_delta
         from fedpriv.privacy.mechanism import Mechanism
 
         if self.target_epsilon is None:
             raise ValueError("output-noise 'sphere' needs target-epsilon")
         if promise.delta is not None:
             raise ValueError(
-                f"delta {shown_delta(promise.delta)}: output-noise 'sphere' is of pure ε; leave "
+                f"delta {format_delta(promise.delta)}: output-noise 'sphere' is of pure ε; leave "
                 "delta out, or use output-noise 'gaussian'"
             )
         # A replaced user is two that are there or not.
@@ -152,7 +152,7 @@ class GaussianOutput:
         Raises:
             ValueError: If neither or both of the options are given.
         """
-        from fedpriv.noise.output import OutputGaussian
+        from fedpriv.mechanisms.perturbation import OutputGaussian
         from fedpriv.privacy.calibration import calibrate
         from fedpriv.privacy.epsilon import default_delta
         from fedpriv.privacy.event import Event, Relation
@@ -181,7 +181,7 @@ class NoOutputNoise:
 
     def mechanism(self, sampler: Any, bound: Any, promise: Any) -> Any:
         """Return the mechanism."""
-        from fedpriv.noise.output import Unperturbed
+        from fedpriv.mechanisms.perturbation import Unperturbed
         from fedpriv.privacy.mechanism import Mechanism
 
         return Mechanism(sampler=sampler, bound=bound, privatizer=Unperturbed())
@@ -220,9 +220,9 @@ class _Promising:
     noise: Any
 
     def of_plan(self, task: Any, sensitivity: float, **rest: Any) -> Any:
-        from fedpriv.mechanisms.displaced import Displaced
+        from fedpriv.mechanisms.bounds import Displaced
         from fedpriv.privacy.event import Relation
-        from fedpriv.privacy.plans.plan import Plan
+        from fedpriv.privacy.plan import Plan
         from fedpriv.privacy.sampling import Everybody
 
         everybody = Everybody(num_users=len(task.roster))
@@ -237,7 +237,7 @@ class _Promising:
         )
 
     def passes(self, options: BoltOnOfExamples | BoltOnOfUsers, **rest: Any) -> Any:
-        from fedpriv.training.permutation.sgd import Passes
+        from fedpriv.training.permutation_sgd import Passes
 
         return Passes(
             passes=options.passes,
@@ -255,7 +255,7 @@ class _Central(_Promising):
 
     def plan(self, task: Any) -> Any:
         """Return the promise of one release."""
-        from fedpriv.training.permutation.sgd import LONGEST_START
+        from fedpriv.training.permutation_sgd import LONGEST_START
 
         sgd = self._sgd(task)
         moved = sgd.passes.sensitivity(sgd.constants, task.num_train, start=LONGEST_START)
@@ -263,8 +263,8 @@ class _Central(_Promising):
 
     def algorithm(self, task: Any) -> Any:
         """Return what asks once."""
-        from fedpriv.training.permutation.bolt_on import BoltOn
-        from fedpriv.training.permutation.sgd import LONGEST_START
+        from fedpriv.training.bolt_on import BoltOn
+        from fedpriv.training.permutation_sgd import LONGEST_START
 
         return BoltOn(longest_start=LONGEST_START)
 
@@ -299,14 +299,14 @@ class _Federated(_Promising):
 
     def algorithm(self, task: Any) -> Any:
         """Return what trains, and releases once."""
-        from fedpriv.training.permutation.bolt_on import BoltOnUsers
+        from fedpriv.training.bolt_on import BoltOnUsers
 
         return BoltOnUsers(schedule=self._schedule(), constants=self._constants(task))
 
     def works(self, task: Any, device: str = "cpu") -> Any:
         """Return users' full gradient steps."""
+        from fedpriv.training.bolt_on import RatedTrainer, UsersAtRate
         from fedpriv.training.local.trainer import Schedule
-        from fedpriv.training.permutation.of_users import RatedTrainer, UsersAtRate
         from fedpriv.training.work import TRAIN
 
         self._constants(task)
@@ -320,7 +320,7 @@ class _Federated(_Promising):
         return {TRAIN: UsersAtRate(trainer=rated)}
 
     def _schedule(self) -> Any:
-        from fedpriv.training.permutation.bolt_on import UserSchedule
+        from fedpriv.training.bolt_on import UserSchedule
 
         return UserSchedule(
             passes=self.passes(self.options, batch_size=self.options.users_per_update),
@@ -330,7 +330,7 @@ class _Federated(_Promising):
         )
 
     def _constants(self, task: Any) -> Any:
-        from fedpriv.training.permutation.of_users import KnowsConstants
+        from fedpriv.training.bolt_on import KnowsConstants
 
         if not isinstance(task, KnowsConstants):
             raise ValueError(

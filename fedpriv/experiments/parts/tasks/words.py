@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from fedpriv.data.corpus.splits import Kind, Measured, Split
+from fedpriv.datasets.stackexchange.splits import Kind, Measured, Split
 from fedpriv.experiments.composing.options import option
 from fedpriv.experiments.parts.users import MissingCorpusError
 from fedpriv.ranges import Range
@@ -14,7 +14,7 @@ from fedpriv.ranges import Range
 if TYPE_CHECKING:
     import numpy as np
 
-    from fedpriv.data.corpus.corpus import Corpus
+    from fedpriv.datasets.stackexchange.corpus import Corpus
     from fedpriv.tasks.words.next_words import NextWords
 
 
@@ -71,10 +71,10 @@ class NextWordsTask:
         """
         from dataclasses import replace
 
-        from fedpriv.data.words.views import word_view
+        from fedpriv.datasets.stackexchange.words import word_view
         from fedpriv.mechanisms.side_information import rank_multiplier
         from fedpriv.tasks.words.next_words import NextWords, reduced_or_full
-        from fedpriv.training.words.shift import Shift
+        from fedpriv.training.periodic_shift import Shift
 
         if corpus is None:
             raise MissingCorpusError(

@@ -26,7 +26,7 @@ from fedpriv.backends.flower.client import (
 from fedpriv.backends.flower.messages import SharedRecords
 from fedpriv.backends.flower.registry import QUERY
 from fedpriv.mechanisms import Clip
-from fedpriv.privacy.plans.digest import promise_digest
+from fedpriv.privacy.plan import plan_digest
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
 from server import app as server_app
@@ -121,10 +121,10 @@ def test_a_digest_is_of_the_plan_and_of_whom_it_is_for(deploy, tmp_path):
     import fedpriv as fp
 
     plan = fp.plan(users=4, cohort=2, rounds=3, l2_clip_norm=0.5, noise_multiplier=1.0, delta=0.01)
-    found = promise_digest(plan, ["a", "b", "c", "d"])
-    assert found == promise_digest(plan, ("a", "b", "c", "d"))
-    assert found != promise_digest(plan, ["a", "b", "c", "e"])
-    assert found != promise_digest(replace(plan, num_rounds=4), ["a", "b", "c", "d"])
+    found = plan_digest(plan, ["a", "b", "c", "d"])
+    assert found == plan_digest(plan, ("a", "b", "c", "d"))
+    assert found != plan_digest(plan, ["a", "b", "c", "e"])
+    assert found != plan_digest(replace(plan, num_rounds=4), ["a", "b", "c", "d"])
 
 
 @every_case(

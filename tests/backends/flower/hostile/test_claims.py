@@ -15,7 +15,7 @@ import fedpriv as fp
 from fedpriv import tree
 from fedpriv.backends import SerialBackend
 from fedpriv.backends.flower.client import Host
-from fedpriv.backends.flower.node_keys import read_node_keys
+from fedpriv.backends.flower.registry import read_node_keys
 from fedpriv.backends.flower.settings import read_grid_settings
 from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
 from fedpriv.rng import Key

@@ -121,7 +121,7 @@ def test_a_node_whose_code_rounds_on_another_grid_is_refused(stub, monkeypatch):
 
     def rounded_by_another_version(request, reply):
         with monkeypatch.context() as other:
-            other.setattr("fedpriv.mechanisms.rounding.BITS", 16)
+            other.setattr("fedpriv.mechanisms.bounds.BITS", 16)
             task = stub.TinyTags()
             again = Message(RecordDict(dict(request.content)), HOSTILE, "train")
             theirs = Host.of(

@@ -15,8 +15,8 @@ from torch import nn
 import fedpriv as fp
 from client import app as client_app
 from fedpriv.backends.flower import settings
-from fedpriv.backends.flower.telling.log_lines import LineFormatter, show_log
-from fedpriv.backends.flower.telling.waiting import WAITING, note_waiting
+from fedpriv.backends.flower.log import LineFormatter, show_log
+from fedpriv.backends.flower.registry import WAITING, note_waiting
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.task_factory import make_task
 from fedpriv.tasks.module_task import ModuleTask

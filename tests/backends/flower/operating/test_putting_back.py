@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import fedpriv as fp
-from fedpriv.privacy.ledger.reading import read_ledger
+from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
-from fedpriv.running import document
+from fedpriv.runs import document
 
 NUM_ROUNDS = 5  # of which each loss of the SuperLink costs an attempt
 

@@ -3,7 +3,7 @@
 import logging
 
 from fedpriv.measures import ACCURACY
-from fedpriv.running.records import Released, RoundRecord
+from fedpriv.runs.records import Released, RoundRecord
 from server import app as server_app
 from tests.repeats import every_case
 

@@ -13,9 +13,8 @@ from contextlib import closing
 import pytest
 
 from fedpriv import json_lines
-from fedpriv.deployment.status.read import is_held, run_status
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.running.standing.written import StandingFile, read_standing
+from fedpriv.runs.status import StatusFile, is_held, read_server_status, run_status
 from tests.cli.typed import main
 
 COUNTS = ("users", "cohort", "failed", "answered", "missing")
@@ -190,20 +189,20 @@ def run_silent(deploy, folder, lost):
 
 def test_an_error_that_is_a_fault_shows_its_kind_alone(tmp_path):
     (tmp_path / "run").mkdir()
-    with pytest.raises(KeyError), StandingFile(tmp_path / "run", "simulation").kept():
+    with pytest.raises(KeyError), StatusFile(tmp_path / "run", "simulation").kept():
         raise KeyError("a value of somebody's")
-    found = read_standing(tmp_path / "run")
+    found = read_server_status(tmp_path / "run")
     assert found is not None and (found.state, found.last_error) == ("failed", "KeyError")
-    with pytest.raises(SystemExit), StandingFile(tmp_path / "run", "simulation").kept():
+    with pytest.raises(SystemExit), StatusFile(tmp_path / "run", "simulation").kept():
         raise SystemExit(1)
-    found = read_standing(tmp_path / "run")
+    found = read_server_status(tmp_path / "run")
     assert found is not None and (found.state, found.last_error) == ("stopped", "KeyError")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"format": "fedpriv-status", "version": 2}'])
 def test_a_file_of_another_version_is_none(text, deploy, tmp_path):
     (tmp_path / "status.json").write_text(text, "utf-8")
-    assert read_standing(tmp_path) is None
+    assert read_server_status(tmp_path) is None
 
 
 def test_a_run_in_one_process_has_a_status_too(tmp_path, monkeypatch, capsys, tiny_corpus):
@@ -224,7 +223,7 @@ def test_who_looks_refuses_nobody_and_waits_for_nobody(deploy, tmp_path):
     deploy(out=tmp_path / "run")
     ledger = tmp_path / "run" / "ledger.jsonl"
     script = "import sys; from pathlib import Path\n"
-    script += "from fedpriv.deployment.status.read import is_held\nprint(flush=True)\n"
+    script += "from fedpriv.runs.status import is_held\nprint(flush=True)\n"
     script += "while True: is_held(Path(sys.argv[1]))\n"
     with subprocess.Popen(
         [sys.executable, "-c", script, str(ledger)], stdout=subprocess.PIPE, env=dict(os.environ)

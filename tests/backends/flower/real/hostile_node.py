@@ -6,6 +6,7 @@ once it is asked to train.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import threading
 import time
@@ -203,7 +204,5 @@ class HostileNode:
             "POST", f"http://{self.superlink}/v1/fleet/push-object", content=body(),
             headers={"content-type": "application/protobuf", "accept": "application/protobuf"},
         )  # fmt: skip
-        try:
-            httpx.Client(timeout=600).send(sent).close()
-        except httpx.HTTPError:
-            return
+        with httpx.Client(timeout=600) as client, contextlib.suppress(httpx.HTTPError):
+            client.send(sent).close()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+
+from tests.backends.flower.real.processes import run_config
 
 SHARED = '''
 import numpy as np
@@ -160,3 +163,16 @@ def write_app(folder: Path) -> Path:
     ):
         (folder / name).write_text(text, "utf-8")
     return folder
+
+
+def measure_deadline(flower, app: Path, folder: Path, least: float) -> float:
+    """Return a deadline in seconds that nodes without a fault keep, however busy the machine is.
+
+    It is three times what a round without faults took on the same SuperNodes, and not below
+    `least`: on an idle machine it is `least`.
+    """
+    out = folder / "without-faults"
+    log = flower.run(app, run_config(out=str(out), rounds=1, deadline=600.0))
+    rounds = (out / "diagnostics.jsonl").read_text("utf-8").splitlines()
+    assert len(rounds) == 1 and json.loads(rounds[0])["num_failed"] == 0, log[-4000:]
+    return max(least, 3 * json.loads(rounds[0])["seconds"])

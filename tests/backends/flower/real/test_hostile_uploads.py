@@ -19,7 +19,8 @@ from fedpriv.training.work import as_works
 from tests.backends.flower.real import small_app
 from tests.backends.flower.real.hostile_node import KINDS, HostileNode
 
-ROUNDS, DEADLINE, HONEST = 2, 20.0, 2
+# A deadline that two honest nodes keep beside other work, too.
+ROUNDS, DEADLINE, HONEST = 2, 60.0, 2
 NODES = HONEST + len(KINDS)
 MB = 1 << 20
 

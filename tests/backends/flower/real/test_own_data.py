@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedpriv.data.own.ids import read_key, user_id, write_key
-from fedpriv.deployment.status.read import run_status
+from fedpriv.datasets.user_ids import read_key, user_id, write_key
 from fedpriv.privacy.statement.verify import verify_run
+from fedpriv.runs.status import run_status
 
 PAGE = Path(__file__).parents[4] / "docs" / "own-data.md"
 NAMES = [f"Ann Mustermann {number}" for number in range(20)]

@@ -26,7 +26,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.superlink.grid.http_grid import HttpGrid
 
-from fedpriv.backends.flower import exchange, records
+from fedpriv.backends.flower import exchange, messages
 from fedpriv.backends.flower.pulls import TooLargeError, TooLateError, counted
 
 MB = 1 << 20
@@ -107,11 +107,11 @@ def made_up(*objects):
 
 def test_an_honest_answer_comes_as_it_was_sent():
     tree = {"w": np.arange(2_000_000, dtype=np.int64)}
-    content = RecordDict({"total": records.encode(tree), "report": ConfigRecord({"n": 1})})
+    content = RecordDict({"total": messages.encode(tree), "report": ConfigRecord({"n": 1})})
     superlink = SuperLink.of(reply(content))
-    most = records.most_bytes({"w": np.zeros(2_000_000, np.float32)})
+    most = messages.most_bytes({"w": np.zeros(2_000_000, np.float32)})
     (found,) = counted(superlink.grid(), most, lambda: True)(["asked"])
-    np.testing.assert_array_equal(records.decode(found.content["total"], tree, whole=True)["w"],
+    np.testing.assert_array_equal(messages.decode(found.content["total"], tree, whole=True)["w"],
                                   tree["w"])  # fmt: skip
     assert len(superlink.confirmed) == 1
 

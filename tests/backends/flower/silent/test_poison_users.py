@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from fedpriv.backends.flower.own import bounded
+from fedpriv.backends.flower.client import bounded
 from fedpriv.backends.flower.settings import read_guard
 from fedpriv.backends.guard import Guard
 from tests.backends.flower.silent.threaded_grid import Hundred

@@ -3,12 +3,7 @@
 import numpy as np
 import pytest
 
-from fedpriv.data.importers.ads.criteo import (
-    load_criteo,
-    read_rows,
-    synthetic_criteo,
-    synthetic_lines,
-)
+from fedpriv.datasets.criteo import load_criteo, read_rows, synthetic_criteo, synthetic_lines
 from tests.repeats import every_case
 
 

@@ -7,10 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 from fedpriv.cli.corpora import commands
-from fedpriv.data.corpus.corpus import Corpus
-from fedpriv.data.corpus.splits import Split
-from fedpriv.data.importers.tff.sqlite import open_client_data
-from fedpriv.data.importers.tff.stackoverflow import import_stackoverflow
+from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.splits import Split
+from fedpriv.datasets.stackexchange.stackoverflow import import_stackoverflow
+from fedpriv.datasets.tff_files import open_client_data
 from tests.data.corpus.threaded import threads_of
 
 AS_PUBLISHED = Split(kind="as-published")

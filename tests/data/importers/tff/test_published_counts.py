@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from fedpriv.data.importers.tff.stackoverflow import (
+from fedpriv.datasets.stackexchange.stackoverflow import (
     read_tag_counts,
     read_word_counts,
     select_roster,

@@ -8,8 +8,8 @@ import tempfile
 import numpy as np
 import pytest
 
-from fedpriv.data.files.unpack import unpack
-from fedpriv.data.importers.tff.sqlite import open_client_data
+from fedpriv.datasets.raw_files import unpack
+from fedpriv.datasets.tff_files import open_client_data
 from tests.repeats import every_case
 
 

@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fedpriv.cli import app
-from fedpriv.data.corpus.splits import BY_SENTENCE
-from fedpriv.data.importers.tff.stackoverflow import import_stackoverflow, tag_prediction_arrays
+from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
+from fedpriv.datasets.stackexchange.stackoverflow import import_stackoverflow, tag_prediction_arrays
 
 
 def word_shares(examples) -> np.ndarray:
@@ -72,7 +72,7 @@ def test_the_first_400_ids_in_sorted_order_and_their_public_rest(archive, tmp_pa
 
 
 def test_the_corpus_holds_what_tff_would_make_of_the_file(archive, tmp_path, multi_hot):
-    from fedpriv.data.importers.tff.sqlite import open_client_data
+    from fedpriv.datasets.tff_files import open_client_data
 
     view = import_stackoverflow(archive, tmp_path / "c").view(split=BY_SENTENCE)
     with open_client_data(archive) as data:

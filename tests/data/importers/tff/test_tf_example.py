@@ -6,9 +6,8 @@ from google.protobuf import descriptor_pool
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.data.importers.tff import tf_example
-from fedpriv.data.importers.tff.schema import SCHEMAS
-from fedpriv.data.importers.tff.tf_example import MAX_EXAMPLE_BYTES, MAX_FEATURES, parse_example
+from fedpriv.datasets import tff_files
+from fedpriv.datasets.tff_files import MAX_EXAMPLE_BYTES, MAX_FEATURES, SCHEMAS, parse_example
 from tests.repeats import every_case
 
 
@@ -132,7 +131,7 @@ def test_too_large_and_too_many_are_refused(tff_writer, monkeypatch):
     with pytest.raises(ValueError, match="not str"):
         parse_example("text")  # type: ignore[arg-type]
     assert parse_example(w.field(9, bytes(MAX_EXAMPLE_BYTES - 5))) == {}
-    monkeypatch.delattr(tf_example, "_Example")  # what is too large is not even parsed
+    monkeypatch.delattr(tff_files, "_Example")  # what is too large is not even parsed
     with pytest.raises(ValueError, match="over the limit"):
         parse_example(bytes(MAX_EXAMPLE_BYTES + 1))
 
@@ -177,7 +176,7 @@ def test_what_was_written_is_read_and_no_cut_of_it_reads_the_same(tff_writer, wa
 
 
 def test_the_message_is_tensorflows_own_but_no_part_of_the_pool_that_is_shared():
-    descriptor = tf_example._Example.DESCRIPTOR
+    descriptor = tff_files._Example.DESCRIPTOR
     assert descriptor.full_name == "tensorflow.Example"
     assert descriptor.file.pool is not descriptor_pool.Default()
     with pytest.raises(KeyError):

@@ -4,10 +4,10 @@ import hashlib
 
 import pytest
 
-from fedpriv.data.corpus.splits import Split
-from fedpriv.data.corpus.writer import titled_thread
-from fedpriv.data.importers.tff.stackoverflow import import_stackoverflow
-from fedpriv.data.sentences.store import SentenceStore
+from fedpriv.datasets.stackexchange.sentences import SentenceStore
+from fedpriv.datasets.stackexchange.splits import Split
+from fedpriv.datasets.stackexchange.stackoverflow import import_stackoverflow
+from fedpriv.datasets.stackexchange.writer import titled_thread
 from tests.data.corpus.threaded import threads_of
 
 QUESTIONS = [(f"how to do {n % 9}", f"tag{n % 3}|tag{n % 5}") for n in range(100)]

@@ -6,10 +6,10 @@ import numpy as np
 from scipy import sparse
 
 from fedpriv.checkpoints.store import CheckpointStore
-from fedpriv.data.features.dataset import Dataset
+from fedpriv.datasets.dataset import Dataset
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms import SideInformation
-from fedpriv.mechanisms.moments import Statistics
+from fedpriv.mechanisms.preconditioners import Statistics
 from fedpriv.tasks.datasets import linear_task
 from fedpriv.training.per_example.linear import LogisticGradients
 

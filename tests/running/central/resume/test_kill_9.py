@@ -14,7 +14,7 @@ import pytest
 from fedpriv import json_lines
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.statement.verify import verify_run
-from fedpriv.running.prepared import start_run
+from fedpriv.runs.prepared import start_run
 from tests.running.central.resume.synthetic import NAME, charges, synthetic_experiment
 
 HELD = '''

@@ -5,8 +5,7 @@ import pytest
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ModuleTrainer
 from fedpriv.training.local.trainer import Schedule
-from fedpriv.training.local.users_at_once import users_that_fit
-from fedpriv.training.local.vectorised import VectorisedTrainer
+from fedpriv.training.local.vectorised import VectorisedTrainer, users_that_fit
 from tests.repeats import every_case
 from tests.training.local.vectorised.users import (
     built,

@@ -7,12 +7,12 @@ import pytest
 from torch import nn
 
 from fedpriv import tree
-from fedpriv.mechanisms.bound import Clip, Normalise, Preconditioned, Unbounded
-from fedpriv.mechanisms.rounding import Rounded
-from fedpriv.training.local.batch_invariance import is_batch_invariant
+from fedpriv.mechanisms.bounds import Clip, Normalise, Preconditioned, Rounded, Unbounded
 from fedpriv.training.local.module import ArrayExamples, module_params
-from fedpriv.training.local.vectorised import VectorisedTrainer
-from fedpriv.training.local.vectorised_sum import vectorised_partial_sum
+from fedpriv.training.local.vectorised import (
+    VectorisedTrainer,
+    is_batch_invariant,
+)
 from fedpriv.training.work import as_work
 from tests.repeats import each_once, every_case
 from tests.training.local.vectorised.users import (
@@ -63,7 +63,7 @@ def sums(trainer, params, bound, users, ids=None):
         params=params, bound=bound, data=Users(users), user_ids=list(ids or users), key=KEY
     )
     return (
-        vectorised_partial_sum(trainer=trainer, **arguments),
+        trainer.partial_sum(**arguments),
         as_work(trainer.alone).partial_sum(**arguments),
     )
 
@@ -137,10 +137,9 @@ class TestPartialSum:
         module, _ = built("mlp")
         params = module_params(module)
         _, many = trainers(module)
-        total = vectorised_partial_sum(
+        total = many.partial_sum(
             params=params,
             bound=Clip(l2_clip_norm=1.0),
-            trainer=many,
             data=Users({}),
             user_ids=[],
             key=KEY,
@@ -161,10 +160,9 @@ class TestBatchInvariance:
     BOUND = Rounded(bound=Clip(l2_clip_norm=0.2))
 
     def sum(self, trainer, params, users):
-        total = vectorised_partial_sum(
+        total = trainer.partial_sum(
             params=params,
             bound=self.BOUND,
-            trainer=trainer,
             data=Users(users),
             user_ids=list(users),
             key=KEY,

@@ -9,7 +9,7 @@ from torch import nn
 
 from fedpriv import tree
 from fedpriv.training.local.module import module_params
-from fedpriv.training.local.users_at_once import random_layer
+from fedpriv.training.local.vectorised import random_layer
 from tests.repeats import every_case
 from tests.training.local.vectorised.users import (
     CLASSES,

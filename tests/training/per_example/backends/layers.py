@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 from fedpriv import tree
-from fedpriv.mechanisms.bound import Clip
+from fedpriv.mechanisms.bounds import Clip
 from fedpriv.rng import Key
 from fedpriv.training.local.module import module_params
 from fedpriv.training.per_example.module import ModuleGradients

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 from fedpriv import tree
-from fedpriv.mechanisms.bound import Clip, Unbounded
+from fedpriv.mechanisms.bounds import Clip, Unbounded
 from fedpriv.models import TextLSTM
 from fedpriv.training.local.module import module_params
 from fedpriv.training.per_example.backends import PER_EXAMPLE_BACKENDS, choose

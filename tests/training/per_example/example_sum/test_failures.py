@@ -14,7 +14,7 @@ from torch import nn
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.build import build
 from fedpriv.mechanisms import Clip
-from fedpriv.running.loop import rounds
+from fedpriv.runs.loop import rounds
 from fedpriv.training.failures import contributes_zero, counted_failures
 from fedpriv.training.per_example.example_sum import (
     CentralSum,

@@ -13,7 +13,7 @@ from scipy import sparse
 
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.build import build
-from fedpriv.running.loop import rounds
+from fedpriv.runs.loop import rounds
 from fedpriv.training.per_example.example_sum import (
     public_gradient,
     warm_start,

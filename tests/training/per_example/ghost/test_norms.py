@@ -7,11 +7,9 @@ import torch
 from torch import nn
 
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned
-from fedpriv.mechanisms.bound import Mixture
+from fedpriv.mechanisms.bounds import Mixture
 from fedpriv.training.local.module import module_params
-from fedpriv.training.per_example.ghost.norms import Before
-from fedpriv.training.per_example.ghost.outer import PartlyMade, SummedOuter
-from fedpriv.training.per_example.ghost.rows import MadeRows, Rows
+from fedpriv.training.per_example.ghost_norms import Before, MadeRows, PartlyMade, Rows, SummedOuter
 from fedpriv.training.per_example.module import ModuleGradients
 from tests.repeats import every_case
 

@@ -8,7 +8,7 @@ import pytest
 from scipy import sparse
 
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded
-from fedpriv.mechanisms.bound import Mixture
+from fedpriv.mechanisms.bounds import Mixture
 from fedpriv.training.per_example.linear import (
     LinearRegressionGradients,
     LogisticGradients,

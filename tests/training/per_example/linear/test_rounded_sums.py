@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, RoundedSum
-from fedpriv.mechanisms.bound import Mixture
+from fedpriv.mechanisms.bounds import Mixture
 from fedpriv.rng import Key
-from fedpriv.training.per_example.example_sum import CentralSum
-from fedpriv.training.per_example.gradients import SumsApart
+from fedpriv.training.per_example.example_sum import CentralSum, SumsApart
 from tests.repeats import every_case
 
 sys.path.append(str(Path(__file__).parent))

@@ -8,7 +8,7 @@ import pytest
 from scipy import sparse
 
 from fedpriv.mechanisms import Clip, Preconditioned, RoundedSum
-from fedpriv.mechanisms.bound import Mixture
+from fedpriv.mechanisms.bounds import Mixture
 from fedpriv.rng import Key
 from fedpriv.training.per_example.example_sum import CentralSum
 from fedpriv.training.per_example.linear import LogisticGradients

@@ -85,7 +85,7 @@ class TestEqualsTheDenseLoop:
     def test_chunks_do_not_show(self, kind, monkeypatch):
         case, index = Case(kind), np.arange(NUM)
         whole = case.made.gradient(case.params, index)
-        monkeypatch.setattr("fedpriv.training.per_example.linear.sparse.CHUNK", 3)
+        monkeypatch.setattr("fedpriv.training.per_example.linear.CHUNK", 3)
         for name, array in case.made.gradient(case.params, index).items():
             np.testing.assert_allclose(array, whole[name], rtol=1e-6, atol=1e-8)
 

@@ -94,7 +94,7 @@ class TestMeasuring:
     @every_case("prepared", [False, True])
     @every_case("kind", ["logistic", "softmax"])
     def test_accuracy_and_loss(self, kind, prepared, monkeypatch):
-        monkeypatch.setattr("fedpriv.training.per_example.linear.metrics.CHUNK", 4)
+        monkeypatch.setattr("fedpriv.training.per_example.linear.CHUNK", 4)
         case = Case(kind)
         x = case.x.astype(np.float64)
         if kind == "logistic":

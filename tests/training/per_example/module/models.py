@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 from fedpriv import tree
-from fedpriv.mechanisms.bound import Clip, Mixture, Normalise, Preconditioned, Unbounded
+from fedpriv.mechanisms.bounds import Clip, Mixture, Normalise, Preconditioned, Unbounded
 from fedpriv.models import Autoencoder, DigitClassifier, ResNet20, SoftmaxRegression, TextLSTM
 from fedpriv.rng import Key
 from fedpriv.training.local.module import module_params

@@ -6,8 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedpriv.mechanisms.bound import Clip, Unbounded
-from fedpriv.mechanisms.rounding import Rounded
+from fedpriv.mechanisms.bounds import Clip, Rounded, Unbounded
 from fedpriv.training.local.module import module_params
 from fedpriv.training.per_example.module import ModuleGradients
 from tests.repeats import every_case

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedpriv import tree
-from fedpriv.mechanisms.bound import Clip, Unbounded
+from fedpriv.mechanisms.bounds import Clip, Unbounded
 from tests.repeats import each_once, every_case
 from tests.training.per_example.module.models import (
     EVERYBODY,

@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from fedpriv import tree
-from fedpriv.mechanisms.bound import Clip, Normalise, Preconditioned, Unbounded
+from fedpriv.mechanisms.bounds import Clip, Normalise, Preconditioned, Unbounded
 from fedpriv.training.local.module import load_params
-from fedpriv.training.per_example.ghost.masks import ExampleMasks
+from fedpriv.training.per_example.ghost import ExampleMasks
 from fedpriv.training.per_example.module import ModuleGradients
 from tests.repeats import each_once, every_case
 from tests.training.per_example.module.models import (

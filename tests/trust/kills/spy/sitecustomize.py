@@ -64,7 +64,7 @@ def _worker(worker):
 
 
 _CHANGES = {
-    "fedpriv.noise.gaussian": _noise,
+    "fedpriv.mechanisms.gaussian": _noise,
     "fedpriv.privacy.sampling": _cohort,
     "fedpriv.backends.worker": _worker,
 }

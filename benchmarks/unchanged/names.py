@@ -1,0 +1,36 @@
+"""Names in older recordings that are called otherwise since: what was renamed, and to what.
+
+A recording keeps the names of its day. Before it is compared, or its options are given to a run,
+each name here is replaced, at every depth; values are never changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+#: Options of experiments: name in an older recording -> name now.
+OPTIONS: Mapping[str, str] = {}
+#: Keys of JSON files in a run folder and of commands' `--json`: name then -> name now.
+KEYS: Mapping[str, str] = {}
+#: Cases of the recorder: name then -> name now.
+CASES: Mapping[str, str] = {}
+
+
+def renamed(value: Any, names: Mapping[str, str]) -> Any:
+    """Return a JSON value whose keys have their new names.
+
+    >>> renamed({"old": [{"old": 1}], "kept": "old"}, {"old": "new"})
+    {'new': [{'new': 1}], 'kept': 'old'}
+
+    Raises:
+        ValueError: If two keys of one object would be the same.
+    """
+    if isinstance(value, list):
+        return [renamed(item, names) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    new = {names.get(key, key): renamed(item, names) for key, item in value.items()}
+    if len(new) < len(value):
+        raise ValueError(f"two of {sorted(value)} have one name in {dict(names)}")
+    return new

@@ -1,1 +1,0 @@
-"""A prepared corpus: sentences by user, rosters, and the views of rosters."""

@@ -1,1 +1,0 @@
-"""Features of single examples: rows of words, bags of words, scales; data sets made of them."""

@@ -1,1 +1,0 @@
-"""Files as they come and as they are kept: folders, downloads, archives, arrays, the cache."""

@@ -1,1 +1,0 @@
-"""Where data come from: dumps, published files, synthetic users."""

@@ -1,1 +1,0 @@
-"""Advertisements: whether a click is followed by a purchase."""

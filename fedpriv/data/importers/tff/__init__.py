@@ -1,1 +1,0 @@
-"""TensorFlow Federated's SQLite files, read without TensorFlow."""

@@ -1,0 +1,154 @@
+"""The folder in which fetched files and prepared corpora are kept, and locks on its entries."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+import platformdirs
+
+from fedpriv.datasets.arrays import ArrayWriter, open_array
+from fedpriv.hashes import Progress, document_sha256, file_sha256
+from fedpriv.output_paths import keep_private
+
+
+def cache_dir() -> Path:
+    """Return the cache folder: `FEDPRIV_CACHE` if set, else the platform's own for fedpriv."""
+    chosen = os.environ.get("FEDPRIV_CACHE")
+    return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("fedpriv"))
+
+
+@contextmanager
+def locked(name: str, cache: Path) -> Iterator[None]:
+    """Hold the lock called `name` of a cache; other processes wait, a killed one lets go of it.
+
+    Raises:
+        ValueError: If the cache cannot be written to.
+    """
+    folder = cache / "locks"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        opened = (folder / f"{name}.lock").open("a+b")
+    except OSError as error:
+        raise ValueError(
+            f"the cache {cache} cannot be written to ({(error.strerror or str(error)).lower()}); "
+            "set FEDPRIV_CACHE to a folder that can"
+        ) from error
+    with opened as file:
+        try:
+            import fcntl
+        except ImportError:  # elsewhere: moving into place is atomic, so work is done twice at most
+            yield
+            return
+        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def remembered_sha256(path: Path, cache: Path, progress: Progress | None = None) -> str:
+    """Return `file_sha256`, remembered in the cache while the file's size and time stay."""
+    stat = path.stat()
+    # The change time too: unlike the modification time, copying tools cannot set it.
+    facts = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
+    key = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:32]
+    note = cache / "digests" / f"{key}.json"
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        known = json.loads(note.read_text(encoding="utf-8"))
+        if known["facts"] == facts and len(known["sha256"]) == 64:
+            return known["sha256"]
+    digest = file_sha256(path, progress)
+    with suppress(OSError):  # only a convenience
+        note.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(note, json.dumps({"facts": facts, "sha256": digest}))
+    return digest
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a small text file so that a reader sees the old one or the new one, never a part."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def data_folders() -> tuple[Path, ...]:
+    """Return the data folders there are: `FEDPRIV_DATA`, `../shared/data` next to the checkout."""
+    checkout = Path(__file__).resolve().parents[2]
+    parents = [checkout.parent] if (checkout / "pyproject.toml").is_file() else []
+    given = os.environ.get("FEDPRIV_DATA")
+    folders = [Path(given).expanduser()] if given else []
+    folders += [p / "shared" / "data" for p in (*parents, Path.cwd().resolve().parent)]
+    return tuple(dict.fromkeys(folder for folder in folders if folder.is_dir()))
+
+
+_INDEX = "arrays.json"
+_VERSION = 1
+
+
+def cached_arrays(
+    name: str,
+    facts: Mapping[str, object],
+    make: Callable[[], Mapping[str, np.ndarray]],
+) -> dict[str, np.ndarray]:
+    """Return arrays by name, made on first use; read-only, backed by files.
+
+    Two processes that want the same ones wait for each other. A damaged entry is made again; one
+    that was half-written when its process was killed is never seen.
+
+    Args:
+        name: Of the entry, a plain word.
+        facts: Everything the arrays depend on: checksums of the sources, options; JSON values.
+        make: Makes them; one-dimensional arrays of integers or floats.
+    """
+    facts = {"version": _VERSION, **facts}
+    digest = document_sha256(facts)[:16]
+    cache = cache_dir()
+    target = cache / "arrays" / f"{name}-{digest}"
+    if target.is_dir():  # a cache that cannot be written to, as an image brings one, is read
+        with suppress(ValueError):
+            return _open(target)
+    with locked(target.name, cache):
+        if target.is_dir():
+            try:
+                return _open(target)
+            except ValueError:
+                shutil.rmtree(target)
+        for half in target.parent.glob(f".{target.name}.*"):  # of a process that was killed
+            shutil.rmtree(half, ignore_errors=True)
+        arrays = make()
+        half = target.with_name(f".{target.name}.{os.getpid()}")
+        half.parent.mkdir(parents=True, exist_ok=True)
+        half.mkdir(mode=0o700)
+        try:
+            index = {key: [values.dtype.str, len(values)] for key, values in arrays.items()}
+            for key, values in arrays.items():
+                with ArrayWriter(half / f"{key}.npy", values.dtype) as writer:
+                    writer.append(values)
+            (half / _INDEX).write_text(json.dumps(index), encoding="utf-8")
+            keep_private(half)
+            half.rename(target)
+        finally:
+            shutil.rmtree(half, ignore_errors=True)
+        return _open(target)
+
+
+def _open(folder: Path) -> dict[str, np.ndarray]:
+    try:
+        index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
+        entries = [(str(key), str(dtype), int(length)) for key, (dtype, length) in index.items()]
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{folder} is damaged ({error})") from error
+    return {
+        key: open_array(folder / f"{key}.npy", dtype=dtype, length=length)
+        for key, dtype, length in entries
+    }

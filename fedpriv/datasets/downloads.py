@@ -1,0 +1,432 @@
+"""Downloads of the public files that `fedpriv data fetch` knows, checked and resumable.
+
+All addresses are in this one table. TensorFlow Federated has no package of its data sets on PyPI
+(there is none called tensorflow-federated-datasets): it publishes these files in a storage bucket.
+
+pooch keeps the store: it decides whether the file at hand is the right one, and puts a download in
+place only once it is. The transfer itself is ours, because pooch's cannot go on where it stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from fedpriv.datasets.cache import cache_dir, locked, write_atomically
+from fedpriv.hashes import Progress, file_sha256
+
+if TYPE_CHECKING:
+    import requests
+
+_BUCKET = "https://storage.googleapis.com/tff-datasets-public/"
+_ONSTARTUPS = (
+    "https://raw.githubusercontent.com/collapsed-stacks/onstartups/"
+    "240fea96a6a543e3e9cf557dcfe08bb74f829622/data/main/"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One file that can be fetched.
+
+    Attributes:
+        file_name: Its name, here and at the end of its address.
+        folder_url: Its address up to the name.
+        checksum: "sha256:..." of the file, "git-blob:..." for the object id under which git keeps
+            it, or "" where nothing is known beforehand.
+        starts_with: Bytes it begins with; a web page with an error message does not.
+    """
+
+    file_name: str
+    folder_url: str
+    checksum: str = ""
+    starts_with: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetchable:
+    """What is fetched under one name.
+
+    Attributes:
+        files: The files; of a corpus the first is the one to import.
+        about: What it is.
+        licence: Its licence.
+        note: What is known of its checksum.
+    """
+
+    files: tuple[Source, ...]
+    about: str
+    licence: str
+    note: str
+
+
+_MNIST = "https://storage.googleapis.com/cvdf-datasets/mnist/"
+
+_UNKNOWN = "TFF publishes no checksum of it; the SHA-256 of the first download is kept and compared"
+
+DATASETS: Mapping[str, Fetchable] = MappingProxyType(
+    {
+        "stackoverflow": Fetchable(
+            files=(
+                Source(file_name="stackoverflow.sqlite.lzma", folder_url=_BUCKET),
+                Source(
+                    file_name="stackoverflow.word_count.tar.bz2",
+                    folder_url=_BUCKET,
+                    checksum="sha256:1dc00256d6e527c54b9756d968118378ae14e6692c0b3b6cad470cdd3f0c519c",
+                    starts_with=b"BZh",
+                ),
+                Source(
+                    file_name="stackoverflow.tag_count.tar.bz2",
+                    folder_url=_BUCKET,
+                    checksum="sha256:6fe281cec490d9384a290d560072438e7e2b377bbb823876ce7bd6f82696772d",
+                    starts_with=b"BZh",
+                ),
+            ),
+            about="Stack Overflow sentences by user, with published word and tag counts (TFF)",
+            licence="CC BY-SA 3.0",
+            note=f"word and tag counts: TFF's SHA-256; the database: {_UNKNOWN}",
+        ),
+        "emnist": Fetchable(
+            files=(Source(file_name="emnist_all.sqlite.lzma", folder_url=_BUCKET),),
+            about="handwritten characters by writer (TFF, from LEAF)",
+            licence="as EMNIST (NIST Special Database 19) and LEAF",
+            note=_UNKNOWN,
+        ),
+        "cifar100": Fetchable(
+            files=(Source(file_name="cifar100.sqlite.lzma", folder_url=_BUCKET),),
+            about="CIFAR-100 parted among 500 + 100 artificial users (TFF)",
+            licence="as CIFAR-100",
+            note=_UNKNOWN,
+        ),
+        "shakespeare": Fetchable(
+            files=(
+                Source(
+                    file_name="shakespeare.sqlite.lzma",
+                    folder_url=_BUCKET,
+                    checksum="sha256:d3d11fceb9e105439ac6f4d52af6efafed5a2a1e1eb24c5bd2dd54ced242f5c4",
+                ),
+            ),
+            about="the plays' lines by character (TFF, from LEAF)",
+            licence="public domain text; preparation Apache-2.0",
+            note="SHA-256 as the tests of the fedjax project have it",
+        ),
+        "onstartups": Fetchable(
+            files=(
+                Source(
+                    file_name="posts.xml",
+                    folder_url=_ONSTARTUPS,
+                    checksum="git-blob:a8e30e3205d568dd46b77bb83f0532fad6a20718",
+                ),
+            ),
+            about="all posts of Answers on Startups, 2009-2013 (Stack Exchange dump)",
+            licence="CC BY-SA 3.0",
+            note="the object id of the file in that commit of collapsed-stacks/onstartups",
+        ),
+        "imdb": Fetchable(
+            files=(
+                Source(
+                    file_name="aclImdb_v1.tar.gz",
+                    folder_url="https://ai.stanford.edu/~amaas/data/sentiment/",
+                    checksum="sha256:c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe",
+                    starts_with=b"\x1f\x8b",
+                ),
+            ),
+            about="50,000 labelled film reviews (Maas et al. 2011)",
+            licence="research use",
+            note="SHA-256 as several projects that fetch it have it",
+        ),
+        "mnist": Fetchable(
+            files=(
+                Source(
+                    file_name="train-images-idx3-ubyte.gz",
+                    folder_url=_MNIST,
+                    checksum="sha256:440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+                    starts_with=b"\x1f\x8b",
+                ),
+                Source(
+                    file_name="train-labels-idx1-ubyte.gz",
+                    folder_url=_MNIST,
+                    checksum="sha256:3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+                    starts_with=b"\x1f\x8b",
+                ),
+                Source(
+                    file_name="t10k-images-idx3-ubyte.gz",
+                    folder_url=_MNIST,
+                    checksum="sha256:8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+                    starts_with=b"\x1f\x8b",
+                ),
+                Source(
+                    file_name="t10k-labels-idx1-ubyte.gz",
+                    folder_url=_MNIST,
+                    checksum="sha256:f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+                    starts_with=b"\x1f\x8b",
+                ),
+            ),
+            about="70,000 handwritten digits (LeCun et al.)",
+            licence="CC BY-SA 3.0",
+            note="SHA-256 as several projects that fetch them have it",
+        ),
+        "cifar10": Fetchable(
+            files=(
+                Source(
+                    file_name="cifar-10-binary.tar.gz",
+                    folder_url="https://www.cs.toronto.edu/~kriz/",
+                    checksum="sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+                    starts_with=b"\x1f\x8b",
+                ),
+            ),
+            about="60,000 small photographs of ten classes (Krizhevsky 2009)",
+            licence="none stated",
+            note="SHA-256 as several projects that fetch it have it",
+        ),
+        "sst2": Fetchable(
+            files=(
+                Source(
+                    file_name="SST-2.zip",
+                    folder_url="https://dl.fbaipublicfiles.com/glue/data/",
+                    checksum="sha256:d67e16fb55739c1b32cdce9877596db1c127dc322d93c082281f64057c16deaa",
+                    starts_with=b"PK",
+                ),
+            ),
+            about="69,000 sentences of film reviews, good or bad (SST-2, GLUE)",
+            licence="as GLUE",
+            note="SHA-256 as several projects that fetch it have it",
+        ),
+    }
+)
+
+
+_CHUNK = 1 << 14  # what is lost of a transfer that breaks
+_ATTEMPTS_WITHOUT_PROGRESS = 3
+_TIMEOUT = (10, 60)  # seconds to connect, and between two pieces
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    """One file that is now at hand.
+
+    Attributes:
+        path: Where it is.
+        sha256: Of its bytes.
+        verified: "checksum" if it was compared with a published one, "first download" if only
+            with what an earlier download gave, "unknown" if this was the first.
+    """
+
+    path: Path
+    sha256: str
+    verified: str
+
+
+def fetch(
+    name: str,
+    *,
+    folder: Path | None = None,
+    mirror: str | None = None,
+    progress: Progress | None = None,
+) -> tuple[Fetched, ...]:
+    """Fetch the files of one known data set; those at hand and right are not fetched again.
+
+    Args:
+        name: A key of `sources.DATASETS`.
+        folder: Where to put them; the cache's `downloads/NAME` by default.
+        mirror: Address of a folder to take the same files from instead.
+        progress: Called with the bytes done and in all, file after file.
+
+    Raises:
+        ValueError: If the name is not known, the server cannot be reached or does not have the
+            file, the transfer breaks, or what arrived is not the right file. Nothing is left under
+            the file's name then; a transfer that can go on later is kept in `partial/`.
+    """
+    if name not in DATASETS:
+        raise ValueError(f"unknown data set {name!r}; one of {', '.join(DATASETS)}")
+    folder = cache_dir() / "downloads" / name if folder is None else folder
+    return tuple(
+        fetch_file(source, folder, mirror=mirror, progress=progress)
+        for source in DATASETS[name].files
+    )
+
+
+def fetch_file(
+    source: Source, folder: Path, *, mirror: str | None = None, progress: Progress | None = None
+) -> Fetched:
+    """Fetch one file into a folder, see `fetch`."""
+    import pooch  # here, because `fedpriv --help` reads this module's table
+
+    folder.mkdir(parents=True, exist_ok=True)
+    url = (mirror if mirror is not None else source.folder_url).rstrip("/") + "/" + source.file_name
+    target = folder / source.file_name
+    note = folder / f"{source.file_name}.sha256"
+    with locked(hashlib.sha256(str(target.resolve()).encode()).hexdigest()[:16], cache_dir()):
+        kind, _, expected = source.checksum.partition(":")
+        verified = "checksum" if expected else "unknown"
+        known = expected if kind == "sha256" else None
+        if not expected and note.is_file():
+            known, verified = note.read_text(encoding="ascii").split()[0], "first download"
+        if kind == "git-blob" and target.is_file() and _git_blob(target) != expected:
+            target.unlink()  # pooch would take what it has no checksum of its own for
+        pooch.get_logger().setLevel(logging.ERROR)
+
+        def transfer(address: str, output: str, _: object) -> None:
+            _transfer(address, Path(output), folder / "partial", source, progress)
+            _check(Path(output), source, known, url)
+
+        downloader: Any = transfer  # the type pooch announces is not how it calls one
+        pooch.retrieve(
+            url,
+            known_hash=f"sha256:{known}" if known else None,
+            fname=source.file_name,
+            path=folder,
+            downloader=downloader,
+        )
+        digest = known or file_sha256(target)
+        if not expected and verified == "unknown":
+            write_atomically(note, f"{digest}  {source.file_name}\n")
+    return Fetched(path=target, sha256=digest, verified=verified)
+
+
+def _check(path: Path, source: Source, sha256: str | None, url: str) -> None:
+    """Refuse a complete download that is not the file we wanted."""
+    with path.open("rb") as file:
+        head = file.read(max(16, len(source.starts_with)))
+    if not head.startswith(source.starts_with) or head.lstrip()[:5].lower() in (b"<!doc", b"<html"):
+        raise ValueError(f"{url} gave something else than {source.file_name}; nothing was kept")
+    if sha256 is not None and (found := file_sha256(path)) != sha256:
+        raise ValueError(
+            f"{url} has the wrong SHA-256 {found}, not {sha256}: damaged, or not the same file any "
+            "more; nothing was kept"
+        )
+    if source.checksum.startswith("git-blob:"):
+        expected = source.checksum.partition(":")[2]
+        if (found := _git_blob(path)) != expected:
+            raise ValueError(
+                f"{url} has the wrong git object id {found}, not {expected}: damaged, or not the "
+                "same file any more; nothing was kept"
+            )
+
+
+def _git_blob(path: Path) -> str:
+    """Return the object id git gives a file's bytes (SHA-1 with a header; an identity check)."""
+    digest = hashlib.sha1(b"blob %d\x00" % path.stat().st_size, usedforsecurity=False)
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _transfer(
+    url: str, output: Path, partial_folder: Path, source: Source, progress: Progress | None
+) -> None:
+    """Bring the whole body of `url` to `output`, going on after breaks where the server can."""
+    partial_folder.mkdir(exist_ok=True)
+    partial = partial_folder / source.file_name
+    facts = partial_folder / f"{source.file_name}.json"
+
+    stuck = 0
+    keep = False
+    try:
+        while True:
+            before = partial.stat().st_size if partial.is_file() else 0
+            keep = True  # while we are in there, being killed or interrupted leaves a good start
+            error = _one_attempt(url, partial, facts, progress)
+            keep = False
+            if error is None:
+                partial.replace(output)
+                return
+            after = partial.stat().st_size if partial.is_file() else 0
+            resumable = after > 0 and bool(_validator(facts))
+            stuck = 0 if resumable and after > before else stuck + 1
+            if stuck >= _ATTEMPTS_WITHOUT_PROGRESS:
+                keep = True
+                raise ValueError(
+                    f"{url}: {error}; "
+                    + (
+                        f"{after:,} bytes are kept, so the same command goes on from there"
+                        if resumable
+                        else "nothing was kept, try again later"
+                    )
+                )
+    finally:
+        if not (keep and partial.is_file() and _validator(facts)):
+            partial.unlink(missing_ok=True)
+            facts.unlink(missing_ok=True)
+            if not any(partial_folder.iterdir()):
+                partial_folder.rmdir()
+
+
+def _validator(facts: Path) -> str:
+    """Return what the server named the version of the file by, "" if it did not."""
+    try:
+        return str(json.loads(facts.read_text(encoding="utf-8"))["validator"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _one_attempt(url: str, partial: Path, facts: Path, progress: Progress | None) -> str | None:
+    """Fetch what is missing of a file; return None if it is whole now, else what went wrong."""
+    import requests
+
+    have = partial.stat().st_size if partial.is_file() else 0
+    headers = {"Accept-Encoding": "identity"}
+    validator = _validator(facts)
+    if have and validator:
+        headers |= {"Range": f"bytes={have}-", "If-Range": validator}
+    try:
+        with requests.get(url, headers=headers, stream=True, timeout=_TIMEOUT) as response:
+            if response.status_code == 416:  # nothing is left after what we have: start again
+                partial.unlink(missing_ok=True)
+                return "the server has less than was fetched before"
+            if response.status_code in (400, 401, 403, 404, 410):
+                raise ValueError(f"{url} answers {response.status_code} ({response.reason})")
+            if response.status_code not in (200, 206):
+                return f"the server answers {response.status_code} ({response.reason})"
+            start, total = _extent(response, have)
+            etag = response.headers.get("ETag", "")
+            name = (
+                etag
+                if etag and not etag.startswith("W/")
+                else (response.headers.get("Last-Modified", ""))
+            )
+            ranges = response.status_code == 206 or (
+                response.headers.get("Accept-Ranges", "") == "bytes"
+            )
+            write_atomically(facts, json.dumps({"validator": name if ranges else ""}))
+            done = start
+            with partial.open("r+b" if start else "wb") as file:
+                file.seek(start)
+                file.truncate()
+                for chunk in response.iter_content(_CHUNK):
+                    file.write(chunk)
+                    done += len(chunk)
+                    if progress is not None:
+                        progress(done, total)
+    except requests.RequestException as error:
+        return f"the transfer broke off ({_cause(error)})"
+    if total and done != total:
+        return f"{done:,} of {total:,} bytes arrived, then the transfer ended"
+    return None
+
+
+def _extent(response: requests.Response, have: int) -> tuple[int, int]:
+    """Return (where the body starts, length of the whole file or 0)."""
+    import requests
+
+    length = response.headers.get("Content-Length", "")
+    body = int(length) if length.isdecimal() else 0
+    if response.status_code == 206:
+        unit, _, rest = response.headers.get("Content-Range", "").partition(" ")
+        span, _, total = rest.partition("/")
+        first = span.partition("-")[0]
+        if unit != "bytes" or first != str(have):
+            raise requests.RequestException("the server sent another range than was asked for")
+        return have, int(total) if total.isdecimal() else (have + body if body else 0)
+    return 0, body
+
+
+def _cause(error: requests.RequestException) -> str:
+    return f"{type(error).__name__}: {str(error)[:200]}"

@@ -1,0 +1,478 @@
+"""A prepared corpus: a directory of memory-mapped files with a manifest, opened in an instant.
+
+In the directory lie `manifest.json` (`manifest`); `users.json`, `words.txt`, `tags.txt`,
+`threads.txt`, `titles.txt` and `sentences/`, what the users wrote (`sentences`); `published.json`,
+word and tag counts published with the data, if any; and `rosters/<name>/<split>/`, the views of
+rosters. A view is a roster seen through a split: the default one is made when the roster is, the
+others in seconds when they are first asked for, in the cache where the corpus is read-only.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fedpriv.datasets.cache import cache_dir
+from fedpriv.datasets.stackexchange import manifest as manifests
+from fedpriv.datasets.stackexchange.ownership import Graph, Kept, kept
+from fedpriv.datasets.stackexchange.rosters import RosterSpec, choose, fewer_public, roster_sha256
+from fedpriv.datasets.stackexchange.sentences import SentenceStore
+from fedpriv.datasets.stackexchange.splits import (
+    BY_SENTENCE,
+    BY_THREAD,
+    Division,
+    Split,
+    divided,
+    training,
+    with_kept,
+    without_public_threads,
+)
+from fedpriv.datasets.stackexchange.tags import Facts, TagView, materialise, open_view
+from fedpriv.datasets.stackexchange.vocabulary import PUBLIC, RosterVocabulary, build_vocabulary
+from fedpriv.hashes import Progress, document_sha256
+from fedpriv.output_paths import keep_private
+
+DIAGNOSTIC_FACTS = (
+    "dropped",
+    "sentences_without_label",
+    "foreign_text_share",
+    "foreign_text_share_by_rostered_users",
+)
+"""What of a view's provenance is counted on rostered users; a share to the last digit is, too."""
+
+READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
+"""Error numbers of a corpus that nothing can be written into."""
+
+
+def find_view(
+    corpus: Path, manifest: Mapping[str, Any], roster: str, split: Split, progress: Progress | None
+) -> tuple[Path, Mapping[str, Any]]:
+    """Return a view's folder and facts, making it if need be.
+
+    Raises:
+        ValueError: it is damaged, cannot be made, or can be written nowhere.
+    """
+    parent = corpus / "rosters" / roster
+    elsewhere = cache_dir() / "views" / manifest["manifest_sha256"][:16] / roster
+    for place in (parent / split.name, elsewhere / split.name):
+        if (place / manifests.VIEW_FILE).is_file():
+            return place, manifests.read_view(place)
+    if manifests.is_part(manifest):
+        raise ValueError(
+            f"{corpus} is a part of a corpus, cut for split "
+            f"{manifest['rosters'][roster]['split']}, and has none {split.name}; cut the corpus "
+            "again for the split of the run: `fedpriv data part` with --select "
+            f"{'public' if split.selecting else 'last'}"
+        )
+    ids = read_roster_ids(parent)
+    declared = manifest["rosters"][roster]["rule"] == "declared"
+
+    def make_in(where: Path) -> tuple[Path, Mapping[str, Any]]:
+        facts = make_view(corpus, manifest, ids, split, where, progress, declared=declared)
+        return where / split.name, facts
+
+    try:
+        return make_in(parent)
+    except PermissionError:
+        pass
+    except OSError as error:
+        if error.errno not in READ_ONLY:
+            raise
+    return make_in(elsewhere)
+
+
+def read_roster_ids(parent: Path) -> tuple[str, ...]:
+    """Return the ids of a roster, from a view of it.
+
+    Raises:
+        ValueError: there is no view, or it is damaged.
+    """
+    where = _any_view(parent)
+    manifests.read_view(where)
+    return tuple(json.loads((where / "users.json").read_text("utf-8"))["roster"])
+
+
+def make_first_view(
+    corpus: Path, manifest: Mapping[str, Any], roster: Sequence[str], parent: Path
+) -> dict[str, Any]:
+    """Make the view that a new roster is published with, and return its facts.
+
+    It is the default one, by thread. Where public users give it no words or labels, as in files of
+    a few users, it is the one by sentence, and asking for threads is an error that says why.
+
+    Raises:
+        ValueError: neither can be made.
+    """
+    try:
+        return make_view(corpus, manifest, roster, BY_THREAD, parent)
+    except ValueError:
+        return make_view(corpus, manifest, roster, BY_SENTENCE, parent)
+
+
+def make_view(
+    corpus: Path,
+    manifest: Mapping[str, Any],
+    roster: Sequence[str],
+    split: Split,
+    parent: Path,
+    progress: Progress | None = None,
+    *,
+    declared: bool = True,
+) -> dict[str, Any]:
+    """Make the view of a roster in `parent/split.name` and return its facts.
+
+    Two processes may make the same one; the second finds the first's.
+
+    Args:
+        corpus: the corpus's folder.
+        manifest: what it says.
+        roster: the rostered ids, in order.
+        split: how it is divided.
+        parent: where the view's folder will be.
+        progress: called with (sentences done, sentences).
+        declared: whether the roster may hold ids without a sentence in the corpus.
+
+    Raises:
+        ValueError: the corpus cannot be split so, or public users give no words.
+    """
+    parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    unready = Path(tempfile.mkdtemp(prefix=f".{split.name}.partial-", dir=parent))
+    try:
+        facts = _write(corpus, manifest, roster, split, unready, progress, declared)
+        manifests.write_view(unready, facts)
+        keep_private(unready)
+        try:
+            unready.rename(parent / split.name)
+        except OSError:
+            if not (parent / split.name / manifests.VIEW_FILE).is_file():
+                raise
+            shutil.rmtree(unready)
+    except BaseException:
+        shutil.rmtree(unready, ignore_errors=True)
+        raise
+    return facts
+
+
+def _any_view(parent: Path) -> Path:
+    for path in sorted(parent.glob(f"*/{manifests.VIEW_FILE}")):
+        return path.parent
+    raise ValueError(f"{parent} holds no view; import the corpus again")
+
+
+def _write(
+    corpus: Path,
+    manifest: Mapping[str, Any],
+    roster: Sequence[str],
+    split: Split,
+    directory: Path,
+    progress: Progress | None,
+    declared: bool,
+) -> dict[str, Any]:
+    store = SentenceStore(corpus)
+    inside = set(roster)
+    public = [user for user in store.users if user not in inside]
+    if split.public_users is not None:
+        public = fewer_public(public, split.public_users)
+    division = divided(split, store, roster, public, manifest["split_seed"])
+    if split.selecting:
+        division = without_public_threads(division, store, roster, public)
+    left: Kept | None = None
+    if split.owners == "all":
+        left = _bound_contributions(manifest, split, store, roster, division, declared)
+        division = with_kept(division, left, roster)
+    totals = manifest["totals"]
+    sizes = totals["words"], totals["tags"]
+    published = corpus / "published.json"
+    vocabulary = build_vocabulary(
+        store,
+        public,
+        sizes=sizes,
+        max_words=manifest["max_words"],
+        max_tags=manifest["max_tags"],
+        division=division,
+        published=json.loads(published.read_text("utf-8")) if published.exists() else None,
+    )
+    facts = materialise(
+        store,
+        directory,
+        roster=roster,
+        public_users=public,
+        vocabulary=vocabulary,
+        sizes=sizes,
+        largest_count=totals["most_tokens_in_a_sentence"],
+        division=division,
+        listed=None if left is None else left.listed,
+        progress=progress,
+    )
+    found = _facts(len(public), vocabulary, facts, split)
+    if left is None:
+        return found
+    found["owners"] = {"share_dropped": left.share_dropped, "num_training": left.num_training}
+    return found
+
+
+def _bound_contributions(
+    manifest: Mapping[str, Any],
+    split: Split,
+    store: SentenceStore,
+    roster: Sequence[str],
+    division: Division,
+    declared: bool,
+) -> Kept:
+    # Corpora of dumps that were prepared before it was written down knew as well who asked.
+    of_dump = manifest["source"].get("kind") == "Stack Exchange dump"
+    if not manifest.get("knows_askers", of_dump):
+        raise ValueError(
+            f"owners all: corpus {manifest['name']!r} does not know who asked the questions that "
+            "its answers belong to, and so whose titles and tags they carry; import a Stack "
+            "Exchange dump, or leave owners at account"
+        )
+    graph = Graph.of(store, roster, elsewhere_rostered=declared)
+    most = split.examples_per_owner
+    return kept(graph, roster, partial(training, division), most)
+
+
+def _facts(
+    num_public: int, vocabulary: RosterVocabulary, facts: Facts, split: Split
+) -> dict[str, Any]:
+    examples = max(facts.num_examples, 1)
+    names = ("train", "validation", "test")
+    return {
+        "split": split.name,
+        "num_public_users": num_public,
+        "num_examples": facts.num_examples,
+        "num_public_examples": facts.num_public_examples,
+        "num_public_sentences": vocabulary.num_sentences,
+        "examples_by_subset": dict(zip(names, facts.subsets, strict=True)),
+        "examples_of_public_threads": dict(zip(names, facts.public_subsets, strict=True)),
+        "users_without_training_examples": facts.without_training,
+        "sentences_without_label": dict(
+            zip(("rostered", "public"), facts.without_label, strict=True)
+        ),
+        "foreign_titles": {
+            "share": facts.foreign_titles / examples,
+            "share_by_rostered_users": facts.rostered_titles / examples,
+        },
+        "vocabulary": _vocabulary_facts(vocabulary, split),
+    }
+
+
+def view_provenance(
+    manifest: Mapping[str, Any], roster: Mapping[str, Any], facts: Mapping[str, Any], split: Split
+) -> dict[str, object]:
+    """Return the flat summary that a view gives to run folders and reports."""
+    vocabulary = facts["vocabulary"]
+    source = "public users" if vocabulary["source"] == PUBLIC else vocabulary["source"]
+    owned: dict[str, object] = {}
+    if split.owners == "all":
+        owned = {
+            "owners": "all",
+            "examples_per_owner": split.examples_per_owner,
+            "share_dropped_for_owners": facts["owners"]["share_dropped"],
+        }
+    return {
+        "split": split.describe(),
+        "roster_rule": roster["rule"],
+        "roster_how": roster["how"],
+        "roster_looks_at_data": roster["looks_at_data"],
+        "words": f"{source}: {vocabulary['chosen']}",
+        "tags": f"{source}: {vocabulary['chosen']}; they order the labels",
+        "word_counts": vocabulary["word_counts"],
+        "word_counts_source": source,
+        "word_users": vocabulary["word_users"],
+        "word_sentences": vocabulary["word_sentences"],
+        "tag_users": vocabulary["tag_users"],
+        "foreign_text_share": facts["foreign_titles"]["share"],
+        "foreign_text_share_by_rostered_users": facts["foreign_titles"]["share_by_rostered_users"],
+        "own_text_only": manifest["own_text_only"],
+        "dropped": manifest["dropped"],
+        "sentences_without_label": facts["sentences_without_label"],
+        **owned,
+        **({"part": manifest["source"]["part"]} if manifests.is_part(manifest) else {}),
+    }
+
+
+def _vocabulary_facts(vocabulary: RosterVocabulary, split: Split) -> dict[str, object]:
+    public = vocabulary.source == PUBLIC
+    chosen = (
+        "those used by most users outside the roster, ties in sorted order"
+        if public
+        else "the highest counts published with the data, which include rostered users"
+    )
+    own = "text that users outside the roster wrote themselves (sentences and own titles)"
+    tags = "posts of users outside the roster; an answer has its question's tags"
+    if not split.shares_threads:
+        threads = "threads for training that a user outside the roster asked"
+        own = f"{own}, in {threads}"
+        tags = f"posts of users outside the roster in {threads}"
+    return {
+        "source": vocabulary.source,
+        "num_words": len(vocabulary.words),
+        "num_tags": len(vocabulary.tags),
+        "chosen": chosen,
+        "word_counts": own if public else "published with the data",
+        "word_users": own,
+        "word_sentences": own,
+        "tag_users": tags,
+    }
+
+
+class Corpus:
+    """A prepared corpus; open one with `Corpus.open`."""
+
+    def __init__(self, directory: Path, manifest: dict) -> None:
+        """Wrap a manifest that was checked already; use `open` instead."""
+        self.directory = directory
+        self.manifest = manifest
+
+    @classmethod
+    def open(cls, directory: Path | str) -> Corpus:
+        """Open and check a prepared corpus.
+
+        Raises:
+            ValueError: not a prepared corpus, of another version, or damaged; says which.
+        """
+        directory = Path(directory)
+        return cls(directory, manifests.read(directory))
+
+    @property
+    def name(self) -> str:
+        """The corpus' name."""
+        return self.manifest["name"]
+
+    @property
+    def synthetic(self) -> bool:
+        """Whether the text was made by a generator; every figure must then say so."""
+        return self.manifest["synthetic"]
+
+    @property
+    def content_sha256(self) -> str:
+        """Digest of all that views are made of but who is on a roster: text, seed, sizes.
+
+        A roster that is added changes none of it. It is of rostered users' text, and so private.
+        """
+        named = ("files", "split_seed", "max_words", "max_tags")
+        return document_sha256({name: self.manifest[name] for name in named})
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it was cut out of another one, for a machine of a deployment."""
+        return manifests.is_part(self.manifest)
+
+    @property
+    def rosters(self) -> tuple[str, ...]:
+        """Names of the rosters."""
+        return tuple(self.manifest["rosters"])
+
+    @property
+    def default_roster(self) -> str:
+        """The roster used when none is named."""
+        return self.manifest["default_roster"]
+
+    def view(
+        self,
+        roster: str | None = None,
+        users: int | None = None,
+        split: Split = BY_THREAD,
+        progress: Progress | None = None,
+    ) -> TagView:
+        """Open the view of one roster, split one way; it is made when it is first asked for.
+
+        Args:
+            roster: a name from `rosters`; None takes `default_roster`.
+            users: keep only the first so many users of the roster, for quick tests; vocabulary
+                and public users stay the same.
+            split: what is for training, validation and testing.
+            progress: called with (sentences done, sentences) while a view is made.
+
+        Raises:
+            ValueError: unknown roster, `users` out of range, damaged files, a split that this
+                corpus cannot be given.
+        """
+        name = self.default_roster if roster is None else roster
+        if name not in self.manifest["rosters"]:
+            raise ValueError(
+                f"corpus {self.name!r} has no roster {name!r}, only {', '.join(self.rosters)}; "
+                "add one with `fedpriv data split`"
+            )
+        roster_facts = self.manifest["rosters"][name]
+        folder, facts = find_view(self.directory, self.manifest, name, split, progress)
+        return open_view(
+            folder,
+            roster=name,
+            split=split,
+            about={key: self.manifest[key] for key in ("name", "synthetic", "licence", "credit")},
+            provenance=view_provenance(self.manifest, roster_facts, facts, split),
+            users=users,
+        )
+
+    def view_folder(self, roster: str, split: Split) -> Path:
+        """Return the folder of a view's files, which is made if need be."""
+        return find_view(self.directory, self.manifest, roster, split, None)[0]
+
+    def listed(self) -> tuple[str, ...]:
+        """Return the ids of the default roster, from a view that is there; none is made.
+
+        Raises:
+            ValueError: there is none, or it is damaged.
+        """
+        return read_roster_ids(self.directory / "rosters" / self.default_roster)
+
+    def titles(self) -> tuple[str, ...] | None:
+        """Return every thread's title, by thread number; None if titles are not kept."""
+        return SentenceStore(self.directory).titles()
+
+    def verify(self) -> None:
+        """Read every file and compare its checksum (`open` compares sizes and small files).
+
+        Raises:
+            ValueError: a file is missing or differs.
+        """
+        manifests.verify_files(self.directory, self.manifest)
+        for path in sorted((self.directory / "rosters").glob(f"*/*/{manifests.VIEW_FILE}")):
+            manifests.read_view(path.parent, deep=True)
+
+    def add_roster(self, spec: RosterSpec) -> TagView:
+        """Choose a roster, make its view and list it in the manifest; no new import.
+
+        Raises:
+            ValueError: the name is taken, or the corpus cannot give such a roster. The corpus is
+                then as it was.
+        """
+        if spec.name in self.manifest["rosters"]:
+            raise ValueError(
+                f"corpus {self.name!r} already has a roster {spec.name!r}, and rosters are "
+                "frozen; choose another name"
+            )
+        store = SentenceStore(self.directory)
+        roster = choose(spec, store.num_sentences())
+        parent = self.directory / "rosters"
+        parent.mkdir(mode=0o700, exist_ok=True)
+        if (parent / spec.name).exists():  # left by an addition that was killed before its listing
+            shutil.rmtree(parent / spec.name)
+        try:
+            facts = make_first_view(self.directory, self.manifest, roster, parent / spec.name)
+        except BaseException:
+            shutil.rmtree(parent / spec.name, ignore_errors=True)
+            raise
+        entry = {
+            "rule": spec.rule,
+            "how": spec.statement(),
+            "looks_at_data": spec.looks_at_data,
+            "seed": spec.seed,
+            "min_sentences": spec.min_sentences,
+            "num_users": len(roster),
+            "sha256": roster_sha256(roster),
+            **facts,
+        }
+        rosters = {**self.manifest["rosters"], spec.name: entry}
+        self.manifest = manifests.write(self.directory, {**self.manifest, "rosters": rosters})
+        return self.view(
+            spec.name, split=BY_THREAD if facts["split"] == BY_THREAD.name else BY_SENTENCE
+        )

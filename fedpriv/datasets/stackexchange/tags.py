@@ -1,0 +1,647 @@
+"""Tag prediction on a corpus: sparse word counts and tags of each sentence, by user.
+
+`corpus.make_view` writes one roster's view from the sentences of a corpus, `open_view` maps it.
+Files in a view's folder (users: the roster in its order, then the public users; a user's examples
+lie together, those for training first):
+
+    users.json                  {"roster": [...], "public": [...]}
+    vocabulary.json             {"words": [...], "tags": [...], "num_public_examples", "source"}
+    word_counts, word_users, word_sentences, tag_users      int64, see `vocabulary.RosterVocabulary`
+    user_offsets int64 (U + 1)  first example of each user
+    train_ends   int64 (U)      end of each user's training examples
+    validation_ends   int64 (U) end of each user's validation examples; then come those for testing
+    threads      int32          each example's thread, its number in the corpus
+    public_threads    uint8     of public users: 1 where a public user asked that thread
+    word_offsets, words, counts, num_tokens, labels, tag_offsets, tags    see `TagExamples`
+    listed       int64          of views that bound an owner's examples: each listed example's
+                                number here, -1 for one without a label
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedpriv.checkpoints.vocabulary import WordFeatures
+from fedpriv.datasets.arrays import ArrayWriter, offsets, open_array, smallest_unsigned
+from fedpriv.datasets.stackexchange.rosters import RosterView, first_users, places
+from fedpriv.datasets.stackexchange.sentences import OWN, SentenceBatch, SentenceStore
+from fedpriv.datasets.stackexchange.splits import (
+    PUBLIC_TEXT,
+    TEST,
+    TRAIN,
+    VALIDATION,
+    Division,
+    PublicText,
+    Split,
+)
+from fedpriv.datasets.stackexchange.vocabulary import RosterVocabulary
+from fedpriv.hashes import Progress
+
+if TYPE_CHECKING:
+    from scipy import sparse
+
+
+# SciPy is slow to import: what builds a matrix loads it, `fedpriv --help` does not.
+
+INPUTS = ("tff", "unit-norm")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TagExamples:
+    """n examples in compressed sparse rows; arrays may be read-only views of a file.
+
+    Attributes:
+        indptr: int64 (n + 1,), row starts in `indices`, from 0.
+        indices: int32 (nnz,), word numbers, strictly increasing within a row.
+        counts: unsigned integer (nnz,), occurrences of the word in sentence and title; float32
+            values of `with_features`.
+        num_tokens: int32 (n,), all tokens of sentence and title, out-of-vocabulary included.
+        labels: int32 (n,), the post's tag that comes first in the tag order.
+        tag_indptr: int64 (n + 1,), row starts in `tag_indices`, from 0.
+        tag_indices: int32, the post's tags that are in the tag list, strictly increasing.
+        num_words: size of the vocabulary, with the rows of pairs where there are any.
+        num_tags: size of the tag list.
+    """
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    counts: np.ndarray
+    num_tokens: np.ndarray
+    labels: np.ndarray
+    tag_indptr: np.ndarray
+    tag_indices: np.ndarray
+    num_words: int
+    num_tags: int
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, rows: np.ndarray) -> TagExamples:
+        """Return the examples at the given row numbers, in that order (a copy)."""
+        rows = np.asarray(rows, dtype=np.int64)
+        indptr, words = row_positions(self.indptr, rows)
+        tag_indptr, tags = row_positions(self.tag_indptr, rows)
+        return TagExamples(
+            indptr=indptr,
+            indices=self.indices[words],
+            counts=self.counts[words],
+            num_tokens=self.num_tokens[rows],
+            labels=self.labels[rows],
+            tag_indptr=tag_indptr,
+            tag_indices=self.tag_indices[tags],
+            num_words=self.num_words,
+            num_tags=self.num_tags,
+        )
+
+    def with_features(self, made: WordFeatures, rows: np.ndarray) -> TagExamples:
+        """Return the examples at the given row numbers, weighted and with pairs (a copy).
+
+        Their `counts` are float32 and to be scaled to unit norm. Only these rows are read.
+
+        Raises:
+            ValueError: a word is outside the vocabulary.
+        """
+        chosen = self.take(rows)
+        indptr, indices, values = made.made(chosen.indptr, chosen.indices, chosen.counts)
+        return replace(
+            chosen, indptr=indptr, indices=indices, counts=values, num_words=made.num_rows
+        )
+
+    def features(self, inputs: str = "tff") -> sparse.csr_array:
+        """Return the model's inputs, float32 (n, num_words).
+
+        Args:
+            inputs: "tff" is TensorFlow Federated's mean of one-hot words over the tokens that are
+                in the vocabulary, so a row sums to 1 (TFF 0.87, value for value; versions before
+                counted unknown tokens too); "unit-norm" scales every row to L2 norm 1. Rows
+                without a known word stay zero.
+
+        Raises:
+            ValueError: unknown `inputs`.
+        """
+        from scipy import sparse
+
+        return sparse.csr_array(
+            (self.values(inputs), self.indices, self.indptr), shape=(len(self), self.num_words)
+        )
+
+    def values(self, inputs: str = "tff") -> np.ndarray:
+        """Return the stored entries of `features`, float32 (nnz,), without building a matrix.
+
+        Raises:
+            ValueError: unknown `inputs`.
+        """
+        values = self.counts.astype(np.float32)
+        lengths = np.diff(self.indptr)
+        if inputs == "tff":
+            values /= np.repeat(_row_sums(values, lengths), lengths)
+        elif inputs == "unit-norm":
+            values /= np.repeat(np.sqrt(_row_sums(np.square(values), lengths)), lengths)
+        else:
+            raise ValueError(f"inputs {inputs!r} is unknown; choose one of {INPUTS}")
+        return values
+
+
+def row_positions(indptr: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the new row starts, and where the entries of `rows` lie, for a gather.
+
+    >>> starts, entries = row_positions(np.array([0, 2, 2, 5]), np.array([2, 0]))
+    >>> starts.tolist(), entries.tolist()
+    ([0, 3, 5], [2, 3, 4, 0, 1])
+    """
+    starts = indptr[rows]
+    lengths = indptr[rows + 1] - starts
+    new = np.zeros(len(rows) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=new[1:])
+    return new, np.arange(new[-1]) + np.repeat(starts - new[:-1], lengths)
+
+
+def _row_sums(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    rows = np.repeat(np.arange(len(lengths)), lengths)
+    return np.bincount(rows, weights=values, minlength=len(lengths)).astype(np.float32)
+
+
+BATCH_EXAMPLES = 4096
+"""How many examples of a large set are held in memory at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class TagView(RosterView):
+    """Examples of tag prediction, memory-mapped: many processes share the same pages.
+
+    Guarantee: `words`, `tags`, their order and every count come from users outside the roster
+    (or from published counts, and `provenance` says so), so adding or removing the records of any
+    rostered user changes none of them, nor another user's examples *as prepared*.
+
+    Attributes:
+        tags: the tag list (G), the tag used by most public users first; the order decides labels.
+        word_counts: int64 (V,), occurrences in public users' own text.
+        word_users: int64 (V,), public users whose own text uses the word.
+        word_sentences: int64 (V,), public sentences whose own text contains the word.
+        num_public_examples: the number of public sentences the counts above were taken over.
+        tag_users: int64 (G,), public users with a post that carries the tag.
+        columns: all examples as mapped from disk, which row numbers refer to.
+        threads: int32, the thread of every example in `columns`, as numbers within the corpus.
+    """
+
+    tags: tuple[str, ...]
+    word_counts: np.ndarray
+    word_users: np.ndarray
+    word_sentences: np.ndarray
+    num_public_examples: int
+    tag_users: np.ndarray
+    columns: TagExamples
+    threads: np.ndarray
+    _public_threads: np.ndarray
+    _listed: np.ndarray | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"TagView({self.name!r}, roster {self.roster_name!r}: {len(self.roster)} users, "
+            f"{len(self.public_users)} public, {len(self.words)} words, {len(self.tags)} tags)"
+        )
+
+    def examples(self, user_id: str, subset: str = "train") -> TagExamples:
+        """Return one user's examples, as slices of the mapped files; possibly none.
+
+        Args:
+            user_id: a rostered or public user of this view.
+            subset: "train", "validation", "test" or "all".
+
+        Raises:
+            ValueError: unknown user or subset.
+        """
+        start, end = self._span(user_id, subset)
+        whole = self.columns
+        words, tags = whole.indptr[start : end + 1], whole.tag_indptr[start : end + 1]
+        return TagExamples(
+            indptr=words - words[0],
+            indices=whole.indices[words[0] : words[-1]],
+            counts=whole.counts[words[0] : words[-1]],
+            num_tokens=whole.num_tokens[start:end],
+            labels=whole.labels[start:end],
+            tag_indptr=tags - tags[0],
+            tag_indices=whole.tag_indices[tags[0] : tags[-1]],
+            num_words=whole.num_words,
+            num_tags=whole.num_tags,
+        )
+
+    def label_counts(self, user_ids: Sequence[str], subset: str = "test") -> np.ndarray:
+        """Return how often each tag is the label of users' examples, int64 (G,).
+
+        Only labels are read, no words.
+
+        Raises:
+            ValueError: unknown user or subset.
+        """
+        counts = np.zeros(len(self.tags), dtype=np.int64)
+        for rows in self.rows(user_ids, subset):
+            counts += np.bincount(self.columns.labels[rows], minlength=len(counts))
+        return counts
+
+    def rows(
+        self, user_ids: Sequence[str], subset: str = "test", *, size: int = BATCH_EXAMPLES
+    ) -> Iterator[np.ndarray]:
+        """Yield the row numbers in `columns` of users' examples, int64, at most `size` at a time.
+
+        Raises:
+            ValueError: unknown user or subset, `size` below 1.
+        """
+        if size < 1:
+            raise ValueError(f"size {size} is below 1; give how many examples to hold at once")
+        starts, ends = self._spans(user_ids, subset)
+        past = np.cumsum(ends - starts)  # examples up to and with each user
+        for first in range(0, int(past[-1]) if len(past) else 0, size):
+            numbers = np.arange(first, min(first + size, int(past[-1])))
+            owners = np.searchsorted(past, numbers, side="right")
+            yield ends[owners] - past[owners] + numbers
+
+    @property
+    def listed(self) -> np.ndarray:
+        """Each listed training example's row number in `columns`, int64; -1 without a label.
+
+        The list is one of ids, and no label or word is looked at for it: with one owner's examples
+        blanked it is the same.
+
+        Raises:
+            ValueError: the split bounds no owner's examples, so none are listed.
+        """
+        if self._listed is None:
+            raise ValueError(
+                f"split {self.split.name} lists no examples; give it owners all and "
+                "examples-per-owner"
+            )
+        return self._listed
+
+    def public_rows(self, subset: str, *, of: PublicText = "public-threads") -> np.ndarray:
+        """Return the row numbers in `columns` of public users' examples, int64.
+
+        Args:
+            subset: "train", "validation", "test" or "all".
+            of: "public-threads" leaves out threads that no public user asked, whose titles and
+                tags may be a rostered user's; "all-posts" keeps them.
+
+        Raises:
+            ValueError: unknown subset or `of`; all posts of a part of a corpus.
+        """
+        if of not in PUBLIC_TEXT:
+            raise ValueError(f"public text {of!r} is unknown; choose one of {PUBLIC_TEXT}")
+        if of == "all-posts" and "part" in self.provenance:
+            raise ValueError(
+                "a part of a corpus has no post under a rostered user's question; train on it with "
+                "public-text public-threads"
+            )
+        rows = np.concatenate([np.arange(0), *self.rows(self.public_users, subset)])
+        if of == "all-posts":
+            return rows
+        return rows[self._public_threads[rows] > 0]
+
+
+def open_view(
+    directory: Path,
+    *,
+    roster: str,
+    split: Split,
+    about: Mapping[str, Any],
+    provenance: Mapping[str, object],
+    users: int | None = None,
+) -> TagView:
+    """Open the files that `materialise` wrote.
+
+    Args:
+        directory: the view's directory.
+        roster: the roster's name.
+        split: the split it was made for.
+        about: "name", "synthetic", "licence" and "credit" of the corpus.
+        provenance: what the manifest says about it.
+        users: keep the first so many rostered users only; the vocabulary stays the same.
+
+    Raises:
+        ValueError: a file is missing, cut short or inconsistent; `users` is out of range.
+    """
+    lists, names = _json(directory / "users.json"), _json(directory / "vocabulary.json")
+    try:
+        ids, public = tuple(lists["roster"]), tuple(lists["public"])
+        words, tags = tuple(names["words"]), tuple(names["tags"])
+        num_public = int(names["num_public_examples"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{directory} is damaged ({error}); import the corpus again") from error
+    number = len(ids) + len(public)
+    user_offsets = _offsets(directory, "user_offsets", number, None)
+    train_ends = _ends(directory, "train_ends", user_offsets[:-1], user_offsets[1:])
+    validation_ends = _ends(directory, "validation_ends", train_ends, user_offsets[1:])
+    total = int(user_offsets[-1])
+    threads = open_array(directory / "threads.npy", dtype="int32", length=total)
+    asked = open_array(directory / "public_threads.npy", dtype="uint8", length=total)
+    kept = first_users(ids, users, roster)
+    columns = _columns(directory, total, len(words), len(tags))
+    listed = None
+    if split.examples_per_owner is not None:
+        listed = open_array(directory / "listed.npy", dtype="int64")
+
+    def counts(column: str, length: int) -> np.ndarray:
+        return open_array(directory / f"{column}.npy", dtype="int64", length=length)
+
+    return TagView(
+        **about,
+        roster_name=roster,
+        roster=kept,
+        public_users=public,
+        words=words,
+        tags=tags,
+        word_counts=counts("word_counts", len(words)),
+        word_users=counts("word_users", len(words)),
+        word_sentences=counts("word_sentences", len(words)),
+        num_public_examples=num_public,
+        tag_users=counts("tag_users", len(tags)),
+        split=split,
+        provenance=provenance,
+        places=places(ids, kept, public, (user_offsets, train_ends, validation_ends)),
+        columns=columns,
+        threads=threads,
+        _public_threads=asked,
+        _listed=listed,
+    )
+
+
+def _columns(directory: Path, num_examples: int, num_words: int, num_tags: int) -> TagExamples:
+    words = open_array(directory / "words.npy", dtype="int32")
+    tags = open_array(directory / "tags.npy", dtype="int32")
+    return TagExamples(
+        indptr=_offsets(directory, "word_offsets", num_examples, len(words)),
+        indices=words,
+        counts=open_array(directory / "counts.npy", length=len(words)),
+        num_tokens=open_array(directory / "num_tokens.npy", dtype="int32", length=num_examples),
+        labels=open_array(directory / "labels.npy", dtype="int32", length=num_examples),
+        tag_indptr=_offsets(directory, "tag_offsets", num_examples, len(tags)),
+        tag_indices=tags,
+        num_words=num_words,
+        num_tags=num_tags,
+    )
+
+
+def _ends(directory: Path, name: str, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    path = directory / f"{name}.npy"
+    table = open_array(path, dtype="int64", length=len(starts))
+    if np.any(table < starts) or np.any(table > ends):
+        raise ValueError(f"{path} is damaged; import the corpus again")
+    return table
+
+
+def _offsets(directory: Path, name: str, number: int, total: int | None) -> np.ndarray:
+    path = directory / f"{name}.npy"
+    table = open_array(path, dtype="int64", length=number + 1)
+    # Only the ends of the long tables are looked at, so that opening stays instant.
+    inner = table if total is None else table[[0, -1]]
+    if table[0] != 0 or (total is not None and table[-1] != total) or np.any(np.diff(inner) < 0):
+        raise ValueError(f"{path} is damaged; import the corpus again")
+    return table
+
+
+def _json(path: Path) -> dict:
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} is damaged ({error}); import the corpus again") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What the manifest publishes about a materialised roster.
+
+    Attributes:
+        num_examples: examples of rostered users.
+        num_public_examples: examples (with a label) of public users.
+        without_label: sentences of rostered and of public users left out, for want of a tag
+            from the tag list, or because the split has no side for them.
+        foreign_titles: rostered users' examples that carry another account's title.
+        rostered_titles: those among them whose title is another rostered user's.
+        subsets: examples of rostered users for training, validation and testing.
+        public_subsets: likewise of public users, in threads that a public user asked.
+        without_training: rostered users with no example to train on.
+    """
+
+    num_examples: int
+    num_public_examples: int
+    without_label: tuple[int, int]
+    foreign_titles: int
+    rostered_titles: int
+    subsets: tuple[int, int, int]
+    public_subsets: tuple[int, int, int]
+    without_training: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Rows:
+    """Examples of a batch, ready to be appended."""
+
+    users: np.ndarray
+    ordinals: np.ndarray
+    word_lengths: np.ndarray
+    words: np.ndarray
+    counts: np.ndarray
+    num_tokens: np.ndarray
+    labels: np.ndarray
+    tag_lengths: np.ndarray
+    tags: np.ndarray
+    title_users: np.ndarray
+    threads: np.ndarray
+    subsets: np.ndarray
+    public_threads: np.ndarray
+
+
+def materialise(
+    store: SentenceStore,
+    directory: Path,
+    *,
+    roster: Sequence[str],
+    public_users: Sequence[str],
+    vocabulary: RosterVocabulary,
+    sizes: tuple[int, int],
+    largest_count: int,
+    division: Division,
+    listed: np.ndarray | None = None,
+    progress: Progress | None = None,
+) -> Facts:
+    """Write the files of one view into the existing, empty `directory`.
+
+    Args:
+        store: the corpus' sentences.
+        directory: where to write.
+        roster: the rostered ids, in order.
+        public_users: all other users of the corpus, sorted.
+        vocabulary: the roster's words and tags.
+        sizes: numbers of distinct words and tags in the corpus.
+        largest_count: no word occurs more often in an example; sets the type of the counts.
+        division: says what each sentence is for.
+        listed: rows of the store that training examples are listed of, if they are.
+        progress: called with (sentences done, sentences).
+    """
+    users = (*roster, *public_users)
+    _write_small(directory, roster, public_users, vocabulary)
+    ranks = _ranks(vocabulary.word_numbers, sizes[0]), _ranks(vocabulary.tag_numbers, sizes[1])
+    rostered = np.zeros(len(store.users), dtype=bool)
+    rostered[[number for user in roster if (number := store.position(user)) >= 0]] = True
+    by_subset = np.zeros((3, len(users)), dtype=np.int64)
+    in_public = np.zeros(3, dtype=np.int64)
+    sentences = np.zeros(len(users), dtype=np.int64)
+    foreign = by_roster = 0
+    trained = [np.zeros((0, 2), np.int64)]
+    with ExitStack() as stack:
+
+        def column(name: str, dtype: np.typing.DTypeLike) -> ArrayWriter:
+            return stack.enter_context(ArrayWriter(directory / f"{name}.npy", dtype))
+
+        words = column("words", np.int32)
+        counts = column("counts", smallest_unsigned(largest_count))
+        num_tokens, labels = column("num_tokens", np.int32), column("labels", np.int32)
+        tags = column("tags", np.int32)
+        threads, asked = column("threads", np.int32), column("public_threads", np.uint8)
+        word_offsets = column("word_offsets", np.int64)
+        tag_offsets = column("tag_offsets", np.int64)
+        word_offsets.append(np.zeros(1, dtype=np.int64))
+        tag_offsets.append(np.zeros(1, dtype=np.int64))
+        for batch in store.batches(users):
+            rows = _rows(batch, users, ranks, division)
+            if listed is not None:
+                trained.append(_trained(store, users, batch, rows, labels.length))
+            word_offsets.append(words.length + np.cumsum(rows.word_lengths))
+            tag_offsets.append(tags.length + np.cumsum(rows.tag_lengths))
+            words.append(rows.words)
+            counts.append(rows.counts)
+            num_tokens.append(rows.num_tokens)
+            labels.append(rows.labels)
+            tags.append(rows.tags)
+            threads.append(rows.threads)
+            asked.append(rows.public_threads)
+            for subset in (TRAIN, VALIDATION, TEST):
+                here = rows.subsets == subset
+                by_subset[subset] += np.bincount(rows.users[here], minlength=len(users))
+                here &= (rows.users >= len(roster)) & (rows.public_threads > 0)
+                in_public[subset] += np.count_nonzero(here)
+            sentences += np.bincount(batch.users, minlength=len(users))
+            titles = rows.title_users[(rows.users < len(roster)) & (rows.title_users != OWN)]
+            foreign += len(titles)
+            by_roster += int(np.count_nonzero(rostered[titles[titles >= 0]]))
+            if progress is not None:
+                progress(int(sentences.sum()), int(store.offsets[-1]))
+    if listed is not None:
+        np.save(directory / "listed.npy", _numbers(listed, np.concatenate(trained)))
+    examples = by_subset.sum(axis=0)
+    user_offsets = offsets(examples)
+    np.save(directory / "user_offsets.npy", user_offsets)
+    np.save(directory / "train_ends.npy", user_offsets[:-1] + by_subset[TRAIN])
+    np.save(directory / "validation_ends.npy", user_offsets[1:] - by_subset[TEST])
+    missing = sentences - examples
+    of_roster = by_subset[:, : len(roster)]
+    return Facts(
+        num_examples=int(examples[: len(roster)].sum()),
+        num_public_examples=int(examples[len(roster) :].sum()),
+        without_label=(int(missing[: len(roster)].sum()), int(missing[len(roster) :].sum())),
+        foreign_titles=foreign,
+        rostered_titles=by_roster,
+        subsets=_three(of_roster.sum(axis=1)),
+        public_subsets=_three(in_public),
+        without_training=int(np.count_nonzero(of_roster[TRAIN] == 0)),
+    )
+
+
+def _trained(
+    store: SentenceStore, users: Sequence[str], batch: SentenceBatch, rows: _Rows, first: int
+) -> np.ndarray:
+    """Return store row and number of a batch's training examples, int64 (n, 2)."""
+    at = np.flatnonzero(rows.subsets == TRAIN)
+    starts = [store.offsets[store.position(users[int(user)])] for user in rows.users[at].tolist()]
+    return np.stack([np.array(starts, np.int64) + rows.ordinals[at], first + at], axis=1)
+
+
+def _numbers(listed: np.ndarray, trained: np.ndarray) -> np.ndarray:
+    """Return the number of each listed row's example, -1 where it has none."""
+    trained = trained[np.argsort(trained[:, 0])]
+    places = np.searchsorted(trained[:, 0], listed)
+    within = np.minimum(places, max(len(trained) - 1, 0))
+    if not len(trained):
+        return np.full(len(listed), -1, np.int64)
+    return np.where(trained[within, 0] == listed, trained[within, 1], -1)
+
+
+def _three(numbers: np.ndarray) -> tuple[int, int, int]:
+    first, second, third = numbers.tolist()
+    return first, second, third
+
+
+def _write_small(
+    directory: Path,
+    roster: Sequence[str],
+    public_users: Sequence[str],
+    vocabulary: RosterVocabulary,
+) -> None:
+    users = {"roster": list(roster), "public": list(public_users)}
+    (directory / "users.json").write_text(json.dumps(users), "utf-8")
+    names = {
+        "words": list(vocabulary.words),
+        "tags": list(vocabulary.tags),
+        "num_public_examples": vocabulary.num_sentences,
+        "source": vocabulary.source,
+    }
+    (directory / "vocabulary.json").write_text(json.dumps(names), "utf-8")
+    for name in ("word_counts", "word_users", "word_sentences", "tag_users"):
+        np.save(directory / f"{name}.npy", getattr(vocabulary, name).astype(np.int64))
+
+
+def _ranks(numbers: np.ndarray, size: int) -> np.ndarray:
+    """Return the rank of every corpus number, -1 for those that were not chosen."""
+    ranks = np.full(size, -1, dtype=np.int32)
+    used = numbers >= 0
+    ranks[numbers[used]] = np.flatnonzero(used)
+    return ranks
+
+
+def _rows(
+    batch: SentenceBatch,
+    users: Sequence[str],
+    ranks: tuple[np.ndarray, np.ndarray],
+    division: Division,
+) -> _Rows:
+    word_ranks, tag_ranks = ranks
+    tag_offsets, tags, _ = _in_list(batch.tag_rows, tag_ranks[batch.tags], len(batch))
+    word_offsets, words, counts = _in_list(
+        batch.word_rows, word_ranks[batch.words], len(batch), batch.counts
+    )
+    labelled = np.flatnonzero(np.diff(tag_offsets))
+    keep, subsets = division.subsets(batch, users, labelled)
+    new_words, word_entries = row_positions(word_offsets, keep)
+    new_tags, tag_entries = row_positions(tag_offsets, keep)
+    return _Rows(
+        users=batch.users[keep],
+        ordinals=batch.ordinals[keep],
+        word_lengths=np.diff(new_words),
+        words=words[word_entries],
+        counts=counts[word_entries],
+        num_tokens=batch.num_tokens[keep],
+        labels=tags[tag_offsets[keep]],  # tags increase within a row: the first is the label
+        tag_lengths=np.diff(new_tags),
+        tags=tags[tag_entries],
+        title_users=batch.title_users[keep],
+        threads=batch.threads[keep],
+        subsets=subsets,
+        public_threads=division.asked_in_public(batch)[keep].astype(np.uint8),
+    )
+
+
+def _in_list(
+    rows: np.ndarray, ranks: np.ndarray, num_rows: int, values: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Drop entries that are not in the list, sort each row by rank; return offsets and columns."""
+    inside = ranks >= 0
+    rows, ranks = rows[inside], ranks[inside]
+    order = np.argsort(rows * (int(ranks.max(initial=0)) + 1) + ranks)
+    counts = ranks if values is None else values[inside]
+    return offsets(np.bincount(rows, minlength=num_rows)), ranks[order], counts[order]

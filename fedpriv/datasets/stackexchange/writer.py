@@ -1,0 +1,634 @@
+"""Writer of a corpus: numbers strings, groups sentences by user, and writes the mapped files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import sqlite3
+import tempfile
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from fedpriv.datasets.arrays import ArrayWriter, offsets, ranges, smallest_unsigned
+from fedpriv.datasets.stackexchange import manifest as manifests
+from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.rosters import RosterSpec
+from fedpriv.datasets.stackexchange.sentences import (
+    BATCH_SENTENCES,
+    ELSEWHERE,
+    HELD_USERS,
+    KINDS,
+    OWN,
+    PostKind,
+)
+from fedpriv.datasets.stackexchange.vocabulary import most_counted
+from fedpriv.output_paths import keep_private, writing_to
+
+
+class Interner:
+    """Gives each distinct string a number from 0 in order of first appearance.
+
+    All pairs live in an SQLite file; a dictionary in front answers the common ones. When the
+    dictionary is full it is emptied, and words that are used again come back from the file.
+    """
+
+    def __init__(self, path: Path, *, cache_size: int = 1_000_000) -> None:
+        """Open an empty file at `path`; `cache_size` strings are kept in memory."""
+        self._cache_size = cache_size
+        self._known: dict[str, int] = {}
+        self._pending: list[tuple[str, int]] = []
+        self._complete = True  # the dictionary still holds every string seen
+        self._next = 0
+        self._file = sqlite3.connect(path, isolation_level=None)
+        self._file.execute("PRAGMA journal_mode = OFF")
+        self._file.execute("PRAGMA synchronous = OFF")
+        self._file.execute("CREATE TABLE strings (text TEXT PRIMARY KEY, number) WITHOUT ROWID")
+
+    def __len__(self) -> int:
+        return self._next
+
+    def numbers(self, texts: Sequence[str]) -> list[int]:
+        """Return the number of each string, giving new ones to strings not seen before."""
+        known = self._known
+        try:
+            return [known[text] for text in texts]
+        except KeyError:
+            return [self.number(text) for text in texts]
+
+    def number(self, text: str) -> int:
+        """Return the number of one string."""
+        found = self._known.get(text)
+        if found is not None:
+            return found
+        if not self._complete:
+            found = self._look_up(text)
+        if found is None:
+            found = self._next
+            self._next += 1
+            self._pending.append((text, found))
+        self._known[text] = found
+        if len(self._pending) >= 50_000:
+            self._flush()
+        if len(self._known) >= self._cache_size:
+            self._flush()
+            self._known.clear()
+            self._complete = False
+        return found
+
+    def sorted_pairs(self) -> Iterator[tuple[str, int]]:
+        """Yield (string, number) in sorted order of the strings."""
+        self._flush()
+        yield from self._file.execute("SELECT text, number FROM strings ORDER BY text")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _look_up(self, text: str) -> int | None:
+        # Strings not yet written are always in the dictionary: it is emptied after a flush only.
+        row = self._file.execute("SELECT number FROM strings WHERE text = ?", (text,)).fetchone()
+        return None if row is None else row[0]
+
+    def _flush(self) -> None:
+        if self._pending:
+            self._file.execute("BEGIN")
+            self._file.executemany("INSERT INTO strings VALUES (?, ?)", self._pending)
+            self._file.execute("COMMIT")
+            self._pending.clear()
+
+
+COLUMNS = (
+    "users", "title_users", "askers", "threads", "days", "num_tokens", "num_own_tokens", "num_tags",
+    "num_sentence_tokens", "kinds", "words", "tags",
+)  # fmt: skip
+"""Names of the raw files: int32, in the order in which sentences were added."""
+
+_PIECE = 1 << 20
+_PICK = 1 << 12
+_PICK_WORDS = 1 << 16  # words come in runs, one run a sentence
+
+
+def group(raw: Path, directory: Path, interners: Mapping[str, Interner]) -> dict[str, int]:
+    """Write the files that `fedpriv.datasets.stackexchange.sentences` describes.
+
+    Args:
+        raw: directory of the raw files, and of "titles", a line a thread, if they are kept.
+        directory: the corpus directory to write into.
+        interners: "users", "title_users", "threads", "words" and "tags": names of the raw numbers.
+
+    Returns:
+        Totals for the manifest.
+
+    Raises:
+        ValueError: there is no sentence.
+    """
+    if not len(interners["users"]):
+        raise ValueError("there is no sentence to write: is this the right file?")
+    users, user_map = _sorted_names(interners["users"])
+    (directory / "users.json").write_text(json.dumps(users), "utf-8")
+    word_map = _write_names(directory / "words.txt", interners["words"])
+    tag_map = _write_names(directory / "tags.txt", interners["tags"])
+    thread_map = _write_names(directory / "threads.txt", interners["threads"])
+    if (raw / "titles").is_file():
+        _write_in_order(directory / "titles.txt", raw / "titles", thread_map)
+    title_map = _title_map(interners["title_users"], users)
+    sorter = _Sorter(raw, user_map)
+    sorter.sort()
+    (directory / "sentences").mkdir()
+    np.save(directory / "sentences" / "user_offsets.npy", sorter.user_offsets)
+    maps = _Maps(words=word_map, tags=tag_map, askers=title_map, threads=thread_map)
+    num_tokens = _write(directory / "sentences", raw, sorter, maps)
+    return {
+        "users": len(users),
+        "sentences": sorter.num_sentences,
+        "tokens": num_tokens,
+        "words": len(word_map),
+        "tags": len(tag_map),
+        "threads": len(thread_map),
+        "most_tokens_in_a_sentence": sorter.most_tokens,
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Maps:
+    """From raw numbers to those of the store."""
+
+    words: np.ndarray
+    tags: np.ndarray
+    askers: np.ndarray
+    threads: np.ndarray
+
+    def users(self, numbers: np.ndarray) -> np.ndarray:
+        """Return accounts by their numbers in the store; what is below 0 stays."""
+        return np.where(numbers < 0, numbers, self.askers[np.maximum(numbers, 0)])
+
+
+class _Sorter:
+    """Counting sort of the sentences by user, stable, from file to file."""
+
+    def __init__(self, raw: Path, user_map: np.ndarray) -> None:
+        self._raw = raw
+        self._user_map = user_map
+        self.num_sentences = (raw / "users").stat().st_size // 4
+        self.most_tokens = 0
+        self.user_offsets = np.zeros(len(user_map) + 1, dtype=np.int64)
+
+    def sort(self) -> None:
+        """Write `order`, `word_starts` and `tag_starts` next to the raw files (int64)."""
+        counts = np.zeros(len(self._user_map), dtype=np.int64)
+        for start in range(0, self.num_sentences, _PIECE):
+            counts += np.bincount(self._users(start), minlength=len(counts))
+        self.user_offsets = offsets(counts)
+        following = self.user_offsets[:-1].copy()
+        # Written whole first: a map over a file with holes kills the process when the disk is full.
+        with (self._raw / "order").open("xb") as file:
+            for start in range(0, self.num_sentences, _PIECE):
+                file.write(bytes(8 * min(_PIECE, self.num_sentences - start)))
+        for start in range(0, self.num_sentences, _PIECE):
+            users = self._users(start)
+            order = np.argsort(users, kind="stable")
+            number = np.bincount(users, minlength=len(counts))
+            places = ranges(following, number)
+            following += number
+            target = np.memmap(self._raw / "order", np.int64, "r+", shape=self.num_sentences)
+            target[places] = start + order
+            target.flush()
+        self._starts("num_tokens", "word_starts")
+        self._starts("num_tags", "tag_starts")
+
+    def _users(self, start: int) -> np.ndarray:
+        return self._user_map[read(self._raw, "users", start, _PIECE)]
+
+    def _starts(self, column: str, name: str) -> None:
+        total = 0
+        with (self._raw / name).open("xb") as file:
+            for start in range(0, self.num_sentences, _PIECE):
+                lengths = read(self._raw, column, start, _PIECE).astype(np.int64)
+                ends = total + np.cumsum(lengths)
+                (ends - lengths).tofile(file)
+                total = int(ends[-1])
+                if column == "num_tokens":
+                    self.most_tokens = max(self.most_tokens, int(lengths.max()))
+
+
+def read(
+    raw: Path, column: str, start: int, number: int, dtype: type[np.signedinteger] = np.int32
+) -> np.ndarray:
+    """Return part of a raw file, in memory."""
+    itemsize = np.dtype(dtype).itemsize
+    return np.fromfile(raw / column, dtype, count=number, offset=start * itemsize)
+
+
+def _write(
+    directory: Path,
+    raw: Path,
+    sorter: _Sorter,
+    maps: _Maps,
+) -> int:
+    narrow = smallest_unsigned(sorter.most_tokens)
+    types = {
+        "word_offsets": np.int64, "words": np.int32, "counts": narrow, "own_counts": narrow,
+        "num_tokens": np.int32, "title_users": np.int32, "askers": np.int32, "threads": np.int32,
+        "days": np.int32, "tag_offsets": np.int64, "tags": np.int32,
+        "sequence_offsets": np.int64, "sequences": np.int32, "kinds": np.uint8,
+    }  # fmt: skip
+    all_tokens = 0
+    with ExitStack() as stack:
+        files = {
+            name: stack.enter_context(ArrayWriter(directory / f"{name}.npy", dtype))
+            for name, dtype in types.items()
+        }
+        files["word_offsets"].append(np.zeros(1, dtype=np.int64))
+        files["tag_offsets"].append(np.zeros(1, dtype=np.int64))
+        files["sequence_offsets"].append(np.zeros(1, dtype=np.int64))
+        for start in range(0, sorter.num_sentences, BATCH_SENTENCES):
+            rows = read(raw, "order", start, BATCH_SENTENCES, np.int64)
+            tokens, token_rows = _runs(raw, rows, "words", "word_starts", "num_tokens")
+            num_tokens = _pick(raw, "num_tokens", rows, np.int32)
+            place = ranges(np.zeros(len(rows), dtype=np.int64), num_tokens)
+            own = place < _pick(raw, "num_own_tokens", rows, np.int32)[token_rows]
+            words = maps.words[tokens]
+            in_order = _pick(raw, "num_sentence_tokens", rows, np.int32)
+            files["sequence_offsets"].append(files["sequences"].length + np.cumsum(in_order))
+            files["sequences"].append(words[place < in_order[token_rows]])
+            files["kinds"].append(_pick(raw, "kinds", rows, np.int32))
+            lengths, words, counts, own_counts = _count(token_rows, words, own, len(rows))
+            files["word_offsets"].append(files["words"].length + np.cumsum(lengths))
+            files["words"].append(words)
+            files["counts"].append(counts)
+            files["own_counts"].append(own_counts)
+            files["num_tokens"].append(num_tokens)
+            for column in ("title_users", "askers"):
+                files[column].append(maps.users(_pick(raw, column, rows, np.int32)))
+            files["threads"].append(maps.threads[_pick(raw, "threads", rows, np.int32)])
+            files["days"].append(_pick(raw, "days", rows, np.int32))
+            tags, tag_rows = _runs(raw, rows, "tags", "tag_starts", "num_tags")
+            every = np.ones(len(tags), dtype=bool)
+            lengths, names, _, _ = _count(tag_rows, maps.tags[tags], every, len(rows))
+            files["tag_offsets"].append(files["tags"].length + np.cumsum(lengths))
+            files["tags"].append(names)
+            all_tokens += len(tokens)
+    return all_tokens
+
+
+def _runs(
+    raw: Path, rows: np.ndarray, column: str, starts: str, lengths: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the entries of the given sentences, and the row each belongs to."""
+    number = _pick(raw, lengths, rows, np.int32)
+    entries = ranges(_pick(raw, starts, rows, np.int64), number)
+    return _pick(raw, column, entries, np.int32), np.repeat(np.arange(len(rows)), number)
+
+
+def _pick(raw: Path, column: str, entries: np.ndarray, dtype: type) -> np.ndarray:
+    # Entries lie anywhere in the file, and each may bring in 64 KiB of it. A fresh map for every
+    # few entries drops those pages again, so memory does not follow the size of the file.
+    piece = _PICK_WORDS if column == "words" else _PICK
+    found = np.empty(len(entries), dtype=dtype)
+    for start in range(0, len(entries), piece):
+        some = slice(start, start + piece)
+        found[some] = np.memmap(raw / column, dtype, "r")[entries[some]]
+    return found
+
+
+def _count(
+    rows: np.ndarray, items: np.ndarray, own: np.ndarray, num_rows: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return, row by row, the distinct items in order: (row lengths, items, counts, own counts)."""
+    size = int(items.max(initial=0)) + 1
+    keys = np.sort((rows * size + items) * 2 + own)
+    pairs = keys >> 1
+    first = np.flatnonzero(np.diff(pairs, prepend=-1))
+    counts = np.diff(first, append=len(keys))
+    own_counts = np.add.reduceat(keys & 1, first) if len(first) else counts
+    distinct_rows, distinct_items = np.divmod(pairs[first], size)
+    return np.bincount(distinct_rows, minlength=num_rows), distinct_items, counts, own_counts
+
+
+def _sorted_names(interner: Interner) -> tuple[list[str], np.ndarray]:
+    mapping = np.empty(len(interner), dtype=np.int32)
+    names = []
+    for position, (name, number) in enumerate(interner.sorted_pairs()):
+        mapping[number] = position
+        names.append(name)
+    return names, mapping
+
+
+def _write_names(path: Path, interner: Interner) -> np.ndarray:
+    mapping = np.empty(len(interner), dtype=np.int32)
+    with path.open("x", encoding="utf-8", newline="\n") as file:
+        for position, (name, number) in enumerate(interner.sorted_pairs()):
+            if "\n" in name:
+                raise ValueError(f"{name!r} holds a line break; split it before adding it")
+            mapping[number] = position
+            file.write(name + "\n")
+    return mapping
+
+
+def _write_in_order(path: Path, raw: Path, mapping: np.ndarray) -> None:
+    """Write the lines of a raw file in the order of their numbers in the store."""
+    with raw.open("rb") as lines:
+        starts = offsets(np.fromiter(map(len, lines), np.int64, len(mapping)))
+        with path.open("xb") as file:
+            for number in np.argsort(mapping).tolist():
+                lines.seek(int(starts[number]))
+                file.write(lines.readline())
+
+
+def _title_map(interner: Interner, users: list[str]) -> np.ndarray:
+    positions = {user: position for position, user in enumerate(users)}
+    mapping = np.full(max(len(interner), 1), ELSEWHERE, dtype=np.int32)
+    for name, number in interner.sorted_pairs():
+        mapping[number] = positions.get(name, ELSEWHERE)
+    return mapping
+
+
+_BUFFER = 1 << 18  # numbers held for a file before they are written
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sentence:
+    """One sentence of one user: the unit an example is made of.
+
+    Attributes:
+        user_id: the account the example belongs to.
+        tokens: the sentence's tokens, in order; at least one.
+        title_tokens: tokens of the title the post carries.
+        tags: the post's tags, in any order; repeats count once.
+        own_title: whether `user_id` wrote that title.
+        title_user_id: who wrote it when somebody else did; None when that is not known.
+        thread: key of the question that the post asks or answers; what shares it never stands on
+            both sides of a split by thread. None takes the title and the tags.
+        day: days from 1970 to when the thread was begun; None where that is not known.
+        kind: of the post it stands in, "question" or "answer"; None where that is not known.
+    """
+
+    user_id: str
+    tokens: Sequence[str]
+    title_tokens: Sequence[str]
+    tags: Sequence[str]
+    own_title: bool = True
+    title_user_id: str | None = None
+    thread: str | None = None
+    day: int | None = None
+    kind: PostKind | None = None
+
+    @property
+    def thread_key(self) -> str:
+        """The thread's key; of title and tags where the source names none."""
+        if self.thread is not None:
+            return self.thread
+        return titled_thread(" ".join(self.title_tokens), " ".join(sorted(self.tags)))
+
+
+def titled_thread(title: str, tags: str) -> str:
+    """Return the key of a thread that has no id: a hash of its title and tags, 32 hex digits."""
+    return hashlib.sha256(f"{title}\0{tags}".encode()).hexdigest()[:32]
+
+
+class CorpusWriter:
+    """Collects sentences and writes one prepared corpus directory, or nothing at all.
+
+    Use it as a context manager; leaving the block without `finish`, or by an error, removes
+    everything that was written:
+
+        with CorpusWriter(directory, name="site", ...) as writer:
+            for sentence in sentences:
+                writer.add(sentence)
+            corpus = writer.finish([RosterSpec(...)], default_roster="site-all")
+    """
+
+    def __init__(
+        self,
+        directory: Path | str,
+        *,
+        name: str,
+        synthetic: bool,
+        source: Mapping[str, object],
+        licence: str,
+        credit: str,
+        own_text_only: bool = False,
+        split_seed: int = 0,
+        max_words: int = 10_000,
+        max_tags: int = 500,
+        held_users: Sequence[str] = (),
+        knows_askers: bool = False,
+    ) -> None:
+        """Start a corpus.
+
+        Args:
+            directory: where it will be; must not exist yet, its parent is made.
+            name: name of the corpus.
+            synthetic: whether the text was made by a generator.
+            source: JSON-able facts about where the data came from.
+            licence: licence of the text.
+            credit: whom to credit for it.
+            own_text_only: drop titles that another account wrote.
+            split_seed: seed of the 80/20 split of each user's examples.
+            max_words: size of the vocabulary.
+            max_tags: size of the tag list.
+            held_users: whom the data's source holds out, for the split as-published.
+            knows_askers: whether every sentence whose title is not its user's own names who asked;
+                `title_user_id` None then says that no account did.
+
+        Raises:
+            ValueError: the directory exists, or a size is not positive.
+        """
+        if max_words < 1 or max_tags < 1:
+            raise ValueError(f"max_words {max_words} and max_tags {max_tags} must be at least 1")
+        self._target = Path(directory)
+        if self._target.exists():
+            raise ValueError(f"{directory} exists already; give another place, or remove it")
+        self._about = {
+            "name": name,
+            "synthetic": synthetic,
+            "source": dict(source),
+            "licence": licence,
+            "credit": credit,
+            "own_text_only": own_text_only,
+            "split_seed": split_seed,
+            "max_words": max_words,
+            "max_tags": max_tags,
+            "knows_askers": knows_askers,
+        }
+        self._own_text_only = own_text_only
+        self._held_users = sorted(held_users)
+        self._dropped: Counter[str] = Counter()
+        self._state = "new"
+
+    def __enter__(self) -> CorpusWriter:
+        self._target.parent.mkdir(parents=True, exist_ok=True)
+        prefix = f".{self._target.name}.partial-"
+        self._partial = Path(tempfile.mkdtemp(prefix=prefix, dir=self._target.parent))
+        self._raw = self._partial / "raw"
+        self._raw.mkdir()
+        self._buffers = {column: array("i") for column in COLUMNS}
+        self._files = {column: (self._raw / column).open("xb") for column in COLUMNS}
+        if not self._own_text_only:  # titles that somebody else wrote are kept nowhere then
+            self._files["titles"] = (self._raw / "titles").open("xb")
+        self._interners = {
+            kind: Interner(self._raw / f"{kind}.sqlite")
+            for kind in ("users", "title_users", "threads", "words", "tags")
+        }
+        self._state = "open"
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with writing_to(self._target):
+            try:
+                self._close()
+                if error is not None:
+                    raise error
+            finally:
+                shutil.rmtree(self._partial, ignore_errors=True)
+
+    def add(self, sentence: Sentence) -> None:
+        """Append one sentence; users may come in any order, one user's sentences keep theirs.
+
+        Raises:
+            ValueError: no token, or a token, tag or id that holds a line break.
+        """
+        if not sentence.tokens:
+            raise ValueError(f"user {sentence.user_id!r} has a sentence without tokens; skip it")
+        foreign = bool(sentence.title_tokens) and not sentence.own_title
+        title = () if foreign and self._own_text_only else sentence.title_tokens
+        buffers, interners = self._buffers, self._interners
+        buffers["users"].append(interners["users"].number(sentence.user_id))
+        buffers["words"].extend(interners["words"].numbers(sentence.tokens))
+        buffers["words"].extend(interners["words"].numbers(title))
+        tags = interners["tags"].numbers(sentence.tags)
+        buffers["tags"].extend(tags)
+        buffers["num_tags"].append(len(tags))
+        num_tokens = len(sentence.tokens) + len(title)
+        buffers["num_tokens"].append(num_tokens)
+        buffers["num_sentence_tokens"].append(len(sentence.tokens))
+        buffers["kinds"].append(KINDS.index(sentence.kind))
+        buffers["num_own_tokens"].append(len(sentence.tokens) if foreign else num_tokens)
+        buffers["title_users"].append(self._title_user(sentence, foreign and bool(title)))
+        buffers["askers"].append(self._title_user(sentence, not sentence.own_title))
+        buffers["threads"].append(self._thread(sentence))
+        buffers["days"].append(-1 if sentence.day is None else sentence.day)
+        if len(buffers["words"]) >= _BUFFER:
+            self._flush()
+
+    def drop(self, reason: str, number: int = 1) -> None:
+        """Count records that the importer left out, by reason, for the manifest."""
+        self._dropped[reason] += number
+
+    def finish(
+        self,
+        rosters: Sequence[RosterSpec],
+        default_roster: str,
+        published_word_counts: Mapping[str, int] | None = None,
+        published_tag_counts: Mapping[str, int] | None = None,
+    ) -> Corpus:
+        """Group by user, make the rosters' views, move into place and open.
+
+        Args:
+            rosters: the rosters to make; one marked optional is noted and left out where the
+                corpus is too small for it.
+            default_roster: name of the roster used when none is asked for.
+            published_word_counts: counts that replace public users' choice of the vocabulary,
+                as TFF publishes them; they include rostered users, and the manifest says so.
+            published_tag_counts: likewise for tags; give both or neither.
+
+        Raises:
+            ValueError: no sentence, a roster that cannot be made, no default roster.
+        """
+        if self._state != "open":
+            raise ValueError("finish is called once, inside the writer's `with` block")
+        if (published_word_counts is None) != (published_tag_counts is None):
+            raise ValueError("give published counts of both words and tags, or of neither")
+        self._flush()
+        for file in self._files.values():
+            file.close()
+        totals = group(self._raw, self._partial, self._interners)
+        self._close()
+        shutil.rmtree(self._raw)
+        if published_word_counts is not None and published_tag_counts is not None:
+            self._publish(published_word_counts, published_tag_counts)
+        if self._held_users:
+            (self._partial / HELD_USERS).write_text(json.dumps(self._held_users), "utf-8")
+        corpus = self._with_rosters(rosters, totals, default_roster)
+        keep_private(self._partial)
+        try:
+            self._partial.rename(self._target)
+        except OSError as error:
+            raise ValueError(f"{self._target} appeared while it was being written") from error
+        return Corpus.open(corpus.directory)
+
+    def _with_rosters(
+        self, specs: Sequence[RosterSpec], totals: dict[str, int], default_roster: str
+    ) -> Corpus:
+        first = {
+            **self._about,
+            "totals": totals,
+            "dropped": dict(sorted(self._dropped.items())),
+            "rosters": {},
+            "rosters_left_out": {},
+            "default_roster": default_roster,
+            "files": manifests.describe_files(self._partial, self._partial),
+            "version": manifests.VERSION,
+        }
+        corpus = Corpus(self._partial, first)
+        for spec in specs:
+            try:
+                corpus.add_roster(spec)
+            except ValueError as error:
+                if not spec.optional:
+                    raise
+                left_out = {**corpus.manifest["rosters_left_out"], spec.name: str(error)}
+                corpus.manifest = {**corpus.manifest, "rosters_left_out": left_out}
+        if default_roster not in corpus.rosters:
+            raise ValueError(
+                f"default roster {default_roster!r} is not among those made: {corpus.rosters}"
+            )
+        manifests.write(self._partial, corpus.manifest)
+        return Corpus(self._target, corpus.manifest)
+
+    def _publish(self, words: Mapping[str, int], tags: Mapping[str, int]) -> None:
+        content = {
+            "words": most_counted(words, self._about["max_words"]),
+            "tags": most_counted(tags, self._about["max_tags"]),
+        }
+        (self._partial / "published.json").write_text(json.dumps(content), "utf-8")
+
+    def _thread(self, sentence: Sentence) -> int:
+        """Return the thread's number; a thread has the title that its first sentence has."""
+        threads = self._interners["threads"]
+        new = len(threads)
+        number = threads.number(sentence.thread_key)
+        if number == new and "titles" in self._files:
+            self._files["titles"].write(" ".join(sentence.title_tokens).encode() + b"\n")
+        return number
+
+    def _title_user(self, sentence: Sentence, foreign: bool) -> int:
+        if not foreign:
+            return OWN
+        author = sentence.title_user_id
+        return ELSEWHERE if author is None else self._interners["title_users"].number(author)
+
+    def _flush(self) -> None:
+        for column, buffer in self._buffers.items():
+            buffer.tofile(self._files[column])
+            del buffer[:]
+
+    def _close(self) -> None:
+        for file in self._files.values():
+            file.close()
+        for interner in self._interners.values():
+            interner.close()
+        self._state = "closed"

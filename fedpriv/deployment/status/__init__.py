@@ -1,1 +1,0 @@
-"""How a run folder stands, for whoever looks after it."""

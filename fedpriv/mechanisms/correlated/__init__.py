@@ -1,0 +1,1 @@
+"""Correlated noise over rounds (the matrix mechanism): binary tree, banded and BLT strategies."""

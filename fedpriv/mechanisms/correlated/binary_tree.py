@@ -1,0 +1,309 @@
+"""Binary-tree strategy: noise on every node; prefix sums from the fewest nodes, or all that help.
+
+The mechanism answers the sum of every complete node of a binary tree over rows, each with noise of
+its own; row t gets the difference of two prefixes' noise. The efficient form weighs a node against
+its children by inverse variance (Honaker 2015, the estimate from below): at height h that leaves
+1 / (2 - 2^-h) of a node's variance.
+
+A tree may be begun anew every so many rows (`restart`), after which a user's rows of earlier trees
+no longer add up with later ones. Completion then goes on as if the tree had been filled with rows
+of nothing, so that what is left in the sum is one node's noise (Kairouz et al. 2021, Section 4).
+
+References: Dwork, Naor, Pitassi and Rothblum (2010); Chan, Shi and Song (2011).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from fedpriv.mechanisms.correlated.noise import Fresh, Memory, Rows, checked_rows, row_of
+from fedpriv.mechanisms.privatizer import Participation
+from fedpriv.ranges import positive_int
+from fedpriv.rng import Key
+from fedpriv.tree import Tree as Tensors
+
+_SCALE = 16  # weights are whole multiples of 2^-16: whole rows are made of the very same
+
+Estimate = Literal["efficient", "vanilla"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BinaryTree:
+    """Binary-tree aggregation over rounds, in one tree or restarted.
+
+    Attributes:
+        num_rows: T.
+        restart: Rows of a tree; None for one tree of all.
+        estimate: "efficient", or "vanilla", which leaves children alone.
+        completion: Whether a tree that ends is completed; with `restart` only.
+
+    Raises:
+        ValueError: If a number is out of range, there are too many rows, or trees are completed
+            that never end.
+    """
+
+    num_rows: int
+    restart: int | None = None
+    estimate: Estimate = "efficient"
+    completion: bool = False
+
+    def __post_init__(self) -> None:
+        rows = checked_rows("tree", self.num_rows)
+        object.__setattr__(self, "num_rows", rows)
+        if self.restart is not None:
+            object.__setattr__(self, "restart", positive_int("restart", self.restart))
+        if self.estimate not in ("efficient", "vanilla"):
+            raise ValueError(
+                f"estimate {self.estimate!r} is unknown; give 'efficient' or 'vanilla'"
+            )
+        if self.completion and (self.restart is None or self.restart >= rows):
+            raise ValueError("completion is of a tree that ends; give restart below the rows")
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return "tree"
+
+    @property
+    def steps(self) -> int:
+        """Rows of the largest tree."""
+        return min(self.restart or self.num_rows, self.num_rows)
+
+    @property
+    def num_trees(self) -> int:
+        """How many trees there are."""
+        return -(-self.num_rows // self.steps)
+
+    @property
+    def description(self) -> str:
+        """What it is."""
+        trees = "one binary tree" if self.num_trees == 1 else f"{self.num_trees:,} binary trees"
+        completed = ", completed" if self.completion else ""
+        return f"{trees} of {self.steps:,} rows, {self.estimate} estimates{completed}"
+
+    def _height(self, tree: int) -> int:
+        """Return the height of the highest node that a tree answers; leaves have 0."""
+        steps = self._rows_of(tree)
+        return (steps - 1 if self._completes(tree) else steps // 2).bit_length()
+
+    def _completes(self, tree: int) -> bool:
+        return self.completion and tree < self.num_trees - 1
+
+    def sensitivity(self, participation: Participation) -> float:
+        """Return an upper bound, which is reached wherever it was tried by brute force.
+
+        Nodes of one height and one tree are disjoint, and those that are answered cover n_h rows.
+        Of a user's rows, at least b apart, at most ⌈n_h / b⌉ lie there, and at most m = ⌈2^h / b⌉
+        below one node: k of them have a sum of squares of at most ⌊k/m⌋ m² + (k mod m)². How a
+        user's rows are shared out among trees is tried in every way.
+        """
+        apart, count = participation.min_separation, participation.count
+        found = np.zeros(count + 1)  # the worst with so many rows in the trees so far
+        for tree in range(self.num_trees):
+            steps = self._rows_of(tree)
+            worst = found
+            for here in range(1, min(count, -(-steps // apart)) + 1):
+                added = np.full(count + 1, -np.inf)
+                added[here:] = found[: count + 1 - here] + self._squared(tree, here, apart)
+                worst = np.maximum(worst, added)
+            found = worst
+        return float(np.sqrt(found.max()))
+
+    def _squared(self, tree: int, rows: int, apart: int) -> float:
+        """Return a bound on the square of how far so many rows of a user move one tree's nodes."""
+        steps, squared = self._rows_of(tree), 0
+        for height in range(self._height(tree) + 1):
+            length = 1 << height
+            covered = steps if self._completes(tree) else steps // length * length
+            below, most = min(rows, -(-covered // apart)), -(-length // apart)
+            squared += below // most * most**2 + (below % most) ** 2
+        return float(squared)
+
+    def _rows_of(self, tree: int) -> int:
+        return min(self.steps, self.num_rows - tree * self.steps)
+
+    def one_row(self, participation: Participation) -> float | None:
+        """Return the square root of a tree's depth, where a user has one row a tree."""
+        if participation.count > 1 and participation.min_separation < self.steps:
+            return None
+        return float(np.sqrt(1 + max(self._height(tree) for tree in range(self.num_trees))))
+
+    def _place(self, row: int) -> tuple[int, int, int]:
+        """Return a row's tree, its number there from 1, and the height of what it completes."""
+        tree, within = divmod(row - 1, self.steps)
+        number = within + 1
+        return tree, number, (number & -number).bit_length() - 1
+
+    def _variances(self, top: int) -> list[float]:
+        """Return the variance of an estimate at each height."""
+        found = [1.0]
+        for _ in range(top):
+            found.append(_merged(2.0 * found[-1], self.estimate)[1])
+        return found
+
+    def prefix_variance(self) -> np.ndarray:
+        """Return the sum of the variances of a prefix's nodes, and of what earlier trees left."""
+        known = self._variances(self.steps.bit_length())
+        left, found = 0.0, np.empty(self.num_rows)
+        for row in range(1, self.num_rows + 1):
+            _, number, _ = self._place(row)
+            held = sum(known[h] for h in range(number.bit_length()) if number >> h & 1)
+            found[row - 1] = left + held
+            if number == self.steps:
+                left += self._completed(number, known) if self.completion else held
+        return found
+
+    def _completed(self, number: int, known: list[float]) -> float:
+        """Return the variance of a completed tree's estimate of all its rows."""
+        held = [known[h] if number >> h & 1 else 0.0 for h in range(number.bit_length())]
+        if number & (number - 1) == 0:
+            return held[-1]
+        below = 0.0
+        for h in range((number - 1).bit_length()):
+            below += held[h] if h < len(held) else 0.0
+            if below and h + 1 > (number & -number).bit_length() - 1:
+                below = _merged(below, self.estimate)[1]
+        return below
+
+    def row_variance(self) -> np.ndarray:
+        """Return the variance of each row's noise, worked through node by node."""
+        found = np.empty(self.num_rows)
+        known = self._variances(self.steps.bit_length())
+        for row in range(1, self.num_rows + 1):
+            tree, number, height = self._place(row)
+            own, path = [1.0], np.ones(height)  # weights of new nodes, of held estimates
+            for h in range(1, height + 1):
+                share = _merged(2.0 * known[h - 1], self.estimate)[0]
+                own = [weight * (1 - share) for weight in own] + [share]
+                path[:h] *= 1 - share
+            variance = float(np.sum(np.square(own)))
+            variance += sum((path[h] - 1.0) ** 2 * known[h] for h in range(height))
+            if number == 1 and tree and self.completion:
+                variance += self._completion_variance(known)
+            found[row - 1] = variance
+        return found
+
+    def _completion_variance(self, known: list[float]) -> float:
+        """Return the variance of what completion takes off the sum."""
+        number = self.steps
+        if number & (number - 1) == 0:
+            return 0.0
+        held = {h: known[h] for h in range(number.bit_length()) if number >> h & 1}
+        weights = dict.fromkeys(held, 0.0)
+        own: list[float] = []
+        below, first = 0.0, min(held)
+        for h in range((number - 1).bit_length()):
+            if h in held:
+                below += held[h]
+                weights[h] = 1.0
+            if h >= first and below:
+                share, below = _merged(below, self.estimate)
+                own = [weight * (1 - share) for weight in own] + [share]
+                weights = {g: weight * (1 - share) for g, weight in weights.items()}
+        return float(
+            np.sum(np.square(own))
+            + sum((weight - 1.0) ** 2 * held[h] for h, weight in weights.items())
+        )
+
+    def bits(self, scale: float) -> int:
+        """Return 0: nodes are sums of rows with whole weights, on the grid itself."""
+        return 0
+
+    def slack(self, scale: float, bits: int) -> float:
+        """Return 0: an estimate is made of answered nodes alone, rounded where they are whole."""
+        return 0.0
+
+    def init(self, template: Tensors) -> Memory:
+        """Return no nodes."""
+        return {"row": np.zeros((), np.int64)}
+
+    def next(
+        self, memory: Memory, key: Key, fresh: Fresh, *, bits: int | None = None
+    ) -> tuple[Rows, Memory]:
+        """Return the noise of the prefix up to this row, less that of the prefix before."""
+        row = row_of(memory, self.num_rows, self.name)
+        tree, number, height = self._place(row)
+        kept: dict[str, np.ndarray] = {**memory, "row": np.array(row)}
+        out: Rows = {}
+        if number == 1 and tree:
+            out = self._ended(kept, key.fold(tree - 1), fresh)
+        nodes = key.fold(tree)
+        estimate = fresh(nodes.fold(0).fold(number))
+        known = self._variances(height)
+        for h in range(1, height + 1):
+            own = fresh(nodes.fold(h).fold(number >> h))
+            share = _merged(2.0 * known[h - 1], self.estimate)[0]
+            for name in own:
+                left = kept.pop(f"{h - 1}/{name}")
+                _subtract(out, name, left)
+                own[name] = _merge(own[name], left + estimate[name], share)
+            estimate = own
+        for name, array in estimate.items():
+            kept[f"{height}/{name}"] = array
+            out[name] = array.copy() if name not in out else out[name] + array
+        return out, kept
+
+    def _ended(self, kept: dict[str, np.ndarray], key: Key, fresh: Fresh) -> Rows:
+        """Drop a tree's nodes; return what its completion adds to the sum, if it is completed."""
+        held = {
+            h: {name.partition("/")[2]: kept.pop(name) for name in list(kept) if _at(name) == h}
+            for h in range(self.steps.bit_length())
+            if self.steps >> h & 1
+        }
+        if not self.completion or len(held) == 1:
+            return {}
+        out: Rows = {}
+        known = self._variances(self.steps.bit_length())
+        below: Rows | None = None
+        variance = 0.0
+        for h in range((self.steps - 1).bit_length()):
+            if h in held:
+                for name, array in held[h].items():
+                    _subtract(out, name, array)
+                below = held[h] if below is None else _added(below, held[h])
+                variance += known[h]
+            if below is not None:
+                share, variance = _merged(variance, self.estimate)
+                own = fresh(key.fold(h + 1).fold((self.steps + (2 << h) - 1) >> (h + 1)))
+                below = {name: _merge(own[name], below[name], share) for name in own}
+        assert below is not None
+        return _added(out, below)
+
+
+def _merged(children: float, estimate: Estimate) -> tuple[float, float]:
+    """Return the weight of a node against its children, and the variance of the two together."""
+    if estimate == "vanilla":
+        return 1.0, 1.0
+    share = round(children / (1.0 + children) * 2**_SCALE) / 2**_SCALE
+    return share, share**2 + (1.0 - share) ** 2 * children
+
+
+def _merge(own: np.ndarray, children: np.ndarray, share: float) -> np.ndarray:
+    """Return the weighted mean of a node and its children, in the node's own memory."""
+    if share == 1.0:
+        return own
+    if own.dtype == np.int64:
+        from fedpriv.kernels.streams import merge_whole
+
+        flat = np.ascontiguousarray(children).reshape(-1)
+        merge_whole(own.reshape(-1), flat, int(share * 2**_SCALE), _SCALE)
+        return own
+    own *= np.float32(share)
+    own += np.float32(1.0 - share) * children
+    return own
+
+
+def _at(name: str) -> int:
+    head = name.partition("/")[0]
+    return int(head) if head.isdigit() else -1
+
+
+def _subtract(out: Rows, name: str, array: np.ndarray) -> None:
+    out[name] = -array if name not in out else out[name] - array
+
+
+def _added(one: Rows, other: Rows) -> Rows:
+    return {name: one[name] + other[name] for name in one}

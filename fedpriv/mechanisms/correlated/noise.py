@@ -1,0 +1,321 @@
+"""Correlated noise (the matrix mechanism): strategies C, and the privatizer that adds C⁻¹ z.
+
+The rounds' sums of a run, x_1 ... x_T, are of bounded contributions. Correlated noise answers
+C x + z, with z independent Gaussians, and gives the x back out of it: x + C⁻¹ z. Row t is what
+round t gets. The sensitivity is how far one user moves C x, with everything that the user
+contributes in all of its rows, and the error is what is left of C⁻¹ z in the rows and in their
+prefix sums, which training follows.
+
+References: Denisov, McMahan, Rush, Smith and Thakurta (2022), Theorem 2.1, for rows that are chosen
+adaptively; Choquette-Choo, McMahan, Rush and Thakurta (2023) for users of several rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from fedpriv.mechanisms.gaussian import (
+    LARGEST_SCALE,
+    GridNoise,
+    NoisedMean,
+    check_scale,
+    check_stddev,
+    gaussian,
+    noised_mean,
+    rounded_gaussian,
+)
+from fedpriv.mechanisms.privatizer import AfterCrash, Cost, Memory, Participation
+from fedpriv.ranges import positive_float, positive_int
+from fedpriv.rng import Key
+from fedpriv.sums import PartialSum
+from fedpriv.tree import Params, Tree
+
+MOST_ROWS = {"tree": 100_000, "banded": 50_000, "blt": 3_000}
+"""Rows that a tree may have, and that coefficients are made for.
+
+The work grows with their square. For so many, with one user in every row, or the most bands, or
+the most buffers and momentum, one core takes about a minute.
+"""
+
+Rows = dict[str, np.ndarray]
+"""A row of noise by tensor: float32, or int64 on a grid; flat or of the template's shapes."""
+Fresh = Callable[[Key], Rows]
+"""Draws independent Gaussians of a key: float32, or whole numbers in steps of 2^-bits."""
+
+
+class Strategy(Protocol):
+    """Lower-triangular strategy matrix C of a matrix mechanism, for `num_rows` rounds.
+
+    Guarantees:
+        * What `next` returns as row t is row t of C⁻¹ z, z drawn by `fresh` from keys that are used
+          for nothing else; in floating point, or rounded to whole numbers so that x + row is a
+          rounding of the linear mechanism's own answer, but for a shift of `slack` at most.
+        * `sensitivity` and the variances are of the very coefficients that rows are made with.
+    """
+
+    @property
+    def name(self) -> str:
+        """One word."""
+        ...
+
+    @property
+    def num_rows(self) -> int:
+        """T."""
+        ...
+
+    @property
+    def description(self) -> str:
+        """What it is, with its numbers, for plans and statements."""
+        ...
+
+    def sensitivity(self, participation: Participation) -> float:
+        """Return how far one user of bounded contributions of length 1 moves C x, in l2.
+
+        Raises:
+            ValueError: If this strategy knows none for the limit.
+        """
+        ...
+
+    def one_row(self, participation: Participation) -> float | None:
+        """Return how far a user moves C x by one row, if its rows never add up; else None."""
+        ...
+
+    def row_variance(self) -> np.ndarray:
+        """Return the variance of each row's noise over that of z, float64 `(T,)`."""
+        ...
+
+    def prefix_variance(self) -> np.ndarray:
+        """Return the variance of the noise in each prefix sum over that of z, float64 `(T,)`."""
+        ...
+
+    def bits(self, scale: float) -> int:
+        """Return by how many bits `fresh` is to be finer than the grid.
+
+        Args:
+            scale: Standard deviation of z over the grid's spacing.
+        """
+        ...
+
+    def slack(self, scale: float, bits: int) -> float:
+        """Return how far whole rows may be shifted, at most, in steps of the grid a coordinate."""
+        ...
+
+    def init(self, template: Tree) -> Memory:
+        """Return the memory before row 1."""
+        ...
+
+    def next(
+        self, memory: Memory, key: Key, fresh: Fresh, *, bits: int | None = None
+    ) -> tuple[Rows, Memory]:
+        """Return the next row and the memory after it; the memory is given up.
+
+        Args:
+            memory: From `init` or the last `next`.
+            key: Of the run; the row's number is folded in here.
+            fresh: As the type says.
+            bits: None in floating point; else by how much `fresh` is finer than the grid.
+
+        Raises:
+            ValueError: If all rows are used up.
+        """
+        ...
+
+
+def checked_rows(name: str, rows: int | None) -> int:
+    """Return a strategy's number of rows.
+
+    Raises:
+        ValueError: If it is not a whole number above 0, or more than are accounted.
+    """
+    given = positive_int("num_rows", rows)
+    if given > MOST_ROWS[name]:
+        raise ValueError(
+            f"{given:,} rounds are more than the {MOST_ROWS[name]:,} that {name} noise is "
+            "accounted for here; give fewer rounds, or other noise"
+        )
+    return given
+
+
+def row_of(memory: Memory, num_rows: int, name: str) -> int:
+    """Return the number of the coming row, from 1.
+
+    Raises:
+        ValueError: If all rows are used up.
+    """
+    row = int(memory["row"]) + 1
+    if row > num_rows:
+        raise ValueError(f"{name} noise was made for {num_rows:,} rows; make a plan of more")
+    return row
+
+
+@dataclass(frozen=True, kw_only=True)
+class Correlated:
+    """Matrix-mechanism noise C⁻¹ z: each round takes back part of the noise of earlier rounds.
+
+    Attributes:
+        noise_multiplier: Standard deviation of z over the sensitivity of one row's sum.
+        strategy: C.
+        participation: In which rows one user may be, which a sampler has to see to.
+
+    Guarantees:
+        * All rows together are one Gaussian mechanism of noise multiplier
+          `noise_multiplier / strategy.sensitivity(participation)`, for one user who contributes
+          zero or not in all of its rows, whatever earlier rows made of the params on which later
+          ones are computed (Denisov et al. 2022, Theorem 2.1). In real arithmetic where rows are
+          drawn on the sum's grid; else as far as floating point is that.
+        * On a grid the exact mechanism answers the linear map of the whole rows, but for a shift by
+          the strategy's `slack` a coordinate, which depends on the noise and so on the neighbour:
+          z is drawn with as much more standard deviation as that may move.
+
+    Raises:
+        ValueError: If a number is out of range, or the strategy knows no sensitivity, or was made
+            for another number of rows than the limit.
+    """
+
+    noise_multiplier: float
+    strategy: Strategy
+    participation: Participation
+
+    def __post_init__(self) -> None:
+        sigma = positive_float("noise_multiplier", self.noise_multiplier)
+        object.__setattr__(self, "noise_multiplier", sigma)
+        rows = self.participation.num_rows
+        if rows is not None and rows != self.strategy.num_rows:
+            raise ValueError(
+                f"participation is limited for {rows:,} rows and the strategy has "
+                f"{self.strategy.num_rows:,}; give both the same"
+            )
+        if rows is None:
+            limit = replace(self.participation, num_rows=self.strategy.num_rows)
+            object.__setattr__(self, "participation", limit)
+        self.sensitivity  # noqa: B018 - refuses here what has none
+
+    @cached_property
+    def sensitivity(self) -> float:
+        """How far one user of contributions of length 1 moves C x, in l2."""
+        return self.strategy.sensitivity(self.participation)
+
+    @property
+    def name(self) -> str:
+        """That of its strategy."""
+        return self.strategy.name
+
+    @property
+    def cost(self) -> Cost:
+        """One Gaussian mechanism of all rows, charged with the first."""
+        one_row = self.strategy.one_row(self.participation)
+        return Cost(
+            kind="gaussian",
+            value=self.noise_multiplier / self.sensitivity,
+            whole_run=True,
+            participation=self.participation,
+            one_row=None if one_row is None else self.noise_multiplier / one_row,
+        )
+
+    @property
+    def after_crash(self) -> AfterCrash:
+        """A row that a crash cut off is lost."""
+        return "burn"
+
+    def scaled(self, noise_multiplier: float) -> Correlated:
+        """Return rows of the same strategy that cost a Gaussian of this noise multiplier."""
+        return replace(self, noise_multiplier=noise_multiplier * self.sensitivity)
+
+    @property
+    def description(self) -> str:
+        """What it is, for plans and statements."""
+        return (
+            f"noise of {self.strategy.description} and standard deviation "
+            f"{self.noise_multiplier:.6g} over one row's sensitivity before they are combined, for "
+            f"users who take part {self.participation}, whose rows together move it by "
+            f"{self.sensitivity:.6g}"
+        )
+
+    def row_rmse(self) -> float:
+        """Return the root mean square of a row's noise, over the sensitivity of one row's sum."""
+        return self.noise_multiplier * math.sqrt(float(np.mean(self.strategy.row_variance())))
+
+    def prefix_rmse(self) -> float:
+        """Return the root mean square of the noise in a prefix sum, in the same units."""
+        return self.noise_multiplier * math.sqrt(float(np.mean(self.strategy.prefix_variance())))
+
+    def init(self, template: Tree, key: Key) -> Memory:
+        """Return the memory before row 1."""
+        return self.strategy.init(template)
+
+    def draw(
+        self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
+    ) -> tuple[Rows, Memory]:
+        """Return the next row, float32."""
+        stddev = self.noise_multiplier * sensitivity
+        check_stddev(stddev)
+        rows, memory = self.strategy.next(memory, key, lambda own: gaussian(own, template, stddev))
+        return _shaped(rows, template), memory
+
+    def draw_on_grid(
+        self,
+        memory: Memory,
+        *,
+        template: Tree,
+        sensitivity: float,
+        granularity: float,
+        key: Key,
+    ) -> tuple[GridNoise, Memory]:
+        """Return the next row in whole steps of the grid, made of exactly rounded Gaussians.
+
+        Raises:
+            ValueError: If the standard deviation is out of the range that a grid carries.
+        """
+        scale, bits = self._on_grid(template, sensitivity, granularity)
+
+        def fresh(own: Key) -> Rows:
+            return {
+                name: rounded_gaussian(
+                    own.fold(name), tuple(template[name].shape), scale * 2.0**bits
+                )
+                for name in sorted(template)
+            }
+
+        numbers, memory = self.strategy.next(memory, key, fresh, bits=bits)
+        return GridNoise(numbers=_shaped(numbers, template), granularity=granularity), memory
+
+    def _on_grid(self, template: Tree, sensitivity: float, granularity: float) -> tuple[float, int]:
+        """Return the standard deviation of z in steps of the grid, and how much finer it is drawn.
+
+        Two neighbours' rows are shifted by at most `slack` each, so 2 slack √(d T) besides the
+        sensitivity of all rows. Where one row of a user is priced alone its part of that has to
+        cover the rows that it moves, no more than those before the next: as many rows are paid for
+        as they would be if the last had all of its own.
+        """
+        least = self.noise_multiplier * sensitivity
+        check_scale(least, granularity)
+        # Twice as much is enough for `bits` and `slack`, which only fall and rise with the scale.
+        bits = self.strategy.bits(2.0 * least / granularity)
+        slack = self.strategy.slack(2.0 * least / granularity, bits)
+        size = sum(math.prod(array.shape) for array in template.values())
+        rows, limit = self.strategy.num_rows, self.participation
+        if limit.count > 1:
+            rows = max(rows, limit.count * limit.min_separation)
+        shift = 2.0 * slack * math.sqrt(size * rows) / self.sensitivity
+        stddev = self.noise_multiplier * (sensitivity + shift * granularity)
+        scale = float(np.nextafter(stddev / granularity, np.inf))
+        if scale > 2.0 * least / granularity or scale * 2.0**bits > LARGEST_SCALE:
+            raise ValueError(
+                f"{self.name} noise of {scale:.3g} steps of a grid of {granularity!r} is more than "
+                "it carries exactly; lower the noise multiplier, or the number of rows"
+            )
+        return scale, bits
+
+    def release(self, total: PartialSum, drawn: Params | GridNoise, share: float) -> NoisedMean:
+        """Return the noised mean."""
+        return noised_mean(total, drawn, share)
+
+
+def _shaped(rows: Rows, template: Tree) -> Rows:
+    return {name: array.reshape(template[name].shape) for name, array in rows.items()}

@@ -1,0 +1,404 @@
+"""Toeplitz strategies: banded, and buffered linear Toeplitz (BLT).
+
+In every column c_0 = 1, c_1, c_2, ... stand below the diagonal.
+
+A banded one keeps the last rows. Where its bands are no more than the rows between two of a user's,
+the user's parts never add up, and the sensitivity is √k times a column's length, whatever the sign
+of coefficients (Choquette-Choo et al. 2023, "Amplified Banded Matrix Factorization", Section 3).
+Else a closed form holds only of coefficients that are not negative and never rise: the worst user
+then takes part in rows 1, 1 + b, 1 + 2b, ... (Kalinin and Lampert 2024, Theorem 2; McMahan, Xu and
+Zhang 2024 for buffered ones).
+
+Coefficients are whole multiples of 2^-16, so that rows of whole numbers are made of the very ones
+that sensitivities are computed from.
+
+A buffered one has c_t = Σ_i outputs_i decays_i^(t-1), in memory of O(buffers): each buffer is an
+exponentially weighted sum of earlier rows, so that a row costs as many buffers and not as many
+earlier rows as there are coefficients (Dvijotham, McMahan, Pillutla, Steinke and Thakurta 2024,
+Section 3; McMahan, Xu and Zhang, "A Hassle-free Algorithm for Strong Differential Privacy in
+Federated Learning Systems", 2024, for users of several rows).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+
+from fedpriv.mechanisms.correlated.noise import Fresh, Memory, Rows, row_of
+from fedpriv.mechanisms.privatizer import Participation
+from fedpriv.ranges import positive_int
+from fedpriv.rng import Key
+from fedpriv.tree import Tree
+
+SCALE = 16
+"""Coefficients are whole multiples of 2^-SCALE."""
+_LARGEST = 28  # log2 of the scale of fresh whole numbers: few are beyond double precision
+_AHEAD = 8  # rows that are drawn at once
+_FARTHEST = 39.0  # no rounded Gaussian is farther out: 1088 bits of its radius
+
+
+def on_scale(values: np.ndarray) -> np.ndarray:
+    """Return numbers rounded to the multiples of 2^-16 that coefficients may be, float64."""
+    return np.rint(np.asarray(values, np.float64) * 2.0**SCALE) / 2.0**SCALE
+
+
+def inverse_series(coefficients: np.ndarray, num_rows: int) -> np.ndarray:
+    """Return the first coefficients of 1 / C(x), float64 `(num_rows,)`."""
+    from scipy.signal import lfilter
+
+    impulse = np.zeros(num_rows)
+    impulse[0] = 1.0
+    return np.asarray(lfilter([1.0], np.asarray(coefficients[:num_rows], np.float64), impulse))
+
+
+def column_sensitivity(coefficients: np.ndarray, participation: Participation) -> float:
+    """Return the sensitivity of a Toeplitz strategy whose coefficients fall and are not negative.
+
+    Args:
+        coefficients: float64 `(T,)`, the first column.
+        participation: The limit.
+
+    Raises:
+        ValueError: If a coefficient is negative, or above the one before it.
+    """
+    column = np.asarray(coefficients, np.float64)
+    if column.min() < 0 or (np.diff(column) > 0).any():
+        raise ValueError(
+            "the worst user of a Toeplitz strategy is known where coefficients are not negative "
+            "and never rise; let users' rows be farther apart than the bands"
+        )
+    moved = np.zeros(len(column))
+    for number in range(participation.count):
+        start = number * participation.min_separation
+        if start < len(column):
+            moved[start:] += column[: len(column) - start]
+    return float(np.linalg.norm(moved))
+
+
+class _Toeplitz:
+    """Errors of a Toeplitz strategy, from its inverse series, and the scale of its numbers."""
+
+    __slots__ = ()
+
+    def inverse(self) -> np.ndarray:
+        """Return w, the first column of C⁻¹, float64 `(T,)`."""
+        raise NotImplementedError
+
+    def row_variance(self) -> np.ndarray:
+        """Return Σ_{j <= t} w_j²."""
+        return np.cumsum(self.inverse() ** 2)
+
+    def prefix_variance(self) -> np.ndarray:
+        """Return Σ_{j <= t} (w_0 + ... + w_j)²."""
+        return np.cumsum(np.cumsum(self.inverse()) ** 2)
+
+    def bits(self, scale: float) -> int:
+        """Return by how many bits fresh whole numbers of this scale may be finer than the grid.
+
+        So many that sums of bands are whole numbers of 63 bits, and fresh numbers of buffers whole
+        in double precision.
+        """
+        return int(np.clip(np.floor(_LARGEST - np.log2(scale)), 0, SCALE))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Banded(_Toeplitz):
+    """Banded Toeplitz strategy: `bands` diagonals, memory of as many rows.
+
+    Attributes:
+        coefficients: c_0 = 1, c_1, ...; one a band, multiples of 2^-16.
+        num_rows: T.
+        how: How they were chosen, in a word.
+
+    Raises:
+        ValueError: If the first is not 1, or one is no multiple of 2^-16, or there are more of them
+            than rows.
+    """
+
+    coefficients: tuple[float, ...]
+    num_rows: int
+    how: str = "given"
+    _inverse: np.ndarray = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        rows = positive_int("num_rows", self.num_rows)
+        given = tuple(float(value) for value in self.coefficients)
+        if not given or given[0] != 1.0:
+            raise ValueError(f"coefficients {given!r} must begin with 1")
+        if len(given) > rows:
+            raise ValueError(f"{len(given)} bands are more than the {rows} rows; give fewer bands")
+        off = [value for value in given if not abs(value) <= 1.0 or value * 2.0**SCALE % 1.0]
+        if off:
+            raise ValueError(
+                f"coefficient {off[0]!r} is no multiple of 2^-{SCALE} between -1 and 1; round it"
+            )
+        object.__setattr__(self, "coefficients", given)
+        object.__setattr__(self, "num_rows", rows)
+        object.__setattr__(self, "_inverse", inverse_series(np.array(given), rows))
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return "banded"
+
+    @property
+    def bands(self) -> int:
+        """How many diagonals are not zero."""
+        return len(self.coefficients)
+
+    @property
+    def description(self) -> str:
+        """What it is."""
+        shown = ", ".join(f"{value:.4g}" for value in self.coefficients[:3])
+        rest = ", ..." if self.bands > 3 else ""
+        return f"{self.bands} {self.how} bands ({shown}{rest})"
+
+    def sensitivity(self, participation: Participation) -> float:
+        """Return it exactly; see `column_sensitivity` where bands overlap.
+
+        Raises:
+            ValueError: If rows of a user overlap and a coefficient is negative or rises.
+        """
+        one = self.one_row(participation)
+        if one is not None:
+            return one * float(np.sqrt(participation.count))
+        column = np.zeros(self.num_rows)
+        column[: self.bands] = self.coefficients
+        return column_sensitivity(column, participation)
+
+    def one_row(self, participation: Participation) -> float | None:
+        """Return a column's length, where users' rows are at least the bands apart."""
+        if participation.count > 1 and participation.min_separation < self.bands:
+            return None
+        return float(np.linalg.norm(self.coefficients))
+
+    def inverse(self) -> np.ndarray:
+        """Return w, the first column of C⁻¹, float64 `(T,)`."""
+        return self._inverse
+
+    def slack(self, scale: float, bits: int) -> float:
+        """Return the rounding of the sum of bands to the finer grid; none where that holds it.
+
+        Raises:
+            ValueError: As of `_bound_rows`.
+        """
+        _bound_rows(self.coefficients, self.num_rows, scale)
+        return 0.0 if bits >= SCALE or self.bands == 1 else 2.0 ** -(bits + 1)
+
+    def init(self, template: Tree) -> Memory:
+        """Return no rows."""
+        return {"row": np.zeros((), np.int64), "drawn": np.zeros((), np.int64)}
+
+    def next(
+        self, memory: Memory, key: Key, fresh: Fresh, *, bits: int | None = None
+    ) -> tuple[Rows, Memory]:
+        """Return z_t - Σ c_k e_{t-k}; a few rows are made ahead, and kept with the earlier ones."""
+        row = row_of(memory, self.num_rows, self.name)
+        kept: dict[str, np.ndarray] = {**memory, "row": np.array(row)}
+        if row > int(memory["drawn"]):
+            self._ahead(kept, key, fresh, row, bits)
+        rings = {name[5:]: ring for name, ring in kept.items() if name.startswith("rows/")}
+        return {name: ring[row % len(ring)].copy() for name, ring in rings.items()}, kept
+
+    def _ahead(
+        self,
+        kept: dict[str, np.ndarray],
+        key: Key,
+        fresh: Fresh,
+        first: int,
+        bits: int | None,
+    ) -> None:
+        """Draw the next rows into the rings; several at once cost little more than one."""
+        from fedpriv.kernels.streams import band_rows, band_rows_whole
+
+        count = min(_AHEAD if self.bands > 1 else 1, self.num_rows - first + 1)
+        for row in range(first, first + count):
+            for name, array in fresh(key.fold(row)).items():
+                ring = kept.get(f"rows/{name}")
+                if ring is None:
+                    ring = np.zeros((self.bands - 1 + _AHEAD, array.size), array.dtype)
+                    kept[f"rows/{name}"] = ring
+                ring[row % len(ring)] = array.reshape(-1)
+        weights = np.array(self.coefficients[1:])
+        for name in [name for name in kept if name.startswith("rows/")]:
+            if bits is None:
+                band_rows(kept[name], weights, first, count)
+            else:
+                whole = np.rint(weights * 2.0**SCALE).astype(np.int64)
+                band_rows_whole(kept[name], whole, first, count, bits, SCALE)
+        kept["drawn"] = np.array(first + count - 1)
+
+
+def _bound_rows(coefficients: tuple[float, ...], num_rows: int, scale: float) -> float:
+    """Return how far from zero whole rows of C⁻¹ z can be, in steps of the grid.
+
+    Every row is a sum of w_j (z_{t-j} + r_{t-j}), w the inverse series, with a rounding r of less
+    than a step. What is subtracted from a fresh row is thus at most one such bound and a fresh
+    row's more.
+
+    Args:
+        coefficients: c_0, c_1, ...; what is not given is 0.
+        num_rows: T.
+        scale: Standard deviation of z in steps of the grid.
+
+    Raises:
+        ValueError: If that times 2^16, in whose steps it is summed, is beyond 63 bits: what comes
+            out would be no linear map of the rows, and nothing is proved of it.
+    """
+    grown = _grown(coefficients, num_rows)
+    one = _FARTHEST * scale + 1.0
+    if not (1.0 + grown) * one < 2.0 ** (63 - SCALE):
+        raise ValueError(
+            f"rows grow to {grown:.3g} times fresh noise of {scale:.3g} steps of the grid, beyond "
+            "whole numbers of 63 bits; give coefficients that fall, or less noise"
+        )
+    return grown * one
+
+
+@lru_cache(maxsize=32)
+def _grown(coefficients: tuple[float, ...], num_rows: int) -> float:
+    """Return the sum of the inverse series' absolute values."""
+    return float(np.abs(inverse_series(np.array(coefficients), num_rows)).sum())
+
+
+def square_root_coefficients(bands: int) -> np.ndarray:
+    """Return the first coefficients of (1 - x)^(-1/2), float64: C = A^(1/2) of prefix sums A.
+
+    Of one participation it is near optimal (Fichtenberger, Henzinger and Upadhyay 2023).
+    """
+    k = np.arange(1, positive_int("bands", bands))
+    return np.concatenate([[1.0], np.cumprod((2 * k - 1) / (2 * k))])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Buffered(_Toeplitz):
+    """Buffered linear Toeplitz (BLT) strategy.
+
+    Attributes:
+        outputs: One a buffer, above 0, of a sum of at most 1.
+        decays: One a buffer, in (0, 1); both are multiples of 2^-16.
+        num_rows: T.
+
+    Raises:
+        ValueError: If there are not as many of both, or one is out of range: only then are
+            coefficients not negative, and never rise, as the closed sensitivity needs.
+    """
+
+    outputs: tuple[float, ...]
+    decays: tuple[float, ...]
+    num_rows: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "num_rows", positive_int("num_rows", self.num_rows))
+        for name in ("outputs", "decays"):
+            object.__setattr__(self, name, tuple(float(value) for value in getattr(self, name)))
+        if len(self.outputs) != len(self.decays):
+            raise ValueError(
+                f"{len(self.outputs)} outputs for {len(self.decays)} decays; give as many of both"
+            )
+        for name, values in (("output", self.outputs), ("decay", self.decays)):
+            for value in values:
+                if not 0.0 < value < 1.0 + (name == "output") * 1e-12 or value != on_scale(
+                    np.array(value)
+                ):
+                    raise ValueError(
+                        f"{name} {value!r} is no multiple of 2^-16 above 0 and below 1; round it"
+                    )
+        if sum(self.outputs) > 1.0:
+            raise ValueError(
+                f"outputs {self.outputs} add up to more than 1, and coefficients would rise; "
+                "lower them"
+            )
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return "blt"
+
+    @property
+    def buffers(self) -> int:
+        """How many there are."""
+        return len(self.outputs)
+
+    @property
+    def description(self) -> str:
+        """What it is."""
+        if not self.buffers:
+            return "no buffers"
+        pairs = zip(self.outputs, self.decays, strict=True)
+        shown = ", ".join(f"{output:.4g} of {decay:.6g}" for output, decay in pairs)
+        return f"{self.buffers} buffers ({shown})"
+
+    def column(self) -> np.ndarray:
+        """Return c_0, ..., c_{T-1}, float64."""
+        return blt_column(np.array(self.outputs), np.array(self.decays), self.num_rows)
+
+    def sensitivity(self, participation: Participation) -> float:
+        """Return it by the closed form of coefficients that fall; see `column_sensitivity`."""
+        return column_sensitivity(self.column(), participation)
+
+    def one_row(self, participation: Participation) -> float | None:
+        """Return a column's length where a user has one row, or there is no buffer; else None."""
+        if participation.count > 1 and self.buffers:
+            return None
+        return float(np.linalg.norm(self.column()))
+
+    def inverse(self) -> np.ndarray:
+        """Return w, the first column of C⁻¹, float64 `(T,)`."""
+        return inverse_series(self.column(), self.num_rows)
+
+    def slack(self, scale: float, bits: int) -> float:
+        """Return what rounding of buffers, and of their sum to the finer grid, comes to at most.
+
+        A buffer is at most 1 / (1 - decay) of the farthest row. Each step of it is rounded twice,
+        and forgets at its decay.
+
+        Raises:
+            ValueError: As of `_bound_rows`.
+        """
+        if not self.buffers:
+            return 2.0 ** -(bits + 1)
+        largest = _bound_rows(tuple(self.column().tolist()), self.num_rows, scale)
+        decays, outputs = np.array(self.decays), np.array(self.outputs)
+        held = largest / (1.0 - decays)
+        lost = 2.0**-51 * held / (1.0 - decays)
+        total = float(np.sum(outputs * (lost + 2.0**-52 * self.buffers * held)))
+        return total + 2.0 ** -(bits + 1)
+
+    def init(self, template: Tree) -> Memory:
+        """Return empty buffers."""
+        return {"row": np.zeros((), np.int64)}
+
+    def next(
+        self, memory: Memory, key: Key, fresh: Fresh, *, bits: int | None = None
+    ) -> tuple[Rows, Memory]:
+        """Return z_t less the outputs of the buffers."""
+        from fedpriv.kernels.streams import buffer_row, buffer_row_whole
+
+        row = row_of(memory, self.num_rows, self.name)
+        drawn = fresh(key.fold(row))
+        kept: dict[str, np.ndarray] = {**memory, "row": np.array(row)}
+        outputs, decays = np.array(self.outputs), np.array(self.decays)
+        for name in sorted(drawn):
+            flat = drawn[name].reshape(-1)
+            held = kept.get(f"buffers/{name}")
+            if held is None:
+                held = np.zeros((self.buffers, flat.size), np.float32 if bits is None else float)
+            if bits is None:
+                buffer_row(flat, held, outputs, decays)
+            elif self.buffers:
+                buffer_row_whole(flat, held, outputs, decays, bits)
+            else:
+                flat[:] = (flat + ((1 << bits) >> 1)) >> bits  # to whole steps, half up
+            kept[f"buffers/{name}"] = held
+        return drawn, kept
+
+
+def blt_column(outputs: np.ndarray, decays: np.ndarray, num_rows: int) -> np.ndarray:
+    """Return 1, Σ outputs, Σ outputs decays, Σ outputs decays², ..., float64 `(num_rows,)`."""
+    column = np.ones(num_rows)
+    if num_rows > 1:
+        column[1:] = decays[None, :] ** np.arange(num_rows - 1)[:, None] @ outputs
+    return column

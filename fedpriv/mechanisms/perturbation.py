@@ -1,0 +1,357 @@
+"""Output and objective perturbation: pure-ε or Gaussian noise on a result, or within an objective.
+
+*Output perturbation* (`Sphere`, `OutputGaussian`): what was trained without noise is perturbed once
+and released. The result of a whole training moves by at most Δ (l2) where one neighbour's records
+are there or not; how far is the training's affair (`fedpriv.training.permutation_sgd`).
+Both kinds give the identical release again after a crash, and are charged once for it. `SphereRows`
+puts the same noise on the sum of each of many disjoint batches.
+
+*Objective perturbation* (`ObjectiveNoise`): a random linear term within an objective that is
+minimised, and a little noise on its minimum. What is released is where
+F(w) = Σ ℓ_i(w) + Λ/2 ‖w‖² + ⟨b, w⟩ has its minimum, found as far as ‖∇F‖ <= τ, plus noise for the
+rest. The exact minimum w* is a bijection of b, so that its density under a data set D is that of
+b = -(Σ∇ℓ_i(w*) + Λw*) times the determinant of Σ∇²ℓ_i(w*) + Λ. An example more, of gradient g and
+curvature h x xᵀ at w*, with ‖g‖ <= L and h‖x‖² <= β, changes
+
+* the determinant by a factor of 1 + h xᵀ(·)⁻¹x, from 1 to 1 + β/Λ: the shift is log(1 + β/Λ), and
+  only one of the two directions pays it;
+* the density of b by that of b and b - g, under which b itself has its own law. Of density
+  exp(-ε₁‖b‖/L) that is a factor of at most exp(ε₁). Of Gaussian b its logarithm is
+  (c² - 2cz)/2σ² with g = c times a unit vector, and z/σ normal. Of a linear model whose loss
+  falls with its margin that vector is x or -x by the label, whatever w* is, so that z is a fixed
+  coordinate and c ∈ [0, L]; convex in c, it is largest at an end: the loss of a Gaussian mechanism
+  of sensitivity L, or 0.
+
+Where it was found, w̃, is at most τ/Λ from w*, whatever the data; given w*, a neighbour's is at most
+2τ/Λ from it, and noise for that costs a further ε₂ (Iyengar et al. 2019).
+
+Reference: Chaudhuri, Monteleoni and Sarwate (2011), Theorem 9, for ε and an exact minimum; Kifer,
+Smith and Thakurta (2012) for Gaussian terms, whose proof Redberg, Koskela and Wang (2023), Theorem
+3.1, mend for linear models, with twice the δ: they let the sign of g vary. Iyengar et al., "Towards
+Practical Differentially Private Convex Optimization" (2019), Algorithm 1, for what is not an exact
+minimum.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from fedpriv import tree
+from fedpriv.mechanisms.gaussian import NoisedMean
+from fedpriv.mechanisms.privatizer import (
+    AfterCrash,
+    Cost,
+    Memory,
+    Memoryless,
+    Participation,
+    Replayed,
+)
+from fedpriv.ranges import positive_float, positive_int
+from fedpriv.rng import Key
+from fedpriv.sums import PartialSum
+from fedpriv.tree import Params, Tree
+
+# Uniform words that are turned into logarithms at a time.
+_BLOCK = 1 << 20
+_TO_UNIT = 2.0**-53
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sphere(Replayed):
+    """Noise of uniform direction and Gamma length, on a result that was trained without noise.
+
+    Attributes:
+        epsilon: ε of the release, for one user who is there or not.
+
+    Guarantees:
+        * A release is ε-DP, with δ = 0: the noise has a density proportional to exp(-ε ‖κ‖₂ / Δ)
+          (Chaudhuri, Monteleoni and Sarwate 2011, Algorithm 1; Wu et al. 2017, Section 2.1), as far
+          as floating point is real arithmetic.
+    """
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon", positive_float("epsilon", self.epsilon))
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return "sphere"
+
+    @property
+    def cost(self) -> Cost:
+        """Pure ε."""
+        return Cost(kind="pure", value=self.epsilon)
+
+    def draw(
+        self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
+    ) -> tuple[Params, Memory]:
+        """Return the noise, float64: of d coordinates, E‖κ‖ = dΔ/ε."""
+        normal = _draw_normals(key.fold("direction"), template)
+        size = sum(array.size for array in normal.values())
+        radius = gamma(key.fold("radius"), size) * (sensitivity / self.epsilon)
+        scale = radius / math.sqrt(sum(float(np.vdot(a, a)) for a in normal.values()))
+        return {name: array * scale for name, array in normal.items()}, memory
+
+    def release(self, total: PartialSum, drawn: Params, share: float) -> Params:
+        """Return the result with the noise on it, float32."""
+        return _perturb(total, drawn)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputGaussian(Replayed):
+    """Gaussian noise of standard deviation `noise_multiplier * Δ` on a finished result.
+
+    Attributes:
+        noise_multiplier: σ.
+
+    Guarantees:
+        * A release is a Gaussian mechanism of noise multiplier σ (Balle and Wang 2018 calibrate it
+          exactly, and so does a plan), as far as floating point is real arithmetic.
+    """
+
+    noise_multiplier: float
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return "output-gaussian"
+
+    @property
+    def cost(self) -> Cost:
+        """A Gaussian mechanism of σ."""
+        return Cost(kind="gaussian", value=self.noise_multiplier)
+
+    def draw(
+        self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
+    ) -> tuple[Params, Memory]:
+        """Return the noise, float64."""
+        stddev = self.noise_multiplier * sensitivity
+        normal = _draw_normals(key, template)
+        return {name: array * stddev for name, array in normal.items()}, memory
+
+    def release(self, total: PartialSum, drawn: Params, share: float) -> Params:
+        """Return the result with the noise on it, float32."""
+        return _perturb(total, drawn)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unperturbed(Memoryless):
+    """No noise on a finished result: for comparison.
+
+    Guarantees:
+        * None: ε is infinite.
+    """
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return "none"
+
+    @property
+    def cost(self) -> Cost:
+        """There is no guarantee."""
+        return Cost(kind="nonprivate")
+
+    def draw(
+        self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
+    ) -> tuple[Params, Memory]:
+        """Return zeros."""
+        return tree.zeros(template, np.float64), memory
+
+    def release(self, total: PartialSum, drawn: Params, share: float) -> Params:
+        """Return the result, float32."""
+        return _perturb(total, drawn)
+
+
+def relative_length(noise: object, *, num_params: int, num_users: int) -> float | None:
+    """Return how long noise is over the furthest that a training can go; None of other noise.
+
+    One user moves the end of k passes with a constant step by Δ₂ = kηL/b, and k passes lead no
+    further away than k (m/b) ηL = mΔ₂; so this is d/(mε) under pure ε, and σ√d/m of a Gaussian,
+    where ε and σ are of a user who is there or not. Of steps that shorten within a pass, or a
+    regulariser, it is a rough figure: Δ₂ is of the longest step of a pass, the path of all.
+
+    Args:
+        noise: A privatizer.
+        num_params: d.
+        num_users: m.
+    """
+    if isinstance(noise, Sphere):
+        return num_params / (num_users * noise.epsilon)
+    if isinstance(noise, OutputGaussian):
+        return noise.noise_multiplier * math.sqrt(num_params) / num_users
+    return None
+
+
+def gamma(key: Key, shape: int) -> float:
+    """Return a draw of Gamma(shape, 1), of whole shape: the sum of so many exponentials.
+
+    Of the key's cryptographic words, 53 bits each; a word that is zero counts as half of the last
+    bit, so that no logarithm is infinite.
+    """
+    total, drawn, stream = 0.0, 0, 0
+    while drawn < shape:
+        count = min(_BLOCK, shape - drawn)
+        units = ((key.words(count, stream) >> np.uint64(11)).astype(np.float64) + 0.5) * _TO_UNIT
+        total -= float(np.log(units).sum())
+        drawn, stream = drawn + count, stream + 1
+    return total
+
+
+def _draw_normals(key: Key, template: Tree) -> dict[str, np.ndarray]:
+    return {
+        name: key.fold(name).normal(tuple(template[name].shape), np.float64)
+        for name in sorted(template)
+    }
+
+
+def _perturb(total: PartialSum, drawn: Params) -> Params:
+    result = tree.to_dense(total.real())
+    return {name: (result[name] + drawn[name]).astype(np.float32) for name in result}
+
+
+_ROW = "row"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SphereRows:
+    """`Sphere` noise on the sum of each of many batches, of which everybody is in a few.
+
+    Attributes:
+        epsilon: ε of the whole run, for one user who is there or not.
+        passes: In how many batches one user is at most.
+
+    Guarantees:
+        * A row is ε/passes-DP, with noise of a density proportional to
+          exp(-(ε/passes) ‖κ‖₂ / Δ); all of them are ε-DP if nobody is in more than `passes`,
+          which a sampler has to see to: only `Partition` (`fedpriv.privacy.cohorts`) takes the
+          cost. As far as floating point is real arithmetic.
+
+    Reference: Song, Chaudhuri and Sarwate (2013), Section 2, for the noise.
+    """
+
+    epsilon: float
+    passes: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon", positive_float("epsilon", self.epsilon))
+        object.__setattr__(self, "passes", positive_int("passes", self.passes))
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return "sphere-rows"
+
+    @property
+    def cost(self) -> Cost:
+        """Pure ε, charged once for the run."""
+        limit = Participation(most=self.passes)
+        return Cost(kind="pure", value=self.epsilon, whole_run=True, participation=limit)
+
+    @property
+    def after_crash(self) -> AfterCrash:
+        """A batch that a crash cut off is lost."""
+        return "burn"
+
+    def init(self, template: Tree, key: Key) -> Memory:
+        """Return that no row was drawn."""
+        return {_ROW: np.zeros(1, np.int64)}
+
+    def draw(
+        self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
+    ) -> tuple[Params, Memory]:
+        """Return the next row's noise, float64, by the run's key and its number."""
+        row = int(memory[_ROW][0]) + 1
+        one = Sphere(epsilon=self.epsilon / self.passes)
+        noise, _ = one.draw(
+            {}, template=template, sensitivity=sensitivity, key=key.fold("sphere").fold(row)
+        )
+        return noise, {_ROW: np.array([row], np.int64)}
+
+    def release(self, total: PartialSum, drawn: Params, share: float) -> NoisedMean:
+        """Return the noised mean, float32.
+
+        The noise is narrowed with the sum and not before: what float32 noise added to a sum leaves
+        behind has a grid that tells which sum it was. On a sum of whole numbers it is rounded to
+        the sum's own grid.
+        """
+        sums, update, squared = tree.to_dense(total.real()), {}, 0.0
+        for name, array in sums.items():
+            noise, step = drawn[name], total.granularity
+            noise = noise if step is None else np.rint(noise / step) * step
+            update[name] = ((array + noise) * share).astype(np.float32)
+            squared += float(np.sum(np.square(update[name], dtype=np.float64)))
+        return NoisedMean(update=update, squared_norm=squared)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectiveNoise(Replayed):
+    """Noise of a perturbed objective; an algorithm adds the linear term to its objective.
+
+    Attributes:
+        form: Of the part inside: "sphere" (uniform direction and Gamma length) or "gaussian".
+        inside: ε₁ of a sphere; of a Gaussian σ, its standard deviation over L.
+        shift: log(1 + β/Λ).
+        outside: ε₂, of the noise on what was found.
+
+    Guarantees:
+        * A release is (ε₁ + shift + ε₂)-DP for an example that is there or not; of a Gaussian its
+          loss is at most max(0, G) + shift + ε₂, where G is that of a Gaussian mechanism of σ. As
+          far as floating point is real arithmetic, and if the algorithm's check of the plan held.
+    """
+
+    form: Literal["sphere", "gaussian"]
+    inside: float
+    shift: float
+    outside: float
+
+    def __post_init__(self) -> None:
+        if self.form not in ("sphere", "gaussian"):
+            raise ValueError(f"form {self.form!r} is unknown; give 'sphere' or 'gaussian'")
+        for name in ("inside", "shift", "outside"):
+            object.__setattr__(self, name, positive_float(name, getattr(self, name)))
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return f"objective-{self.form}"
+
+    @property
+    def cost(self) -> Cost:
+        """Pure ε, or that of a Gaussian and a shift."""
+        besides = self.shift + self.outside
+        if self.form == "sphere":
+            return Cost(kind="pure", value=self.inside + besides)
+        return Cost(kind="objective-gaussian", value=self.inside, shift=besides)
+
+    def linear_term(self, *, template: Tree, lipschitz: float, key: Key) -> Params:
+        """Return b, float64, which must not leave.
+
+        Args:
+            template: Names and shapes of the params.
+            lipschitz: L, of one example's gradient.
+            key: Secret, and the same when the release is replayed.
+        """
+        noise = (
+            Sphere(epsilon=self.inside)
+            if self.form == "sphere"
+            else OutputGaussian(noise_multiplier=self.inside)
+        )
+        return noise.draw({}, template=template, sensitivity=lipschitz, key=key)[0]
+
+    def draw(
+        self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
+    ) -> tuple[Params, Memory]:
+        """Return the noise on what was found, float64."""
+        outside = Sphere(epsilon=self.outside)
+        return outside.draw(memory, template=template, sensitivity=sensitivity, key=key)
+
+    def release(self, total: PartialSum, drawn: Params, share: float) -> Params:
+        """Return what was found with the noise on it, float32."""
+        return _perturb(total, drawn)

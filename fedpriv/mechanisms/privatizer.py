@@ -1,0 +1,234 @@
+"""Privatizers: noise for the sum of a round, the answer that is released, and what it costs.
+
+A privatizer is more than noise: a noisy minimum is private only if nothing but its index leaves.
+So it makes the last step, from the raw sum to the answer, and states what one answer costs when
+everybody takes part; sampling makes that cheaper in `fedpriv.privacy.mechanism`.
+
+Noise is drawn before the sum is known, possibly on another thread while users train. A memoryless
+privatizer draws from a key of the attempt. One with memory (noise that is correlated over rounds)
+draws its rounds in order from one key of the run: they are regenerated from that key and the number
+of rounds that the ledger has, never from buffers on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import numpy as np
+
+from fedpriv.ranges import positive_int
+from fedpriv.rng import Key
+from fedpriv.sums import PartialSum
+from fedpriv.tree import Tree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Participation:
+    """Limit on how often, and how close together, one user takes part in the rounds of a run.
+
+    A sampler keeps it, and the sensitivity of correlated noise is computed for it.
+
+    Attributes:
+        most: In how many rows one user is at most.
+        min_separation: b: two rows of one user, i and j, have |i - j| >= b. 1 allows every row.
+        num_rows: Of how many rows in all; None where it does not matter.
+
+    Raises:
+        ValueError: If a number is not a whole one above 0.
+
+    >>> Participation(most=50, min_separation=20, num_rows=100).count
+    5
+    """
+
+    most: int
+    min_separation: int = 1
+    num_rows: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("most", "min_separation"):
+            object.__setattr__(self, name, positive_int(name, getattr(self, name)))
+        if self.num_rows is not None:
+            object.__setattr__(self, "num_rows", positive_int("num_rows", self.num_rows))
+
+    @property
+    def count(self) -> int:
+        """In how many rows one user can be: `most`, or fewer where no more have room."""
+        if self.num_rows is None:
+            return self.most
+        return min(self.most, -(-self.num_rows // self.min_separation))
+
+    def covers(self, other: Participation) -> bool:
+        """Return whether everything that another limit allows is allowed by this one."""
+        rows, theirs = self.num_rows, other.num_rows
+        longer = rows is not None and (theirs is None or theirs > rows)
+        apart = other.min_separation >= self.min_separation or other.count == 1
+        return not longer and apart and other.count <= self.count
+
+    def __str__(self) -> str:
+        times = "once" if self.count == 1 else f"{self.count:,} times"
+        apart = "" if self.count == 1 else f", at least {self.min_separation:,} rows apart"
+        rows = "" if self.num_rows is None else f" in {self.num_rows:,} rows"
+        return f"at most {times}{rows}{apart}"
+
+
+AfterCrash = Literal["retry", "burn", "replay"]
+"""Treatment of an attempt that was charged, but whose answer was not released.
+
+* "retry": it is lost; the next one is charged anew, with a new cohort and new noise.
+* "burn": its row is lost; its users count as having taken part, and the stream goes on with the
+  next row. No row ever meets two sums.
+* "replay": it is done again from the same secret state and gives the identical answer, which is
+  therefore charged once.
+"""
+
+Memory = Mapping[str, np.ndarray]
+"""State that a privatizer carries from one row to the next. Secret; empty for memoryless ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Privacy cost of one answer when everybody takes part.
+
+    Attributes:
+        kind: "gaussian" (Gaussian noise on a bounded sum), "pure" (ε-DP), "zcdp" (ρ-zCDP),
+            "objective-gaussian" (Gaussian noise within an objective) or "nonprivate" (no
+            guarantee).
+        value: σ = stddev / sensitivity, ε or ρ; 0 for "nonprivate".
+        shift: Of the objective kind: what an answer may lose besides.
+        whole_run: Whether it is the cost of all rows of a run together, charged with the first.
+        participation: Of a whole run: in how many rows one neighbour's records may be, which the
+            sampler has to see to; None for all of them.
+        one_row: Of a whole run of Gaussian rows in which a neighbour's parts of different rows
+            never add up, as long as they are `participation.min_separation` apart: σ of one part,
+            which a sampler may amplify. None where they may add up.
+    """
+
+    kind: Literal["gaussian", "pure", "zcdp", "objective-gaussian", "nonprivate"]
+    value: float = 0.0
+    shift: float = 0.0
+    whole_run: bool = False
+    participation: Participation | None = None
+    one_row: float | None = None
+
+
+class Privatizer(Protocol):
+    """Turns raw sums into answers that may be released.
+
+    Guarantees:
+        * An answer of sums that one neighbour moves by at most `sensitivity` (l2) costs `cost`.
+    """
+
+    @property
+    def name(self) -> str:
+        """One word, which plans and statements call it by."""
+        ...
+
+    @property
+    def cost(self) -> Cost:
+        """What an answer costs; for rows of a run, what they all cost together."""
+        ...
+
+    @property
+    def after_crash(self) -> AfterCrash:
+        """What becomes of a charged attempt that a crash ended."""
+        ...
+
+    def init(self, template: Tree, key: Key) -> Memory:
+        """Return the memory before the first row.
+
+        Args:
+            template: Names and shapes of the sums.
+            key: Of the whole run, used for nothing else; memoryless privatizers leave it alone.
+        """
+        ...
+
+    def draw(
+        self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
+    ) -> tuple[Any, Memory]:
+        """Return what is added to the coming sum, and the memory for the next row.
+
+        Args:
+            memory: From `init` or the last `draw`; the caller gives it up.
+            template: Names and shapes of the sum.
+            sensitivity: How far one neighbour moves it, in l2.
+            key: Of this attempt and used here only. Noise with memory gets the key of the run,
+                the same for every row: it folds the row's own number into it.
+        """
+        ...
+
+    def release(self, total: PartialSum, drawn: Any, share: float) -> Any:
+        """Return the answer; the sum and the noise are given up.
+
+        Args:
+            total: The raw sum. It must not be kept, returned or logged.
+            drawn: From `draw`; used up.
+            share: One over the fixed, public denominator.
+        """
+        ...
+
+
+@runtime_checkable
+class Scales(Protocol):
+    """A privatizer of Gaussian noise of which there may be more or less."""
+
+    def scaled(self, noise_multiplier: float) -> Privatizer:
+        """Return the same with as much noise as costs a Gaussian of this noise multiplier."""
+        ...
+
+
+@runtime_checkable
+class DrawsOnGrid(Protocol):
+    """A privatizer that can add whole numbers to sums of whole numbers.
+
+    Guarantees:
+        * Added to a sum on the grid and rounded to nothing else, what it draws costs what its
+          `cost` says in real arithmetic: no gap of floating point shows the sum.
+    """
+
+    def draw_on_grid(
+        self,
+        memory: Memory,
+        *,
+        template: Tree,
+        sensitivity: float,
+        granularity: float,
+        key: Key,
+    ) -> tuple[Any, Memory]:
+        """Return what `Privatizer.draw` does, in whole multiples of the granularity.
+
+        Args:
+            memory: From `init` or the last of these calls.
+            template: Names and shapes of the sum.
+            sensitivity: How far one neighbour moves it, in l2, rounding included.
+            granularity: The grid's spacing.
+            key: As of `Privatizer.draw`.
+        """
+        ...
+
+
+class Memoryless:
+    """Base of privatizers without memory: a lost attempt is charged anew."""
+
+    __slots__ = ()
+
+    @property
+    def after_crash(self) -> AfterCrash:
+        """A lost attempt is charged anew, with noise of its own."""
+        return "retry"
+
+    def init(self, template: Tree, key: Key) -> Memory:
+        """Return nothing: answers have nothing to do with each other."""
+        return {}
+
+
+class Replayed(Memoryless):
+    """Base of single releases: one that a crash cut off is made again, bit for bit."""
+
+    __slots__ = ()
+
+    @property
+    def after_crash(self) -> AfterCrash:
+        """A release that was cut off is made again, the same, and is charged once."""
+        return "replay"

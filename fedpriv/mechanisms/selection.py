@@ -1,0 +1,293 @@
+"""Private selection: report noisy min, and the exponential mechanism among perturbed models.
+
+`NoisyMin` releases of several sums the index of one that is nearly the least, and nothing else.
+
+Each contribution lies within [0, C], so that one user more raises every sum, by at most C: scores
+are monotone, and noise of scale C/ε' suffices, where sums that may move either way need twice that.
+Two forms, both sampled exactly, from whole numbers and unbiased bits alone:
+
+====================  ==============================  ==========================================
+form                  equals                          costs
+====================  ==============================  ==========================================
+permute-and-flip      argmin of Ω - Exp(mean C/ε')    ε'-DP
+exponential           argmin of Ω - Gumbel(C/ε'), or  ε'-bounded range, hence ε'²/8-zCDP, where
+                      P(j) ∝ exp(-ε' Ω_j / C)         ε'-DP alone gives ε'²/2
+====================  ==============================  ==========================================
+
+With the sign of the noise turned (argmin of Ω + Exp, as one published code has it) one candidate's
+probability moves by e^((n-1) ε') among n of them.
+
+References: Dwork and Roth (2014), Section 3.3; McKenna and Sheldon (2020), Algorithm 1; Ding et al.
+(2021), that permute-and-flip is report noisy max with exponential noise; Durfee and Rogers (2019)
+and Cesar and Rogers (2021), Lemma 3.2, on bounded range. For `PrivateChoice`, one of several
+perturbed models chosen by its mistakes: Chaudhuri, Monteleoni and Sarwate (2011), Algorithm 3; Wu
+et al. (2017), Algorithm 3; McSherry and Talwar (2007).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Literal
+
+import numpy as np
+
+from fedpriv import tree
+from fedpriv.mechanisms.perturbation import Sphere
+from fedpriv.mechanisms.privatizer import Cost, Memory, Memoryless, Replayed
+from fedpriv.ranges import positive_float
+from fedpriv.rng import Key
+from fedpriv.sums import PartialSum, most_each
+from fedpriv.tree import Params, Tree
+
+Form = Literal["permute-and-flip", "exponential"]
+
+#: Words that are drawn from a key at a time.
+_WORDS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoisyMin(Memoryless):
+    """Releases the index of a nearly least coordinate of a sum of capped vectors.
+
+    The bound is a `fedpriv.mechanisms.bounds.Capped`: every coordinate of a contribution is a
+    whole multiple of the granularity, from 0 to 2^24/√n of them where there are n coordinates.
+
+    Attributes:
+        epsilon: ε' of an answer, for one user who is there or not.
+        form: How the index is drawn.
+        offset: What is public of each score, such as a regulariser: added to the sums; None for
+            nothing. In the units of the sum.
+
+    Guarantees:
+        * The index is ε'-DP (and with form "exponential" ε'²/8-zCDP), of real arithmetic: no
+          floating point comes between the whole numbers of the sum and the bits that decide.
+
+    Raises:
+        ValueError: If ε' is not positive, or the form is unknown.
+    """
+
+    epsilon: float
+    form: Form = "permute-and-flip"
+    offset: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon", positive_float("epsilon", self.epsilon))
+        if self.form not in ("permute-and-flip", "exponential"):
+            raise ValueError(
+                f"form {self.form!r} is unknown; give 'permute-and-flip' or 'exponential'"
+            )
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return "noisy-min"
+
+    @property
+    def cost(self) -> Cost:
+        """ε' of a pure answer, or the ρ of its bounded range."""
+        if self.form == "exponential":
+            return Cost(kind="zcdp", value=self.epsilon**2 / 8.0)
+        return Cost(kind="pure", value=self.epsilon)
+
+    def draw(
+        self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
+    ) -> tuple[ExactDraws, Memory]:
+        """Return where its bits come from: how many are needed hangs on the sum."""
+        return ExactDraws(key), memory
+
+    def draw_on_grid(
+        self, memory: Memory, *, template: Tree, sensitivity: float, granularity: float, key: Key
+    ) -> tuple[ExactDraws, Memory]:
+        """Return the same: it is of whole numbers in any case."""
+        return ExactDraws(key), memory
+
+    def release(self, total: PartialSum, drawn: ExactDraws, share: float) -> int:
+        """Return the index.
+
+        Raises:
+            ValueError: If the sum lies on no grid: it was not bounded by `Capped`.
+        """
+        scores, cap = _scores(total, self.offset)
+        return choose(scores, Fraction(self.epsilon) / cap, self.form, drawn)
+
+
+def _scores(total: PartialSum, offset: tuple[float, ...] | None) -> tuple[list[int], int]:
+    """Return the sums in whole granularities, and how many of them one contribution has at most."""
+    if total.granularity is None:
+        raise ValueError("a noisy minimum is of whole numbers; bound contributions by Capped")
+    (sums,) = tree.to_dense(total.total).values()
+    scores = [int(number) for number in sums.reshape(-1)]
+    if offset is not None:
+        if len(offset) != len(scores) or not all(map(math.isfinite, offset)):
+            raise ValueError(f"an offset of {offset!r} does not fit {len(scores)} sums")
+        moved = (round(Fraction(own) / Fraction(total.granularity)) for own in offset)
+        scores = [score + own for score, own in zip(scores, moved, strict=True)]
+    return scores, most_each(len(scores))
+
+
+def choose(scores: Sequence[int], rate: Fraction, form: Form, draws: ExactDraws) -> int:
+    """Return an index j with the probability of a form, where P(heads) is exp(-rate (Ω_j - min Ω)).
+
+    Args:
+        scores: Ω, whole numbers.
+        rate: ε' over the largest whole number that one contribution adds.
+        form: "permute-and-flip" goes through the candidates in random order, "exponential" draws
+            one anew each time; the first whose coin falls heads is it.
+        draws: Uniform bits.
+    """
+    least = min(scores)
+    order = list(range(len(scores)))
+    while True:
+        place = draws.below(len(order))
+        index = order[place]
+        if draws.heads(rate * (scores[index] - least)):
+            return index
+        if form == "permute-and-flip":
+            order[place] = order[-1]
+            order.pop()
+
+
+class ExactDraws:
+    """Exact draws from a key's uniform words. Used once.
+
+    Reference: Canonne, Kamath and Steinke (2020), Algorithm 1, for exp(-x) of a rational x.
+    """
+
+    __slots__ = ("_key", "_stream", "_words")
+
+    def __init__(self, key: Key) -> None:
+        self._key = key
+        self._stream = 0
+        self._words: list[int] = []
+
+    def below(self, number: int) -> int:
+        """Return a uniform whole number from 0 to number - 1."""
+        count = -(-number.bit_length() // 64)
+        spare = 64 * count - (number - 1).bit_length()
+        while True:
+            value = 0
+            for _ in range(count):
+                value = value << 64 | self._word()
+            value >>= spare
+            if value < number:
+                return value
+
+    def heads(self, exponent: Fraction) -> bool:
+        """Return True with probability exp(-exponent), of an exponent of at least 0."""
+        while exponent > 1:
+            if not self._heads_below_one(Fraction(1)):
+                return False
+            exponent -= 1
+        return self._heads_below_one(exponent)
+
+    def _heads_below_one(self, exponent: Fraction) -> bool:
+        # The number of successes in a row of draws x/1, x/2, x/3, ... is even with exp(-x).
+        count = 1
+        while self.below(exponent.denominator * count) < exponent.numerator:
+            count += 1
+        return count % 2 == 1
+
+    def _word(self) -> int:
+        if not self._words:
+            self._words = [int(word) for word in self._key.words(_WORDS, self._stream)]
+            self._stream += 1
+        return self._words.pop()
+
+
+MISTAKES = "mistakes"
+"""The tensor of a total that says how many mistakes each candidate makes, whole numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """The candidate that a private choice releases.
+
+    Attributes:
+        index: Which candidate.
+        params: Its perturbed params, float32.
+    """
+
+    index: int
+    params: Params = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrivateChoice(Replayed):
+    """Perturbs each candidate, and releases one with P(i) ∝ exp(-ε χ_i), χ_i its mistakes.
+
+    One user who is there or not raises or lowers all counts of mistakes together, by at most 1; a
+    replaced one moves them either way, and is two: of its ε this is the literature's exp(-ε χ/2).
+
+    Attributes:
+        epsilon: ε of the whole, for one user who is there or not.
+
+    Guarantees:
+        * An answer is ε-DP (δ = 0), if every candidate was trained on users of its own and went
+          through `perturbed` with how far one of them moves it, and mistakes were counted on users
+          that no candidate was trained on: each user has a part in one ε only (parallel
+          composition). The choice is of whole numbers and uniform bits, drawn exactly; noise is as
+          far private as floating point is real arithmetic.
+    """
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon", positive_float("epsilon", self.epsilon))
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return "private-choice"
+
+    @property
+    def cost(self) -> Cost:
+        """Pure ε."""
+        return Cost(kind="pure", value=self.epsilon)
+
+    def perturbed(self, total: PartialSum, *, sensitivity: float, key: Key) -> Params:
+        """Return a candidate with noise on it, float32.
+
+        Args:
+            total: Its training's result.
+            sensitivity: Δ, how far one of its own users who is there or not moves it.
+            key: Secret, of this candidate alone.
+        """
+        noise = Sphere(epsilon=self.epsilon)
+        drawn, _ = noise.draw({}, template=total.total, sensitivity=sensitivity, key=key)
+        return noise.release(total, drawn, 1.0)
+
+    def draw(
+        self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
+    ) -> tuple[ExactDraws, Memory]:
+        """Return where the bits of the choice come from."""
+        return ExactDraws(key), memory
+
+    def release(self, total: PartialSum, drawn: ExactDraws, share: float) -> Chosen:
+        """Return the candidate that was chosen; the others are given up.
+
+        Args:
+            total: What `candidates` made of perturbed candidates and their mistakes.
+            drawn: From `draw`.
+            share: Not looked at: nothing is divided.
+        """
+        tensors = tree.to_dense(total.total)
+        mistakes = [int(count) for count in tensors[MISTAKES]]
+        index = choose(mistakes, Fraction(self.epsilon), "exponential", drawn)
+        start = f"{index}/"
+        return Chosen(
+            index=index,
+            params={
+                name.removeprefix(start): array.astype(np.float32)
+                for name, array in tensors.items()
+                if name.startswith(start)
+            },
+        )
+
+
+def candidates(perturbed: list[Params], mistakes: list[int], num_users: int) -> PartialSum:
+    """Return perturbed candidates and their mistakes as the total that a choice is made of."""
+    total = {f"{n}/{name}": array for n, one in enumerate(perturbed) for name, array in one.items()}
+    return PartialSum(total={**total, MISTAKES: np.array(mistakes, np.int64)}, num_users=num_users)

@@ -1,0 +1,194 @@
+"""Recurrent text models: a classifier and a next-word model.
+
+They are written from dense layers, so that per-example gradients have a rule for each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+
+class TextLSTM(nn.Module):
+    """Embedding, two LSTM layers, the mean over time, and a dense layer.
+
+    10,000 words of width 64, hidden width 64 and two classes make 706,690 parameters: 640,000 of
+    the embedding, 2 x 33,280 of the LSTM layers (each 4 x 64 x (64 + 64) weights and, as in
+    `nn.LSTM`, two biases of 256), and 130 of the last layer. Dropout acts between the two layers.
+
+    Args:
+        num_words: Of the vocabulary; ids are 0 to `num_words - 1`.
+        num_classes: Of the last layer.
+        width: Of the embedding and of each hidden state.
+        num_layers: Of the LSTM.
+        dropout: Rate of what is dropped between layers while training.
+    """
+
+    def __init__(
+        self,
+        num_words: int = 10_000,
+        num_classes: int = 2,
+        *,
+        width: int = 64,
+        num_layers: int = 2,
+        dropout: float = 0.2,
+    ) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(num_words, width)
+        self.layers = nn.ModuleList(_LSTMLayer(width, width) for _ in range(num_layers))
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear(width, num_classes)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        """Return logits of word ids `(n, time)`; every position counts, padding too."""
+        states = self.embedding(words)
+        for number, layer in enumerate(self.layers):
+            states = layer(states if number == 0 else self.dropout(states))
+        return self.head(states.mean(1))
+
+
+class _LSTMLayer(nn.Module):
+    """One layer with the arithmetic, and the initial weights, of `nn.LSTM`."""
+
+    def __init__(self, width_in: int, width: int) -> None:
+        super().__init__()
+        self.from_input = nn.Linear(width_in, 4 * width)
+        self.from_state = nn.Linear(width, 4 * width)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -(width**-0.5), width**-0.5)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return the states `(n, time, width)` for inputs `(n, time, width_in)`."""
+        state = inputs.new_zeros(len(inputs), self.from_state.in_features)
+        cell = torch.zeros_like(state)
+        states = []
+        for driven in self.from_input(inputs).unbind(1):
+            gates = driven + self.from_state(state)
+            enters, forgets, new, leaves = gates.chunk(4, dim=1)
+            cell = torch.sigmoid(forgets) * cell + torch.sigmoid(enters) * torch.tanh(new)
+            state = torch.sigmoid(leaves) * torch.tanh(cell)
+            states.append(state)
+        return torch.stack(states, dim=1)
+
+
+IGNORED = -100
+"""A target that is not counted, as PyTorch's losses have it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokens:
+    """Token numbers as TensorFlow Federated has them: padding, words, unknown words, begin, end.
+
+    >>> tokens = Tokens(num_words=10_000)
+    >>> tokens.pad, tokens.unknown, tokens.begin, tokens.end, tokens.total
+    (0, 10001, 10002, 10003, 10004)
+
+    Attributes:
+        num_words: Of the vocabulary; word of rank r, from 0, is token r + 1.
+    """
+
+    num_words: int
+
+    def __post_init__(self) -> None:
+        if self.num_words < 1:
+            raise ValueError(f"num_words {self.num_words} must be at least 1")
+
+    @property
+    def pad(self) -> int:
+        """What stands behind a short sentence."""
+        return 0
+
+    @property
+    def unknown(self) -> int:
+        """Every word outside the vocabulary."""
+        return self.num_words + 1
+
+    @property
+    def begin(self) -> int:
+        """Begin of a sentence; never a target."""
+        return self.num_words + 2
+
+    @property
+    def end(self) -> int:
+        """End of a sentence."""
+        return self.num_words + 3
+
+    @property
+    def total(self) -> int:
+        """How many tokens there are."""
+        return self.num_words + 4
+
+
+class WordLSTM(nn.Module):
+    """Embedding, one LSTM layer, a dense layer of the embedding's width, a score for each token.
+
+    With 10,000 words, width 96 and 670 units it is the network of Reddi et al., "Adaptive Federated
+    Optimization" (2021), appendix C.3, of 4,050,748 parameters: 960,384 of the embedding, 2,055,560
+    of the LSTM (one bias a gate, as in Keras), 64,416 of the dense layer and 970,388 of the scores.
+    With 2,000 words, width 48, 96 units and tied scores it has 158,532. Weights begin as in Keras:
+    Glorot, an orthogonal recurrent matrix, and 1 for the biases of the forget gates.
+
+    Args:
+        num_tokens: Size of the embedding and number of scores (`Tokens.total`).
+        width: Of the embedding.
+        units: Of the LSTM.
+        tied: Whether scores are products with the embedding itself, which saves a matrix.
+    """
+
+    def __init__(
+        self, num_tokens: int = 10_004, *, width: int = 96, units: int = 670, tied: bool = False
+    ) -> None:
+        super().__init__()
+        self.units = units
+        self.embedding = nn.Embedding(num_tokens, width)
+        self.from_input = nn.Parameter(torch.empty(4 * units, width))
+        self.from_state = nn.Parameter(torch.empty(4 * units, units))
+        self.gate_bias = nn.Parameter(torch.zeros(4 * units))
+        self.project = nn.Linear(units, width)
+        self.output = None if tied else nn.Parameter(torch.empty(num_tokens, width))
+        self.output_bias = nn.Parameter(torch.zeros(num_tokens))
+        nn.init.uniform_(self.embedding.weight, -0.05, 0.05)
+        nn.init.xavier_uniform_(self.from_input)
+        nn.init.orthogonal_(self.from_state)
+        nn.init.xavier_uniform_(self.project.weight)
+        nn.init.zeros_(self.project.bias)
+        if self.output is not None:
+            nn.init.xavier_uniform_(self.output)
+        with torch.no_grad():
+            self.gate_bias[units : 2 * units] = 1.0  # gates: enter, forget, new, leave
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return scores `(n, time, num_tokens)` of what follows each of tokens `(n, time)`."""
+        states = lstm_states(
+            self.embedding(tokens.t()), self.from_input, self.from_state, self.gate_bias
+        )
+        scores = self.embedding.weight if self.output is None else self.output
+        found = nn.functional.linear(self.project(states), scores, self.output_bias)
+        return found.transpose(0, 1)
+
+
+def lstm_states(
+    inputs: torch.Tensor, from_input: torch.Tensor, from_state: torch.Tensor, bias: torch.Tensor
+) -> torch.Tensor:
+    """Return states `(time, n, units)` of inputs `(time, n, width)`, begun from zeros."""
+    begun = inputs.new_zeros(1, inputs.shape[1], from_state.shape[1])
+    weights = [from_input, from_state, bias, torch.zeros_like(bias)]
+    return torch.lstm(inputs, (begun, begun), weights, True, 1, 0.0, True, False, False)[0]
+
+
+def next_word_loss(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return the cross-entropy summed over each sentence and divided by the longest length.
+
+    The divisor is public and the same for every sentence, so the loss is a mean over examples;
+    dividing by how many words a batch has would tie examples together.
+
+    Args:
+        scores: `(n, time, num_tokens)`.
+        targets: int64 `(n, time)`; IGNORED behind the end of a sentence.
+    """
+    summed = nn.functional.cross_entropy(
+        scores.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum"
+    )
+    return summed / targets.numel()

@@ -1,1 +1,0 @@
-"""How large cohorts should be, before anything is run."""

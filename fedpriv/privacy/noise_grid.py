@@ -1,0 +1,381 @@
+"""Noise on the mean for a grid of cohort sizes and numbers of rounds at one ε, before a run.
+
+What a cohort and a number of rounds do to learning is mostly one value: the standard deviation of
+the noise on each coordinate of the released mean, divided by the clip norm C.
+
+At a fixed ε and number of rounds it falls like 1/cohort while cohorts are small, since hardly more
+noise is needed, and not at all where they are large, since the noise needed grows with the cohort.
+A doubling lowers it by a factor of 2 at the one end and of 1 at the other. The saturation point
+("knee" in tables and JSON) lies half way: from there on larger cohorts hardly help.
+
+>>> grid = noise_grid(num_users=400, target_epsilon=8.0, cohorts=(20, 40), rounds=(50,))
+>>> [f"{point.noise_on_mean:.3f}" for point in grid.points]
+['0.025', '0.016']
+>>> print(find_saturation_point(100, [(10.0, 1.0), (20.0, 0.55), (40.0, 0.45), (80.0, 0.42)]))
+about 16
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, Literal
+
+from fedpriv.privacy.calibration import NoNoiseFitsError, calibrate
+from fedpriv.privacy.epsilon import default_delta, format_delta
+from fedpriv.privacy.event import Event, Relation, cohort_event
+from fedpriv.privacy.trials import Trials
+from fedpriv.privacy.unit import unit_words
+from fedpriv.ranges import positive_float, positive_int
+
+SATURATION_FACTOR = math.sqrt(2.0)
+"""Half way, on a logarithmic scale, between a doubling that halves the noise and one in vain."""
+
+
+def describe_saturation_point(drawn: str) -> str:
+    """Return the definition of the saturation point; `drawn` is "cohort" or "batch"."""
+    return (
+        f"knee: the {drawn} from which on a doubling lowers the noise on the mean by less than a "
+        f"factor of {SATURATION_FACTOR:.2f} (√2), half way between 2, where it falls like "
+        f"1/{drawn}, and 1, where it no longer falls"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaturationPoint:
+    """The cohort size from which on doubling it lowers the noise by less than √2.
+
+    Attributes:
+        rounds: Of the line.
+        cohort: The saturation point where `side` is "at"; else the end of the cohorts that were
+            looked at: the point lies at or below it, or above it. None where too few were.
+        side: "at", "below", "above" or "unknown".
+    """
+
+    rounds: int
+    cohort: float | None
+    side: Literal["at", "below", "above", "unknown"]
+
+    def __repr__(self) -> str:
+        if self.cohort is None:
+            return "unknown"
+        shown = f"{float(f'{self.cohort:.2g}'):,g}"
+        return {"at": f"about {shown}", "below": f"≤ {shown}", "above": f"> {shown}"}[self.side]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {"rounds": self.rounds, "cohort": self.cohort, "side": self.side}
+
+
+def find_saturation_point(rounds: int, line: Sequence[tuple[float, float]]) -> SaturationPoint:
+    """Return the saturation point of the noise for one number of rounds.
+
+    Between cohorts, the logarithm of the noise is interpolated linearly in that of the cohort. A
+    cohort is looked at where its double is on the line too.
+
+    Args:
+        rounds: Of the line.
+        line: Cohorts, increasing, and noise on the mean.
+    """
+    logs = [(math.log(cohort), math.log(noise)) for cohort, noise in line]
+    double, wanted = math.log(2.0), math.log(SATURATION_FACTOR)
+    if not logs or logs[0][0] + double > logs[-1][0] + 1e-9:
+        return SaturationPoint(rounds=rounds, cohort=None, side="unknown")
+
+    def gain(at: float) -> float:
+        return _between(logs, at) - _between(logs, at + double)
+
+    # The gain is linear between places where either end meets a cohort of the line.
+    last = max(logs[-1][0] - double, logs[0][0])  # for one doubling, but for rounding
+    places = {x for x, _ in logs} | {x - double for x, _ in logs} | {last}
+    within = sorted(place for place in places if logs[0][0] <= place <= last)
+    if gain(within[0]) < wanted:
+        return SaturationPoint(rounds=rounds, cohort=math.exp(within[0]), side="below")
+    for left, right in itertools.pairwise(within):
+        high, low = gain(left), gain(right)
+        if low < wanted:
+            share = (high - wanted) / (high - low)
+            at = math.exp(left + share * (right - left))
+            return SaturationPoint(rounds=rounds, cohort=at, side="at")
+    return SaturationPoint(rounds=rounds, cohort=math.exp(last), side="above")
+
+
+def _between(logs: Sequence[tuple[float, float]], at: float) -> float:
+    index = min(max(bisect.bisect_right([x for x, _ in logs], at), 1), len(logs) - 1)
+    (left, low), (right, high) = logs[index - 1], logs[index]
+    return low + (high - low) * (at - left) / (right - left)
+
+
+DEFAULT_ROUNDS = (25, 50, 100, 200, 400)
+_FIRST_AT_MOST, _UP_TO = 250.0, 4000.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoisePoint:
+    """One cell of a grid.
+
+    Attributes:
+        cohort: Expected cohort, or its exact size.
+        rounds: Rounds, each charged once.
+        noise_multiplier: The least σ that keeps ε within the target; None where there is none.
+        noise_on_mean: Stddev of the noise on a coordinate of the released mean over C; None
+            likewise.
+        reason: Why there is none, else empty.
+    """
+
+    cohort: float
+    rounds: int
+    noise_multiplier: float | None
+    noise_on_mean: float | None
+    reason: str = ""
+
+    @property
+    def accumulated(self) -> float | None:
+        """√rounds times the noise on the mean: what a sum of all released means holds, over C."""
+        return None if self.noise_on_mean is None else math.sqrt(self.rounds) * self.noise_on_mean
+
+    @property
+    def shown(self) -> str:
+        """The noise on the mean in thousandths of C, three figures; "–" where there is none."""
+        return "–" if self.noise_on_mean is None else f"{1e3 * self.noise_on_mean:#.3g}".rstrip(".")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseGrid:
+    """Noise on the mean for every pair of a cohort and a number of rounds, with saturation points.
+
+    Attributes:
+        num_users: Users on the roster (examples of the training set).
+        target_epsilon: The ε that no cell exceeds.
+        delta: Its δ.
+        relation: The neighbouring relation.
+        unit: What one neighbour is: "user" or "example".
+        accountant: Who computed ε.
+        sampling: "poisson" or "fixed".
+        cohorts: In increasing order.
+        rounds: In increasing order.
+        points: Of each cohort in turn, one for each number of rounds.
+        saturation_points: One for each number of rounds.
+    """
+
+    num_users: int
+    target_epsilon: float
+    delta: float
+    relation: Relation
+    unit: str
+    accountant: str
+    sampling: str
+    cohorts: tuple[float, ...]
+    rounds: tuple[int, ...]
+    points: tuple[NoisePoint, ...]
+    saturation_points: tuple[SaturationPoint, ...]
+
+    @property
+    def privacy(self) -> str:
+        """What every cell keeps, in words."""
+        return (
+            f"ε ≤ {self.target_epsilon:g} at δ = {format_delta(self.delta)} "
+            f"({self.relation.value}, per {self.unit}, by {self.accountant})"
+        )
+
+    def at(self, cohort: float, rounds: int) -> NoisePoint:
+        """Return a cell.
+
+        Raises:
+            KeyError: If the grid has no such cohort or number of rounds.
+        """
+        for point in self.points:
+            if point.cohort == cohort and point.rounds == rounds:
+                return point
+        raise KeyError((cohort, rounds))
+
+    def line(self, rounds: int) -> tuple[NoisePoint, ...]:
+        """Return the cells of a number of rounds, by cohort."""
+        return tuple(point for point in self.points if point.rounds == rounds)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why cells have no noise, in a line each."""
+        return tuple(sorted({f"–: {point.reason}" for point in self.points if point.reason}))
+
+    def __repr__(self) -> str:
+        words = unit_words(self.unit)
+        rows = [[words.drawn, *(f"{rounds:,} {words.turn}s" for rounds in self.rounds)]]
+        for cohort in self.cohorts:
+            rows.append([f"{cohort:,g}", *(self.at(cohort, r).shown for r in self.rounds)])
+        rows.append(["knee", *(str(knee) for knee in self.saturation_points)])
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        table = [
+            "  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True))
+            for row in rows
+        ]
+        drawn = "exactly" if self.sampling == "fixed" else "drawn independently"
+        return "\n".join([
+            "noise on the mean per C, in thousandths: stddev of the noise on a coordinate of the "
+            "released mean / C",
+            f"each calibrated to {self.privacy}; of {self.num_users:,} {self.unit}s, {drawn}",
+            *table,
+            describe_saturation_point(words.drawn),
+            *self.reasons,
+        ])  # fmt: skip
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "target_epsilon": self.target_epsilon,
+            "delta": self.delta,
+            "relation": self.relation.value,
+            "unit": self.unit,
+            "accountant": self.accountant,
+            "sampling": self.sampling,
+            "users": self.num_users,
+            "points": [
+                {**asdict(point), "accumulated": point.accumulated} for point in self.points
+            ],
+            "knees": [knee.to_json() for knee in self.saturation_points],
+            "knee_is": describe_saturation_point(unit_words(self.unit).drawn),
+        }
+
+
+def default_cohorts(num_users: int) -> tuple[float, ...]:
+    """Return doublings from about a twentieth of the roster (at most 250) to 4,000 or the roster.
+
+    >>> default_cohorts(6716)
+    (250.0, 500.0, 1000.0, 2000.0, 4000.0)
+    >>> default_cohorts(400)
+    (20.0, 40.0, 80.0, 160.0, 320.0)
+    """
+    users = positive_int("num_users", num_users)
+    cohort = max(1.0, float(f"{min(users / 20, _FIRST_AT_MOST):.2g}") // 1)
+    found = [cohort]
+    while 2 * found[-1] <= users and found[-1] < _UP_TO:
+        found.append(2 * found[-1])
+    return tuple(found)
+
+
+def noise_grid(
+    *,
+    num_users: int,
+    target_epsilon: float,
+    cohorts: Sequence[float] | None = None,
+    rounds: Sequence[int] | None = None,
+    delta: float | None = None,
+    relation: Relation | str = Relation.ADD_REMOVE,
+    sampling: str = "poisson",
+    cap_over_cohort: float | None = None,
+    devices: int = 1,
+    trials: Trials | None = None,
+    unit: str = "user",
+    sensitivity_over_vector: float = 1.0,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> NoiseGrid:
+    """Return the noise on the mean of every cohort and number of rounds at a target ε.
+
+    Args:
+        num_users: Users on the roster.
+        target_epsilon: The ε not to be exceeded.
+        cohorts: Expected cohorts (poisson) or sizes (fixed); None for `default_cohorts`.
+        rounds: Numbers of rounds; None for `DEFAULT_ROUNDS`.
+        delta: δ; None for num_users^-1.1.
+        relation: The neighbouring relation.
+        sampling: "poisson" or "fixed".
+        cap_over_cohort: Largest cohort over the expected one, or None for no cap.
+        devices: How many of these users one person has, each drawn and bounded alone.
+        trials: As for `fedpriv.privacy.accounting.epsilon`.
+        unit: What one neighbour is; every number is of these.
+        sensitivity_over_vector: Sensitivity of the sum over C, times the examples that share one
+            bounded vector (micro-batches); 1 for users.
+        progress: Called with how many cells are done, of how many.
+
+    Guarantees:
+        * Every cell is what `fedpriv.privacy.calibration.calibrate` finds for it alone, bit for
+          bit: cells share no starting point, so each takes its half second.
+
+    Raises:
+        ValueError: If a number is out of range. A cell that no noise multiplier fits is not
+            refused; it says so.
+    """
+    target, related = positive_float("target_epsilon", target_epsilon), Relation.of(relation)
+    least_delta = default_delta(num_users) if delta is None else delta
+    sizes = default_cohorts(num_users) if cohorts is None else cohorts
+    counts = DEFAULT_ROUNDS if rounds is None else rounds
+    sizes = tuple(sorted({positive_float("cohort", size) for size in sizes}))
+    counts = tuple(sorted({positive_int("rounds", count) for count in counts}))
+    if not sizes or not counts:
+        raise ValueError("a grid without cohorts or without rounds has no cells; give some")
+
+    def event(cohort: float, sigma: float) -> Event:
+        cap = None
+        if cap_over_cohort is not None:  # a cap over its cohort, times that, is the cap again
+            cap = math.ceil(cap_over_cohort * cohort * (1.0 - 1e-12))
+        return cohort_event(
+            num_users=num_users,
+            expected_cohort_size=cohort,
+            noise_multiplier=sigma,
+            sampling=sampling,
+            cohort_cap=None if cap is not None and cap >= num_users else cap,
+            devices=devices,
+        )
+
+    kinds = {event(cohort, 1.0).kind for cohort in sizes}  # refuses bad numbers before any search
+    pairs = [(cohort, count) for cohort in sizes for count in counts]
+    found: list[NoisePoint] = []
+    progress(0, len(pairs))
+    for cohort, count in pairs:  # threads would not help: most of it holds Python's lock
+        sigma, reason = None, ""
+        try:
+            sigma = calibrate(
+                partial(event, cohort),
+                count,
+                target_epsilon=target,
+                delta=least_delta,
+                relation=related,
+                trials=trials,
+            )
+        except NoNoiseFitsError as error:
+            reason = str(error).replace("target_epsilon", "the target")
+        noise = None if sigma is None else sigma * sensitivity_over_vector / cohort
+        found.append(
+            NoisePoint(
+                cohort=cohort,
+                rounds=count,
+                noise_multiplier=sigma,
+                noise_on_mean=noise,
+                reason=reason,
+            )
+        )
+        progress(len(found), len(pairs))
+    fixed = "fixed-size-gaussian" in kinds
+    return NoiseGrid(
+        num_users=num_users,
+        target_epsilon=target,
+        delta=least_delta,
+        relation=related,
+        unit=unit,
+        accountant="RDP"
+        if trials is not None
+        else "PLD"
+        if not fixed
+        else "RDP"
+        if len(kinds) == 1
+        else "RDP, PLD for everybody",
+        sampling=sampling,
+        cohorts=sizes,
+        rounds=counts,
+        points=tuple(found),
+        saturation_points=tuple(
+            find_saturation_point(
+                count,
+                [
+                    (point.cohort, point.noise_on_mean)
+                    for point in found
+                    if point.rounds == count and point.noise_on_mean is not None
+                ],
+            )
+            for count in counts
+        ),
+    )

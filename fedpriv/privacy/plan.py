@@ -1,0 +1,556 @@
+"""The privacy plan of a run: mechanism, number of rounds, neighbouring relation and δ, frozen.
+
+The ε of a run is computed from its plan and from nothing else. The mechanism of a plan is the very
+object that runs. The constructor refuses parts that do not fit together, names the value at fault
+and says what to change.
+
+A `Plan` is fixed: every charge is the same event, and a target ε becomes a number of charges. An
+`AdaptivePlan` (`fedpriv.privacy.adaptive_plan`) fixes the total instead, and the cost of each
+charge is decided during the run.
+
+>>> from fedpriv.privacy.plan import cohort_plan
+>>> plan = cohort_plan(num_users=400, expected_cohort_size=20, num_rounds=100, bound="clip",
+...                    l2_bound=0.5, noise="gaussian", noise_multiplier=1.0, delta=1 / 400)
+>>> print(plan.epsilon(100))
+ε = 1.9059 at δ = 0.0025 (add-remove, per user, by PLD; RDP 2.3891)
+>>> plan.mechanism.stddev, plan.mechanism.denominator
+(0.5, 20.0)
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from fedpriv.hashes import document_sha256
+from fedpriv.mechanisms.privatizer import Scales
+from fedpriv.privacy.accounting import delta_of, epsilon_of
+from fedpriv.privacy.adaptive_plan import AdaptivePlan
+from fedpriv.privacy.calibration import affordable_rounds, calibrate
+from fedpriv.privacy.epsilon import BudgetUse, Epsilon, format_delta, rounded_up
+from fedpriv.privacy.event import Event, Relation
+from fedpriv.privacy.mechanism import (
+    NUMBERS,
+    Mechanism,
+    RecordedMechanism,
+    named_mechanism,
+    numbers_of,
+)
+from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler
+from fedpriv.privacy.trials import Trials
+from fedpriv.privacy.unit import Unit, check_roster_sha256, check_roster_size, check_unit
+from fedpriv.ranges import positive_float, positive_int
+
+if TYPE_CHECKING:
+    from fedpriv.privacy.mechanism import Mechanism, RecordedMechanism
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The guarantee of a run, fixed before the first cohort is drawn; every field is public.
+
+    Attributes:
+        mechanism: What every charge does; of a plan read from a file, what was recorded of it.
+        num_rounds: Charges the plan pays for, T; a lost attempt uses one up. For noise that is
+            charged for a whole run, the rows that it was made for.
+        relation: Neighbouring relation, by name or `Relation`.
+        delta: δ; None takes n^-1.1.
+        target_epsilon: Budget: no charge may take ε above it. None leaves num_rounds alone.
+        max_examples_per_user: Cap on the examples a user trains on, or None.
+        roster_sha256: Hash of the roster the plan was made for, 64 hex digits, or None.
+        unit: What one neighbour is: "user"; or in centralised training, where every number of users
+            is one of examples, "example", or "owner" of several, which neighbours blank.
+        trials: The law of how many runs of this plan are made, of which the best one is kept and
+            nothing else (`fedpriv.tuning`); every ε is then of all of them. None for one run.
+
+    Guarantees:
+        * With noise, `num_rounds` charges are (ε, δ)-DP at ε = `epsilon(num_rounds)` for one
+          user under `relation`, if every one of them is an answer of `mechanism` and nothing
+          else leaves (McMahan et al. 2018, arXiv:1710.06963, with the fixed denominator; PLD
+          accounting, Koskela et al. 2020).
+        * Without noise there is no guarantee: ε is infinite.
+
+    Raises:
+        ValueError: If a value is out of range or two parts do not fit.
+    """
+
+    mechanism: Mechanism | RecordedMechanism
+    num_rounds: int
+    relation: Relation = Relation.ADD_REMOVE
+    delta: float | None = None
+    target_epsilon: float | None = None
+    max_examples_per_user: int | None = None
+    roster_sha256: str | None = None
+    unit: Unit = "user"
+    trials: Trials | None = None
+
+    def __post_init__(self) -> None:
+        self._put("num_rounds", positive_int("num_rounds", self.num_rounds))
+        self._put("relation", Relation.of(self.relation))
+        self._put("delta", delta_of(self.delta, self.mechanism.num_users, self.event))
+        for name, check in (
+            ("max_examples_per_user", positive_int),
+            ("target_epsilon", positive_float),
+        ):
+            if getattr(self, name) is not None:
+                self._put(name, check(name, getattr(self, name)))
+        check_unit(self.unit)
+        check_roster_sha256(self.roster_sha256)
+        _check_micro_batch(self.mechanism.micro_batch, self.unit, self.relation)
+        if not self.is_private and self.target_epsilon is not None:
+            raise ValueError(
+                f"target_epsilon {self.target_epsilon} cannot be kept with noise "
+                "'none'; leave it out, or ask for noise 'gaussian'"
+            )
+        _check_sampling(self.mechanism, self.num_rounds, self.relation)
+        _check_trials(self.trials, self.event, self.relation)
+        target = self.target_epsilon
+        if self.charged_once and target is not None and self.total().value > target:
+            raise ValueError(
+                f"target_epsilon {target:g} is below ε = {rounded_up(self.total().value, 4):.4f} "
+                "of the whole run, which is charged at once; raise it, or add more noise"
+            )
+
+    def _put(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    @property
+    def live_mechanism(self) -> Mechanism:
+        """The mechanism as runnable objects.
+
+        Raises:
+            ValueError: If the plan was read from a file that only records what it does.
+        """
+        if isinstance(self.mechanism, RecordedMechanism):
+            raise ValueError(
+                f"the plan only records its mechanism ({self.mechanism.description}); build it "
+                "again to run it"
+            )
+        return self.mechanism
+
+    def mechanism_for(self, query: str, given: Mechanism | None) -> Mechanism:
+        """Return the mechanism that answers a query: the one given with it, or the plan's.
+
+        Raises:
+            ValueError: As of `live_mechanism`.
+        """
+        return self.live_mechanism if given is None else given
+
+    @property
+    def is_exact(self) -> bool:
+        """As `Mechanism.is_exact`; not of a mechanism that is only recorded."""
+        return isinstance(self.mechanism, Mechanism) and self.mechanism.is_exact
+
+    @property
+    def replays(self) -> bool:
+        """Whether a release that a crash interrupted is computed again without another charge."""
+        return self.live_mechanism.privatizer.after_crash == "replay"
+
+    @property
+    def num_users(self) -> int:
+        """Users on the roster, n."""
+        return self.mechanism.num_users
+
+    @property
+    def is_private(self) -> bool:
+        """Whether ε is finite: noise on a bounded sum."""
+        return self.event.is_private
+
+    @property
+    def event(self) -> Event:
+        """What one charge does."""
+        return self.mechanism.event
+
+    @property
+    def noise_multiplier(self) -> float:
+        """As `Mechanism.noise_multiplier`."""
+        return self.live_mechanism.noise_multiplier
+
+    @property
+    def charged_once(self) -> bool:
+        """Whether one charge pays for all rounds of the run."""
+        return self.mechanism.charged_once
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Sentences to print with the ε: what is allowed and weakens it."""
+        assert self.delta is not None
+        if not self.is_private:
+            return ("no noise is added: there is no guarantee",)
+        if self.delta * self.num_users >= 1.0 - 1e-9:
+            return (
+                f"δ = {format_delta(self.delta)} is not below 1/n = "
+                f"{1.0 / self.num_users:g}: it allows publishing one {self.unit} outright",
+            )
+        return ()
+
+    @property
+    def budget(self) -> str:
+        """What the plan pays for, in words."""
+        return f"{self.num_rounds:,} {'rows' if self.charged_once else 'charges'}"
+
+    def total(self) -> Epsilon:
+        """Return ε after all planned rounds."""
+        return self.epsilon(self.num_rounds)
+
+    def guaranteed(self) -> Epsilon:
+        """Return ε after everything that is paid for; a target may end a run before its rounds."""
+        return self.epsilon(self.affordable_rounds)
+
+    def epsilon(self, num_charges: int) -> Epsilon:
+        """Return ε after a number of charges, 0 to num_rounds; infinite, with a reason, unnoised.
+
+        The best of several trials was chosen by what all of their rounds came to, so that every one
+        of its rounds costs what the whole study does.
+
+        Every value along a run uses the grid chosen for `num_rounds`, so calls after the first
+        take a few hundredths of a second and a progress bar may ask every round.
+
+        Raises:
+            ValueError: If the number is not a count the plan pays for.
+        """
+        charges = 0 if num_charges == 0 else positive_int("num_charges", num_charges)
+        if charges > self.num_rounds:
+            raise ValueError(
+                f"{charges} charges are more than the {self.num_rounds} rounds of "
+                "the plan; make a new plan"
+            )
+        if not self.is_private:
+            return self._no_guarantee()
+        if self.trials is not None and charges:
+            charges = self.affordable_rounds
+        if self.charged_once:
+            charges = min(charges, 1)
+        return self._accounted([(self.event, charges)])
+
+    def epsilon_of(self, events: Mapping[Event, int]) -> Epsilon:
+        """Return ε of events with their counts, as a ledger has them.
+
+        Raises:
+            ValueError: If no accountant composes them.
+        """
+        if not self.is_private:
+            return self._no_guarantee()
+        if not events or (self.trials is not None and set(events) == {self.event}):
+            return self.epsilon(events.get(self.event, 0))
+        return self._accounted(tuple(events.items()))
+
+    def _accounted(self, charges: Sequence[tuple[Event, int]]) -> Epsilon:
+        assert self.delta is not None
+        spent = epsilon_of(
+            charges,
+            delta=self.delta,
+            relation=self.relation,
+            num_rounds=1 if self.charged_once else self.num_rounds,
+            trials=self.trials,
+        )
+        return replace(spent, unit=self.unit)
+
+    def _no_guarantee(self) -> Epsilon:
+        assert self.delta is not None
+        return Epsilon(
+            value=math.inf,
+            delta=self.delta,
+            relation=self.relation,
+            accountant="none",
+            unit=self.unit,
+            reason="no noise is added",
+        )
+
+    def refusal(self, spent: Counter[Event], event: Event) -> str:
+        """Return why one more charge exceeds the budget, or "" if it fits; ask before writing it.
+
+        Args:
+            spent: Charges so far, by event.
+            event: What the next one does.
+        """
+        if event != self.event:
+            return f"it is charged for {event}, the plan says {self.event}"
+        charges = spent.total()
+        if self.charged_once:
+            return "the run was charged for all of its rows" if charges else ""
+        if charges < self.affordable_rounds:
+            return ""
+        if charges >= self.num_rounds:
+            return f"all {self.num_rounds} charges are spent"
+        after = "" if self.trials else f" to {rounded_up(self.epsilon(charges + 1).value, 4):.4f}"
+        return f"charge {charges + 1} would take ε{after}, above the target {self.target_epsilon:g}"
+
+    def affords(self, charges_so_far: int) -> bool:
+        """Return whether one more charge stays within num_rounds and the target; ask first."""
+        return charges_so_far < self.affordable_rounds
+
+    def pays_for_more(self, spent: Counter[Event], num_rows: int) -> bool:
+        """Return whether another round is paid for.
+
+        Args:
+            spent: Charges so far, by event.
+            num_rows: Rows of noise with memory so far.
+        """
+        return num_rows < self.num_rounds if self.charged_once else self.affords(spent.total())
+
+    def left(self, spent: Counter[Event]) -> float:
+        """Return the ρ that is left: infinite, since no total was set."""
+        return math.inf
+
+    def used(self, spent: Counter[Event], num_rows: int) -> BudgetUse:
+        """Return how much of the budget is spent; arguments as of `pays_for_more`."""
+        amount = num_rows if self.charged_once else spent.total()
+        text = f"{amount} of {self.budget} {'used' if self.charged_once else 'spent'}"
+        return BudgetUse(amount=amount, total=self.num_rounds, text=text)
+
+    @property
+    def planned_rounds(self) -> int:
+        """num_rounds; None of an adaptive plan, which cannot know it."""
+        return self.num_rounds
+
+    @property
+    def affordable_rounds(self) -> int:
+        """Charges the budget pays for: num_rounds, or fewer where the target stops earlier."""
+        if self.target_epsilon is None or self.charged_once:
+            return self.num_rounds
+        assert self.delta is not None
+        return affordable_rounds(
+            self.event,
+            self.num_rounds,
+            self.target_epsilon,
+            self.delta,
+            self.relation,
+            self.trials,
+        )
+
+    def check_roster(self, roster: Sequence[str]) -> None:
+        """Refuse a roster of another size than the plan's.
+
+        Raises:
+            ValueError: If its length is not num_users.
+        """
+        check_roster_size(roster, self.num_users, self.unit)
+
+    def calibrated(self, target_epsilon: float) -> Plan:
+        """Return the plan with the least noise that keeps ε within a target after all rounds.
+
+        The target becomes the plan's budget.
+
+        Args:
+            target_epsilon: The ε that must not be exceeded.
+
+        Returns:
+            A plan whose `epsilon(num_rounds)` is at most the target, and short of it by 0.01 %.
+
+        Raises:
+            ValueError: If its noise is no Gaussian's, or no noise reaches the target.
+        """
+        mechanism = self.mechanism
+        if isinstance(mechanism, RecordedMechanism) or not isinstance(mechanism.privatizer, Scales):
+            raise ValueError(
+                f"target_epsilon {target_epsilon!r} calibrates Gaussian noise only; give the "
+                f"noise of {mechanism.privatizer.name!r} itself"
+            )
+        noise = mechanism.privatizer
+
+        def event(sigma: float) -> Event:
+            return mechanism.sampler.event(noise.scaled(sigma).cost)
+
+        target = positive_float("target_epsilon", target_epsilon)
+        assert self.delta is not None
+        sigma = calibrate(
+            event,
+            1 if self.charged_once else self.num_rounds,
+            target_epsilon=target,
+            delta=self.delta,
+            relation=self.relation,
+            trials=self.trials,
+        )
+        noised = replace(mechanism, privatizer=noise.scaled(sigma))
+        return replace(self, mechanism=noised, target_epsilon=target)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as a dict of plain JSON values, all of it public.
+
+        A mechanism of numbers and names is written flat; of any other one the event and a
+        description stand under "mechanism".
+        """
+        numbers = numbers_of(self.mechanism)
+        if numbers is None:
+            numbers = {"mechanism": RecordedMechanism.of(self.mechanism).to_json()}
+        rest = {name: getattr(self, name) for name in _REST} | {"relation": self.relation.value}
+        return numbers | rest | ({} if self.trials is None else {"trials": self.trials.to_json()})
+
+    @classmethod
+    def from_json(cls, value: Any) -> Plan:
+        """Return the plan that `to_json` wrote; of its mechanism, what was recorded.
+
+        Raises:
+            ValueError: If fields are missing or unknown, or the plan would be refused.
+        """
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{value!r} is not a plan; expected a JSON object")
+        rest = {*_REST, *(("trials",) if "trials" in value else ())}
+        numbers = ("mechanism",) if "mechanism" in value else NUMBERS
+        if odd := set(value) ^ {*numbers, *rest}:
+            raise ValueError(
+                f"the plan's fields do not match ({', '.join(sorted(map(str, odd)))}); it was "
+                "edited, or written by another version"
+            )
+        fields = {name: value[name] for name in rest}
+        if "trials" in fields:
+            fields["trials"] = Trials.from_json(fields["trials"])
+        mechanism = (
+            RecordedMechanism.from_json(value["mechanism"])
+            if "mechanism" in value
+            else named_mechanism(**{name: value[name] for name in NUMBERS})
+        )
+        return cls(mechanism=mechanism, **fields)
+
+
+_REST = (
+    "num_rounds",
+    "relation",
+    "delta",
+    "target_epsilon",
+    "max_examples_per_user",
+    "roster_sha256",
+    "unit",
+)
+"""Fields of a plan's JSON besides its mechanism, and besides "trials", which few plans have."""
+
+AnyPlan = Plan | AdaptivePlan
+"""A plan of either kind. Both answer to the same names: `total`, `guaranteed`, `epsilon`,
+`epsilon_of`, `refusal`, `pays_for_more`, `used`, `left`, `budget`, `mechanism_for`, `replays`, and
+`planned_rounds`, which is None where only a refused charge ends the run."""
+
+
+def read_plan(value: Any) -> AnyPlan:
+    """Return a plan, fixed or adaptive, from its JSON.
+
+    Raises:
+        ValueError: If it is neither.
+    """
+    if isinstance(value, Mapping) and value.get("kind") == "adaptive":
+        return AdaptivePlan.from_json(value)
+    return Plan.from_json(value)
+
+
+def plan_digest(plan: AnyPlan, roster: Sequence[str]) -> str:
+    """Return the SHA-256 of a plan and its roster, 64 hex digits, by which a node may allow it.
+
+    Two plans have one digest only where ε, δ, relation, bound, noise, sampling, number of rounds
+    and roster are the same, whatever is learned under them.
+
+    Args:
+        plan: The plan.
+        roster: The frozen ids; their order is part of the digest.
+    """
+    return document_sha256({"plan": plan.to_json(), "roster": list(roster)})
+
+
+def cohort_plan(**fields: Any) -> Plan:
+    """Return the plan of a bounded, noised sum over cohorts, from plain numbers and names.
+
+    Args:
+        **fields: Arguments of `fedpriv.privacy.mechanism.named_mechanism`, and every other field
+            of a `Plan`.
+
+    Raises:
+        ValueError: If a value is out of range or two parts do not fit.
+    """
+    numbers = {name: fields.pop(name) for name in NUMBERS if name in fields}
+    return Plan(mechanism=named_mechanism(**numbers), **fields)
+
+
+def _check_micro_batch(size: int, unit: Unit, relation: Relation) -> None:
+    """Refuse micro-batches where the sensitivity of their sum is not known.
+
+    Raises:
+        ValueError: If they are of users, or a neighbour is another record in one's place; or if the
+            unit is an owner, whose examples a neighbour blanks, under another relation.
+    """
+    if unit == "owner" and relation is not Relation.ADD_REMOVE:
+        raise ValueError(
+            f"relation {relation.value!r}: neighbours of an owner have its examples blanked, which "
+            "is accounted as 'add-remove'; use that"
+        )
+    if size > 1 and (unit != "example" or relation is not Relation.ADD_REMOVE):
+        raise ValueError(f"micro_batch {size} is for examples under relation 'add-remove'; use 1")
+
+
+def _check_sampling(
+    mechanism: Mechanism | RecordedMechanism, num_rounds: int, relation: Relation
+) -> None:
+    """Refuse cohorts that cannot be accounted under a relation, or only at a needlessly high ε.
+
+    Args:
+        mechanism: Who is drawn, where that was recorded, and what a charge does.
+        num_rounds: T.
+        relation: Who is a neighbour.
+
+    Raises:
+        ValueError: If that is so, or there are more rounds than rows of correlated noise.
+    """
+    sampler, event = mechanism.sampler, mechanism.event
+    _check_rows(mechanism, num_rounds, relation)
+    if isinstance(sampler, PoissonSampler) and sampler.cap is not None:
+        mean = sampler.expected_cohort_size
+        least = min(math.ceil(2.0 * mean), sampler.num_users)
+        if sampler.cap < least:
+            raise ValueError(
+                f"cohort_cap {sampler.cap} is below {least}, twice the expected cohort of "
+                f"{mean:g}: a cap near the mean multiplies ε (fourfold at the mean); raise it, "
+                "or leave it out"
+            )
+    fixed = isinstance(sampler, FixedSizeSampler)
+    if fixed and event.is_private and relation is not Relation.REPLACE_ONE:
+        raise ValueError(
+            f"sampling 'fixed' cannot be accounted under relation {relation.value!r}; "
+            "use relation 'replace-one', or sampling 'poisson'"
+        )
+
+
+def _check_rows(
+    mechanism: Mechanism | RecordedMechanism, num_rounds: int, relation: Relation
+) -> None:
+    """Refuse more rounds than correlated noise was made for, and relations that it does not cover.
+
+    Raises:
+        ValueError: If that is so.
+    """
+    limit = mechanism.privatizer.cost.participation
+    if limit is None or limit.num_rows is None:
+        return
+    if num_rounds > limit.num_rows:
+        raise ValueError(
+            f"{num_rounds:,} rounds are more than the {limit.num_rows:,} rows that "
+            f"{mechanism.privatizer.name} noise was made for; make it for as many"
+        )
+    if relation is Relation.ADD_REMOVE:
+        raise ValueError(
+            f"{mechanism.privatizer.name} noise is accounted for a user who contributes zero in "
+            "all of its rows, or not; use relation 'zero-out'"
+        )
+
+
+_WITHOUT_CURVE = ("truncated-poisson-gaussian", "poisson-devices-gaussian", "objective-gaussian")
+_WITHOUT_CURVE_REPLACED = ("poisson-gaussian", "cyclic-poisson-gaussian")
+
+
+def _check_trials(trials: Trials | None, event: Event, relation: Relation) -> None:
+    """Refuse private selection among runs that RDP does not account: only RDP accounts it.
+
+    Raises:
+        ValueError: If that is so.
+    """
+    if trials is None or not event.is_private:
+        return
+    no_curve = event.kind in _WITHOUT_CURVE
+    replaced = event.kind in _WITHOUT_CURVE_REPLACED and relation is Relation.REPLACE_ONE
+    if no_curve or replaced:
+        raise ValueError(
+            f"the best of {trials.mean:g} trials on average is accounted by RDP, which cannot "
+            f"account {event.kind} under {relation.value}; leave out the cap, group a "
+            "person's devices before the bound, put the noise on the gradients, or use relation "
+            "'add-remove'"
+        )

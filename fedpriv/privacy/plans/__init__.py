@@ -1,1 +1,0 @@
-"""The promise of a run: a mechanism, a budget, a relation and a δ."""

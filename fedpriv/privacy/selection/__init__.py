@@ -1,1 +1,0 @@
-"""Repeating a private run and keeping the best one: how often, and what that costs."""

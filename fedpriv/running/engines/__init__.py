@@ -1,1 +1,0 @@
-"""Backends by name, and what makes one for a run."""

@@ -1,1 +1,0 @@
-"""How a deployed run stands, written down for whoever looks after it."""

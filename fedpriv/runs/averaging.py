@@ -1,0 +1,209 @@
+"""Federated averaging of users that a caller's own backend reaches, without an experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from fedpriv import optimizers
+from fedpriv.backends.backend import Backend, ModeBound
+from fedpriv.measures import Measure
+from fedpriv.mechanisms.preconditioners import NoPreconditioner
+from fedpriv.privacy.epsilon import Epsilon
+from fedpriv.privacy.ledger.anchor import anchors_of
+from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.statement.coverage import FLOATS, KEY, Coverage
+from fedpriv.rng import Key
+from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.loop import first_state, rounds
+from fedpriv.runs.noise_root import NOISE, noise_root, plan_digest
+from fedpriv.training.algorithm import Algorithm
+from fedpriv.training.federated_averaging import AtAggregates, FederatedAveraging
+from fedpriv.training.work import Trainers
+from fedpriv.transform import Transform, identity
+from fedpriv.tree import Params
+
+_COVERAGE = Coverage(not_covered=("whatever else your own code took from these users",))
+_IN_FLOATS = Coverage(not_covered=(*_COVERAGE.not_covered, FLOATS))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Trained:
+    """Result of `averaging`.
+
+    Attributes:
+        params: Released, float32, by name.
+        epsilon: Spent, lost attempts included, with δ, relation, unit and accountant; printed, it
+            says what it does not cover.
+        simulated: Whether the noise came from a seed.
+        in_floats: Whether it is secure, and sums or noise are in floating point all the same.
+        rounds: Released rounds.
+        path: The folder; None if nothing was kept.
+    """
+
+    params: Params = field(repr=False)
+    epsilon: Epsilon
+    simulated: bool
+    in_floats: bool
+    rounds: int
+    path: Path | None
+
+    def __repr__(self) -> str:
+        said = ("simulated " if self.simulated else "") + str(self.epsilon)
+        return f"{self.rounds} rounds, {said}"
+
+
+def averaging(
+    plan: Plan,
+    *,
+    roster: Sequence[str],
+    params: Params,
+    out: str | Path | None = None,
+    secure: bool = False,
+    seed: int = 0,
+    optimizer: Transform | None = None,
+    aggregate: Transform | None = None,
+    at_aggregates: AtAggregates | None = None,
+    anchor: str | Path | None = None,
+    anchor_command: str | None = None,
+    on_round: Callable[[int, Params], None] = lambda round_num, params: None,
+) -> Callable[[Backend], Trained]:
+    """Return a loop for `strategy.start(grid, loop)`: it trains to the end of a plan.
+
+    Args:
+        plan: The promise, such as `fedpriv.plan(...)`.
+        roster: The frozen ids of the users, one for each person. They decide who may be drawn.
+        params: What the first round starts from, float32; made without looking at any user.
+        out: The run folder. One that holds a run of this plan is continued after a crash.
+            Without it the same ledger is kept in memory and gone with the process.
+        secure: Entropy from the operating system instead of a seed; needs `out`.
+        seed: Of the simulation.
+        optimizer: What the server makes of a released mean; None adds it to the params.
+        aggregate: Made of the released params, such as `fedpriv.checkpoints.aggregates.upa(10)`
+            or `of_last(10, your_function)`; None leaves the last.
+        at_aggregates: Whether, and how, training goes on from that; None for the end alone.
+        anchor: A file on another volume that keeps how far the ledger is; needs `out`. A copy of
+            the folder that is continued besides, and an old backup, are then refused; who goes on
+            with the run gives it again, and so does `fedpriv verify`.
+        anchor_command: A command that keeps it, instead or besides; docs/sharp-edges.md says what
+            it is asked.
+        on_round: Called with each round's number and released params, to measure them on public
+            data or to show progress.
+
+    Guarantees:
+        * A round is charged, and the charge synced where there is a folder, before its cohort and
+          its noise are drawn. A lost attempt stays spent.
+        * Nothing but noised means leaves the loop.
+
+    Raises:
+        ValueError: If the roster is not of the plan's size, or a secure or anchored run is not
+            kept. From the loop: if the folder's ledger is of another plan, or not as far as its
+            anchors.
+    """
+    if secure and out is None:
+        raise ValueError(
+            "secure=True needs out=...: the ledger of a secure run is the proof of what was spent, "
+            "and must not be thrown away"
+        )
+    for name, given in (("anchor", anchor), ("anchor_command", anchor_command)):
+        if given is not None and out is None:
+            raise ValueError(
+                f"{name}={str(given)!r} needs out=...: a ledger in memory is not resumed"
+            )
+    anchors_of(anchor, anchor_command)  # an empty command is refused now
+    plan.check_roster(roster)
+    components = RosterComponents(
+        plan=plan,
+        algorithm=FederatedAveraging(
+            optimizer=optimizers.sgd(1.0) if optimizer is None else optimizer,
+            aggregate=identity() if aggregate is None else aggregate,
+            at_aggregates=at_aggregates,
+            preconditioner=NoPreconditioner(),
+        ),
+        task=RosterTask(roster=tuple(roster), params=params),
+        trainer=_ShapesOnly(),
+    )
+
+    def loop(backend: Backend) -> Trained:
+        root = Key.secure() if secure else Key.simulation(seed)
+        if isinstance(backend, ModeBound):
+            backend.check_mode(root.mode)  # before anything is written or charged
+        state = first_state(components, root)
+        path = None if out is None else Path(out)
+        facts: dict[str, Any] = {KEY: list(_COVERAGE.not_covered)}
+        if not secure:
+            facts[NOISE] = plan_digest(plan, roster, params)
+        folder = None
+        if path is not None:
+            anchors = anchors_of(anchor, anchor_command)
+            folder = RunFolder.of_plan(path, plan, mode=root.mode, extra=facts, anchors=anchors)
+        if folder is not None:
+            facts = dict(folder.ledger.extra)
+        with nullcontext() if folder is None else closing(folder):
+            if folder is not None:
+                state = folder.resume(state)
+            played = rounds(
+                components,
+                backend,
+                root,
+                folder=folder,
+                state=state,
+                eval_every=plan.num_rounds + 1,
+                noise=noise_root(root, facts),
+            )
+            for _, state in played:
+                on_round(state.round_num, state.params)
+            spent = plan.epsilon(state.round_num) if folder is None else folder.ledger.epsilon()
+            in_floats = secure and not (folder is not None and folder.is_hardened)
+            return Trained(
+                params=components.algorithm.result(state),
+                epsilon=(_IN_FLOATS if in_floats else _COVERAGE).marked(spent),
+                simulated=not secure,
+                in_floats=in_floats,
+                rounds=state.round_num,
+                path=path,
+            )
+
+    return loop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RosterTask:
+    """A task whose users are trained by the backend: their ids and a start.
+
+    Attributes:
+        roster: Ids of users or examples.
+        params: Where training starts.
+        measures: None, for nothing is measured here.
+    """
+
+    roster: tuple[str, ...]
+    params: Params = field(repr=False)
+    measures: tuple[Measure, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RosterComponents:
+    """A `fedpriv.runs.loop.Runnable` of parts that were made elsewhere."""
+
+    plan: Plan
+    algorithm: Algorithm
+    task: RosterTask
+    trainer: Trainers
+
+    def init_params(self, key: Key) -> Params:
+        """Return a copy of the start."""
+        return {name: array.copy() for name, array in self.task.params.items()}
+
+
+class _ShapesOnly:
+    """The shapes of a sum that the backend's own workers make."""
+
+    def template(self, params: Params) -> Params:
+        return params
+
+    def partial_sum(self, **asked: Any) -> NoReturn:
+        raise AssertionError("users are trained by the backend")

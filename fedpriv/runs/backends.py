@@ -1,0 +1,228 @@
+"""Backends of a run by name: serial (this process), threads, and Ray's workers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from fedpriv.backends import Backend, SerialBackend
+from fedpriv.backends.ray.cluster import Cluster
+from fedpriv.backends.resources import Request, usable_cores
+from fedpriv.backends.threads import ThreadBackend, check_shareable
+from fedpriv.backends.worker import WorkerContext
+from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.components import Components
+from fedpriv.experiments.composing.options import Option
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.of_users import make_side_information, make_trainer
+from fedpriv.experiments.task_factory import make_task
+from fedpriv.rng import Key
+from fedpriv.training.devices import check_of_use
+from fedpriv.training.evaluate import measure_of
+
+BackendFactory = Callable[[Experiment, Components], Backend]
+"""Makes the backend of a run."""
+NamedFactories = Callable[[str | None, str | None], BackendFactory]
+"""From the name under which workers find the experiment (None if it has none) and the absolute path
+of its corpus (None without one) to what makes the backend of a run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedFactory:
+    """A backend factory that says beforehand what it cannot carry.
+
+    Attributes:
+        make: The factory itself.
+        check: Raises `ValueError` where `make`, or a worker that it hires, would; it is asked
+            before a run folder is made or opened.
+    """
+
+    make: BackendFactory
+    check: Callable[[Experiment, Components], None]
+
+    def __call__(self, experiment: Experiment, components: Components) -> Backend:
+        """Return the backend."""
+        return self.make(experiment, components)
+
+
+def check_supported(experiment: Experiment, backend: str) -> None:
+    """Refuse a backend that an experiment does not run on.
+
+    Raises:
+        ValueError: If it is not one of the experiment's.
+    """
+    if experiment.unit == "example":
+        raise ValueError(
+            f"{experiment.name} is centralised, and centralised training runs in one process; "
+            f"leave the backend {backend!r} out"
+        )
+    if backend not in experiment.backends:
+        known = ", ".join(experiment.backends)
+        raise ValueError(f"{experiment.name} does not run on {backend}; use one of {known}")
+
+
+def serial(experiment: Experiment, components: Components) -> Backend:
+    """Return the in-process backend."""
+    return SerialBackend(
+        trainer=components.trainer,
+        data=components.task.data,
+        measure=measure_of(components.task),
+    )
+
+
+def on_threads(num_workers: int) -> BackendFactory:
+    """Return what makes the backend of so many threads, for trainers that they may share."""
+
+    def check(experiment: Experiment, components: Components) -> None:
+        check_supported(experiment, "threads")
+        check_shareable(components.trainer)
+
+    def make(experiment: Experiment, components: Components) -> Backend:
+        return ThreadBackend(
+            trainer=components.trainer,
+            data=components.task.data,
+            measure=measure_of(components.task),
+            num_workers=num_workers,
+            max_examples=experiment.max_examples_per_user,
+        )
+
+    return CheckedFactory(make=make, check=check)
+
+
+def on_ray(cluster: Cluster, reference: str, corpus_path: str | None) -> BackendFactory:
+    """Return what starts Ray and its workers, each of which opens the corpus for itself.
+
+    Args:
+        cluster: What the workers run on; whoever made it closes it.
+        reference: The name under which a worker finds the experiment.
+        corpus_path: The absolute path at which it finds the corpus; None for tasks without one.
+    """
+
+    def check(experiment: Experiment, components: Components) -> None:
+        check_supported(experiment, "ray")
+        # Logical GPUs are the CPU. Whether a GPU is there, and works, only the worker that gets
+        # it can say: this machine may have none, or should not spend memory of it.
+        share = cluster.share
+        if share.num_gpus and not share.logical:
+            check_of_use("cuda:0", components.trainer)
+
+    def make(experiment: Experiment, components: Components) -> Backend:
+        params = components.task.init_params(Key.simulation(0))
+        cluster.start(sum(array.nbytes for array in params.values()))
+        from fedpriv.backends.ray.backend import RayBackend
+
+        began = time.perf_counter()
+        backend = RayBackend(
+            share=cluster.share,
+            make_context=partial(open_worker_context, reference, experiment.options(), corpus_path),
+            data=components.task.data,
+            max_examples=experiment.max_examples_per_user,
+        )
+        cluster.tell(f"its workers took {time.perf_counter() - began:.1f} s to open the data")
+        return backend
+
+    return CheckedFactory(make=make, check=check)
+
+
+def open_worker_context(
+    reference: str, options: Mapping[str, Option], corpus_path: str | None, device: str
+) -> WorkerContext:
+    """Return what a worker works with, made from what can be named; called in the worker.
+
+    Raises:
+        ValueError: If the experiment or the corpus is not found there.
+    """
+    experiment = load_experiment(reference).restored(options)
+    check_supported(experiment, "ray")
+    task = make_task(experiment, open_corpus(corpus_path))
+    side = make_side_information(experiment, task)
+    return WorkerContext(
+        trainer=make_trainer(experiment, task, side, device),
+        data=task.data,
+        measure=measure_of(task),
+    )
+
+
+def open_corpus(path: str | None) -> Corpus | None:
+    """Return the corpus at a path; None for none."""
+    return None if path is None else Corpus.open(Path(path))
+
+
+def _as_flag(name: str, value: object) -> str:
+    """Return an option as the command line has it.
+
+    >>> _as_flag("gpus_per_worker", 0.5)
+    '--gpus-per-worker 0.5'
+    """
+    return f"--{name.replace('_', '-')} {value}"
+
+
+@contextmanager
+def named_backends(
+    name: str,
+    *,
+    workers: int | None = None,
+    gpus_per_worker: float | None = None,
+    ray_address: str | None = None,
+    tell: Callable[[str], None] = lambda line: None,
+    spell: Callable[[str, object], str] = _as_flag,
+) -> Iterator[NamedFactories]:
+    """Yield what makes a run's backend; Ray is stopped at the end.
+
+    What cannot be had is said here, before a run folder is made.
+
+    Args:
+        name: "serial", "threads" or "ray".
+        workers: How many of them; None for one a core.
+        gpus_per_worker: Part of a GPU for each worker of Ray's.
+        ray_address: Of a running Ray cluster to join.
+        tell: Given lines about Ray's start.
+        spell: Writes an option, by field name, and its value as whoever asks typed them.
+
+    Raises:
+        ValueError: If the name is unknown, or an option is of another backend.
+    """
+    asked = {"workers": workers, "gpus_per_worker": gpus_per_worker, "ray_address": ray_address}
+    given = {option: value for option, value in asked.items() if value is not None}
+    ray = spell("backend", "ray")
+    if name == "serial":
+        for option, value in given.items():
+            raise ValueError(f"{spell(option, value)} is for several workers; add {ray}")
+        yield lambda reference, corpus_path: serial
+    elif name == "threads":
+        for option in ("gpus_per_worker", "ray_address"):
+            if option in given:
+                raise ValueError(
+                    f"{spell(option, given[option])} is for worker processes; use {ray}"
+                )
+        chosen = usable_cores() if workers is None else workers
+        if chosen < 1:
+            raise ValueError(f"{spell('workers', chosen)} must be at least 1")
+        yield lambda reference, corpus_path: on_threads(chosen)
+    elif name == "ray":
+        request = Request(
+            workers=workers, gpus_per_worker=gpus_per_worker or 0.0, address=ray_address
+        )
+        with Cluster(request, tell=tell) as cluster:
+            yield partial(_on_ray_if_named, cluster)
+    else:
+        raise ValueError(
+            f"{spell('backend', name)} is not known; use 'serial', 'threads' or 'ray', or run "
+            "the Flower app"
+        )
+
+
+def _on_ray_if_named(
+    cluster: Cluster, reference: str | None, corpus_path: str | None
+) -> BackendFactory:
+    if reference is None:
+        raise ValueError(
+            "Ray's workers find an experiment by its name, and this one was made here; put the "
+            "function that makes it into a module, and give 'module:function'"
+        )
+    return on_ray(cluster, reference, corpus_path)

@@ -1,0 +1,237 @@
+"""`experiment.json` of a run: options, plan, corpus, versions; written once, sealed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from fedpriv import __version__
+from fedpriv.checkpoints.tensor_files import frozen_digests, read_frozen_bytes
+from fedpriv.datasets.stackexchange.corpus import DIAGNOSTIC_FACTS
+from fedpriv.experiments.catalogue import from_anywhere, load_experiment
+from fedpriv.experiments.components import Components
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.parts.start import Start
+from fedpriv.privacy.statement.sealed import DOCUMENT, FORMAT, VERSION, read_sealed
+from fedpriv.tasks.data_digest import KnowsDigests, data_digests
+from fedpriv.tasks.trial import public_of_rostered
+from fedpriv.training.algorithm import is_exact
+
+_DIGEST = re.compile(r"\b[0-9a-f]{32,}\b")
+_PACKAGES = ("flwr", "torch", "numpy", "scipy", "ray", "dp-accounting")
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions of what is installed: a server in a container has no Ray."""
+    found: dict[str, str] = {}
+    for name in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+_LONGEST_LABEL = 100
+
+
+def check_label(label: str | None) -> str | None:
+    """Return the label of a run, or None where it has none.
+
+    Raises:
+        ValueError: If it is empty, longer than a line, or holds what is not printed.
+    """
+    if label is None:
+        return None
+    if not label.strip() or len(label) > _LONGEST_LABEL or not label.isprintable():
+        raise ValueError(
+            f"label {label!r} is not one line of 1 to {_LONGEST_LABEL} printed characters; give a "
+            "short name, such as 'wide cohorts'"
+        )
+    return label.strip()
+
+
+def name_with_label(name: str, document: Mapping[str, Any]) -> str:
+    """Return an experiment's name, behind the label of the run where it has one."""
+    label = document.get("label")
+    return f"{label} ({name})" if label else name
+
+
+def make_document(
+    *,
+    experiment: Experiment,
+    reference: str | None,
+    components: Components,
+    corpus_path: str | None,
+    backend: str,
+    mode: str,
+    files: Mapping[str, bytes],
+    secret: bytes | None,
+    begun: Start | None,
+    baseline: Mapping[str, float] | None,
+    label: str | None = None,
+) -> dict[str, Any]:
+    """Return the content of a run's experiment.json.
+
+    Args:
+        experiment: What is run.
+        reference: The name under which it is found again, if it has one.
+        components: Made from it.
+        corpus_path: Where the corpus was found.
+        backend: The backend's name.
+        mode: "simulation" or "secure".
+        files: The task's files by name.
+        secret: What keys the digests of a secure run's data; None in simulation.
+        begun: The params before the first round; None where the task makes them.
+        baseline: Further figures to compare with.
+        label: What the run is called wherever it is shown; neither in the plan nor in the root of
+            the noise.
+    """
+    side, task = components.side_information, components.task
+    described = task.describe().to_json()
+    if mode == "secure":  # counted on rostered users: diagnostics
+        described["majority_class_accuracy"] = None
+        provenance = described["provenance"]
+        described["provenance"] = {
+            name: value
+            for name, value in provenance.items()
+            if name not in DIAGNOSTIC_FACTS and not (name == "source" and _is_digest(value))
+        }
+    else:
+        learnt = begun is not None and begun.facts["kind"] == "public"
+        described |= public_of_rostered(task, learnt_from=learnt)
+    if frozen := read_frozen_bytes(files):
+        described["frozen"] = frozen_digests(frozen)
+    if isinstance(components.task, KnowsDigests):
+        described["data_sha256"] = data_digests(task, secret)
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "name": experiment.name,
+        **({} if label is None else {"label": label}),
+        "description": experiment.description,
+        "reference": reference,
+        "experiment": experiment.options(),
+        "plan": components.plan.to_json(),
+        "corpus": {**described, "path": corpus_path},
+        "side_information": None
+        if side is None
+        else {"source": side.source, "description": side.description},
+        "mode": mode,
+        "hardened": mode == "secure" and is_exact(components.plan, components.algorithm),
+        "backend": backend,
+        # Inside a Flower bundle fedpriv is a folder on the path, not an installed package.
+        "versions": {"fedpriv": __version__, **_versions()},
+        "measures": [measure.to_json() for measure in task.measures],
+        "files": sorted(files),
+        "baseline": {
+            "majority_class_accuracy": described.get("majority_class_accuracy"),
+            **(baseline or {}),
+        },
+        "settings": None if components.settings is None else components.settings.to_json(),
+        "start": {"kind": "fresh"} if begun is None else dict(begun.facts),
+    }
+
+
+def _is_digest(value: Any) -> bool:
+    """Return whether a source is given by checksums of files, which hold everybody's data.
+
+    Whoever has a file with one record more, and one without, tells by them which was trained on; a
+    secure run's digests of its data are keyed for the same reason.
+    """
+    values = value.values() if isinstance(value, Mapping) else [value]
+    return any(isinstance(one, str) and _DIGEST.search(one) is not None for one in values)
+
+
+def read_document(path: Path) -> Mapping[str, Any]:
+    """Return the experiment.json of a run, once its ledger's seal on it was checked.
+
+    Raises:
+        ValueError: If the folder holds no run of this version, or its files do not belong together.
+    """
+    if not (path / DOCUMENT).is_file():
+        raise ValueError(f"{path} holds no run (no {DOCUMENT}); give the folder a run wrote")
+    document = read_sealed(path).document
+    assert document is not None
+    return document
+
+
+def check_experiment_name(
+    document: Mapping[str, Any], path: Path, given: str | None = None
+) -> str | None:
+    """Return the name by which a run's experiment is found; None of one that has no name.
+
+    Anybody can write a folder whose seal fits. So what it names is imported where it is one of the
+    experiments that are installed here, and code of one's own, `module:function` or
+    `file.py:function`, only where the person names that too.
+
+    Args:
+        document: Of the run.
+        path: Its folder.
+        given: The name that the person gave.
+
+    Raises:
+        ValueError: If the run names code that was not given, or another name was given.
+    """
+    name = document.get("reference")
+    if name is not None and not isinstance(name, str):
+        raise ValueError(f"{path} has {name!r}, which is no name of an experiment; restore it")
+    if given is not None:
+        if from_anywhere(given) != name:
+            raise ValueError(f"{path} is a run of {name or 'no name'}, not of {given}")
+        return name
+    if name is not None and ":" in name:
+        raise ValueError(
+            f"{path} is a run of {name}: code, which no folder gets to run by itself; if you "
+            f"trust it, name it too: `fedpriv run {name} --resume {path}`, or elsewhere "
+            f"`--experiment {name}`, in Python experiment={name!r}"
+        )
+    return name
+
+
+def restore_experiment(
+    document: Mapping[str, Any], path: Path, given: Experiment | str | None = None
+) -> Experiment:
+    """Return the experiment of a run, with the options that it was run with.
+
+    Args:
+        document: Of the run.
+        path: Its folder.
+        given: What the person names or gives; what its own options are does not matter.
+
+    Raises:
+        ValueError: As `name_of_experiment`; or if it has no name and is not given, or another one
+            is given.
+    """
+    if not isinstance(given, Experiment):
+        name = check_experiment_name(document, path, given)
+        if name is None:
+            raise ValueError(
+                f"{path} was started from Python, with an experiment that has no name to find it "
+                "by; give it there as experiment=..., such as fedpriv.resume(path, experiment=...)"
+            )
+        given = load_experiment(name)
+    elif given.name != document["name"]:
+        raise ValueError(f"{path} is a run of {document['name']}, not of {given.name}")
+    return given.restored(document["experiment"])
+
+
+def rounds_between_checkpoints(document: Mapping[str, Any]) -> int:
+    """Return which rounds are kept: all, but of single examples those that are evaluated."""
+    central = document["plan"]["unit"] != "user"
+    return int(document["experiment"]["eval-every"]) if central else 1
+
+
+def write_json(file: Path, value: Mapping[str, Any]) -> None:
+    """Write a JSON file whole or not at all, synced."""
+    part = file.with_name(f".{file.name}.part")
+    with part.open("w", encoding="utf-8") as out:
+        json.dump(value, out, indent=2, ensure_ascii=False)
+        out.write("\n")
+        out.flush()
+        os.fsync(out.fileno())
+    part.replace(file)

@@ -1,0 +1,552 @@
+"""The door to private data: the one object through which every method asks of users.
+
+Each answer is made in the same steps: the plan admits it, the ledger is charged and synced, the
+cohort and the noise are drawn, the backend returns one raw sum, the privatizer makes the answer of
+the two. The raw sum lives in one local variable, or within a `with`, and dies there. Raw sums that
+outlive one answer (held within a `with`, or seen by a program) print as nothing, and neither copy
+nor travel; what may be done with one goes back to the door.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from threading import Lock
+from typing import Any, NoReturn
+
+import numpy as np
+
+from fedpriv import tree
+from fedpriv.backends.backend import Backend
+from fedpriv.mechanisms.bounds import Bound
+from fedpriv.mechanisms.privatizer import Privatizer
+from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.ledger.state import UPDATE
+from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.plan import AnyPlan
+from fedpriv.rng import Key
+from fedpriv.runs.participation import Participation
+from fedpriv.runs.secret_state import (
+    COHORTS,
+    REPLAY,
+    STREAM,
+    SecretState,
+    next_noise_row,
+    start_noise_count,
+)
+from fedpriv.sums import PartialSum
+from fedpriv.training.algorithm import Program, Query
+from fedpriv.training.work import TRAIN, Work, find_work
+from fedpriv.tree import Params
+
+_PRIVATE_STREAMS = frozenset({"cohort", "noise", "users", "vault", "program"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Draw:
+    """One attempt, charged: nothing else may be drawn under its numbers."""
+
+    round_num: int
+    attempt: int
+    row: int | None
+    keys: Key
+    replays: bool = False  # everything is drawn from the secret state's key
+    again: bool = False  # a release that a crash cut off
+
+    def key(self, stream: str, name: str, keys: Key | None = None) -> Key:
+        """Return the key of a stream; of other root keys, where the release is not replayed."""
+        key = (self.keys if keys is None or self.replays else keys).fold(stream)
+        if name != UPDATE:
+            key = key.fold(name)
+        return key.fold(self.round_num).fold(self.attempt)
+
+
+class RunDoor:
+    """The door of one run. A `fedpriv.training.algorithm.Door`.
+
+    Guarantees:
+        * Nothing is drawn, and no raw sum is made, before its charge is on the ledger.
+        * A row of noise with memory meets one sum: one that a crash left open is never drawn
+          again, and its users stay counted as having taken part.
+        * A release that is done again after a crash ("replay") is the identical one.
+        * The answer is all that leaves; sizes of cohorts and failures leave in `participation`
+          alone.
+
+    Args:
+        plan: What is paid for.
+        ledger: Where it is charged.
+        backend: Brings work to the users.
+        works: Works by name, for the shapes of their sums.
+        roster: The frozen ids.
+        root: The run's root key.
+        noise: The root key of what is added to sums; None takes `root`.
+        exact: Whether the run's ε is stated as that of real arithmetic
+            (`fedpriv.training.algorithm.is_exact`); with a secure key answers that have noise or
+            sums in floating point are then refused.
+        secret_state: The run's secret state.
+        noise_thread: Draws noise while users train.
+        participation: Records who came; in secure mode there is none.
+    """
+
+    def __init__(
+        self,
+        *,
+        plan: AnyPlan,
+        ledger: Ledger,
+        backend: Backend,
+        works: Mapping[str, Work],
+        roster: Sequence[str],
+        root: Key,
+        secret_state: SecretState,
+        noise_thread: Executor,
+        participation: Participation | None = None,
+        noise: Key | None = None,
+        exact: bool = False,
+    ) -> None:
+        self._plan, self._ledger, self._backend = plan, ledger, backend
+        self._works, self._roster, self._root = works, roster, root
+        self._noise = root if noise is None else noise
+        self._exact = exact and root.mode == "secure"
+        self._secret_state, self._noise_thread, self._participation = (
+            secret_state,
+            noise_thread,
+            participation,
+        )
+        self._round_num = 0
+        self._asked: set[str] = set()
+        self._inside = False  # whether a program runs, which sees raw sums
+        self._one_at_a_time = Lock()
+        self._rows_drawn = 0
+        self._memory: Any = None
+
+    @property
+    def round_num(self) -> int:
+        """The round under way, from 1."""
+        return self._round_num
+
+    def begin(self, round_num: int) -> None:
+        """Open a round: what is asked from now on belongs to it."""
+        self._round_num, self._asked = round_num, set()
+
+    @property
+    def rho_left(self) -> float:
+        """What an adaptive plan has not spent yet; infinite for a fixed plan."""
+        return self._plan.left(self._ledger.state.spent)
+
+    @property
+    def must_replay(self) -> bool:
+        """Whether a charged release of a fixed plan was cut off, and is to be made again."""
+        return self._plan.replays and bool(self._ledger.state.unreleased)
+
+    def key(self, stream: str) -> Key:
+        """Return a key of this round's coming attempt for public choices."""
+        if stream in _PRIVATE_STREAMS:
+            raise ValueError(f"stream {stream!r} is secret; private data are drawn by it")
+        attempt = self._ledger.attempts(self._round_num) + 1
+        return self._root.fold(stream).fold(self._round_num).fold(attempt)
+
+    def ask(self, query: Query) -> Any:
+        """Return the answer to a query; see `fedpriv.training.algorithm.Door`."""
+        mechanism = self._plan.mechanism_for(query.name, query.mechanism)
+        draw = self._charge(query.name, mechanism)
+        drawing = self._drawing(query, mechanism, draw)
+        total = self._sum(query, mechanism, draw)
+        self._check_not_all_failed()
+        self._check_replayed_sum(query.name, mechanism, draw, total)
+        return mechanism.release(total, drawing.result())
+
+    @contextmanager
+    def hold(self, query: Query) -> Iterator[HeldSum]:
+        """Ask, and keep the raw sum within the `with`, to be answered again.
+
+        Raises:
+            ValueError: If the answer is a row of noise with memory: no two rows meet one sum. If
+                the cohort is drawn: amplification is earned once a cohort, and each answer is
+                charged as if its cohort were new.
+        """
+        mechanism = self._plan.mechanism_for(query.name, query.mechanism)
+        if mechanism.event.is_sampled:
+            raise ValueError(
+                "a sum over a drawn cohort cannot be answered twice: amplification is earned once "
+                "a cohort; let everybody take part (Everybody)"
+            )
+        if mechanism.privatizer.after_crash != "retry":
+            raise ValueError(
+                f"{mechanism.privatizer.name} noise cannot answer one sum twice; ask for it"
+            )
+        draw = self._charge(query.name, mechanism)
+        drawing = self._drawing(query, mechanism, draw)
+        total = self._sum(query, mechanism, draw)
+        self._check_not_all_failed()
+        answer = mechanism.release(_copy_sum(total), drawing.result())
+
+        def again(number: int, privatizer: Privatizer, raw: PartialSum) -> Any:
+            more = replace(query, name=f"{query.name} again {number}")
+            other = replace(mechanism, privatizer=privatizer)
+            drawing = self._drawing(more, other, self._charge(more.name, other))
+            return other.release(raw, drawing.result())
+
+        held = HeldSum(total, answer, again)
+        try:
+            yield held
+        finally:
+            held.close()
+
+    def run(self, query: Query, program: Program) -> Any:
+        """Return the one answer of a program of many passes, each over the query's users."""
+        mechanism = self._plan.mechanism_for(query.name, query.mechanism)
+        draw = self._charge(query.name, mechanism)
+        drawing = self._drawing(query, mechanism, draw)
+        cohort = self._cohort(query, mechanism, draw)  # one a charge, however many passes
+
+        def one(
+            params: Params, work: str, bound: Bound | None, among: Sequence[int] | None
+        ) -> PartialSum:
+            asked = replace(query, params=params, work=work)
+            users = cohort if among is None else tuple(cohort[place] for place in among)
+            return self._sum(asked, mechanism, draw, bound=bound, cohort=users)
+
+        self._open_answer()
+        raw = Passes(one, draw.key("program", query.name), len(cohort))
+        self._inside = True
+        try:
+            total = program(raw)
+        finally:
+            self._inside = False
+            raw.close()
+        self._check_not_all_failed()
+        self._check_replayed_sum(query.name, mechanism, draw, total)
+        return mechanism.release(total, drawing.result())
+
+    def _charge(self, name: str, mechanism: Mechanism) -> _Draw:
+        """Spend what an answer costs, and return the numbers under which it is drawn."""
+        with self._one_at_a_time:
+            self._admit(name, mechanism)
+            self._prepare(name, mechanism)
+            if mechanism.privatizer.cost.whole_run:
+                return self._charge_whole_run(name, mechanism)
+            if mechanism.privatizer.after_crash == "replay":
+                return self._charge_or_replay(name, mechanism)
+            ledger, round_num = self._ledger, self._round_num
+            attempt = ledger.attempts(round_num, name) + 1
+            ledger.charge(round_num, attempt, mechanism.event, query=name)
+            return _Draw(round_num=round_num, attempt=attempt, row=None, keys=self._root)
+
+    def _charge_whole_run(self, name: str, mechanism: Mechanism) -> _Draw:
+        ledger, round_num = self._ledger, self._round_num
+        if ledger.charges == 0:
+            ledger.charge(round_num, 1, mechanism.event, query=name)
+        row = next_noise_row(ledger, self._secret_state, round_num)
+        return _Draw(round_num=round_num, attempt=row, row=row, keys=self._root)
+
+    def _charge_or_replay(self, name: str, mechanism: Mechanism) -> _Draw:
+        ledger, round_num = self._ledger, self._round_num
+        attempt = ledger.attempts(round_num, name)
+        open_ = [
+            charge
+            for charge in ledger.state.unreleased
+            if (charge.round_num, charge.query) == (round_num, name)
+        ]
+        if open_ and open_[-1].event != mechanism.event:
+            raise ValueError(
+                f"round {round_num}: {name!r} was charged for {open_[-1].event} before the "
+                f"crash and now asks for {mechanism.event}; what is replayed is the same"
+            )
+        if not open_:
+            attempt += 1
+            ledger.charge(round_num, attempt, mechanism.event, query=name)
+        # The same secret keys as before the crash: what is released again is the same.
+        keys = self._secret_state.key(REPLAY)
+        again = bool(open_)
+        return _Draw(
+            round_num=round_num, attempt=attempt, row=None, keys=keys, replays=True, again=again
+        )
+
+    def _admit(self, name: str, mechanism: Mechanism) -> None:
+        """Refuse a question for which another one has paid.
+
+        Raises:
+            ValueError: If the round has asked this name already: a release that is replayed draws
+                the noise of its name again, and of two sums under one noise the difference is
+                bare. If one charge pays for the whole run, and this is not the mechanism or not
+                the question that it was for; or if such a mechanism is not the plan's.
+        """
+        if self._inside:
+            raise ValueError(
+                f"{name!r} is asked from within a program: what it sees is raw, and what is asked "
+                "is public; end the program, and ask then"
+            )
+        if name in self._asked:
+            raise ValueError(
+                f"round {self._round_num} has asked {name!r} already; give another question a "
+                "name of its own, and have the next round ask this one again"
+            )
+        self._asked.add(name)
+        plan, charges = self._plan, self._ledger.state.charges
+        if self._exact and not mechanism.is_exact:
+            raise ValueError(
+                f"query {name!r}: the run's ε is that of real arithmetic, and this answer has "
+                "noise in floating point; bound it on a grid (Rounded) and add Gaussian noise"
+            )
+        if not plan.charged_once:
+            if mechanism.charged_once:
+                raise ValueError(
+                    f"{mechanism.privatizer.name} noise is charged for a whole run, which only a "
+                    "plan of that mechanism pays for"
+                )
+            return
+        if mechanism is not plan.live_mechanism:
+            raise ValueError(
+                f"query {name!r}: one charge pays for the plan's mechanism and for no other; "
+                "leave the query's mechanism out"
+            )
+        if charges and charges[0].query != name:
+            raise ValueError(
+                f"query {name!r}: the whole run was charged for {charges[0].query!r}, and no "
+                "other question is paid for; ask by that name"
+            )
+
+    def _prepare(self, name: str, mechanism: Mechanism) -> None:
+        """Have secret state on the disk before the first charge that needs it; miss it later.
+
+        Raises:
+            ValueError: If it is gone: noise would go on with another key, or a limit of
+                participation be counted from zero.
+        """
+        fresh = not self._ledger.state.knows_query(name)
+        after = mechanism.privatizer.after_crash
+        renew = self._ledger.charges == 0 and self._ledger.state.num_resumes == 0
+        if after != "retry":
+            name_of_key = STREAM if after == "burn" else REPLAY
+            self._secret_state.key(name_of_key, fresh=fresh, renew=renew)
+        if mechanism.privatizer.cost.whole_run and renew:
+            start_noise_count(self._secret_state)
+        first = mechanism.sampler.init()
+        if not first:
+            return
+        if fresh:
+            self._secret_state.remember(f"{COHORTS}-{name}", first)
+        elif self._secret_state.recall(f"{COHORTS}-{name}") is None:
+            raise ValueError(
+                f"the secret record of who took part in {name!r} is gone: restore the folder's "
+                "secret/, or start a new run (participation is limited, and the limit is what the "
+                "plan's ε rests on)"
+            )
+
+    def _drawing(self, query: Query, mechanism: Mechanism, draw: _Draw) -> Future[Any]:
+        """Start to draw what is added to the coming sum; nothing of it depends on the sum."""
+        template = find_work(self._works, query.work).template(query.params)
+        if draw.row is not None:
+            return self._noise_thread.submit(self._row, mechanism, template, draw.row)
+        key = draw.key("noise", query.name, self._noise)
+        return self._noise_thread.submit(mechanism.draw, template, key)
+
+    def _row(self, mechanism: Mechanism, template: Params, row: int) -> Any:
+        key = self._secret_state.key(STREAM)
+        if self._memory is None:
+            self._memory = mechanism.privatizer.init(template, key)
+        drawn = None
+        while self._rows_drawn < row:  # after a restart: rows that were used up are passed over
+            drawn, self._memory = mechanism.draw_row(self._memory, template, key)
+            self._rows_drawn += 1
+        return drawn
+
+    def _sum(
+        self,
+        query: Query,
+        mechanism: Mechanism,
+        draw: _Draw,
+        *,
+        bound: Bound | None = None,
+        cohort: tuple[str, ...] | None = None,
+    ) -> PartialSum:
+        """Return the raw sum over a cohort, drawn here or before. It must not leave this module."""
+        if cohort is None:
+            self._open_answer()
+            cohort = self._cohort(query, mechanism, draw)
+        total = self._backend.partial_sum(
+            params=query.params,
+            bound=mechanism.within(query.context.bound(mechanism.bound))
+            if bound is None
+            else bound,
+            cohort=cohort,
+            key=draw.key("users", query.name),
+            round_num=draw.round_num,
+            attempt=draw.attempt,
+            work=query.work,
+            template=find_work(self._works, query.work).template(query.params),
+        )
+        if self._participation is not None:
+            self._participation.note(len(cohort), total)
+        return total
+
+    def _open_answer(self) -> None:
+        if self._participation is not None:
+            self._participation.begin()
+
+    def _check_not_all_failed(self) -> None:
+        """End a simulation in which all who were drawn for an answer failed."""
+        if self._participation is not None:
+            self._participation.end_if_all_failed(self._round_num, self._plan.unit)
+
+    def _check_replayed_sum(
+        self, name: str, mechanism: Mechanism, draw: _Draw, total: PartialSum
+    ) -> None:
+        """Refuse to replay a release on another sum than before: it would bare the difference.
+
+        Raises:
+            ValueError: If the sum is not the one that was to be released before the crash.
+        """
+        if mechanism.privatizer.after_crash != "replay":
+            return
+        digest = {"sha256": np.frombuffer(_digest(total), np.uint8)}
+        if not draw.again:
+            self._secret_state.remember(f"{REPLAY}-{name}", digest)
+            return
+        before = self._secret_state.recall(f"{REPLAY}-{name}")
+        if before is not None and not np.array_equal(before["sha256"], digest["sha256"]):
+            raise ValueError(
+                f"round {draw.round_num}: {name!r} was cut off by a crash, and its sum is not the "
+                "same any more (other params, users or data); nothing is released: start a new run"
+            )
+        self._secret_state.remember(f"{REPLAY}-{name}", digest)
+
+    def _cohort(self, query: Query, mechanism: Mechanism, draw: _Draw) -> tuple[str, ...]:
+        sampler, name = mechanism.sampler, f"{COHORTS}-{query.name}"
+        memory = self._secret_state.recall(name)
+        if memory is None:
+            memory = sampler.init()
+        cohort, memory = sampler.next(memory, draw.key("cohort", query.name), self._roster)
+        # Whoever was drawn has taken part, whatever becomes of the attempt.
+        self._secret_state.remember(name, memory)
+        return cohort
+
+
+_Make = Callable[[Params, str, Bound | None, Sequence[int] | None], PartialSum]
+
+
+class _Opaque:
+    """Private: it prints as nothing, and neither copies nor travels."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(hidden)"
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError("a raw sum does not leave the process, nor the block that holds it")
+
+
+class HeldSum(_Opaque):
+    """A raw sum within its `with`. A `fedpriv.training.algorithm.Held`.
+
+    Args:
+        total: The raw sum.
+        answer: The first answer.
+        again: Charges another answer, of a number from 2, and makes it of a copy of the sum.
+    """
+
+    __slots__ = ("_again", "_answer", "_num", "_total")
+
+    def __init__(
+        self,
+        total: PartialSum,
+        answer: Any,
+        again: Callable[[int, Privatizer, PartialSum], Any],
+    ) -> None:
+        self._total: PartialSum | None = total
+        self._answer, self._again, self._num = answer, again, 1
+
+    @property
+    def answer(self) -> Any:
+        """The first answer."""
+        return self._answer
+
+    def release(self, privatizer: Privatizer) -> Any:
+        """Return another answer of the same sum, charged for itself.
+
+        Raises:
+            BudgetSpentError: If the plan does not pay for it.
+            ValueError: If the sum is not held any more.
+        """
+        if self._total is None:
+            raise ValueError("the sum is not held any more; ask again within a new `with`")
+        self._num += 1
+        return self._again(self._num, privatizer, _copy_sum(self._total))
+
+    def close(self) -> None:
+        """Let go of the sum."""
+        self._total = None
+
+
+class Passes(_Opaque):
+    """Raw sums within a program. A `fedpriv.training.algorithm.RawSums`.
+
+    Args:
+        make: Makes one of params, the name of a work, a bound and places of users.
+        key: Secret, for the program's own choices.
+        num_users: How many users the query is asked of.
+    """
+
+    __slots__ = ("_key", "_make", "_num_users")
+
+    def __init__(self, make: _Make, key: Key, num_users: int) -> None:
+        self._make: _Make | None = make
+        self._key, self._num_users = key, num_users
+
+    @property
+    def num_users(self) -> int:
+        """How many users the query is asked of."""
+        return self._num_users
+
+    def sum(
+        self,
+        params: Params,
+        *,
+        work: str = TRAIN,
+        bound: Bound | None = None,
+        among: Sequence[int] | None = None,
+    ) -> PartialSum:
+        """Return one raw sum over users of the query; it must not leave the program.
+
+        Raises:
+            ValueError: If the program has ended, or a place is named twice or is nobody's.
+        """
+        if self._make is None:
+            raise ValueError("the program has ended; its raw sums are gone")
+        if among is not None:
+            places = sorted(among)
+            if len(set(places)) < len(places) or not all(0 <= p < self._num_users for p in places):
+                raise ValueError(f"places {among!r} must be distinct, and below {self._num_users}")
+        return self._make(params, work, bound, among)
+
+    def key(self, stream: str) -> Key:
+        """Return a secret key for the program's own choices."""
+        return self._key.fold(stream)
+
+    def close(self) -> None:
+        """End: no further sum is made."""
+        self._make = None
+
+
+def _copy_sum(total: PartialSum) -> PartialSum:
+    """Return a sum that a privatizer may use up while the raw one is still held."""
+    return replace(
+        total,
+        total={
+            name: tensor.copy() if isinstance(tensor, np.ndarray) else tensor
+            for name, tensor in total.total.items()
+        },
+    )
+
+
+def _digest(total: PartialSum) -> bytes:
+    """Return a digest of a raw sum; secret like the sum."""
+    found = sha256()
+    for name, array in sorted(tree.to_dense(total.total).items()):
+        found.update(f"{name} {array.dtype} {array.shape} {total.granularity}\n".encode())
+        found.update(np.ascontiguousarray(array).tobytes())
+    return found.digest()

@@ -1,0 +1,434 @@
+"""The run folder: what a run leaves on disk, in the order that survives a kill at any moment.
+
+=====================  ======================================================================
+experiment.json        options, plan, corpus, versions: written once
+data.key               of a secure run that knows a digest of its data: the secret that keys it;
+                       never to be published
+ledger.jsonl           charges and releases, hash-chained, synced (`fedpriv.privacy.ledger.ledger`)
+rounds.jsonl           released values only
+diagnostics.jsonl      what only a simulation may see; not covered by ε
+backends.jsonl         which backend ran from which round on, its workers and devices
+vocabulary.json        what a tag model's rows and columns mean, for `fedpriv predict`; a task of
+                       one's own may bring files of other names (`Task.files`)
+checkpoints/           released params, one file a round, pruned
+start.safetensors      what training started from, if not the task's own params
+state.safetensors      what else the next round needs, replaced atomically every round
+secret/                where it is needed: keys of noise with memory and of a release that is
+                       replayed, who took part so far (`runs/secret_state.py`); readable by its
+                       owner alone, never to be published
+summary.json           the figures of a finished run
+selected.safetensors   the model that it returns, where that was selected on public examples
+status.json            of a deployed run: nodes, last error, when the last round ended
+                       (`runs/status.py`)
+=====================  ======================================================================
+
+A round is charged in the ledger before anything is drawn; its state is in place before it is
+recorded as released. Killed in between, the attempt is spent and the round is done anew.
+
+Steps of centralised training come by the ten thousand, and a file a step would cost more than the
+step. Each is charged all the same, but only every `eval-every`-th and the last are kept, released
+and written down. After a kill the run goes on from the last step that was kept; the steps since
+are lost attempts, and spent.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedpriv import json_lines
+from fedpriv.checkpoints.store import CheckpointStore, load_state, save_state
+from fedpriv.checkpoints.tensor_files import check_frozen, read_frozen_bytes, write_start
+from fedpriv.datasets.digests import read_secret, write_secret
+from fedpriv.experiments.components import Components
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.parts.start import Start
+from fedpriv.hashes import document_sha256
+from fedpriv.measures import figures_of, read_measures, recorded
+from fedpriv.output_paths import refuse_links
+from fedpriv.privacy.ledger.anchor import Anchor
+from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.plan import AnyPlan
+from fedpriv.privacy.statement.coverage import FLOATS, KEY, coverage_of, coverage_without_document
+from fedpriv.privacy.statement.sealed import SEAL
+from fedpriv.runs.document import (
+    make_document,
+    read_document,
+    rounds_between_checkpoints,
+    write_json,
+)
+from fedpriv.runs.noise_root import NOISE, noise_digest
+from fedpriv.runs.records import decided_as_json
+from fedpriv.tasks.data_digest import check_data_digests
+from fedpriv.tasks.task import BringsFiles
+from fedpriv.training.algorithm import Saved, State
+
+_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.[a-z0-9]+")
+# Files that a run folder or an export holds itself.
+# fmt: off
+_RESERVED_FILES = frozenset({
+    "experiment.json", "data.key", "ledger.jsonl", "rounds.jsonl", "diagnostics.jsonl",
+    "backends.jsonl", "start.safetensors", "selected.safetensors", "state.safetensors",
+    "summary.json", "report.html", "model.safetensors", "README.md",
+})
+# fmt: on
+
+
+class RunFolder:
+    """One run on disk. Made by `create` or `open`; one process at a time holds the ledger."""
+
+    def __init__(
+        self,
+        path: Path,
+        ledger: Ledger,
+        store: CheckpointStore,
+        document: Mapping[str, Any],
+        every: int = 1,
+    ) -> None:
+        """Take over what `create` and `open` made; of the rounds, each `every`-th is kept."""
+        self.path, self.ledger, self.store, self.document = path, ledger, store, document
+        self._every = every
+        self._begun_here = False  # by `of_plan`: whose first state is no resumed one
+
+    @property
+    def is_hardened(self) -> bool:
+        """Whether from its first line on it is a secure run of whole sums and whole noise."""
+        return {**self.ledger.extra, **self.document}.get("hardened") is True
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        *,
+        experiment: Experiment,
+        reference: str | None,
+        components: Components,
+        corpus_path: str | None,
+        backend: str,
+        mode: str,
+        keep_last: int | None = 10,
+        begun: Start | None = None,
+        baseline: Mapping[str, float] | None = None,
+        anchors: Sequence[Anchor] = (),
+        label: str | None = None,
+    ) -> RunFolder:
+        """Start a run in a folder that does not hold one yet.
+
+        Args:
+            path: The folder; made if missing.
+            experiment: What is run.
+            reference: The name under which the experiment is found again, if it has one.
+            components: Made from it.
+            corpus_path: Where the corpus was found, for `--resume`.
+            backend: The backend's name.
+            mode: "simulation" or "secure".
+            keep_last: Newest checkpoints to keep besides every tenth; None keeps all.
+            begun: The params before the first round; None where the task makes them.
+            baseline: Further figures to compare with, of models that cost nothing.
+            anchors: Where the ledger's lines are marked outside the folder.
+            label: What the run is called wherever it is shown; None for the experiment's name.
+
+        Raises:
+            ValueError: If the folder already holds a run, or the task's files cannot lie in it.
+        """
+        if (path / "experiment.json").exists():
+            raise ValueError(
+                f"{path} already holds a run; give --resume {path} to continue it, or another --out"
+            )
+        files = _read_task_files(components.task)
+        secret = secrets.token_bytes(32) if mode == "secure" else None
+        document = make_document(
+            experiment=experiment,
+            reference=reference,
+            components=components,
+            corpus_path=corpus_path,
+            backend=backend,
+            mode=mode,
+            files=files,
+            secret=secret,
+            begun=begun,
+            baseline=baseline,
+            label=label,
+        )
+        path.mkdir(parents=True, exist_ok=True)
+        refuse_links(path)
+        if secret is not None and document["corpus"].get("data_sha256") is not None:
+            write_secret(path / "data.key", secret)
+        # The ledger first: with it but without experiment.json there is no run to resume.
+        extra = {"experiment": experiment.name, SEAL: document_sha256(document)}
+        if mode == "simulation":
+            extra[NOISE] = noise_digest(document)
+        ledger = Ledger.create(
+            path / "ledger.jsonl", plan=components.plan, mode=mode, extra=extra, anchors=anchors
+        )
+        _write_task_files(path, files)
+        if begun is not None and begun.facts["kind"] != "fresh":
+            write_start(path, begun.params)
+        write_json(path / "experiment.json", document)
+        every = rounds_between_checkpoints(document)
+        return cls(path, ledger, _store(path, keep_last, every), document, every)
+
+    @classmethod
+    def of_plan(
+        cls,
+        path: Path,
+        plan: AnyPlan,
+        *,
+        mode: str,
+        extra: Mapping[str, Any] | None = None,
+        anchors: Sequence[Anchor] = (),
+    ) -> RunFolder:
+        """Start or continue the folder of a training of one's own, which no experiment describes.
+
+        It has the ledger, the checkpoints and the resume state of any other run; `fedpriv verify`
+        checks it as far as it goes.
+
+        Args:
+            path: The folder; made if missing. One that holds a ledger is continued.
+            plan: The promise.
+            mode: "simulation" or "secure".
+            extra: Further facts for the first line of a new ledger.
+            anchors: Where the ledger's lines are marked outside the folder.
+
+        Raises:
+            ValueError: If the ledger that is there does not verify, is of another plan, or is not
+                as far as its anchors.
+        """
+        path.mkdir(parents=True, exist_ok=True)
+        refuse_links(path)
+        file = path / "ledger.jsonl"
+        if not file.exists():
+            extra = {**(extra or {}), "hardened": mode == "secure" and plan.is_exact}
+            ledger = Ledger.create(file, plan, mode=mode, extra=extra, anchors=anchors)
+            made = cls(path, ledger, _store(path, None, 1), {})
+            made._begun_here = True
+            return made
+        ledger = Ledger.open(file, anchors=anchors)
+        if ledger.plan.to_json() != plan.to_json() or ledger.mode != mode:
+            ledger.close()
+            raise ValueError(
+                f"{file} is the ledger of another plan or mode; give the one it was started with, "
+                "or another folder"
+            )
+        return cls(path, ledger, _store(path, None, 1), {})
+
+    @classmethod
+    def open(
+        cls, path: Path, *, keep_last: int | None = 10, anchors: Sequence[Anchor] = ()
+    ) -> RunFolder:
+        """Open a run to continue it; its ledger is verified, and nothing else changed yet.
+
+        Raises:
+            ValueError: If there is no run, or its ledger does not verify.
+        """
+        document = read_document(path)
+        ledger = Ledger.open(path / "ledger.jsonl", anchors=anchors)
+        every = rounds_between_checkpoints(document)
+        return cls(path, ledger, _store(path, keep_last, every), document, every)
+
+    def check_data(self, task: Any) -> None:
+        """Compare a task's data with those the run was started with, where those were known.
+
+        What it keeps frozen in its model is compared too.
+
+        Raises:
+            ValueError: If they differ, or cannot be compared any more.
+        """
+        frozen = read_frozen_bytes(_read_task_files(task))
+        check_frozen(self.document["corpus"].get("frozen"), frozen, str(self.path))
+        sealed = self.document["corpus"].get("data_sha256")
+        secure = sealed is not None and self.document["mode"] == "secure"
+        secret = read_secret(self.path / "data.key") if secure else None
+        check_data_digests(task, sealed, secret, str(self.path))
+
+    def resume(
+        self,
+        first: State,
+        decided: Callable[[Mapping[str, float]], Mapping[str, float]] = lambda numbers: {},
+    ) -> State:
+        """Return where the run stands, repairing what a kill left between two writes.
+
+        A run that `of_plan` has begun stands at its beginning, and counts as not resumed: its first
+        charge makes the keys of its noise anew, whatever lies in the folder.
+
+        Args:
+            first: The state before round 1, also the template of the saved one.
+            decided: What the method says of a state's numbers.
+
+        Raises:
+            ValueError: If the state is newer than the ledger (an older ledger was put back), or
+                gone although rounds were released.
+        """
+        for name in ("rounds.jsonl", "diagnostics.jsonl"):
+            json_lines.cut_torn_line(self.path / name)
+        file = self.path / "state.safetensors"
+        if not file.exists():
+            if self.ledger.state.releases:
+                raise ValueError(
+                    f"{file} is gone, but rounds were released: restore it, or start a new run "
+                    "(the checkpoints that were released can still be exported)"
+                )
+            if not self._begun_here:
+                self.ledger.resume()
+            return first
+        form = first.save()
+        rest, metadata = load_state(file, template=form.rest)
+        round_num, attempt = int(metadata["round_num"]), int(metadata["attempt"])
+        head = metadata["ledger_head"]
+        if not (self.ledger.reached(round_num, attempt) and self.ledger.knows(head)):
+            raise ValueError(
+                f"{file} is of round {round_num}, which the ledger never charged: the ledger "
+                "is older than the state, or another run's; restore the one that belongs to it"
+            )
+        released, _ = self.store.load(round_num, template=form.released)
+        self.ledger.resume()
+        numbers = {name: float(metadata[name]) for name in form.numbers}
+        state = first.load(round_num, Saved(released=released, rest=rest, numbers=numbers))
+        if not self.ledger.has_release(round_num, attempt):
+            self.ledger.release(round_num, attempt, self.store.digest(round_num))
+        kept = {line["round_num"] for line in json_lines.read(self.path / "rounds.jsonl")}
+        if round_num not in kept:
+            record = self._bare_record(round_num, attempt, numbers.get("update_norm"))
+            record |= decided_as_json(decided(numbers))
+            json_lines.append(self.path / "rounds.jsonl", self._marked(record))
+        return state
+
+    def _bare_record(
+        self, round_num: int, attempt: int, update_norm: float | None
+    ) -> dict[str, Any]:
+        """Return the record of a round that was kept but killed before it was written down."""
+        ledger, plan = self.ledger, self.ledger.plan
+        number = ledger.state.number_of(round_num, attempt) or ledger.charges
+        spent = plan.epsilon(number) if plan.is_private else None
+        measures = figures_of(recorded(read_measures(self.document))) if self.document else ()
+        return {
+            "round_num": round_num,
+            "attempt": attempt,
+            "epsilon": spent and spent.value,
+            "epsilon_charges": spent and number,
+            "delta": plan.delta if plan.is_private else None,
+            **{measure.released_name: None for measure in measures},
+            "update_norm": update_norm,
+        }
+
+    def keep(self, state: State) -> None:
+        """Put a released state in place, then say so in the ledger; a round not due is not kept.
+
+        The checkpoint holds what is released; the state refers to it and adds what only the next
+        round needs. The older checkpoints go last, so that a kill at any point leaves a state
+        and the checkpoint it refers to.
+
+        Args:
+            state: After the round, made of the answers charged last.
+        """
+        if not self._due(state.round_num):
+            return
+        saved, attempt = state.save(), self.ledger.last_attempt
+        metadata = {"round_num": str(state.round_num), "ledger_head": self.ledger.head}
+        self.store.save(state.round_num, saved.released, metadata, prune=False)
+        more = {"attempt": str(attempt)} | {n: repr(value) for n, value in saved.numbers.items()}
+        save_state(self.path / "state.safetensors", saved.rest, metadata | more, durable=True)
+        self.ledger.release(state.round_num, attempt, self.store.digest(state.round_num))
+        self.store.prune()
+
+    def record(self, released: Mapping[str, Any], diagnostics: Mapping[str, Any] | None) -> None:
+        """Append a round's released values, and in simulation its diagnostics, where it is due."""
+        if not self._due(int(released["round_num"])):
+            return
+        json_lines.append(self.path / "rounds.jsonl", self._marked(released))
+        if diagnostics is not None:
+            json_lines.append(
+                self.path / "diagnostics.jsonl", {**diagnostics, "covered_by_epsilon": False}
+            )
+
+    def last_stated(self, round_num: int) -> Mapping[str, Any]:
+        """Return what was written down of the last round; empty if that is another round."""
+        lines = json_lines.read(self.path / "rounds.jsonl")
+        return lines[-1] if lines and lines[-1]["round_num"] == round_num else {}
+
+    def complete(
+        self, round_num: int, released: Mapping[str, Any], diagnostics: Mapping[str, Any]
+    ) -> None:
+        """Write further values into the lines of the last round; what is there is replaced.
+
+        Args:
+            round_num: The round; where its lines are not the last, nothing is written.
+            released: Values by name, for `rounds.jsonl`.
+            diagnostics: The same for `diagnostics.jsonl`.
+        """
+        for name, values in (("rounds.jsonl", released), ("diagnostics.jsonl", diagnostics)):
+            lines = json_lines.read(self.path / name)
+            if values and lines and lines[-1]["round_num"] == round_num:
+                json_lines.replace_last(self.path / name, self._marked({**lines[-1], **values}))
+
+    def _marked(self, line: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a line with what its ε does not cover, where it states one that has gaps."""
+        if line.get("epsilon") is None:
+            return line
+        if self.document:
+            missing = coverage_of(self.document).not_covered
+        elif KEY in self.ledger.extra:
+            missing = coverage_without_document(
+                {**self.ledger.extra, "mode": self.ledger.mode}
+            ).not_covered
+        else:
+            missing = (FLOATS,) if self.ledger.mode == "secure" and not self.is_hardened else ()
+        return {**line, KEY: list(missing)} if missing else line
+
+    def _due(self, round_num: int) -> bool:
+        """Return whether the round charged last is kept: each `every`-th, and the run's last."""
+        if round_num % self._every == 0:
+            return True
+        if self.ledger.plan.planned_rounds is None:
+            return True  # only the next charge can say whether there is a next round
+        return not self.ledger.pays_for_more
+
+    def note_backend(self, description: Mapping[str, Any], *, first_round: int) -> None:
+        """Append which backend runs from a round on: a resumed run may go on with another."""
+        json_lines.append(self.path / "backends.jsonl", {"first_round": first_round, **description})
+
+    def summarise(self, summary: Mapping[str, Any]) -> None:
+        """Write the finished run's figures."""
+        write_json(self.path / "summary.json", summary)
+
+    def close(self) -> None:
+        """Let go of the ledger."""
+        self.ledger.close()
+
+
+def _store(path: Path, keep_last: int | None, every: int) -> CheckpointStore:
+    return CheckpointStore(path / "checkpoints", keep_last=keep_last, keep_every=10 * every)
+
+
+def _read_task_files(task: Any) -> Mapping[str, bytes]:
+    """Return the files that a task brings, by name, such as a vocabulary; empty for none.
+
+    Raises:
+        ValueError: If a name is no file name or another file's, or a content is not bytes.
+    """
+    if not isinstance(task, BringsFiles):
+        return {}
+    files = task.files()
+    for name, content in files.items():
+        if not _FILE_NAME.fullmatch(name) or name in _RESERVED_FILES:
+            raise ValueError(
+                f"the task's file {name!r} cannot lie in a run folder; give it a plain name of its "
+                "own, such as 'words.json'"
+            )
+        if not isinstance(content, bytes):
+            raise ValueError(
+                f"the task's file {name!r} is a {type(content).__name__}; give its bytes, such as "
+                "json.dumps(...).encode()"
+            )
+    return files
+
+
+def _write_task_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write files into a folder, each in one step."""
+    for name, content in files.items():
+        part = folder / f".{name}.part"
+        part.write_bytes(content)
+        part.replace(folder / name)

@@ -1,0 +1,402 @@
+"""The visible loop: charge, draw, send, sum, noise, step, keep; one record a round.
+
+There are no callbacks that change what happens. Progress bars, plots and reports read the records.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from bisect import bisect_left
+from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from typing import Any, Protocol
+
+from fedpriv.backends import Backend
+from fedpriv.backends.backend import PromiseBound
+from fedpriv.measures import Measure, figures_of, recorded
+from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
+from fedpriv.privacy.plan import AnyPlan, plan_digest
+from fedpriv.rng import Key
+from fedpriv.runs.door import RunDoor
+from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.participation import Participation
+from fedpriv.runs.records import (
+    Diagnostics,
+    Released,
+    RoundRecord,
+    figures_as_json,
+    measured,
+    record_to_json,
+)
+from fedpriv.runs.secret_state import COHORTS, REPLAY, STREAM, SecretState
+from fedpriv.training.algorithm import (
+    Algorithm,
+    State,
+    is_exact,
+)
+from fedpriv.training.devices import free_memory
+from fedpriv.training.stopping import interruptible, stop_if_asked
+from fedpriv.training.work import Trainers, as_works
+from fedpriv.tree import Params
+
+# Counts of charges that are priced, besides the last: enough to draw a curve of ε.
+_MOST_ACCOUNTED = 20
+
+
+class Runnable(Protocol):
+    """What a run is made of, federated or centralised."""
+
+    @property
+    def task(self) -> Learnable:
+        """Who is drawn from."""
+        ...
+
+    @property
+    def plan(self) -> AnyPlan:
+        """The promise, with the mechanism that keeps it."""
+        ...
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """What is asked of private data, and what is made of the answers."""
+        ...
+
+    @property
+    def trainer(self) -> Trainers:
+        """What a user does, or works by name."""
+        ...
+
+    def init_params(self, key: Key) -> Params:
+        """Return the params before the first round."""
+        ...
+
+
+class Learnable(Protocol):
+    """What the loop asks of a task."""
+
+    @property
+    def measures(self) -> Sequence[Measure]:
+        """What is measured, the headline first."""
+        ...
+
+    @property
+    def roster(self) -> tuple[str, ...]:
+        """The frozen ids."""
+        ...
+
+
+def rounds(
+    components: Runnable,
+    backend: Backend,
+    root: Key,
+    *,
+    folder: RunFolder | None = None,
+    state: State | None = None,
+    eval_every: int = 10,
+    noise: Key | None = None,
+    ends_if_all_fail: bool = True,
+) -> Generator[tuple[RoundRecord, Any], None, None]:
+    """Run a plan to its end and yield every released round.
+
+    Where only a refused charge, or an algorithm with nothing left to ask, says that a run is over,
+    its last round has been yielded by then: it is yielded again, evaluated and with the exact ε.
+    The ledger says that the run has ended; resumed, it is charged no further.
+
+    Args:
+        components: Of the experiment.
+        backend: Brings the private work to the users.
+        root: The root key; cohort, noise, users and initial params fold their own from it.
+        folder: Where the run is kept; None keeps the same ledger in memory (and survives nothing).
+        state: The last released state of a resumed run; None starts at the beginning.
+        eval_every: Rounds between evaluations; the last is always evaluated.
+        noise: The root key of the noise, `fedpriv.runs.noise_root`; None takes `root`, and two
+            simulations at one seed then add the same.
+        ends_if_all_fail: Whether a simulation ends where all who were drawn failed; a sweep goes
+            on, in which settings that diverge are a result.
+
+    Yields:
+        The record of a round, and the state after it.
+
+    Guarantees:
+        * An answer is charged, and the charge synced when there is a folder, before its cohort and
+          its noise are drawn.
+        * A lost attempt stays spent; the next attempt has a new cohort and new noise. ε never
+          exceeds the plan's.
+
+    Raises:
+        AllUsersFailedError: In a simulation, if all users that were drawn for an answer failed; in
+            a secure run that is neither said nor acted upon, for it is covered by no ε.
+        KeyboardInterrupt: After Ctrl-C at any moment, even one that compiled code dropped; what was
+            released is kept, and no user's contribution is left out because of it.
+        ValueError: If the folder says that the run is hardened, and these components are not.
+    """
+    plan = components.plan
+    exact = is_exact(plan, components.algorithm)
+    if folder is not None and folder.is_hardened and not exact:
+        # A plan in a file does not tell a bound on a grid from one that is not.
+        raise ValueError(
+            f"{folder.path} holds a run whose sums and noise are of whole numbers, and its ε is "
+            "stated as that; these would go on in floating point: give the bound (Rounded) and the "
+            "privatizer that it was started with"
+        )
+    ledger = Ledger.in_memory(plan, mode=root.mode) if folder is None else folder.ledger
+    if state is None:
+        state = first_state(components, root)
+    participation = None
+    if root.mode == "simulation":
+        participation = Participation(ends=ends_if_all_fail, has_learnt=state.round_num > 0)
+    noise = root if noise is None else noise
+    if isinstance(backend, PromiseBound):
+        backend = backend.under(plan_digest(plan, components.task.roster))
+    secret_state = SecretState(None if folder is None else folder.path / "secret", noise)
+    _forget_secrets_if_over(ledger, secret_state)  # what a kill left
+    with interruptible(), ThreadPoolExecutor(1, thread_name_prefix="noise") as noise_thread:
+        door = RunDoor(
+            plan=plan,
+            ledger=ledger,
+            backend=backend,
+            works=as_works(components.trainer),
+            roster=components.task.roster,
+            root=root,
+            noise=noise,
+            secret_state=secret_state,
+            noise_thread=noise_thread,
+            participation=participation,
+            exact=exact,
+        )
+        played = _rounds(
+            components, backend, door, ledger, folder, state, eval_every, participation
+        )
+        with closing(played):
+            for found in played:
+                _forget_secrets_if_over(ledger, secret_state)
+                yield found
+        _forget_secrets_if_over(ledger, secret_state)  # of a run that ends without another release
+
+
+def _forget_secrets_if_over(ledger: Ledger, secret_state: SecretState) -> None:
+    """Delete the run's secret state once its last release is on the ledger."""
+    if not ledger.pays_for_more and not ledger.state.unreleased:
+        for name in (REPLAY, STREAM, COHORTS):
+            secret_state.forget(name)
+
+
+def _rounds(
+    components: Runnable,
+    backend: Backend,
+    door: RunDoor,
+    ledger: Ledger,
+    folder: RunFolder | None,
+    state: State,
+    eval_every: int,
+    participation: Participation | None,
+) -> Generator[tuple[RoundRecord, Any], None, None]:
+    plan, algorithm = components.plan, components.algorithm
+    accounted = accounted_rounds(plan, eval_every)
+    for count in accounted:
+        if count > ledger.charges:  # accounting keeps it; the loop asks again, for nothing
+            plan.epsilon(count)
+    free_memory()
+    open_ = door.must_replay and ledger.state.ended is None
+    record, reason = None, ""
+    while ledger.pays_for_more or open_:
+        open_ = False
+        stop_if_asked()
+        started = time.perf_counter()
+        round_num = state.round_num + 1
+        door.begin(round_num)
+        if participation is not None:
+            participation.begin()
+        following, reason = _step(algorithm, state, door, plan)
+        if following is None:
+            break
+        state = following
+        last = not ledger.pays_for_more
+        due = round_num % eval_every == 0 or last
+        if participation is not None:
+            participation.warn_once(round_num, plan.unit)
+        if folder is not None:
+            folder.keep(state)
+        seconds = time.perf_counter() - started
+        params = algorithm.measured(state) if due else None
+        record = RoundRecord(
+            released=_make_released(components, backend, ledger, state, params, accounted),
+            diagnostics=None
+            if participation is None
+            else _make_diagnostics(
+                components, backend, ledger, state, params, participation, seconds
+            ),
+        )
+        if folder is not None:
+            seen = record.diagnostics
+            folder.record(
+                record_to_json(record.released), None if seen is None else record_to_json(seen)
+            )
+        yield record, state
+    if reason:
+        ledger.end(reason)
+    if ledger.state.ended is not None and state.round_num:
+        record = _complete_last_round(components, backend, ledger, folder, state, record)
+        if record is not None:
+            yield record, state
+
+
+def _step(
+    algorithm: Algorithm, state: State, door: RunDoor, plan: AnyPlan
+) -> tuple[State | None, str]:
+    """Return the state after one more step; None and the reason where the run is over.
+
+    Raises:
+        BudgetSpentError: If a plan refuses a charge that it had counted on.
+        ValueError: If the step returned the state of another round.
+    """
+    try:
+        following = algorithm.step(state, door)
+    except BudgetSpentError:
+        if plan.planned_rounds is not None:
+            raise
+        return None, "refused"  # what an adaptive plan has left does not pay for the next answer
+    if following is None:
+        return None, "finished"
+    if following.round_num != door.round_num:
+        raise ValueError(
+            f"the step of round {door.round_num} returned a state of round {following.round_num}; "
+            "a step advances round_num by one, or returns None at its end"
+        )
+    return following, ""
+
+
+def _complete_last_round(
+    components: Runnable,
+    backend: Backend,
+    ledger: Ledger,
+    folder: RunFolder | None,
+    state: State,
+    record: RoundRecord | None,
+) -> RoundRecord | None:
+    """Evaluate the last round of a run that ended without notice, and write that down.
+
+    Args:
+        components: Of the experiment.
+        backend: Evaluates.
+        ledger: Of the run, ended.
+        folder: Of the run, or None.
+        state: The last one.
+        record: The last round's; None of a resumed run that had released it before.
+
+    Returns:
+        The completed record; None if it was complete, or there is none here to complete.
+    """
+    plan, measures = components.plan, components.task.measures
+    through = ledger.state.charged_before  # what was charged later is not in the last release
+    num_charges = through[-1] if through else ledger.charges
+    if record is not None:
+        stated = record_to_json(record.released)
+    else:
+        stated = {} if folder is None else folder.last_stated(state.round_num)
+    names = [measure.released_name for measure in figures_of(recorded(measures))]
+    evaluated = not names or any(stated.get(name) is not None for name in names)
+    spent: dict[str, Any] = {}
+    if plan.is_private:
+        spent = {"epsilon": plan.epsilon(num_charges).value, "epsilon_charges": num_charges}
+    if evaluated and stated.get("epsilon") == spent.get("epsilon"):
+        return None
+    params = components.algorithm.measured(state)
+    figures = figures_of(recorded(measures))
+    public = measured(figures, backend.evaluate(params, public=True))
+    seen = None
+    if ledger.mode == "simulation":
+        seen = measured(recorded(measures), backend.evaluate(params, public=False))
+    if folder is not None:
+        folder.complete(
+            state.round_num,
+            {**figures_as_json(public, "_public"), **spent},
+            figures_as_json(seen or {}, ""),
+        )
+    if record is None:
+        return None
+    diagnostics = record.diagnostics
+    return RoundRecord(
+        released=replace(record.released, measured=public, **spent),
+        diagnostics=None if diagnostics is None else replace(diagnostics, measured=seen or {}),
+    )
+
+
+def accounted_rounds(plan: AnyPlan, eval_every: int) -> tuple[int, ...]:
+    """Return the counts of charges that are priced, increasing: about twenty evaluated rounds.
+
+    The last one that the plan pays for is among them. A round states the price of the least such
+    count that is not below its own charges, which bounds its ε from above: ε never falls as charges
+    are added. They are priced before the first round: each price is a Fourier transform of a length
+    of its own, takes up to half a second, and leaves tables in memory, by which a long run that
+    priced every round would grow.
+
+    None of an adaptive plan, whose ε is one and the same from its first charge on.
+    """
+    affordable = plan.affordable_rounds
+    if not plan.is_private or affordable is None:
+        return ()
+    evaluated = range(eval_every, affordable + 1, eval_every)
+    thinned = evaluated[:: -max(1, math.ceil(len(evaluated) / _MOST_ACCOUNTED))]
+    return tuple(sorted({*thinned, affordable} - {0}))
+
+
+def accounted_charges(accounted: Sequence[int], charges: int) -> int:
+    """Return the least count of `accounted_rounds` that is not below the charges, or these."""
+    place = bisect_left(accounted, charges)
+    return accounted[place] if charges and place < len(accounted) else charges
+
+
+def _make_released(
+    components: Runnable,
+    backend: Backend,
+    ledger: Ledger,
+    state: State,
+    params: Params | None,
+    accounted: Sequence[int],
+) -> Released:
+    """Return what a round releases: evaluated where there are params to; ε of its charges at most.
+
+    That is the price of the first of the accounted counts that its charges do not exceed.
+    """
+    plan, measures = components.plan, recorded(components.task.measures)
+    public = None if params is None else backend.evaluate(params, public=True)
+    counted = accounted_charges(accounted, ledger.charges)
+    return Released(
+        round_num=state.round_num,
+        attempt=ledger.last_attempt,
+        epsilon=plan.epsilon(counted).value if plan.is_private else None,
+        epsilon_charges=counted if plan.is_private else None,
+        delta=plan.delta if plan.is_private else None,
+        measured=measured(figures_of(measures), public),
+        update_norm=state.update_norm,
+        decided=components.algorithm.decided(state.save().numbers),
+    )
+
+
+def _make_diagnostics(
+    components: Runnable,
+    backend: Backend,
+    ledger: Ledger,
+    state: State,
+    params: Params | None,
+    participation: Participation,
+    seconds: float,
+) -> Diagnostics:
+    roster = None if params is None else backend.evaluate(params, public=False)
+    return Diagnostics(
+        round_num=state.round_num,
+        attempt=ledger.last_attempt,
+        cohort_size=participation.cohort_size,
+        num_failed=participation.num_failed,
+        measured=measured(recorded(components.task.measures), roster),
+        seconds=seconds,
+    )
+
+
+def first_state(components: Runnable, root: Key) -> State:
+    """Return the state before round 1."""
+    return components.algorithm.init(components.init_params(root.fold("init")))

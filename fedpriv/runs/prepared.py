@@ -1,0 +1,557 @@
+"""Prepared runs: one experiment on one corpus in one folder, started or resumed, then run.
+
+Before a run folder is made a task is tried once, on examples of nobody on the roster. Of an
+algorithm other than federated averaging the first step is played: it asks for client work by name
+and gives it further tensors, made of earlier answers, so that they cannot be tried one by one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fedpriv import tree
+from fedpriv.checkpoints.store import CheckpointStore
+from fedpriv.checkpoints.tensor_files import read_start, released_models, write_selected
+from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.experiments.build import build
+from fedpriv.experiments.catalogue import from_anywhere
+from fedpriv.experiments.components import Components, in_study
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.of_users import make_trainer
+from fedpriv.experiments.own_code import own_code
+from fedpriv.experiments.parts.start import PublicOnly, Start, public_only
+from fedpriv.measures import PUBLIC_ONLY
+from fedpriv.mechanisms.bounds import Bound
+from fedpriv.mechanisms.perturbation import relative_length
+from fedpriv.privacy.ledger.anchor import Anchor
+from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
+from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.plan import AnyPlan
+from fedpriv.privacy.statement.coverage import (
+    TRAINED,
+    refuse_private_knowledge,
+    refuse_start_without_privacy,
+)
+from fedpriv.privacy.statement.sealed import read_sealed
+from fedpriv.privacy.trials import Trials
+from fedpriv.privacy.unit import unit_words
+from fedpriv.rng import Key
+from fedpriv.runs.backends import BackendFactory, CheckedFactory, open_corpus, serial
+from fedpriv.runs.document import check_label, restore_experiment
+from fedpriv.runs.door import RunDoor
+from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.loop import Runnable, rounds
+from fedpriv.runs.noise_root import noise_root
+from fedpriv.runs.records import RoundRecord
+from fedpriv.runs.secret_state import SecretState
+from fedpriv.runs.selection import Selection, select
+from fedpriv.runs.summary import make_summary
+from fedpriv.sums import PartialSum
+from fedpriv.tasks.check import check_metrics, check_users
+from fedpriv.tasks.trial import (
+    cautions,
+    not_tried,
+    public_loss,
+    synthetic_batch,
+    try_central_task,
+    try_task,
+    try_trainer,
+    try_work,
+)
+from fedpriv.tasks.users_apart import FreshWorks
+from fedpriv.training.failures import counted_failures
+from fedpriv.training.federated_averaging import FederatedAveraging
+from fedpriv.training.public_selection import HasPublicFolds
+from fedpriv.training.stopping import interruptible
+from fedpriv.training.work import TRAIN, LocalTrainer, Trainers, Work, as_works, find_work
+from fedpriv.tree import Params
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedRun:
+    """Everything a run needs, in one place.
+
+    Attributes:
+        experiment: What is run.
+        components: Made from it.
+        folder: Where it is kept.
+        state: The last released one.
+        root: The root key.
+        make_backend: Brings the work to the users.
+        synthetic: Whether the corpus is made up.
+        begun: The params before the first round, and where they came from.
+        public: What public examples alone make, where that is known already.
+        untried: What of the task could not be tried beforehand, in one line; "" for nothing.
+        noticed: What was noticed of it besides, in a line each.
+    """
+
+    experiment: Experiment
+    components: Components
+    folder: RunFolder
+    state: Any
+    root: Key
+    make_backend: BackendFactory
+    synthetic: bool
+    begun: Start
+    public: PublicOnly | None = None
+    untried: str = ""
+    noticed: tuple[str, ...] = ()
+
+    @property
+    def ledger(self) -> Ledger:
+        """The folder's ledger."""
+        return self.folder.ledger
+
+    def run(
+        self,
+        on_round: Callable[[RoundRecord], None] = lambda record: None,
+        tell: Callable[[str], None] = lambda text: None,
+        *,
+        ends_if_all_fail: bool = True,
+    ) -> dict[str, Any]:
+        """Run what is left of the plan and return the summary.
+
+        Args:
+            on_round: Called with each record, for progress bars only.
+            tell: Called with what is done after the last round, likewise.
+            ends_if_all_fail: As of `fedpriv.runs.loop.rounds`.
+
+        Raises:
+            AllUsersFailedError: A ValueError; in a simulation, if all who were drawn failed.
+        """
+        state, record = self.state, None
+        with (
+            interruptible(),
+            counted_failures() as failures,
+            closing(self.folder),
+            closing(self.make_backend(self.experiment, self.components)) as backend,
+        ):
+            described = backend.describe()
+            self.folder.note_backend(described, first_round=state.round_num + 1)
+            played = rounds(
+                self.components,
+                backend,
+                self.root,
+                folder=self.folder,
+                state=self.state,
+                eval_every=self.experiment.eval_every,
+                noise=noise_root(self.root, self.ledger.extra),
+                ends_if_all_fail=ends_if_all_fail,
+            )
+            with closing(played):
+                for record, state in played:  # noqa: B007 - the last of both is summarised
+                    on_round(record)
+            selection = self._selected(state.round_num, tell)
+        name = self.experiment.name
+        summary = make_summary(
+            name, self.components, self.folder, state, record, failures.first, selection
+        )
+        summary["backend"] = described
+        self.folder.summarise(summary)
+        return summary
+
+    def _selected(self, round_num: int, tell: Callable[[str], None]) -> Selection | None:
+        """Select and write the model that the run returns; None where it is the last."""
+        able = isinstance(self.components.task, HasPublicFolds)
+        if not able or self.experiment.options().get("select") != "public" or not round_num:
+            return None
+        store = CheckpointStore(self.folder.path / "checkpoints")
+        released = released_models(store.load(round_num)[0])
+        # As where the run was started; a secure root is another one after a resume.
+        key = self.root.fold("init") if self.root.mode == "simulation" else None
+        found = select(self.components, self.begun, self.public, released, key=key, tell=tell)
+        trained = read_sealed(self.folder.path).trained().to_json()
+        write_selected(self.folder.path, found.params, {TRAINED: json.dumps(trained)})
+        return found
+
+
+def start_run(
+    experiment: Experiment,
+    reference: str | None,
+    corpus: Corpus | None,
+    out: Path,
+    *,
+    secure: bool = False,
+    backend: str = "serial",
+    make_backend: BackendFactory = serial,
+    keep_last: int | None = 10,
+    anchors: Sequence[Anchor] = (),
+    trials: Trials | None = None,
+    label: str | None = None,
+    tell: Callable[[str], None] = lambda text: None,
+) -> PreparedRun:
+    """Return a new prepared run in a new run folder.
+
+    Args:
+        experiment: What to run.
+        reference: The name under which it is found again on resume; None if it has none, and
+            whoever resumes gives it again.
+        corpus: Its corpus; None for tasks that bring their own users.
+        out: The run folder.
+        secure: Entropy from the operating system instead of the experiment's seed.
+        backend: The backend's name, recorded.
+        make_backend: Makes the backend.
+        keep_last: Newest checkpoints to keep; None keeps all.
+        anchors: Where the ledger's lines are marked outside the folder.
+        trials: The law of how many such runs a study makes, where it is one of them.
+        label: What the run is called wherever it is shown; None for the experiment's name.
+        tell: Called with what is done before the first round, in a few words.
+
+    Raises:
+        ValueError: If the options do not fit together, the backend cannot carry this task, a
+            secure run would know private things, or the folder holds a run already. Nothing is
+            written then.
+        Exception: What the experiment's own code raises, also where its task is tried once on
+            examples of no rostered user (`fedpriv.tasks.trial`). Nothing is written then either.
+    """
+    label = check_label(label)
+    if experiment.automatic:
+        tell("choosing settings from the data's size")
+    components = _build(experiment, reference, corpus)
+    experiment = components.experiment or experiment
+    components = in_study(experiment, components, trials)
+    _check_backend(make_backend, experiment, components)
+    if experiment.unit == "user" and backend != "flower":  # whose nodes have the users
+        with own_code("while rostered users were looked for"):
+            check_users(components.task, experiment.name)
+    if secure:
+        side = components.side_information
+        known = side and {"source": side.source}
+        described = components.task.describe().to_json()
+        unit, options = components.plan.unit, experiment.options()
+        refuse_private_knowledge(unit, described, known, options)
+    root = Key.secure() if secure else Key.simulation(experiment.seed)
+    if isinstance(components.task, HasPublicFolds):
+        tell("learning from public examples alone")
+    trial, baseline = _with_baseline(experiment, components, root)
+    if secure:
+        refuse_start_without_privacy(components.plan, trial.begun.facts, experiment.options())
+    folder = RunFolder.create(
+        out,
+        experiment=experiment,
+        reference=reference and from_anywhere(reference),
+        components=components,
+        corpus_path=str(corpus.directory.resolve()) if corpus is not None else None,
+        backend=backend,
+        mode=root.mode,
+        keep_last=keep_last,
+        begun=trial.begun,
+        baseline=baseline,
+        anchors=anchors,
+        label=label,
+    )
+    return _prepared(experiment, components, folder, root, make_backend, trial, trial.state)
+
+
+def resume_run(
+    path: Path,
+    *,
+    experiment: Experiment | str | None = None,
+    make_backend: BackendFactory = serial,
+    keep_last: int | None = 10,
+    anchors: Sequence[Anchor] = (),
+) -> PreparedRun:
+    """Return the prepared run that a run folder holds, ready to go on.
+
+    A secure run goes on with fresh entropy: its old root was never written down, and every
+    attempt has streams of its own anyway.
+
+    Args:
+        path: The run folder.
+        experiment: What was run, or its name, where that is not one of the experiments that are
+            installed here; its options are those of the run folder, whatever it says.
+        make_backend: Makes the backend.
+        keep_last: Newest checkpoints to keep; None keeps all.
+        anchors: Those that the run was started with.
+
+    Raises:
+        ValueError: If there is no run, its files do not verify, its corpus or training set
+            changed, its experiment is code of one's own or has no name and is not given, or the
+            backend cannot carry its task.
+    """
+    # First of all: the ledger's chain and its seal on experiment.json, so that a file somebody
+    # edited cannot choose what is opened. What is imported, `restore_experiment` says.
+    folder = RunFolder.open(path, keep_last=keep_last, anchors=anchors)
+    try:
+        document = folder.document
+        experiment = restore_experiment(document, path, experiment)
+        components = _build(
+            experiment, document["reference"], open_corpus(document["corpus"]["path"])
+        )
+        components = in_study(experiment, components, folder.ledger.plan.trials)
+        _check_backend(make_backend, experiment, components)
+        if components.plan.to_json() != folder.ledger.plan.to_json():
+            raise ValueError(
+                f"the corpus or the experiment changed since {path} was started: its plan is no "
+                "longer the ledger's; restore them, or start a new run"
+            )
+        secure = folder.ledger.mode == "secure"
+        root = Key.secure() if secure else Key.simulation(experiment.seed)
+        folder.check_data(components.task)
+        trial = _try_components(experiment, components, root, _read_start(path, document))
+        state = folder.resume(trial.state, components.algorithm.decided)
+    except BaseException:
+        folder.close()
+        raise
+    return _prepared(experiment, components, folder, root, make_backend, trial, state)
+
+
+def _build(experiment: Experiment, reference: str | None, corpus: Corpus | None) -> Components:
+    with own_code(f"while the task of {reference or experiment.name} was made"):
+        return build(experiment, corpus)
+
+
+def _check_backend(
+    make_backend: BackendFactory, experiment: Experiment, components: Components
+) -> None:
+    if isinstance(make_backend, CheckedFactory):
+        make_backend.check(experiment, components)
+
+
+def _prepared(
+    experiment: Experiment,
+    components: Components,
+    folder: RunFolder,
+    root: Key,
+    make_backend: BackendFactory,
+    trial: _Trial,
+    state: Any,
+) -> PreparedRun:
+    return PreparedRun(
+        experiment=experiment,
+        components=components,
+        folder=folder,
+        state=state,
+        root=root,
+        make_backend=make_backend,
+        synthetic=bool(folder.document["corpus"]["synthetic"]),
+        begun=trial.begun,
+        public=trial.public,
+        untried=trial.untried,
+        noticed=trial.noticed,
+    )
+
+
+def _read_start(path: Path, document: Mapping[str, Any]) -> Start | None:
+    """Return the start of a run that is resumed; None for the task's own params."""
+    facts = document.get("start", {"kind": "fresh"})
+    if facts["kind"] == "fresh":
+        return None
+    return Start(params=read_start(path, facts["sha256"]), facts=facts)
+
+
+def _with_baseline(
+    experiment: Experiment, components: Components, root: Key
+) -> tuple[_Trial, Mapping[str, float]]:
+    """Return the trial of a task, and what public examples alone reach where the run is measured.
+
+    That is on rostered users' held-out examples, a diagnostic, and so of simulations alone; on
+    public ones where a task has no others; and of single examples on the test set.
+    """
+    task, begun = components.task, None
+    if root.mode != "simulation" or not task.measures:
+        return _try_components(experiment, components, root), {}
+    with own_code("while public examples alone were learnt from"):
+        found = public_only(task, root.fold("init"))
+        if found is None:
+            return _try_components(experiment, components, root), {}
+        begun = components.begin(root.fold("init"), found)
+        measured = task.evaluate(found.model.params, public=False)
+        if measured is None:
+            measured = task.evaluate(found.model.params, public=True)
+    headline = task.measures[0].name
+    figure = None if measured is None else measured.get(headline)
+    baseline = {} if figure is None else {f"{headline}{PUBLIC_ONLY}": figure}
+    return _try_components(experiment, components, root, begun, found), baseline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trial:
+    """Outcome of trying a task, and the state before round 1; fields as of `PreparedRun`."""
+
+    state: Any
+    begun: Start
+    public: PublicOnly | None
+    untried: str
+    noticed: tuple[str, ...]
+
+
+def _try_components(
+    experiment: Experiment,
+    components: Components,
+    root: Key,
+    begun: Start | None = None,
+    public: PublicOnly | None = None,
+) -> _Trial:
+    """Try a task once, before anything is charged, and return the state before round 1.
+
+    Args:
+        experiment: That is run.
+        components: Of it.
+        root: The root key.
+        begun: The params before, of a run that is resumed; None to make them.
+        public: What public examples alone make, where that is known.
+    """
+    when = (
+        "while the task was tried on public or synthetic examples, before anything was charged; if "
+        "its model takes no such examples, give the task a synthetic_batch of some that it takes"
+    )
+    task, untried = components.task, ""
+    with own_code(when, refusals=False):
+        begun = components.begin(root.fold("init")) if begun is None else begun
+    components.algorithm.check_params(begun.params)
+    with own_code(when, refusals=False):
+        state = components.algorithm.init(begun.params)
+        loss = None
+        if experiment.unit == "example":
+            found = try_central_task(task, state.params)
+            if components.algorithm.checks_start:
+                loss = public_loss(task, state.params)
+        else:
+            batch = synthetic_batch(task)
+            untried = not_tried(task) if batch is None else ""
+            made_of = components.experiment or experiment, task, components.side_information
+            again = partial(make_trainer, *made_of)
+            train = partial(_train_synthetic_user, components, state.params, again=again)
+            found = try_task(task, state.params, batch, train)
+    check_metrics(task, found)
+    if loss is None and found is not None:
+        loss = found.get("loss")
+    if loss is not None:
+        components.algorithm.check_start(loss)
+    noticed = _describe_noise_length(components.plan, tree.num_elements(state.params))
+    if components.settings is not None:
+        selects = experiment.options().get("select") == "public"
+        noticed += tuple(filter(None, [components.settings.caution(selects=selects)]))
+    if experiment.unit == "user":
+        with own_code("while public examples were compared with rostered users'"):
+            noticed += cautions(task, found, simulated=root.mode == "simulation")
+    return _Trial(state=state, begun=begun, public=public, untried=untried, noticed=noticed)
+
+
+def _describe_noise_length(plan: AnyPlan, num_params: int) -> tuple[str, ...]:
+    """Return how long the noise on a finished result is, in a line; nothing of other plans."""
+    if plan.mechanism is None or not isinstance(plan.mechanism, Mechanism):
+        return ()
+    found = relative_length(
+        plan.mechanism.privatizer, num_params=num_params, num_users=plan.num_users
+    )
+    if found is None:
+        return ()
+    noun = unit_words(plan.unit).contributor
+    much = (
+        f": expect noise alone; train fewer params, of more {noun}s, or at a higher ε"
+        if found > 1.0
+        else ""
+    )
+    times = f"{found:,.0f}" if found > 10.0 else f"{found:.2g}"
+    return (
+        f"the noise on the result is about {times} times as long as the furthest that training "
+        f"can go ({num_params:,} params, {plan.num_users:,} {noun}s){much}",
+    )
+
+
+def _train_synthetic_user(
+    components: Runnable, params: Params, batch: Any, again: Callable[[], Trainers]
+) -> None:
+    """Try what users do on a synthetic batch; nothing is charged or kept.
+
+    Federated averaging asks for one trainer's updates of the params: that one trains. Of anything
+    else the first step is played. In both each work is asked for synthetic users in turn, in
+    several orders, each of a trainer that has seen nothing.
+
+    Args:
+        components: Of the experiment.
+        params: Before the first round; not changed.
+        batch: Examples in the form of one user's, of no one on the roster.
+        again: Makes what a user does again, as another process would.
+
+    Raises:
+        Exception: What the algorithm, a work or a trainer raises.
+        ValueError: If a contribution has other tensors than it should or is not finite, or a work
+            fails and keeps to itself why.
+        KeepsStateError: If one user's contribution depends on another user.
+    """
+    trainer, algorithm, task = components.trainer, components.algorithm, components.task
+    fresh = FreshWorks.of(trainer, again, task, getattr(task, "data", None))
+    if isinstance(algorithm, FederatedAveraging) and isinstance(trainer, LocalTrainer):
+        try_trainer(trainer, params, batch, fresh)
+    else:
+        _play_first_step(components, params, batch, fresh)
+
+
+def _play_first_step(components: Runnable, params: Params, batch: Any, fresh: FreshWorks) -> None:
+    """Play an algorithm's first step on the run's own kind of door, with a ledger in memory."""
+    plan, algorithm = components.plan, components.algorithm
+    root = Key.simulation(0).fold("rehearsal")
+    works = as_works(components.trainer)
+    # Where the run itself starts: another start may be longer, and refused.
+    state = algorithm.init({name: array.copy() for name, array in params.items()})
+    with ThreadPoolExecutor(1, thread_name_prefix="noise") as noise_thread:
+        door = RunDoor(
+            plan=plan,
+            ledger=Ledger.in_memory(plan, mode=root.mode),
+            backend=_OnSyntheticUsers(works, batch, fresh),
+            works=works,
+            roster=components.task.roster,
+            root=root,
+            secret_state=SecretState(None, root),
+            noise_thread=noise_thread,
+        )
+        door.begin(state.round_num + 1)
+        try:
+            algorithm.step(state, door)
+        except BudgetSpentError:
+            if plan.planned_rounds is not None:  # else the run ends here, and is allowed to
+                raise
+
+
+class _OnSyntheticUsers:
+    """A `fedpriv.backends.backend.Backend` where one synthetic user stands for each cohort."""
+
+    def __init__(self, works: Mapping[str, Work], batch: Any, fresh: FreshWorks) -> None:
+        self._works, self._batch, self._fresh = works, batch, fresh
+        self._apart: set[str] = set()
+
+    def partial_sum(
+        self,
+        *,
+        params: Params,
+        bound: Bound,
+        cohort: Sequence[str],
+        key: Key,
+        round_num: int,
+        attempt: int,
+        work: str = TRAIN,
+        template: Params | None = None,
+    ) -> PartialSum:
+        """Return the sum of one synthetic user; an empty cohort has one too."""
+        asked = find_work(self._works, work)
+        # A program asks in many passes: of the first it is known that users are apart.
+        found = try_work(
+            asked,
+            params=params,
+            bound=bound,
+            batch=self._batch,
+            name=work,
+            fresh=None if work in self._apart else self._fresh,
+        )
+        self._apart.add(work)
+        return replace(found, num_users=len(cohort))
+
+    def evaluate(self, params: Params, *, public: bool) -> None:
+        """Return that nothing is measured."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return that no user is asked."""
+        return {"name": "synthetic users"}
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,535 @@
+"""Progress of a run: what is printed before, during and after it.
+
+A bar in a terminal and in a notebook, lines where neither is.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from fedpriv.measures import Measure
+from fedpriv.privacy.epsilon import BudgetUse, format_delta, privacy_line, rounded_up
+from fedpriv.privacy.plan import AnyPlan
+from fedpriv.privacy.statement.coverage import Coverage, coverage_of
+from fedpriv.privacy.statement.statement import NO_MEANINGFUL_PROTECTION_ABOVE
+from fedpriv.privacy.unit import unit_words
+from fedpriv.runs.document import name_with_label
+from fedpriv.runs.loop import accounted_charges, accounted_rounds
+from fedpriv.untrusted_text import plain
+
+if TYPE_CHECKING:
+    from fedpriv.runs.prepared import PreparedRun
+    from fedpriv.runs.records import RoundRecord
+
+    _Shows = tuple[Callable[[RoundRecord], None], Callable[[str], None]]
+
+
+# torch takes seconds to import; who calls this has loaded it.
+
+ShowProgress = Literal["auto"] | bool
+"""Whether progress is shown. "auto": in a terminal and in a notebook; True: elsewhere too, as
+lines, which a log can keep; False: nothing is printed."""
+
+_WIDGETS = ("IPython", "ipywidgets")
+
+_Made = TypeVar("_Made")
+
+
+def follow(
+    prepared: PreparedRun,
+    *,
+    console: Console,
+    shown: ShowProgress = "auto",
+    head: bool = True,
+    clock: Callable[[], float] = time.monotonic,
+) -> dict[str, Any]:
+    """Run to the end and show how far it is: round, headline figure, ε so far, time left.
+
+    Args:
+        prepared: The run.
+        console: Where to show it.
+        shown: Whether.
+        head: Whether to say beforehand what is guaranteed.
+        clock: Seconds, by which lines keep their distance.
+
+    Returns:
+        The run's summary.
+    """
+    way = _way(console, shown)
+    if way == "nothing":
+        return prepared.run()
+    covers = coverage_of(prepared.folder.document)
+    if head:
+        for line in head_lines(prepared, covers):
+            console.print(line, highlight=False, soft_wrap=True)
+    bar = way == "bar"
+    shows = _bar(prepared, covers, console) if bar else _lines(prepared, covers, console, clock)
+    with shows as (on_round, tell):
+        return prepared.run(on_round=on_round, tell=tell)
+
+
+def moves(console: Console) -> bool:
+    """Return whether a console is a terminal in which a bar can move."""
+    return console.is_terminal and not console.is_dumb_terminal
+
+
+class PlainLines:
+    """Says how far long work is where no bar can move: one plain line every few seconds.
+
+    What is said first is printed at once, what is said last at the end; between two lines lie five
+    seconds, in long work a hundredth of its time, but at most a minute. While nothing new is said
+    the last line is printed again, with the time. Used as a context manager.
+    """
+
+    def __init__(
+        self, say: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Say nothing yet.
+
+        Args:
+            say: Prints a line; may be called from a thread of ours.
+            clock: Seconds.
+        """
+        self._say, self._clock = say, clock
+        self._started = self._said_at = clock()
+        self._news = self._said = ""
+        self._lock, self._over = threading.Lock(), threading.Event()
+        self._pulse: threading.Thread | None = None
+
+    def __enter__(self) -> PlainLines:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        if self._pulse is not None:
+            self._pulse.join()
+        if self._news != self._said:
+            self._say(self._news)
+
+    def __call__(self, text: str) -> None:
+        """Take news, and say them if it is time."""
+        with self._lock:
+            self._news = text
+            if self._pulse is None:
+                self._pulse = threading.Thread(target=self._beat, daemon=True)
+                self._pulse.start()
+                self._print(text)
+            elif text != self._said and self._is_time():
+                self._print(text)
+
+    def remind(self) -> None:
+        """Say the news, or the old news with the time, if it is time."""
+        with self._lock:
+            if self._is_time():
+                passed = ""
+                if self._news == self._said:
+                    minutes, seconds = divmod(round(self._clock() - self._started), 60)
+                    passed = f" ({minutes}:{seconds:02} min so far)"
+                self._print(self._news, passed)
+
+    def _is_time(self) -> bool:
+        now = self._clock()
+        return now - self._said_at >= min(60.0, max(5.0, (now - self._started) / 100))
+
+    def _print(self, text: str, passed: str = "") -> None:
+        self._said, self._said_at = text, self._clock()
+        self._say(text + passed)
+
+    def _beat(self) -> None:
+        while not self._over.wait(1.0):
+            self.remind()
+
+
+class Pace:
+    """How far counted work is, and how long the rest takes at the pace so far.
+
+    >>> times = iter([0.0, 80.0])
+    >>> pace = Pace(12, clock=lambda: next(times))
+    >>> pace.done = 3
+    >>> str(pace)
+    '3 of 12 runs, 1:20 min so far, about 4:00 min left'
+
+    Attributes:
+        done: Runs that are done.
+        kept: Those among them that took no time, as they were done before.
+    """
+
+    def __init__(
+        self,
+        total: int,
+        *,
+        of: str = "runs",
+        rows: Sized | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin.
+
+        Args:
+            total: How many runs there are.
+            of: What is counted, where it is not runs.
+            rows: Of finished work, where each run adds to them: one that does not is kept.
+            clock: Seconds.
+        """
+        self._total, self._of, self._rows = total, of, rows
+        self._clock, self._started = clock, clock()
+        self.done = self.kept = 0
+
+    def work(self, what: str, make: Callable[[], _Made], *, counts: int = 1) -> _Made:
+        """Say what begins, make it, count it, and return it.
+
+        Args:
+            what: It is.
+            make: Makes it.
+            counts: As so many runs.
+        """
+        self.say(what)
+        before = None if self._rows is None else len(self._rows)
+        made = make()
+        self.done += counts
+        if self._rows is not None and len(self._rows) == before:
+            self.kept += counts
+        return made
+
+    def keep(self, number: int = 1) -> None:
+        """Count runs that were done before."""
+        self.done += number
+        self.kept += number
+
+    def say(self, what: str) -> None:
+        """Print on stderr what is done, and how far it is."""
+        print(f"{what} ({self})", file=sys.stderr, flush=True)
+
+    def __str__(self) -> str:
+        said, passed = f"{self.done:,} of {self._total:,} {self._of}", self._clock() - self._started
+        left = self._left(passed)
+        return f"{said}, {_minutes(passed)} so far, {left}" if left else said
+
+    @property
+    def left(self) -> str:
+        """How long the rest takes; "" before the first run and after the last."""
+        return self._left(self._clock() - self._started)
+
+    def _left(self, passed: float) -> str:
+        worked = self.done - self.kept
+        if worked <= 0 or self.done >= self._total:
+            return ""
+        return f"about {_minutes(passed / worked * (self._total - self.done))} left"
+
+
+def _minutes(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes:,}:{rest:02} min"
+
+
+def plain_lines(console: Console, *, clock: Callable[[], float] = time.monotonic) -> PlainLines:
+    """Return lines to a console: as they are, without markup, wrapping or control characters."""
+
+    def say(line: str) -> None:
+        text = plain(line).replace("\n", " ")
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    return PlainLines(say, clock=clock)
+
+
+def is_watched(console: Console, shown: ShowProgress) -> bool:
+    """Return whether anything is printed on this console."""
+    return _way(console, shown) != "nothing"
+
+
+def _way(console: Console, shown: ShowProgress) -> Literal["bar", "lines", "nothing"]:
+    if shown is not True and shown is not False and shown != "auto":
+        raise ValueError(f"progress {shown!r} is not known; use 'auto', True or False")
+    if shown is False:
+        return "nothing"
+    if console.is_jupyter:  # without its widgets rich warns, and shows nothing
+        found = all(importlib.util.find_spec(name) is not None for name in _WIDGETS)
+        return "bar" if found else "lines"
+    if moves(console):
+        return "bar"
+    return "lines" if shown is True else "nothing"
+
+
+def head_lines(prepared: PreparedRun, covers: Coverage) -> Iterator[str]:
+    """Yield what is said before the first round, as markup: the guarantee, and its cautions."""
+    experiment = prepared.experiment
+    head = announcement(
+        name_with_label(experiment.name, prepared.folder.document),
+        experiment.description,
+        prepared.components.plan,
+        mode=prepared.ledger.mode,
+        covers=covers,
+        untried=prepared.untried,
+        noticed=prepared.noticed,
+    )
+    yield from (escape(head.title), escape(head.promise))
+    for caution in head.cautions:
+        yield f"[yellow]{escape(caution)}[/]"
+
+
+@contextmanager
+def _bar(prepared: PreparedRun, covers: Coverage, console: Console) -> Iterator[_Shows]:
+    columns = (
+        TextColumn("[bold]{task.description}"),
+        BarColumn(),
+        TextColumn("[progress.download]{task.fields[done]}"),
+        TextColumn("{task.fields[figure]}ε {task.fields[epsilon]}"),
+        TimeRemainingColumn(),
+    )
+    plan, headline = prepared.components.plan, _headline(prepared)
+    with Progress(*columns, console=console) as bar:
+        line = bar.add_task(
+            escape(_label(prepared)),
+            total=_used(prepared).total,
+            done=_done(prepared, prepared.ledger.state.rounds_done),
+            figure="" if headline is None else f"{escape(headline.label)} –  ",
+            epsilon=_spent_before(prepared, covers) if plan.is_private else "∞",
+        )
+        bar.update(line, completed=_used(prepared).amount)
+
+        def show(record: RoundRecord) -> None:
+            figure, spent = _figure(headline, record), record.released.epsilon
+            if figure is not None:
+                bar.update(line, figure=f"{escape(figure)}  ")
+            if spent is not None:
+                bar.update(line, epsilon=_spent(spent, covers))
+            released = record.released.round_num
+            bar.update(line, completed=_used(prepared).amount, done=_done(prepared, released))
+
+        def tell(doing: str) -> None:
+            bar.update(line, description=escape(f"{_label(prepared)}: {doing}"), refresh=True)
+
+        yield show, tell
+        bar.update(line, description=escape(_label(prepared)))
+
+
+@contextmanager
+def _lines(
+    prepared: PreparedRun, covers: Coverage, console: Console, clock: Callable[[], float]
+) -> Iterator[_Shows]:
+    headline, seen, seen_at = _headline(prepared), "", 0
+    plan = prepared.components.plan
+    begun, planned = prepared.ledger.state.rounds_done, plan.planned_rounds
+    pace = Pace(planned or 0, clock=clock)
+    pace.keep(begun)
+
+    def text(round_num: int, spent: str) -> str:
+        said = f"{_label(prepared)}: {_turns(prepared, round_num)}"
+        if plan.is_private and plan.delta is not None:
+            said += f", ε {spent} at δ = {format_delta(plan.delta)}"
+        pace.done = round_num
+        if planned is not None and (left := pace.left):
+            said += f", {left}"
+        if not seen:
+            return said
+        # What was measured of an earlier round is not said of a later one.
+        return said + (", " if seen_at == round_num else f"; round {seen_at:,}: ") + seen
+
+    with plain_lines(console, clock=clock) as tell:
+        before = _spent_before(prepared, covers) if plan.is_private else ""
+        said = text(prepared.ledger.state.rounds_done, before)
+        tell(said)
+
+        def show(record: RoundRecord) -> None:
+            nonlocal said, seen, seen_at
+            figure, released = _figure(headline, record), record.released
+            if figure is not None:
+                seen, seen_at = figure, released.round_num
+            spent = "" if released.epsilon is None else _spent(released.epsilon, covers)
+            said = text(released.round_num, spent)
+            tell(said)
+
+        def also(doing: str) -> None:
+            tell(f"{said}; {doing}")
+
+        yield show, also
+        tell(said)
+
+
+def _used(prepared: PreparedRun) -> BudgetUse:
+    return prepared.ledger.state.used
+
+
+def _done(prepared: PreparedRun, round_num: int) -> str:
+    """Return how far a run is, short: of its planned rounds, or of ρ."""
+    used = _used(prepared)
+    if prepared.components.plan.planned_rounds is None:
+        return f"{round_num or '–'}  ρ {used.amount:.3g}/{used.total:g}"
+    total = f"{used.total:,.0f}"
+    return f"{used.amount:{len(total)},.0f}/{total}"
+
+
+def _turns(prepared: PreparedRun, round_num: int) -> str:
+    plan, used = prepared.components.plan, _used(prepared)
+    turn = unit_words(plan.unit).turn
+    if plan.planned_rounds is None:
+        return f"{turn} {round_num:,}, {used.text}"
+    return f"{turn} {used.amount:,.0f} of {plan.planned_rounds:,}"
+
+
+def _label(prepared: PreparedRun) -> str:
+    name = prepared.folder.document.get("label") or prepared.experiment.name
+    return name + (" (synthetic)" if prepared.synthetic else "")
+
+
+def _headline(prepared: PreparedRun) -> Measure | None:
+    return next(iter(prepared.components.task.measures), None)
+
+
+def _figure(headline: Measure | None, record: RoundRecord) -> str | None:
+    """Return the headline figure, of rostered users where there is one, or else the released."""
+    if headline is None or (value := record.figure(headline.name)) is None:
+        return None
+    seen = None if record.diagnostics is None else record.diagnostics.measured.get(headline.name)
+    mark = "" if seen is None else " (not covered by ε)"
+    return f"{headline.label} {headline.text(value)}{mark}"
+
+
+def _spent_before(prepared: PreparedRun, covers: Coverage) -> str:
+    """Return what was spent before the first round that is followed; 0 but in a resumed run.
+
+    Rounded up as that of rounds is, so that a resumed run shows no smaller ε than before.
+    """
+    plan, charges = prepared.components.plan, prepared.ledger.charges
+    counted = accounted_charges(accounted_rounds(plan, prepared.experiment.eval_every), charges)
+    spent = prepared.ledger.epsilon() if counted == charges else plan.epsilon(counted)
+    return _spent(spent.value, covers)
+
+
+def _spent(value: float, covers: Coverage) -> str:
+    gap = " (does NOT cover all)" if covers.mark else ""
+    return f"≤ {rounded_up(value, 2):,.2f}{gap}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announcement:
+    """The head of a run's output.
+
+    Attributes:
+        title: The experiment's name and description.
+        promise: The ε of the whole plan, with all that makes it a statement.
+        cautions: What to beware of; empty where there is nothing.
+    """
+
+    title: str
+    promise: str
+    cautions: tuple[str, ...]
+
+
+def announcement(
+    name: str,
+    description: str,
+    plan: AnyPlan,
+    *,
+    mode: str,
+    covers: Coverage,
+    untried: str = "",
+    noticed: Sequence[str] = (),
+) -> Announcement:
+    """Return the head of a run: its figures are the plan's, whatever an experiment is called.
+
+    Args:
+        name: The experiment's.
+        description: Likewise.
+        plan: What is guaranteed.
+        mode: "simulation" or "secure".
+        covers: What the ε does not cover.
+        untried: What could not be tried beforehand, and what to do about that; "" for nothing.
+        noticed: What was noticed of the task besides, in a line each.
+    """
+    affordable, turn = plan.affordable_rounds, unit_words(plan.unit).turn
+    whole = covers.explained(plan.guaranteed())
+    paid = (
+        f"for {plan.budget}, however much of it is spent"
+        if affordable is None
+        else f"after {affordable:,} {turn}{'' if affordable == 1 else 's'}"
+    )
+    if math.isinf(whole.value) and not plan.is_private:
+        said = f"no privacy (ε = ∞): {whole.reason}"
+    else:
+        line = privacy_line(
+            value=whole.value,
+            delta=whole.delta,
+            unit=whole.unit,
+            relation=whole.relation.value,
+            accountant=whole.accountant,
+            mode=mode,
+        )
+        said = f"{line} {paid}"
+    cautions = []
+    if plan.is_private:
+        if not whole.value <= NO_MEANINGFUL_PROTECTION_ABOVE:
+            cautions.append(
+                f"no meaningful protection: ε is above {NO_MEANINGFUL_PROTECTION_ABOVE:g}; read "
+                "the run as a comparison of methods, not as a safeguard"
+            )
+        cautions += plan.warnings
+    planned, target = plan.planned_rounds, plan.target_epsilon
+    if planned is not None and affordable is not None and affordable < planned:
+        cautions.append(
+            f"the target ε of {target:g} pays for {affordable:,} of the {planned:,} planned "
+            f"{turn}s, and the run stops there"
+        )
+    if untried:
+        cautions.append(untried)
+    cautions += noticed
+    if covers.mark:
+        cautions.append(f"ε {covers.mark}")
+    return Announcement(
+        title=f"{name}: {description}" if description else name,
+        promise=f"plan: {said}",
+        cautions=tuple(cautions),
+    )
+
+
+def describe_failures(summary: Mapping[str, Any]) -> str:
+    """Return how many of those whom a simulation drew failed, and of what; "" for none.
+
+    Of examples only recorded steps are known. A secure run diagnoses nothing, and says nothing.
+    """
+    failed, mostly = summary.get("users_failed"), summary.get("rounds_mostly_failed")
+    if not failed:
+        return ""
+    examples = summary.get("unit") == "example"
+    noun, turn = ("training examples", "step") if examples else ("users", "round")
+    recorded = f" in the recorded {turn}s" if examples else ""
+    cause = summary.get("first_failure")
+    why = f"a cause: {cause}" if cause else "the log has their causes"
+    most = f"; in {mostly} {turn}s more than half" if mostly else ""
+    return (
+        f"{failed:,} of {summary['users_drawn']:,} drawn {noun} failed and contributed zero"
+        f"{recorded}{most} ({why}; not covered by ε)"
+    )
+
+
+def describe_early_end(summary: Mapping[str, Any]) -> str:
+    """Return why a finished run released fewer rounds than were planned; "" where it did not.
+
+    Where none were planned: what of the budget it has used.
+    """
+    planned = f"{summary['rounds_planned']} were planned"
+    match summary["stopped_early"]:
+        case "target-epsilon":
+            target = f"{summary['target_epsilon']:g}"
+            return f"{planned}, and one more would exceed the target ε of {target}"
+        case "lost-attempts":
+            return f"{planned}, and interrupted attempts used up the others' charges"
+        case "nothing-left":
+            return f"{planned}, and the algorithm had nothing left to ask"
+    return "" if summary["rounds_planned"] is not None else summary["budget_used"]

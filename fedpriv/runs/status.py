@@ -1,0 +1,364 @@
+"""State of a deployed run: what its server writes down, and what an operator reads of its folder.
+
+A run folder has two files that the ledger has no place for. `status.json` holds what the server
+does, or how it ended. `refused.json` holds when a server was last not let go on with the run, and
+why: it is a file of its own, because whoever is refused may not write what another server, which
+holds the ledger then, writes in `status.json`.
+
+Neither says anything of a round but when the last one ended: how many users took part, failed or
+answered bounds the size of a cohort, which an ε takes to be secret. How many rostered users were
+found on nodes is left out of a secure run too, since all of them may be drawn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fedpriv.experiments.own_code import one_line
+from fedpriv.output_paths import refuse_links
+from fedpriv.privacy.epsilon import Epsilon
+from fedpriv.privacy.ledger.chain import LedgerError
+from fedpriv.privacy.ledger.state import LedgerState
+from fedpriv.privacy.statement.sealed import read_sealed
+from fedpriv.runs.document import write_json
+
+#: What a server is doing, or how it ended.
+STATES = ("waiting for nodes", "training", "finished", "failed", "stopped")
+_STATUS_FILE, _REFUSED_FILE = "status.json", "refused.json"
+_MOST_CHARS = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerStatus:
+    """Content of `status.json`.
+
+    Attributes:
+        state: One of `STATES`.
+        changed: When it was written, as all times in UTC by ISO 8601.
+        started: When this server took up the run.
+        nodes: Nodes that host rostered users; None before they were asked.
+        users: Rostered users found on them; None before, and in a secure run.
+        last_round_ended: None before the first round.
+        last_error: Of this attempt or an earlier one, in one line; None if there was none.
+        last_error_at: When.
+    """
+
+    state: str
+    changed: str
+    started: str
+    nodes: int | None = None
+    users: int | None = None
+    last_round_ended: str | None = None
+    last_error: str | None = None
+    last_error_at: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Content of `refused.json`: a start that came to nothing, before anything was charged.
+
+    Attributes:
+        why: In one line.
+        at: In UTC by ISO 8601.
+    """
+
+    why: str
+    at: str
+
+
+def read_server_status(folder: Path) -> ServerStatus | None:
+    """Return what a server wrote down; None where nothing is, or nothing of this version."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        return ServerStatus(**_read(folder / _STATUS_FILE, "fedpriv-status"))
+    return None
+
+
+def read_refusal(folder: Path) -> Refusal | None:
+    """Return the last one; None where there was none, or nothing of this version."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        return Refusal(**_read(folder / _REFUSED_FILE, "fedpriv-refused"))
+    return None
+
+
+class StatusFile:
+    """Writes `status.json`, whole each time, for as long as this process holds the run's ledger.
+
+    Args:
+        folder: Of the run.
+        mode: "simulation" or "secure".
+    """
+
+    def __init__(self, folder: Path, mode: str) -> None:
+        self._folder, self._secure = folder, mode == "secure"
+        before, begun = read_server_status(folder), _utc_now()
+        self._status = ServerStatus(state=STATES[0], changed=begun, started=begun)
+        if before is not None:
+            self._status = replace(
+                self._status,
+                last_round_ended=before.last_round_ended,
+                last_error=before.last_error,
+                last_error_at=before.last_error_at,
+            )
+
+    @contextmanager
+    def kept(self) -> Iterator[StatusFile]:
+        """Write how the block begins, and how it ends."""
+        self._write()
+        try:
+            yield self
+        except Exception as error:
+            self._write(state="failed", last_error=_describe(error), last_error_at=_utc_now())
+            raise
+        except BaseException:  # an interrupt, or an exit
+            self._write(state="stopped")
+            raise
+        else:
+            self._write(state="finished")
+
+    def registered(self, *, nodes: int, users: int) -> None:
+        """Write where users were found."""
+        self._write(state="training", nodes=nodes, users=None if self._secure else users)
+
+    def round_ended(self) -> None:
+        """Write that a round was released and recorded."""
+        self._write(last_round_ended=_utc_now())
+
+    def _write(self, **changes: Any) -> None:
+        self._status = replace(self._status, changed=_utc_now(), **changes)
+        _write(self._folder / _STATUS_FILE, "fedpriv-status", asdict(self._status))
+
+
+@contextmanager
+def recording_refusal(folder: Path | None) -> Iterator[None]:
+    """Write down, in a run's folder, why the block that takes it up does not.
+
+    Args:
+        folder: Of the run that shall go on; None, or one without a ledger, notes nothing.
+
+    Raises:
+        Exception: What the block raises, noted or not.
+    """
+    try:
+        yield
+    except Exception as error:
+        if folder is not None and (folder / "ledger.jsonl").is_file():
+            refusal = Refusal(why=_describe(error), at=_utc_now())
+            with contextlib.suppress(OSError, ValueError):  # the refusal is what is to be heard
+                refuse_links(folder)
+                _write(folder / _REFUSED_FILE, "fedpriv-refused", asdict(refusal))
+        raise
+
+
+def _read(file: Path, kind: str) -> dict[str, Any]:
+    document = json.loads(file.read_text("utf-8"))
+    if document.pop("format") != kind or document.pop("version") != 1:
+        raise ValueError(f"{file} is no {kind} of version 1")
+    return document
+
+
+def _write(file: Path, kind: str, fields: Mapping[str, Any]) -> None:
+    write_json(file, {"format": kind, "version": 1, **fields})
+
+
+def _describe(error: Exception) -> str:
+    """Return an error in one line; of a fault, whose text may be anything, the kind alone."""
+    text = one_line(error)
+    line = type(error).__name__ if text is None else text
+    return line if len(line) <= _MOST_CHARS else line[: _MOST_CHARS - 1] + "…"
+
+
+def _utc_now() -> str:
+    """Return the time in UTC by ISO 8601, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+_KILLED = (
+    "the server ended without a word, as one that was killed does; start it again with resume, and "
+    "it goes on"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStatus:
+    """How a run stands.
+
+    Attributes:
+        run_dir: The folder.
+        experiment: Its name; "" of a training of one's own.
+        label: What the run was called; "" where it was not.
+        mode: "simulation" or "secure".
+        state: As `STATES`, or "interrupted" (a server was killed),
+            "running" and "not running" where no server wrote anything down.
+        held: Whether a process holds the ledger now.
+        round_num: Rounds released.
+        rounds_planned: None of a plan whose end is decided on the way.
+        lost_attempts: Charged, and nothing released of them.
+        spent: The ε of every charge; None of a plan without privacy.
+        guaranteed: The ε of the whole plan; None likewise.
+        nodes: That host rostered users; None where that was not written down.
+        users: Rostered users found on them; likewise, and None of every secure run.
+        last_round_ended: In UTC; None before the first round.
+        last_error: In one line; None if there was none.
+        last_error_at: When; None where it was not written down.
+        refused: Why a server was not let go on with it, after the last one that was; None if none.
+        refused_at: When.
+    """
+
+    run_dir: str
+    experiment: str
+    label: str
+    mode: str
+    state: str
+    held: bool
+    round_num: int
+    rounds_planned: int | None
+    lost_attempts: int
+    spent: Epsilon | None
+    guaranteed: Epsilon | None
+    nodes: int | None
+    users: int | None
+    last_round_ended: str | None
+    last_error: str | None
+    last_error_at: str | None
+    refused: str | None
+    refused_at: str | None
+
+    @property
+    def failed(self) -> bool:
+        """Whether the last attempt ended in an error, was killed, or was refused."""
+        waits = not self.held and self.state != "finished"
+        return self.state in ("failed", "interrupted") or (waits and self.refused is not None)
+
+    @property
+    def left(self) -> float | None:
+        """How much of the guaranteed ε is not spent, at the plan's δ; None without privacy.
+
+        That is the difference of two ε, and what further charges raise it by, not the ε of a plan
+        of their own.
+        """
+        if self.spent is None or self.guaranteed is None:
+            return None
+        return max(0.0, self.guaranteed.value - self.spent.value)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        spent, whole = self.spent, self.guaranteed
+        return {
+            "run_dir": self.run_dir,
+            "experiment": self.experiment,
+            "label": self.label,
+            "mode": self.mode,
+            "state": self.state,
+            "held": self.held,
+            "round": self.round_num,
+            "rounds_planned": self.rounds_planned,
+            "lost_attempts": self.lost_attempts,
+            "spent": None if spent is None else spent.to_json(),
+            "guaranteed": None if whole is None else whole.to_json(),
+            "epsilon_left": self.left,
+            "not_covered": [] if whole is None else list(whole.not_covered),
+            "nodes": self.nodes,
+            "users": self.users,
+            "last_round_ended": self.last_round_ended,
+            "last_error": self.last_error,
+            "last_error_at": self.last_error_at,
+            "refused": self.refused,
+            "refused_at": self.refused_at,
+            "failed": self.failed,
+        }
+
+
+def run_status(folder: Path) -> RunStatus:
+    """Return how a run stands.
+
+    Raises:
+        ValueError: If the folder holds no run, its ledger is damaged, or its document is not the
+            one that the ledger seals.
+    """
+    if not (folder / "ledger.jsonl").is_file():
+        raise ValueError(f"{folder} holds no run (no ledger.jsonl); give the folder a run wrote")
+    run = read_sealed(folder)
+    ledger, document = run.state, run.document
+    status, held = read_server_status(folder), is_held(folder / "ledger.jsonl")
+    state = _state(status, held, finished=(folder / "summary.json").is_file())
+    killed = state == "interrupted"
+    refusal = read_refusal(folder)
+    if refusal is not None and status is not None and refusal.at < status.started:
+        refusal = None  # a later start was let go on
+    plan = ledger.plan
+    whole = plan.guaranteed() if plan.is_private else None
+    if whole is not None:
+        whole = run.coverage.marked(whole)
+    return RunStatus(
+        run_dir=str(folder),
+        experiment="" if document is None else str(document["name"]),
+        label="" if document is None else str(document.get("label") or ""),
+        mode=ledger.mode,
+        state=state,
+        held=held,
+        round_num=ledger.rounds_done,
+        rounds_planned=plan.planned_rounds,
+        lost_attempts=_lost(ledger, held),
+        spent=ledger.epsilon() if plan.is_private else None,
+        guaranteed=whole,
+        nodes=None if status is None else status.nodes,
+        users=None if status is None or ledger.mode == "secure" else status.users,
+        last_round_ended=_last_round(folder, status),
+        last_error=_KILLED if killed else status and status.last_error,
+        last_error_at=None if killed else status and status.last_error_at,
+        refused=refusal and refusal.why,
+        refused_at=refusal and refusal.at,
+    )
+
+
+def is_held(file: Path) -> bool:
+    """Return whether a process holds a ledger.
+
+    A shared lock is tried for and let go at once: who opens the ledger in that moment tries again
+    (`fedpriv.privacy.ledger.chain`), and is not refused.
+    """
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise LedgerError(f"cannot read the ledger {file}: {error}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _state(status: ServerStatus | None, held: bool, *, finished: bool) -> str:
+    if status is None:
+        return "running" if held else "finished" if finished else "not running"
+    if held:
+        return status.state if status.state in ("waiting for nodes", "training") else "running"
+    if status.state in ("waiting for nodes", "training"):
+        return "finished" if finished else "interrupted"  # killed behind its last line, or before
+    return status.state
+
+
+def _lost(ledger: LedgerState, held: bool) -> int:
+    """Return how many charges came to nothing; the last of a run under way still may."""
+    lost = ledger.lost
+    return len([charge for charge in lost if not held or charge not in ledger.unreleased])
+
+
+def _last_round(folder: Path, status: ServerStatus | None) -> str | None:
+    if status is not None and status.last_round_ended is not None:
+        return status.last_round_ended
+    rounds = folder / "rounds.jsonl"
+    if not rounds.is_file():
+        return None
+    return datetime.fromtimestamp(rounds.stat().st_mtime, UTC).isoformat(timespec="seconds")

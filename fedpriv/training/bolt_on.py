@@ -1,0 +1,560 @@
+"""Bolt-on DP: train by permutation SGD without noise, and perturb the result once.
+
+What is noised is where a permutation SGD ends, by how far one user can move that; nothing else of
+the training leaves. So there is one charge, of pure ε where the noise is that of a sphere, and no
+step has any noise. The price is that only the end is released: no checkpoint, no figure measured on
+private data on the way, and that the whole of the training must be what the proof is of: convex,
+unclipped, without momentum.
+
+`BoltOn` releases a training of single examples, `BoltOnUsers` one over users, and `Tuned` chooses
+privately among several: of m examples and l candidates, candidate i is trained on part i of l + 1
+equal parts that are split without looking at them and perturbed, all are judged by their mistakes
+on the last part, and one is released. It costs one ε, since each example is in one part only; a
+candidate sees m/(l + 1) examples.
+
+References: Wu et al., "Bolt-on Differential Privacy for Scalable Stochastic Gradient Descent-based
+Analytics" (2017), Algorithms 1 to 3, for single examples; Chaudhuri, Monteleoni and Sarwate
+(2011) for the choice.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from scipy import sparse
+
+from fedpriv import tree
+from fedpriv.mechanisms.bounds import Bound, Checked, Displaced
+from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere
+from fedpriv.mechanisms.selection import Chosen, PrivateChoice, candidates
+from fedpriv.privacy.event import Relation
+from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.plan import AnyPlan, Plan
+from fedpriv.privacy.sampling import Everybody
+from fedpriv.ranges import Range, finite_float, positive_int
+from fedpriv.rng import Key
+from fedpriv.sums import PartialSum
+from fedpriv.training.algorithm import Algorithm, ArrayState, Door, Query, RawSums
+from fedpriv.training.permutation_sgd import (
+    LONGEST_START,
+    Constants,
+    Passes,
+    PermutationSgd,
+    finite_rows,
+    refuse_long_start,
+)
+from fedpriv.training.work import AroundTrainer, LocalTrainer, UserByUser, Work
+from fedpriv.tree import Params, Tree
+
+RATE = "rate"
+"""The name of the tensor that brings an update's step size to users."""
+
+
+@runtime_checkable
+class KnowsConstants(Protocol):
+    """A task whose users' mean loss is convex, and whose constants are known."""
+
+    def constants(self, *, regulariser: float) -> Constants:
+        """Return them, of the loss with a regulariser λ/2 ‖w‖² that the server applies."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RatedTrainer(AroundTrainer):
+    """A trainer whose step size a query brings: its update, made at `rate`, is scaled to it.
+
+    For several local steps the two must be the same: their sum is not proportional to the rate.
+
+    Attributes:
+        trainer: Takes full gradient steps of rate `rate`.
+        rate: Its step size.
+        local_steps: How many it takes.
+    """
+
+    trainer: LocalTrainer
+    rate: float
+    local_steps: int = 1
+
+    def train(self, params: Params, examples: Any, key: Key) -> Tree:
+        """Return the user's update.
+
+        Raises:
+            ValueError: If several steps were taken at another rate than is asked for.
+        """
+        own = {name: array for name, array in params.items() if name != RATE}
+        update = self.trainer.train(own, examples, key)
+        factor = float(params[RATE][0]) / self.rate if RATE in params else 1.0
+        if self.local_steps > 1 and abs(factor - 1.0) > 1e-6:
+            raise ValueError("several local steps are of one rate")
+        return tree.scale(update, factor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsersAtRate(UserByUser):
+    """Users at the step size that a query brings, which is none of the sum's tensors."""
+
+    def template(self, params: Params) -> Params:
+        """Return the params' shapes, without the rate."""
+        return {name: array for name, array in params.items() if name != RATE}
+
+
+#: Of params that are rounded to float32 in every update, on their way to the users. That alone is
+#: half of it, 2^-24 of their length; the other half is for `Checked`'s rounding of users' updates,
+#: 2^-39 √d of one, which is less up to d = 2^32: params may be as long as all updates.
+_FLOAT32 = 2.0**-23
+
+
+class ReleasesOnce(Algorithm):
+    """What bolt-on algorithms share: one answer, and the end."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def room(self) -> float:
+        """‖w₀‖₂ of the longest start that Δ has room for."""
+
+    def check_params(self, params: Params) -> None:
+        """Refuse a start that Δ has no room for: the rounding of long params moves runs apart.
+
+        Raises:
+            ValueError: If that is so.
+        """
+        refuse_long_start(params, self.room)
+
+    def init(self, params: Params) -> ArrayState:
+        """Return the state before training; errors are those of `check_params`."""
+        self.check_params(params)
+        return ArrayState(params=params)
+
+    def result(self, state: ArrayState) -> Params:
+        """Return the params: of a run that has released, the perturbed ones."""
+        return state.params
+
+    def check_plan(self, plan: AnyPlan) -> None:
+        """Refuse a plan that pays for anything else than one perturbed result.
+
+        Raises:
+            ValueError: If that is so.
+        """
+        if not isinstance(plan, Plan) or plan.num_rounds != 1:
+            raise ValueError("bolt-on releases once; give a Plan of one round")
+        mechanism = plan.live_mechanism
+        fits = isinstance(mechanism.bound, Displaced) and isinstance(
+            mechanism.privatizer, (Sphere, OutputGaussian)
+        )
+        if plan.is_private and not fits:
+            raise ValueError(
+                f"bolt-on perturbs a result (Displaced) by Sphere or OutputGaussian; this plan "
+                f"bounds by {type(mechanism.bound).__name__} and adds "
+                f"{type(mechanism.privatizer).__name__}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoltOn(ReleasesOnce):
+    """Asks once for the perturbed result of a work that trains from beginning to end.
+
+    Attributes:
+        longest_start: ‖w₀‖₂ that the plan's Δ has room for; a longer start is refused.
+    """
+
+    longest_start: float = 0.0
+
+    @property
+    def room(self) -> float:
+        """‖w₀‖₂ of the longest start that Δ has room for."""
+        return self.longest_start
+
+    def step(self, state: ArrayState, door: Door) -> ArrayState | None:
+        """Return the state after the release; None after that."""
+        if state.round_num:
+            return None
+        return state.after(door.ask(Query(params=state.params)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserSchedule:
+    """How long users train, all of it public and the same for every user.
+
+    Attributes:
+        passes: k passes over the users, b at a time, in an order drawn without looking at them.
+        local_steps: K full gradient steps of a user on the mean loss of its examples.
+        server_rate: s in (0, 1]: params move by s times the batch's mean update.
+        longest_start: ‖w₀‖₂ of the longest start that Δ has room for: params are rounded to float32
+            in every update.
+    """
+
+    passes: Passes
+    local_steps: int = 1
+    server_rate: float = 1.0
+    longest_start: float = 0.0
+
+    def __post_init__(self) -> None:
+        positive_int("local_steps", self.local_steps)
+        finite_float("server_rate", self.server_rate, Range.ABOVE_ZERO)
+        if self.server_rate > 1.0:
+            raise ValueError(
+                f"server_rate {self.server_rate:g} is above 1, where two runs may drift apart; "
+                "lower it"
+            )
+        finite_float("longest_start", self.longest_start, Range.AT_LEAST_ZERO)
+        if self.passes.average:
+            raise ValueError("average true: iterates are averaged of single examples' training")
+        if self.local_steps > 1 and self.passes.schedule.name != "constant":
+            raise ValueError(
+                f"local_steps {self.local_steps} are of a constant rate; use step-schedule "
+                "'constant', or one step"
+            )
+
+    def sensitivity(self, constants: Constants, num_users: int) -> float:
+        """Return Δ for a user who is there or not: s Σ_j K η_j L₀ / b; replaced, twice as much.
+
+        Raises:
+            ValueError: As `Passes.sensitivity`.
+        """
+        found = self.passes.sensitivity(
+            constants,
+            num_users,
+            local_steps=self.local_steps,
+            relative_rounding=_FLOAT32,
+            start=self.longest_start,
+            share=self.server_rate if constants.convexity == 0.0 else 1.0,
+        )
+        if self.passes.radius is None:
+            return found
+        # In a small ball params are shorter than updates, which are rounded before they get there.
+        rates = self.passes.rates(constants, num_users)
+        path = float(rates.sum()) * self.local_steps * constants.lipschitz
+        return found + _FLOAT32 * path
+
+    def longest_update(self, constants: Constants, num_users: int) -> float:
+        """Return how long one user's update is at most in any pass, K η L₀."""
+        rates = self.passes.rates(constants, num_users)
+        return float(rates.max()) * self.local_steps * constants.lipschitz
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoltOnUsers(ReleasesOnce):
+    """Permutation SGD over users, each once a pass, whose end is perturbed and released.
+
+    A user's mean loss is one example's: convex, L₀-Lipschitz and β-smooth where its examples'
+    losses are. Its update is the sum of K full gradient steps of rate η <= 2/β, each of which
+    brings two points no further apart; so does a mean over b users, divided by b whoever replied.
+
+    Attributes:
+        schedule: How long.
+        constants: Of the loss, with the regulariser that the server applies.
+
+    Guarantees:
+        * A user who is there or not moves the result by at most `schedule.sensitivity`, if every
+          other user does the same work in both runs: their devices are trusted to do it.
+        * Whoever fails or is missing at the start's params, which nobody's data decide, counts as
+          one who is not there, in every update. Whoever fails or is missing later ends the run
+          without a release, since who is missing may depend on the params; that it ended is not
+          covered.
+
+    It cannot count as a step of length zero instead. At two runs' params w and w' a step brings
+    them no further apart because it is the *same* map of both. If user v takes it at w and fails
+    at w', their distance may grow by v's whole ηL₀/b; what v does hangs on the params, which the
+    differing user moves, so that this may happen to every other user in every pass: up to m times
+    Δ (`tests/running/methods/test_failing_users.py` has a case). Nor does it help to leave v out
+    from then on, or to repeat its last step: those are two maps, too.
+    """
+
+    schedule: UserSchedule
+    constants: Constants
+
+    @property
+    def room(self) -> float:
+        """‖w₀‖₂ of the longest start that Δ has room for."""
+        return self.schedule.longest_start
+
+    def step(self, state: ArrayState, door: Door) -> ArrayState | None:
+        """Return the state after the release; None after that.
+
+        Raises:
+            ValueError: If a user failed who had not failed at the start: nothing is released, and
+                what was charged stays spent.
+        """
+        if state.round_num:
+            return None
+
+        def program(raw: RawSums) -> PartialSum:
+            return self._trained(state.params, raw)
+
+        return state.after(door.run(Query(params=state.params), program))
+
+    def _trained(self, params: Params, raw: RawSums) -> PartialSum:
+        passes, number = self.schedule.passes, raw.num_users
+        rates = passes.rates(self.constants, number)
+        bound = Checked(l2_bound=self.schedule.longest_update(self.constants, number))
+        size, decay, update = passes.batch_size, self.constants.convexity, 0
+        current = {name: np.asarray(array, np.float32) for name, array in params.items()}
+        able = self._able(_at_rate(current, float(rates[0])), bound, raw)
+        for order in passes.orders(number, raw.key("order")):
+            for start in passes.starts(number):
+                batch, rate = np.sort(order[start : start + size]), float(rates[update])
+                kept, share = 1.0 - rate * decay, self.schedule.server_rate / size
+                stepped = {n: kept * array.astype(np.float64) for n, array in current.items()}
+                if len(there := batch[able[batch]]):
+                    total = raw.sum(_at_rate(current, rate), bound=bound, among=there.tolist())
+                    if total.num_failed:
+                        raise ValueError(
+                            "a user failed or was missing who had not at the start, and nothing is "
+                            "released: who is missing may depend on the params, and with it the "
+                            "result on others than the proof counts; let everybody come back and "
+                            "resume the run, which releases once, for the charge there is"
+                        )
+                    mean = tree.to_dense(total.real())
+                    stepped = {n: array + share * mean[n] for n, array in stepped.items()}
+                current = _within(stepped, passes.radius)
+                update += 1
+        result = {name: array.astype(np.float64) for name, array in current.items()}
+        return PartialSum(total=result, num_users=number)
+
+    def _able(self, brought: Params, bound: Checked, raw: RawSums) -> np.ndarray:
+        """Return who does the work at the start's params, bool (users,).
+
+        It is decided here, before any update: at params that hang on no user each one's own data
+        alone say so, and what a neighbour has in his changes nobody else's part in the run.
+        """
+        able = np.ones(raw.num_users, bool)
+        size = self.schedule.passes.batch_size
+        waiting = [
+            list(range(start, min(start + size, raw.num_users)))
+            for start in range(0, raw.num_users, size)
+        ]
+        while waiting:
+            among = waiting.pop()
+            if not raw.sum(brought, bound=bound, among=among).num_failed:
+                continue
+            if len(among) == 1:
+                able[among] = False
+                continue
+            half = len(among) // 2
+            waiting += [among[:half], among[half:]]
+        return able
+
+
+def _at_rate(params: Params, rate: float) -> dict[str, np.ndarray]:
+    return {**params, RATE: np.array([rate], np.float32)}
+
+
+def _within(params: dict[str, np.ndarray], radius: float | None) -> dict[str, np.ndarray]:
+    if radius is not None and (norm := tree.l2_norm(params)) > radius:
+        params = {name: array * (radius / norm) for name, array in params.items()}
+    return {name: array.astype(np.float32) for name, array in params.items()}
+
+
+MISTAKES = "mistakes"
+"""The name of the work that judges a candidate."""
+CHOSEN = "chosen"
+"""What a state calls the number of the candidate that was released."""
+
+
+def candidate(number: int) -> str:
+    """Return the name of the work that trains a candidate, from 0."""
+    return f"candidate-{number}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned(Algorithm):
+    """Trains candidates on disjoint parts, asks once for one of them.
+
+    Attributes:
+        choices: The trainings, of the same data set: the same model with other passes, steps or
+            regularisers.
+        choice: Perturbs and chooses.
+
+    Raises:
+        ValueError: If there are fewer than two, or fewer examples than they need.
+    """
+
+    choices: tuple[PermutationSgd, ...] = field(repr=False)
+    choice: PrivateChoice
+
+    def __post_init__(self) -> None:
+        if len(self.choices) < 2:
+            raise ValueError(f"{len(self.choices)} candidates are no choice; give two or more")
+        first = self.choices[0]
+        if any(other.x is not first.x or other.y is not first.y for other in self.choices):
+            raise ValueError("candidates are of the same data set; give them the same x and y")
+        self.sensitivities()
+
+    @property
+    def num_examples(self) -> int:
+        """m, of which what does not fill an equal part sits out."""
+        return len(self.choices[0].y)
+
+    @property
+    def part_size(self) -> int:
+        """⌊m / (l + 1)⌋."""
+        return self.num_examples // (len(self.choices) + 1)
+
+    def sensitivities(self) -> tuple[float, ...]:
+        """Return Δ of each candidate, for one of its part's examples that is there or not.
+
+        Raises:
+            ValueError: As `Passes.sensitivity`, of a part's size.
+        """
+        size = positive_int("examples of a part", self.part_size)
+        return tuple(
+            one.passes.sensitivity(one.constants, size, start=LONGEST_START) for one in self.choices
+        )
+
+    def works(self) -> Mapping[str, Work]:
+        """Return what trains and what judges, by name."""
+        trained = {candidate(n): TrainedOnPart(sgd=sgd) for n, sgd in enumerate(self.choices)}
+        return {**trained, MISTAKES: Mistakes(sgd=self.choices[0])}
+
+    def plan(self, relation: Relation = Relation.REPLACE_ONE) -> Plan:
+        """Return the promise of one choice: of a replaced example its ε is twice the choice's."""
+        mechanism = Mechanism(
+            sampler=Everybody(num_users=self.num_examples),
+            bound=Displaced(l2_bound=max(self.sensitivities())),
+            privatizer=self.choice,
+        )
+        return Plan(mechanism=mechanism, num_rounds=1, relation=relation, unit="example")
+
+    def check_plan(self, plan: AnyPlan) -> None:
+        """Refuse a plan that pays for anything else than one choice.
+
+        Raises:
+            ValueError: If that is so.
+        """
+        fits = isinstance(plan, Plan) and plan.num_rounds == 1
+        if not fits or plan.live_mechanism.privatizer != self.choice:
+            raise ValueError(
+                "private tuning makes one choice, and this plan pays for something else; give the "
+                "plan that Tuned makes"
+            )
+
+    def check_params(self, params: Params) -> None:
+        """Refuse a start that Δ has no room for.
+
+        Raises:
+            ValueError: If that is so.
+        """
+        refuse_long_start(params, LONGEST_START)
+
+    def init(self, params: Params) -> ArrayState:
+        """Return the state before training; errors are those of `check_params`."""
+        self.check_params(params)
+        return ArrayState(params=params, numbers={CHOSEN: -1.0})
+
+    def result(self, state: ArrayState) -> Params:
+        """Return the params: of a run that has released, the chosen ones."""
+        return state.params
+
+    def step(self, state: ArrayState, door: Door) -> ArrayState | None:
+        """Return the state after the release; None after that."""
+        if state.round_num:
+            return None
+
+        def program(raw: RawSums) -> PartialSum:
+            return self._judged(state.params, raw)
+
+        asked = Query(params=state.params, work=candidate(0))
+        found: Chosen = door.run(asked, program)
+        return state.after(found.params, numbers={CHOSEN: float(found.index)})
+
+    def parts(self, key: Key) -> list[list[int]]:
+        """Return the places of the examples of l + 1 equal, disjoint parts, split by a key."""
+        order, size = key.generator().permutation(self.num_examples), self.part_size
+        return [
+            order[number * size : (number + 1) * size].tolist()
+            for number in range(len(self.choices) + 1)
+        ]
+
+    def _judged(self, params: Params, raw: RawSums) -> PartialSum:
+        *parts, judges = self.parts(raw.key("split"))
+        perturbed, mistakes = [], []
+        for number, (part, moved) in enumerate(zip(parts, self.sensitivities(), strict=True)):
+            total = raw.sum(params, work=candidate(number), among=part)
+            key = raw.key(candidate(number))
+            perturbed.append(self.choice.perturbed(total, sensitivity=moved, key=key))
+            counted = raw.sum(perturbed[-1], work=MISTAKES, among=judges)
+            mistakes.append(int(np.asarray(counted.total[MISTAKES])[0]))
+        return candidates(perturbed, mistakes, raw.num_users)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedOnPart:
+    """Permutation SGD on some of the examples. A `Work`.
+
+    Attributes:
+        sgd: On all of them.
+    """
+
+    sgd: PermutationSgd
+
+    def template(self, params: Params) -> Params:
+        """Return the params' own shapes."""
+        return params
+
+    def partial_sum(
+        self,
+        *,
+        params: Params,
+        bound: Bound,
+        data: object = None,
+        user_ids: Sequence[str],
+        key: Key,
+    ) -> PartialSum:
+        """Return the params trained on the examples of these ids, float64."""
+        return _part(self.sgd, user_ids).partial_sum(
+            params=params, bound=bound, user_ids=user_ids, key=key
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mistakes:
+    """On how many of some examples a linear model is wrong. A `Work`.
+
+    Attributes:
+        sgd: Has the examples, and the name of the params.
+    """
+
+    sgd: PermutationSgd
+
+    def template(self, params: Params) -> Params:
+        """Return one whole number."""
+        return {MISTAKES: np.zeros(1, np.float32)}
+
+    def partial_sum(
+        self,
+        *,
+        params: Params,
+        bound: Bound,
+        data: object = None,
+        user_ids: Sequence[str],
+        key: Key,
+    ) -> PartialSum:
+        """Return the number of mistakes; one example more adds 0 or 1 to it."""
+        part = _part(self.sgd, user_ids)
+        kernel = params[part.name].astype(np.float64)
+        kernel = kernel.reshape(kernel.shape[0], -1)
+        x, squares = finite_rows(part.x)
+        logits = np.asarray(x @ kernel, np.float64) + params["bias"].reshape(-1)
+        if logits.shape[1] == 1:
+            predicted = (logits[:, 0] > 0.0).astype(np.int64)
+        else:
+            predicted = logits.argmax(axis=1)
+        wrong = (predicted != part.y) & np.isfinite(squares)
+        if part.present is not None:
+            wrong &= part.present
+        count = np.array([np.count_nonzero(wrong)], np.int64)
+        return PartialSum(total={MISTAKES: count}, num_users=len(user_ids), granularity=1.0)
+
+
+def _part(sgd: PermutationSgd, user_ids: Sequence[str]) -> PermutationSgd:
+    """Return a training on the examples of some ids, in their order."""
+    index = np.fromiter(map(int, user_ids), np.int64, len(user_ids))
+    x = sgd.x if isinstance(sgd.x, np.ndarray) else sparse.csr_matrix(sgd.x)
+    present = None if sgd.present is None else sgd.present[index]
+    return replace(sgd, x=x[index], y=sgd.y[index], present=present)

@@ -1,0 +1,563 @@
+"""DP-AGD: private gradient descent with a line search and an adaptive budget per iteration.
+
+An iteration asks for a noisy gradient of everybody, cheaply, and then, among step sizes along it
+of which one is zero, for the one with the least objective (`fedpriv.mechanisms.selection`). Where
+that is zero the direction is held to be too noisy: the price of a gradient grows by a factor 1 + γ,
+the *same* sum is noised once more for the difference alone, the two estimates are averaged, and the
+choice is asked again. When what is left of ρ does not pay for the next answer the run ends, and
+what was under way is not applied. Charges follow releases; a zCDP filter of a preset total makes
+that free (`fedpriv.privacy.adaptive_plan`).
+
+Averaging estimates of prices ρ₁ and ρ₂ with weights ρ₁ and ρ₂ gives the estimate of price ρ₁ + ρ₂:
+Var = C² / 2(ρ₁ + ρ₂). The average is of all estimates of an iteration so far.
+
+References: Lee and Kifer, "Concentrated Differentially Private Gradient Descent with Adaptive
+per-Iteration Privacy Budget" (2018), Algorithms 1 and 2. Where its code departs (the noise's sign
+in the choice, an index that is off by one, gradients that are paid twice), this follows the text.
+
+`StepSizes` are the candidates of the line search; `LossesAlong` (of users) and `CentralLosses` (of
+single examples) compute their private losses; `AdaptiveDescent` is the algorithm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+
+import numpy as np
+
+from fedpriv.mechanisms.bounds import Bound, Capped
+from fedpriv.mechanisms.gaussian import Gaussian
+from fedpriv.mechanisms.selection import Form, NoisyMin
+from fedpriv.privacy.adaptive_plan import AdaptivePlan
+from fedpriv.privacy.event import Relation
+from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.plan import AnyPlan
+from fedpriv.privacy.sampling import Everybody
+from fedpriv.ranges import Range, finite_float, positive_float, positive_int
+from fedpriv.rng import Key
+from fedpriv.sums import PartialSum
+from fedpriv.training.algorithm import Algorithm, ArrayState, Door, Held, Query
+from fedpriv.training.work import Examples, UserByUser
+from fedpriv.tree import Params, Tree
+
+LOSSES = "losses"
+"""The name of the work that sums losses, and of the sums."""
+
+_DIRECTION, _SIZES = "direction/", "step sizes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSizes:
+    """Zero and `num_positive` equally spaced step sizes up to a largest one that follows choices.
+
+    Every `every` iterations the largest becomes `growth` times the largest that was chosen in
+    them, and at most `first`. Where none was, it stays: a largest step of zero would never move
+    again.
+
+    Attributes:
+        first: The largest step size at the beginning, α_max.
+        num_positive: How many there are besides zero.
+        every: Iterations between adaptations; 0 never adapts.
+        growth: Room above the largest that was chosen.
+
+    Reference: Lee and Kifer, "Concentrated Differentially Private Gradient Descent with Adaptive
+    per-Iteration Privacy Budget" (2018), Section 4.3.
+    """
+
+    first: float = 2.0
+    num_positive: int = 20
+    every: int = 10
+    growth: float = 1.1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "first", positive_float("first", self.first))
+        positive_int("num_positive", self.num_positive)
+        positive_float("growth", self.growth)
+
+    @property
+    def number(self) -> int:
+        """|Φ|, zero included."""
+        return self.num_positive + 1
+
+    def upto(self, largest: float) -> np.ndarray:
+        """Return the candidates, float32, zero first."""
+        return np.linspace(0.0, largest, self.number).astype(np.float32)
+
+    def adapted(self, largest: float, chosen: Sequence[float]) -> tuple[float, tuple[float, ...]]:
+        """Return the next largest step size, and the choices that are still to be counted.
+
+        Args:
+            largest: The present one.
+            chosen: Step sizes since the last adaptation, the newest included.
+        """
+        kept = tuple(chosen)
+        if self.every == 0:
+            return largest, ()
+        if len(kept) < self.every:
+            return largest, kept
+        top = max(kept)
+        return (min(self.growth * top, self.first) if top > 0.0 else largest), ()
+
+
+def pack_line(params: Params, direction: Params, sizes: np.ndarray) -> Params:
+    """Return what a query for losses brings to users: params, direction and step sizes."""
+    brought = {_DIRECTION + name: array for name, array in direction.items()}
+    return {**params, **brought, _SIZES: sizes}
+
+
+def unpack_line(brought: Params) -> tuple[Params, Params, np.ndarray]:
+    """Return params, direction and step sizes of what `along` put together.
+
+    Raises:
+        ValueError: If it is something else.
+    """
+    if _SIZES not in brought:
+        raise ValueError(f"work {LOSSES!r} needs {_SIZES!r}, a direction and the params")
+    direction = {
+        name.removeprefix(_DIRECTION): array
+        for name, array in brought.items()
+        if name.startswith(_DIRECTION)
+    }
+    params = {name: brought[name] for name in direction}
+    return params, direction, brought[_SIZES]
+
+
+def move_along(params: Params, direction: Params, size: float) -> Params:
+    """Return params + size · direction, float32."""
+    return {
+        name: (array + float(size) * direction[name].astype(np.float64)).astype(np.float32)
+        for name, array in params.items()
+    }
+
+
+def unit_direction(direction: Params) -> Params:
+    """Return a direction of length 1, float64; one without a length stays zero."""
+    norm = math.sqrt(sum(float(np.vdot(a, a)) for a in direction.values()))
+    return {n: np.asarray(a, np.float64) / (norm or 1.0) for n, a in direction.items()}
+
+
+@runtime_checkable
+class KnowsLossesAlong(Protocol):
+    """A task that evaluates a user's examples at several points on a line."""
+
+    def losses_along(
+        self, params: Params, direction: Params, sizes: Sequence[float], examples: Any
+    ) -> np.ndarray:
+        """Return the mean loss over the examples at params + size · direction, float64 (sizes,).
+
+        Losses are at least 0.
+
+        Args:
+            params: float32, not changed.
+            direction: float32, of the same names and shapes.
+            sizes: Step sizes.
+            examples: Of one user, at least one.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossesAlong:
+    """Asks a task for one user's losses. Capped afterwards, by the mechanism's bound.
+
+    Attributes:
+        task: Knows losses.
+        max_examples: A user with more is evaluated on a random subset of so many.
+    """
+
+    task: KnowsLossesAlong = field(repr=False)
+    max_examples: int
+
+    #: Nothing of it ever changes, so threads may share it as far as they may share the task.
+    @property
+    def thread_safe(self) -> bool:
+        """True: it keeps nothing."""
+        return True
+
+    def train(self, params: Params, examples: Examples, key: Key) -> Tree:
+        """Return the losses under the name of the sums; of a user without examples zeros."""
+        own, direction, sizes = unpack_line(params)
+        if len(examples) > self.max_examples:
+            chosen = key.generator().permutation(len(examples))[: self.max_examples]
+            examples = examples.take(chosen)
+        if not len(examples):
+            return {LOSSES: np.zeros(len(sizes), np.float32)}
+        with np.errstate(over="ignore", invalid="ignore"):  # refused whole by the bound
+            found = self.task.losses_along(own, direction, [float(s) for s in sizes], examples)
+            return {LOSSES: np.asarray(found, np.float32)}
+
+
+def losses_work(task: KnowsLossesAlong, max_examples: int, number: int) -> UserByUser:
+    """Return the work that sums users' losses at so many step sizes."""
+    return UserByUser(
+        trainer=LossesAlong(task=task, max_examples=max_examples),
+        shapes={LOSSES: np.zeros(number, np.float32)},
+    )
+
+
+# Losses of so many examples and step sizes are held at a time.
+_CHUNK = 1 << 13
+
+
+@runtime_checkable
+class ExampleLosses(Protocol):
+    """A model on a training set that evaluates single examples at several points on a line."""
+
+    def losses_along(
+        self, params: Params, direction: Params, sizes: Sequence[float], index: np.ndarray
+    ) -> np.ndarray:
+        """Return each example's loss at params + size · direction, float64 (examples, sizes).
+
+        Losses are at least 0.
+
+        Args:
+            params: float32, not changed.
+            direction: float32, of the same names and shapes.
+            sizes: Step sizes.
+            index: Positions in the training set.
+        """
+        ...
+
+
+@runtime_checkable
+class ChecksLosses(Protocol):
+    """A model that has to be tried before it may be said that examples' losses are their own."""
+
+    def check_losses(self) -> object:
+        """Try it on synthetic examples; the training set is not looked at.
+
+        Raises:
+            ValueError: If one example's loss depends on another one.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CentralLosses:
+    """Sums capped losses of examples on the grid of the cap. A `fedpriv.training.work.Work`.
+
+    Attributes:
+        losses: The model on the private training set.
+        number: |Φ|, how many step sizes there are.
+
+    Guarantees:
+        * One example more raises each sum by at most the cap, and lowers none: each is capped,
+          and rounded to the grid, alone. An example with a loss that is not finite adds nothing.
+    """
+
+    losses: ExampleLosses = field(repr=False)
+    number: int
+
+    def template(self, params: Params) -> Params:
+        """Return one number for each step size."""
+        return {LOSSES: np.zeros(self.number, np.float32)}
+
+    def partial_sum(
+        self,
+        *,
+        params: Params,
+        bound: Bound,
+        data: object = None,
+        user_ids: Sequence[str],
+        key: Key,
+    ) -> PartialSum:
+        """Return the sums over examples.
+
+        Args:
+            params: Params, direction and step sizes (`candidates.along`).
+            bound: A `Capped`.
+            data: Not looked at: the model holds the training set.
+            user_ids: Ids of `example_ids`.
+            key: Not looked at: nothing is drawn.
+
+        Raises:
+            ValueError: If the bound is another, or the step sizes are not so many.
+        """
+        if not isinstance(bound, Capped):
+            raise ValueError(f"{bound!r} bounds vectors as a whole; losses want Capped")
+        own, direction, sizes = unpack_line(params)
+        if len(sizes) != self.number:
+            raise ValueError(f"{len(sizes)} step sizes were brought, and sums are of {self.number}")
+        index = np.fromiter(map(int, user_ids), np.int64, len(user_ids))
+        total, failed = np.zeros(self.number, np.int64), 0
+        most, granularity = bound.most, bound.granularity
+        for start in range(0, len(index), _CHUNK):
+            part = index[start : start + _CHUNK]
+            with np.errstate(over="ignore", invalid="ignore"):
+                found = self.losses.losses_along(own, direction, [float(s) for s in sizes], part)
+            finite = np.isfinite(found).all(axis=1)
+            failed += int(len(part) - np.count_nonzero(finite))
+            capped = np.clip(found[finite], 0.0, most)
+            total += np.rint(capped / granularity).astype(np.int64).sum(axis=0)
+        return PartialSum(
+            total={LOSSES: total},
+            granularity=granularity,
+            num_users=len(index),
+            num_failed=failed,
+        )
+
+
+GRADIENT = "gradient"
+
+#: What a report shows of every iteration, under these names.
+STEP_SIZE, RHO_GRADIENT, REJECTIONS = "step_size", "rho_gradient", "rejections"
+
+_LARGEST, _CHOSEN = "largest_step", "chosen"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """What the two answers of an iteration cost.
+
+    Attributes:
+        gradient: ρ of the first gradient; it grows, and never shrinks.
+        selection: ρ of every choice of a step size.
+    """
+
+    gradient: float
+    selection: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "gradient", positive_float("gradient", self.gradient))
+        object.__setattr__(self, "selection", positive_float("selection", self.selection))
+
+    @classmethod
+    def of_paper(cls, *, epsilon: float, delta: float, splits: float = 60.0) -> Prices:
+        """Return the paper's: ε/(2 splits) for a choice, and as much for a Gaussian by (ε, δ).
+
+        The choice is then dearer than the gradient by 2 ln(1.25/δ), 37 times at δ = 1e-8.
+        """
+        each = positive_float("epsilon", epsilon) / (2.0 * positive_float("splits", splits))
+        return cls(gradient=each**2 / (4.0 * math.log(1.25 / delta)), selection=0.5 * each**2)
+
+    @classmethod
+    def split(cls, *, rho: float, iterations: float, gradient_share: float = 0.5) -> Prices:
+        """Return prices of which so many iterations without a rejection cost ρ."""
+        finite_float("gradient_share", gradient_share, Range.BETWEEN)
+        each = positive_float("rho", rho) / positive_float("iterations", iterations)
+        return cls(gradient=gradient_share * each, selection=(1.0 - gradient_share) * each)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptiveDescent(Algorithm):
+    """Gradient descent under a ρ filter, with a private line search.
+
+    Attributes:
+        num_users: Users on the roster (examples of the training set).
+        gradient: Bounds each user's gradient, C_grad.
+        losses: Caps each user's losses, C_obj.
+        prices: Of the two answers.
+        growth: γ, by which the gradient's price grows with a rejection.
+        estimates: "average" of all of an iteration, or "discard" all but the last one, which then
+            pays for itself in full.
+        form: How a step size is chosen.
+        step_sizes: Among which.
+        regulariser: λ of λ/2 ‖w‖² per user, public: it joins the direction and the objective.
+        relation: Of the plan.
+
+    Guarantees:
+        * Everything that leaves is a noised gradient, or an index; both are charged, and the
+          charges never add up to more than the plan's ρ.
+        * The gradient's raw sum is held within one iteration, in memory.
+        * With a secure key ε is that of real arithmetic if both sums are of whole numbers
+          (`mechanisms`, each `is_exact`). Of users they are: each one's clipped gradient and
+          capped losses are rounded to a grid alone, a gradient's noise is rounded exactly, an index
+          is drawn of whole numbers and bits. Of examples they are not: who else is in a chunk may
+          turn the rounding of a loss (`CappedTogether`), and gradients are on a grid for linear
+          models alone.
+    """
+
+    num_users: int
+    gradient: Bound
+    losses: Capped
+    prices: Prices
+    growth: float = 0.1
+    estimates: Literal["average", "discard"] = "average"
+    form: Form = "permute-and-flip"
+    step_sizes: StepSizes = field(default_factory=StepSizes)
+    regulariser: float = 0.0
+    relation: Relation = Relation.ADD_REMOVE
+
+    def __post_init__(self) -> None:
+        positive_int("num_users", self.num_users)
+        positive_float("growth", self.growth)
+        finite_float("regulariser", self.regulariser, Range.AT_LEAST_ZERO)
+        if self.estimates not in ("average", "discard"):
+            raise ValueError(f"estimates {self.estimates!r}: give 'average' or 'discard'")
+        if self.losses.num_coordinates != self.step_sizes.number:
+            raise ValueError(
+                f"losses are capped at {self.losses.num_coordinates} step sizes, and there are "
+                f"{self.step_sizes.number}"
+            )
+
+    def check_plan(self, plan: AnyPlan) -> None:
+        """Refuse a plan that is no filter, or of another relation.
+
+        Raises:
+            ValueError: If that is so, or it does not pay for one iteration.
+        """
+        if not isinstance(plan, AdaptivePlan):
+            raise ValueError("adaptive descent decides its prices on the way; give an AdaptivePlan")
+        if plan.relation is not self.relation:
+            raise ValueError(
+                f"adaptive descent was made for {self.relation.value}, the plan is of "
+                f"{plan.relation.value}; give both the same relation"
+            )
+        least = self.prices.gradient + self.prices.selection
+        if least > plan.rho:
+            raise ValueError(
+                f"one iteration costs ρ = {least:g}, above the {plan.rho:g} of the plan; give more "
+                "iterations to split it by, or a higher target"
+            )
+
+    def mechanisms(self) -> Sequence[Mechanism]:
+        """Return that of a gradient and that of a choice, which are all there are."""
+        return (self._noised(self.prices.gradient), self._selection(None))
+
+    checks_start: ClassVar[bool] = True
+
+    def check_start(self, loss: float) -> None:
+        """Refuse a cap below the loss at the start: every candidate would then score alike.
+
+        Raises:
+            ValueError: If that is so.
+        """
+        if loss >= self.losses.cap:
+            raise ValueError(
+                f"loss-cap {self.losses.cap:g} is not above {loss:.3g}, the mean loss of public "
+                "examples (without any, of the test set) at the start: most losses would be "
+                "capped at every step size, and the choice among them be blind; raise it (ln k is "
+                "the loss of k classes at zero)"
+            )
+
+    def init(self, params: Params) -> ArrayState:
+        """Return the state before the first iteration."""
+        return ArrayState(
+            params=params,
+            memory={_CHOSEN: self._kept(())},
+            numbers={
+                RHO_GRADIENT: self.prices.gradient,
+                _LARGEST: self.step_sizes.first,
+                STEP_SIZE: 0.0,
+                REJECTIONS: 0.0,
+            },
+        )
+
+    def result(self, state: ArrayState) -> Params:
+        """Return the params."""
+        return state.params
+
+    def step(self, state: ArrayState, door: Door) -> ArrayState | None:
+        """Return the state after one more accepted step; None where ρ does not pay for it."""
+        price, largest = state.numbers[RHO_GRADIENT], state.numbers[_LARGEST]
+        if not _pays(door, price + self.prices.selection):
+            return None
+        sizes = self.step_sizes.upto(largest)
+        query = Query(params=state.params, mechanism=self._noised(price), name=GRADIENT)
+        with door.hold(query) as held:
+            estimate = _double(held.answer.update)
+            rejections = 0
+            while True:
+                direction = self._direction(state.params, estimate)
+                index = door.ask(self._choice(state.params, direction, sizes, rejections))
+                if index > 0:
+                    break
+                rejections += 1
+                following = (1.0 + self.growth) * price
+                more = following - price if self.estimates == "average" else following
+                if not _pays(door, more + self.prices.selection):
+                    return None
+                estimate = self._another(held, estimate, price, more)
+                price = following
+        size = float(sizes[index])
+        before = state.memory[_CHOSEN]
+        chosen = (*before[before >= 0.0].tolist(), size)
+        largest, kept = self.step_sizes.adapted(largest, chosen)
+        return state.after(
+            move_along(state.params, direction, size),
+            memory={_CHOSEN: self._kept(kept)},
+            numbers={
+                RHO_GRADIENT: price,
+                _LARGEST: largest,
+                STEP_SIZE: size,
+                REJECTIONS: float(rejections),
+            },
+        )
+
+    def decided(self, numbers: Mapping[str, float]) -> Mapping[str, float]:
+        """Return the step size, the gradient's price and how often a direction was rejected."""
+        return {name: numbers[name] for name in (STEP_SIZE, RHO_GRADIENT, REJECTIONS)}
+
+    def _kept(self, chosen: Sequence[float]) -> np.ndarray:
+        """Return step sizes since the last adaptation in an array of one size, as files want it."""
+        kept = np.full(max(self.step_sizes.every, 1), -1.0)
+        newest = list(chosen)[-len(kept) :]
+        kept[: len(newest)] = newest
+        return kept
+
+    def _noised(self, rho: float) -> Mechanism:
+        return Mechanism(
+            sampler=Everybody(num_users=self.num_users),
+            bound=self.gradient,
+            privatizer=self._gaussian(rho),
+        )
+
+    def _gaussian(self, rho: float) -> Gaussian:
+        return Gaussian(noise_multiplier=self.relation.moved / math.sqrt(2.0 * rho))
+
+    def _choice(
+        self, params: Params, direction: Params, sizes: np.ndarray, rejections: int
+    ) -> Query:
+        return Query(
+            params=pack_line(params, direction, sizes),
+            work=LOSSES,
+            mechanism=self._selection(self._offset(params, direction, sizes)),
+            name=f"{LOSSES} {rejections + 1}",
+        )
+
+    def _selection(self, offset: tuple[float, ...] | None) -> Mechanism:
+        factor = 8.0 if self.form == "exponential" else 2.0
+        epsilon = math.sqrt(factor * self.prices.selection) / self.relation.moved
+        return Mechanism(
+            sampler=Everybody(num_users=self.num_users),
+            bound=self.losses,
+            privatizer=NoisyMin(epsilon=epsilon, form=self.form, offset=offset),
+        )
+
+    def _another(self, held: Held, estimate: Params, price: float, more: float) -> Params:
+        """Return the estimate after one more answer of the held sum, of a price of its own."""
+        again = _double(held.release(self._gaussian(more)).update)
+        if self.estimates == "discard":
+            return again
+        whole = price + more
+        return {n: (price * a + more * again[n]) / whole for n, a in estimate.items()}
+
+    def _direction(self, params: Params, estimate: Params) -> Params:
+        direction = unit_direction(estimate)
+        if self.regulariser:
+            direction = {n: a - self.regulariser * params[n] for n, a in direction.items()}
+        return {name: array.astype(np.float32) for name, array in direction.items()}
+
+    def _offset(
+        self, params: Params, direction: Params, sizes: np.ndarray
+    ) -> tuple[float, ...] | None:
+        if not self.regulariser:
+            return None
+        weight = 0.5 * self.regulariser * self.num_users
+        tried = (move_along(params, direction, size) for size in sizes)
+        return tuple(
+            weight * sum(float(np.vdot(a, a.astype(np.float64))) for a in own.values())
+            for own in tried
+        )
+
+
+def _pays(door: Door, rho: float) -> bool:
+    # The filter has the last word: what is refused there ends the run as well.
+    return rho <= door.rho_left * (1.0 + 1e-9)
+
+
+def _double(update: Params) -> Params:
+    return {name: np.asarray(array, np.float64) for name, array in update.items()}

@@ -1,1 +1,0 @@
-"""Learning from public examples alone, at ε = 0: the public start and the public-only row."""

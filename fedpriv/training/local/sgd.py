@@ -1,0 +1,153 @@
+"""The loop of local training on torch tensors, and the client optimiser that takes its steps.
+
+`train_locally` is the one loop: `ModuleTrainer` and `WordTrainer` give it gradients. Two fast paths
+take the same steps without it: `VectorisedTrainer` those of many users at once (`SGD.move`), and
+`SparseSoftmaxTrainer` is compiled (`fedpriv.kernels.sparse_softmax`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from fedpriv.training.local.trainer import Schedule
+
+
+class StructuredGradient(Protocol):
+    """A gradient that a plain step need not multiply out."""
+
+    def dense(self, like: torch.Tensor) -> torch.Tensor:
+        """Return it with the shape of a parameter."""
+        ...
+
+    def step(self, parameter: torch.Tensor, rate: float) -> None:
+        """Subtract `rate` times the gradient from a parameter, in place."""
+        ...
+
+
+Gradient = torch.Tensor | StructuredGradient
+
+
+class ClientOptimizer(Protocol):
+    """Takes a user's local steps; whatever it remembers begins anew with every user."""
+
+    def init(self, params: Mapping[str, torch.Tensor]) -> Any:
+        """Return its state before a user's first step."""
+        ...
+
+    def step(self, name: str, parameter: torch.Tensor, gradient: Gradient, state: Any) -> None:
+        """Change a parameter, and the state, in place; a name may come twice in a step."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SGD:
+    """Gradient steps of one rate, preconditioned where a multiplier is given (AdaDPS Algorithm 3).
+
+    Attributes:
+        learning_rate: Of every step.
+        multiplier: 1/A by parameter name, of the parameter's number of axes and on its device.
+    """
+
+    learning_rate: float
+    multiplier: Mapping[str, torch.Tensor] = field(default_factory=dict, repr=False)
+
+    def init(self, params: Mapping[str, torch.Tensor]) -> None:
+        """Return nothing: it remembers nothing."""
+
+    def step(self, name: str, parameter: torch.Tensor, gradient: Gradient, state: None) -> None:
+        """Take one step."""
+        if name in self.multiplier:
+            whole = gradient if isinstance(gradient, torch.Tensor) else gradient.dense(parameter)
+            gradient = whole * self.multiplier[name]
+        if isinstance(gradient, torch.Tensor):
+            parameter.sub_(gradient, alpha=self.learning_rate)
+        else:
+            gradient.step(parameter, self.learning_rate)
+
+    def move(self, name: str, gradient: torch.Tensor) -> torch.Tensor:
+        """Return what a step subtracts from a parameter, or from one of each of many users.
+
+        Multiplied first and then subtracted: fused, the remainder of a loop over users would be
+        rounded otherwise.
+        """
+        if name in self.multiplier:
+            gradient = gradient * self.multiplier[name]
+        return gradient * self.learning_rate
+
+
+def train_locally(
+    params: Mapping[str, torch.Tensor],
+    gradients: Callable[[np.ndarray], Iterable[tuple[str, Gradient]]],
+    *,
+    schedule: Schedule,
+    num_chosen: int,
+    rng: np.random.Generator,
+    optimizer: ClientOptimizer,
+) -> None:
+    """Train a user's params in place: one step of the optimiser for every batch of the schedule.
+
+    Args:
+        params: Trained tensors by name.
+        gradients: From the positions of a batch to parts of its mean gradient, by parameter name.
+            They may come while parameters change, but are all computed before the first of them.
+        schedule: Batches and epochs.
+        num_chosen: How many examples of the user take part.
+        rng: Orders the examples of later epochs.
+        optimizer: Takes the steps.
+    """
+    state = optimizer.init(params)
+    for batch in schedule.batches(num_chosen, rng):
+        parts = gradients(batch)
+        with torch.no_grad():
+            for name, part in parts:
+                optimizer.step(name, params[name], part, state)
+
+
+def multiplier_tensor(
+    name: str, factor: np.ndarray, num_axes: int, device: str | torch.device
+) -> torch.Tensor:
+    """Return a multiplier on a device, its axes put against a parameter's first ones.
+
+    Raises:
+        ValueError: If it has more axes than the parameter.
+    """
+    array = np.asarray(factor)
+    if array.ndim > num_axes:
+        raise ValueError(f"multiplier {name!r} has more axes ({array.ndim}) than its parameter")
+    return as_tensor(array.reshape(array.shape + (1,) * (num_axes - array.ndim))).to(device)
+
+
+def as_tensor(array: np.ndarray) -> torch.Tensor:
+    """Return a tensor over the array's memory, or over a copy where it is read-only."""
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+_LOCK = threading.Lock()
+_WITHIN: list[int] = []
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one thread, in each of the threads that are within at the same time.
+
+    How an operation is split among threads shows in its last bits. PyTorch's number of threads is
+    partly the process's, so whoever leaves last puts it back.
+    """
+    with _LOCK:
+        _WITHIN.append(torch.get_num_threads())
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        with _LOCK:
+            before = max(_WITHIN)
+            _WITHIN.pop()
+            if not _WITHIN:
+                torch.set_num_threads(before)

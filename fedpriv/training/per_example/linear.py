@@ -1,0 +1,600 @@
+"""Per-example gradients of linear models in closed form: six `ExampleGradients`.
+
+===========================  ==================================  ===============================
+model                        params                              loss
+===========================  ==================================  ===============================
+`LogisticGradients`          weight `(d,)`, bias `(1,)`          log-loss of one logit
+`HingeGradients`             weight `(d,)`, bias `(1,)`          hinge of one logit (a linear SVM)
+`HuberGradients`             weight `(d,)`, bias `(1,)`          the hinge, with its corner rounded
+`OneVsAllGradients`          kernel `(d, k)`, bias `(k,)`        log-losses of k logits
+`SoftmaxGradients`           kernel `(d, k)`, bias `(k,)`        cross-entropy of k logits
+`LinearRegressionGradients`  weight `(d,)`                       half the squared error
+===========================  ==================================  ===============================
+
+All but the last take sparse inputs and never make an example's gradient dense; logits, residuals,
+norms and sums are float64.
+
+>>> import numpy as np
+>>> from fedpriv.mechanisms import Clip
+>>> toy = LinearRegressionGradients(np.array([[3.0, 4.0]], np.float32), np.array([-1.0]))
+>>> total = toy.bounded_sum(
+...     {"weight": np.zeros(2, np.float32)}, np.array([0]), Clip(l2_clip_norm=1.0)
+... )
+>>> [round(float(value), 5) for value in total["weight"]]
+[-0.6, -0.8]
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import NoReturn
+
+import numpy as np
+from scipy import sparse
+from scipy.special import expit, log_expit
+from scipy.special import softmax as probabilities_of
+
+from fedpriv.mechanisms.bounds import Bound
+from fedpriv.ranges import positive_float
+from fedpriv.rng import Key
+from fedpriv.training.evaluate import Metrics, Total
+from fedpriv.training.per_example.sparse_sums import (
+    LinearMap,
+    SparseRows,
+    bounded_outer_sum,
+    factors_of,
+    joined,
+    positions,
+)
+from fedpriv.training.permutation_sgd import (
+    Constants,
+    Passes,
+    PermutationSgd,
+    huber_svm_constants,
+    logistic_constants,
+    one_vs_all_constants,
+    softmax_constants,
+)
+from fedpriv.tree import Params
+
+Losses = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""From logits float64 (n, k) and labels int64 (n,) to losses float64 (n,)."""
+
+
+def losses_on_line(
+    here: np.ndarray, change: np.ndarray, sizes: Sequence[float], labels: np.ndarray, losses: Losses
+) -> np.ndarray:
+    """Return losses at logits here + size · change, float64 (n, sizes)."""
+    found = [losses(here + size * change, labels) for size in sizes]
+    return np.stack(found, axis=1) if found else np.zeros((len(labels), 0))
+
+
+def logistic_losses(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return log(1 + e^-yz) of labels 0 and 1, y = ±1."""
+    return -log_expit(_signs(labels) * logits[:, 0])
+
+
+def hinge_losses(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return max(0, 1 - yz) of labels 0 and 1, y = ±1."""
+    return np.maximum(0.0, 1.0 - _signs(labels) * logits[:, 0])
+
+
+def huber_losses(width: float) -> Losses:
+    """Return the Huber approximation of the hinge: quadratic within `width` of the corner.
+
+    Reference: Chapelle (2007), Section 2.1; Chaudhuri et al. (2011), Corollary 13.
+    """
+
+    def losses(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        margin = _signs(labels) * logits[:, 0]
+        near = (1.0 + width - margin) ** 2 / (4.0 * width)
+        return np.where(
+            margin > 1.0 + width, 0.0, np.where(margin < 1.0 - width, 1.0 - margin, near)
+        )
+
+    return losses
+
+
+def softmax_losses(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return the cross-entropy of classes from 0; infinite logits have none."""
+    peak = logits.max(axis=1, initial=-np.inf)
+    with np.errstate(invalid="ignore"):
+        total = np.exp(logits - peak[:, np.newaxis]).sum(axis=1)
+        return np.log(total) + (peak - logits[np.arange(len(labels)), labels])
+
+
+def one_vs_all_losses(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return Σ_j log(1 + e^-yz_j) of classes from 0: k log-losses, y = 1 for the own class."""
+    found = -log_expit(-logits)
+    examples = np.arange(len(labels))
+    found[examples, labels] = -log_expit(logits[examples, labels])
+    return found.sum(axis=1)
+
+
+def logistic_residual(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return the log-loss's derivative by the logit, float64 (n, 1)."""
+    sign = (1.0 - 2.0 * labels)[:, np.newaxis]
+    return sign * expit(sign * logits)  # without the cancellation of expit(logit) - 1
+
+
+def one_vs_all_residual(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return the derivative of `one_vs_all_losses` by the logits, float64 (n, k)."""
+    found = expit(logits)
+    examples = np.arange(len(labels))
+    found[examples, labels] = -expit(-logits[examples, labels])
+    return found
+
+
+def softmax_residual(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return the cross-entropy's derivative by the logits, float64 (n, k)."""
+    with np.errstate(invalid="ignore"):  # infinite logits: NaN, and so a zero contribution
+        shares = np.exp(logits - logits.max(axis=1, keepdims=True, initial=-np.inf))
+        shares /= shares.sum(axis=1, keepdims=True)
+        examples = np.arange(len(labels))
+        shares[examples, labels] = 0.0
+        shares[examples, labels] = -shares.sum(axis=1)  # without the cancellation of p - 1
+    return shares
+
+
+def hinge_residual(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return the hinge's derivative by the logit, float64 (n, 1); 0 at the corner."""
+    sign = _signs(labels)[:, np.newaxis]
+    residual = np.where(sign * logits < 1.0, -sign, 0.0)
+    return np.where(np.isfinite(logits), residual, np.nan)
+
+
+def huber_residual(width: float) -> Losses:
+    """Return the derivative of `huber_losses` by the logit, float64 (n, 1)."""
+
+    def residual(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        sign = _signs(labels)[:, np.newaxis]
+        slope = np.clip((1.0 + width - sign * logits) / (2.0 * width), 0.0, 1.0)
+        return -sign * slope
+
+    return residual
+
+
+def _signs(labels: np.ndarray) -> np.ndarray:
+    return 2.0 * labels - 1.0
+
+
+# Examples whose logits are held at a time where all may be asked for.
+CHUNK = 1 << 12
+
+
+def kernel_and_bias(
+    params: Params, name: str, shape: tuple[int, int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return kernel and bias as float32 matrix and row; refuse what compiled loops cannot take."""
+    kernel, bias = params[name], params["bias"]
+    allowed = (shape, shape[:1]) if shape[1] == 1 else (shape,)
+    if kernel.shape not in allowed or bias.shape != shape[1:]:
+        raise ValueError(
+            f"{name} {kernel.shape} and bias {bias.shape} do not fit {shape[0]} inputs and "
+            f"{shape[1]} logits"
+        )
+    return (
+        np.ascontiguousarray(kernel, np.float32).reshape(shape),
+        np.ascontiguousarray(bias, np.float32),
+    )
+
+
+def checked_labels(y: np.ndarray, num_examples: int, num_classes: int) -> np.ndarray:
+    """Return classes as int64.
+
+    Raises:
+        ValueError: If there is not one for each example, or one is outside the model.
+    """
+    labels = np.asarray(y)
+    if labels.shape != (num_examples,) or labels.dtype.kind not in "iub":
+        raise ValueError(
+            f"labels {labels.dtype}{labels.shape} must be one integer for each of {num_examples}"
+        )
+    labels = labels.astype(np.int64)
+    if labels.size and not 0 <= labels.min() <= labels.max() < num_classes:
+        raise ValueError(f"labels {labels.min()}..{labels.max()} leave 0..{num_classes - 1}")
+    return labels
+
+
+def nonempty(chosen: np.ndarray) -> np.ndarray:
+    """Return positions; refuse none."""
+    if not len(chosen):
+        raise ValueError("a mean over no examples was asked for; give at least one")
+    return chosen
+
+
+class RowSums(ABC):
+    """The two sums of `ExampleGradients`, from one method that sums rows or means of rows."""
+
+    @property
+    @abstractmethod
+    def num_examples(self) -> int:
+        """Examples in the set."""
+
+    @abstractmethod
+    def _sum(
+        self, params: Params, chosen: np.ndarray, starts: np.ndarray | None, bound: Bound
+    ) -> Params:
+        """Return the sum over rows, or over means of groups of them that start where it says."""
+
+    def bounded_sum(
+        self, params: Params, index: np.ndarray, bound: Bound, key: Key | None = None
+    ) -> Params:
+        """Return Σ bound(-∇f_i) over examples, float64; see `ExampleGradients`."""
+        return self._sum(params, positions(index, self.num_examples), None, bound)
+
+    def grouped_sum(
+        self,
+        params: Params,
+        groups: Sequence[np.ndarray],
+        bound: Bound,
+        key: Key | None = None,
+    ) -> Params:
+        """Return Σ bound(mean of -∇f_i over the group), float64; see `ExampleGradients`.
+
+        Raises:
+            ValueError: If a group is empty.
+        """
+        return self._sum(params, *joined(groups, self.num_examples), bound)
+
+
+class LinearRegressionGradients(RowSums):
+    """Least squares without a bias on dense inputs, loss ½ (x·w - y)².
+
+    Args:
+        x: float32 `(n, d)`.
+        y: Targets `(n,)`.
+
+    Raises:
+        ValueError: If targets and inputs do not fit together.
+    """
+
+    def __init__(self, x: np.ndarray, y: np.ndarray) -> None:
+        self._x, self._y = np.asarray(x, np.float32), np.asarray(y, np.float64)
+        if self._x.ndim != 2 or self._y.shape != self._x.shape[:1]:
+            raise ValueError(
+                f"targets {self._y.shape} do not fit inputs {self._x.shape}: (n,) and (n, d)"
+            )
+
+    @property
+    def num_examples(self) -> int:
+        """Examples in the set."""
+        return len(self._x)
+
+    def gradient(self, params: Params, index: np.ndarray, key: Key | None = None) -> Params:
+        """Return the mean gradient over examples, float32.
+
+        Raises:
+            ValueError: If there are no examples.
+        """
+        chosen = nonempty(positions(index, self.num_examples))
+        inputs, residuals = self._residuals(params, chosen)
+        return {"weight": (residuals @ inputs / len(chosen)).astype(np.float32)}
+
+    def loss(self, params: Params) -> float:
+        """Return the mean loss over all examples."""
+        _, residuals = self._residuals(params, np.arange(self.num_examples))
+        return float(np.square(residuals).mean() / 2)
+
+    def _residuals(self, params: Params, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        weight = params["weight"]
+        if weight.shape != self._x.shape[1:]:
+            raise ValueError(f"weight {weight.shape} does not fit {self._x.shape[1]} inputs")
+        inputs = self._x[chosen].astype(np.float64)
+        return inputs, inputs @ weight.astype(np.float64) - self._y[chosen]
+
+    def _sum(
+        self, params: Params, chosen: np.ndarray, starts: np.ndarray | None, bound: Bound
+    ) -> Params:
+        if not len(chosen):
+            return {"weight": np.zeros(self._x.shape[1])}
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite contributes zero
+            inputs, residuals = self._residuals(params, chosen)
+            updates = inputs * -residuals[:, np.newaxis]
+            if starts is not None:
+                updates = np.add.reduceat(updates, starts[:-1], axis=0)
+                updates /= np.diff(starts)[:, np.newaxis]
+            if bound.mixture is not None:
+                updates = np.float32(bound.mixture.own) * updates + bound.mixture.offset["weight"]
+            if "weight" in bound.multiplier:
+                updates = updates * bound.multiplier["weight"]
+            norms = np.sqrt(np.einsum("gd,gd->g", updates, updates))
+            factors = factors_of(bound, norms, updates.shape[1])
+        kept = factors != 0.0
+        return {"weight": factors[kept] @ updates[kept]}
+
+
+def linear_class_scores(
+    params: Params, x: sparse.csr_matrix, y: np.ndarray
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield blocks of examples: probabilities, float64 `(n, classes)`, and labels, int64 `(n,)`.
+
+    Args:
+        params: As of `linear_metrics`; a model by its "weight" has two classes.
+        x: CSR `(n, d)`.
+        y: Classes `(n,)`.
+
+    Raises:
+        ValueError: As `linear_metrics`.
+    """
+    rows = SparseRows.of(x)
+    binary = "weight" in params
+    num_classes = 1 if binary else params["kernel"].shape[1]
+    shape = (rows.num_inputs, num_classes)
+    kernel, bias = kernel_and_bias(params, "weight" if binary else "kernel", shape)
+    labels = checked_labels(y, rows.num_examples, max(num_classes, 2))
+    for start in range(0, rows.num_examples, CHUNK):
+        part = np.arange(start, min(start + CHUNK, rows.num_examples))
+        logits = rows.logits(part, kernel, bias).astype(np.float64)
+        if binary:  # of equal probabilities the lowest class, as a logit of 0 says
+            logits = np.hstack([np.zeros_like(logits), logits])
+        yield probabilities_of(logits, axis=1), labels[part].astype(np.int64)
+
+
+def linear_metrics(params: Params, x: sparse.csr_matrix | SparseRows, y: np.ndarray) -> Metrics:
+    """Return "accuracy" and "loss", in nats and float64, of a model on sparse inputs.
+
+    Args:
+        params: Of `LogisticGradients` (by its "weight") or `SoftmaxGradients` (by its "kernel").
+        x: CSR `(n, d)`; or its `SparseRows`, made once where it is measured often.
+        y: Classes `(n,)`. Ties go to the lowest class.
+
+    Raises:
+        ValueError: If there are no examples, or shapes or labels do not fit.
+    """
+    rows = x if isinstance(x, SparseRows) else SparseRows.of(x)
+    binary = "weight" in params
+    num_classes = 1 if binary else params["kernel"].shape[1]
+    shape = (rows.num_inputs, num_classes)
+    kernel, bias = kernel_and_bias(params, "weight" if binary else "kernel", shape)
+    labels = checked_labels(y, rows.num_examples, max(num_classes, 2))
+    everything = nonempty(np.arange(rows.num_examples))
+    right, loss = 0, 0.0
+    for start in range(0, len(everything), CHUNK):
+        part = everything[start : start + CHUNK]
+        logits, truth = rows.logits(part, kernel, bias), labels[part]
+        if binary:
+            logit = logits[:, 0]
+            right += int(np.count_nonzero((logit > 0) == (truth == 1)))
+            loss -= float(log_expit(np.where(truth == 1, logit, -logit)).sum())
+        else:
+            right += int(np.count_nonzero(logits.argmax(axis=1) == truth))
+            peak = logits.max(axis=1)
+            with np.errstate(invalid="ignore"):  # diverged params have a loss that is NaN
+                total = np.exp(logits - peak[:, np.newaxis]).sum(axis=1)
+                loss += float((np.log(total) + peak - logits[np.arange(len(part)), truth]).sum())
+    number = len(everything)
+    totals = {"accuracy": Total(sum=right, count=number), "loss": Total(sum=loss, count=number)}
+    return Metrics(totals=totals, num_examples=number)
+
+
+# Above this share of entries that are not zero, products of dense rows are quicker.
+_DENSE = 0.3
+
+
+def _not_smooth(**_: float) -> NoReturn:
+    raise ValueError(
+        "the hinge is not smooth, so that two runs of SGD need not stay close; use HuberGradients"
+    )
+
+
+class _SparseLinear(RowSums):
+    """What the two models on sparse inputs share: everything but the residual."""
+
+    def __init__(
+        self,
+        x: sparse.csr_matrix,
+        y: np.ndarray,
+        *,
+        name: str,
+        num_classes: int,
+        residual: Losses,
+        losses: Losses,
+        constants: Callable[..., Constants],
+    ) -> None:
+        self._rows = SparseRows.of(x)
+        self._labels = checked_labels(y, self._rows.num_examples, max(num_classes, 2))
+        self._name = name
+        self._shape = (self._rows.num_inputs, num_classes)
+        self._residual, self._losses, self._constants = residual, losses, constants
+
+    @property
+    def num_examples(self) -> int:
+        """Examples in the set."""
+        return self._rows.num_examples
+
+    def float_error(self, *, mixed: bool = False) -> float:
+        """Return the float64 error of its sums; see `SumsApart`.
+
+        A sum of n contributions rounds by at most n 2^-53 of what is summed, n bounds at most, and
+        so does the one without the example. Logits, residuals and norms are taken row by row: what
+        else is in the batch changes no bit of a contribution, and 2^-40 each is left for it.
+
+        Of a mixture the examples' own parts are summed first, and the offset is added once. Where
+        the two cancel to a hundredth of the offset (below that they are added before) the own part
+        is as long as 101 bounds, and so much larger is what its sums round by.
+        """
+        number = self.num_examples
+        longest = 128.0 if mixed else 1.0
+        return 2.0 * longest * number**2 * 2.0**-53 + number * 2.0**-40
+
+    def gradient(self, params: Params, index: np.ndarray, key: Key | None = None) -> Params:
+        """Return the mean gradient over examples, float32.
+
+        Raises:
+            ValueError: If there are no examples.
+        """
+        from fedpriv.kernels.sparse_rows import add_outer
+
+        chosen = nonempty(positions(index, self.num_examples))
+        kernel, bias = kernel_and_bias(params, self._name, self._shape)
+        total, bias_total = np.zeros(self._shape), np.zeros(self._shape[1])
+        none = np.zeros((0, 0), np.float32)
+        for start in range(0, len(chosen), CHUNK):
+            part = chosen[start : start + CHUNK]
+            residuals = self._residuals(part, kernel, bias) / len(chosen)
+            add_outer(*self._rows.arrays, part, residuals, none, total)
+            bias_total += residuals.sum(axis=0)
+        return self._named(params, total.astype(np.float32), bias_total.astype(np.float32))
+
+    def permutation_sgd(self, passes: Passes, *, regulariser: float) -> PermutationSgd:
+        """Return permutation SGD on all examples, of inputs within the unit ball."""
+        indptr, indices, values = self._rows.arrays
+        x = sparse.csr_matrix((values, indices, indptr), shape=(self.num_examples, self._shape[0]))
+        dense = x.nnz > _DENSE * self.num_examples * self._shape[0]
+        return PermutationSgd(
+            x=x.toarray() if dense else x,
+            y=self._labels,
+            name=self._name,
+            residual=self._residual,
+            constants=self._constants(regulariser=regulariser),
+            passes=passes,
+        )
+
+    def losses_along(
+        self, params: Params, direction: Params, sizes: Sequence[float], index: np.ndarray
+    ) -> np.ndarray:
+        """Return losses, float64 (examples, sizes); see `fedpriv.training.dp_agd.ExampleLosses`."""
+        chosen = positions(index, self.num_examples)
+        here, change = (
+            self._rows.logits(chosen, *kernel_and_bias(own, self._name, self._shape))
+            for own in (params, direction)
+        )
+        return losses_on_line(here, change, sizes, self._labels[chosen], self._losses)
+
+    def _residuals(self, chosen: np.ndarray, kernel: np.ndarray, bias: np.ndarray) -> np.ndarray:
+        return self._residual(self._rows.logits(chosen, kernel, bias), self._labels[chosen])
+
+    def _sum(
+        self, params: Params, chosen: np.ndarray, starts: np.ndarray | None, bound: Bound
+    ) -> Params:
+        kernel, bias = kernel_and_bias(params, self._name, self._shape)
+        residuals = self._residuals(chosen, kernel, bias)
+        public = LinearMap.of(bound, self._name, self._shape)
+        total, bias_total = bounded_outer_sum(self._rows, chosen, starts, residuals, public, bound)
+        return self._named(params, total, bias_total)
+
+    def _named(self, params: Params, matrix: np.ndarray, bias: np.ndarray) -> Params:
+        return {self._name: matrix.reshape(params[self._name].shape), "bias": bias}
+
+
+class LogisticGradients(_SparseLinear):
+    """Binary logistic regression on sparse inputs.
+
+    Args:
+        x: CSR `(n, d)`, float32.
+        y: Integers 0 and 1 `(n,)`.
+
+    Raises:
+        ValueError: If labels and inputs do not fit together.
+    """
+
+    def __init__(self, x: sparse.csr_matrix, y: np.ndarray) -> None:
+        super().__init__(
+            x,
+            y,
+            name="weight",
+            num_classes=1,
+            residual=logistic_residual,
+            losses=logistic_losses,
+            constants=logistic_constants,
+        )
+
+
+class HingeGradients(_SparseLinear):
+    """A linear support vector machine on sparse inputs, with the hinge's subgradient.
+
+    Arguments and errors are those of `LogisticGradients`.
+    """
+
+    def __init__(self, x: sparse.csr_matrix, y: np.ndarray) -> None:
+        super().__init__(
+            x,
+            y,
+            name="weight",
+            num_classes=1,
+            residual=hinge_residual,
+            losses=hinge_losses,
+            constants=_not_smooth,
+        )
+
+
+class HuberGradients(_SparseLinear):
+    """A linear support vector machine whose hinge is smooth: quadratic around its corner.
+
+    Args:
+        x: As of `LogisticGradients`.
+        y: Likewise.
+        width: h, half the quadratic part's width; the loss is 1/(2h)-smooth.
+
+    Raises:
+        ValueError: If labels and inputs do not fit together, or the width is not positive.
+    """
+
+    def __init__(self, x: sparse.csr_matrix, y: np.ndarray, width: float = 0.1) -> None:
+        width = positive_float("width", width)
+        super().__init__(
+            x,
+            y,
+            name="weight",
+            num_classes=1,
+            residual=huber_residual(width),
+            losses=huber_losses(width),
+            constants=partial(huber_svm_constants, width=width),
+        )
+
+
+class OneVsAllGradients(_SparseLinear):
+    """k logistic regressions on the same sparse inputs, each of one class against the others.
+
+    They are one model: a gradient is bounded, and a result perturbed, over all classes together.
+
+    Args:
+        x: CSR `(n, d)`, float32.
+        y: Classes `(n,)`, integers from 0.
+        num_classes: k.
+
+    Raises:
+        ValueError: If labels, inputs and classes do not fit together.
+    """
+
+    def __init__(self, x: sparse.csr_matrix, y: np.ndarray, num_classes: int) -> None:
+        if num_classes < 2:
+            raise ValueError(f"num_classes {num_classes} must be at least 2")
+        super().__init__(
+            x,
+            y,
+            name="kernel",
+            num_classes=num_classes,
+            residual=one_vs_all_residual,
+            losses=one_vs_all_losses,
+            constants=partial(one_vs_all_constants, num_classes),
+        )
+
+
+class SoftmaxGradients(_SparseLinear):
+    """Multinomial logistic regression on sparse inputs.
+
+    Args:
+        x: CSR `(n, d)`, float32.
+        y: Classes `(n,)`, integers from 0.
+        num_classes: k.
+
+    Raises:
+        ValueError: If labels, inputs and classes do not fit together.
+    """
+
+    def __init__(self, x: sparse.csr_matrix, y: np.ndarray, num_classes: int) -> None:
+        if num_classes < 2:
+            raise ValueError(f"num_classes {num_classes} must be at least 2")
+        super().__init__(
+            x,
+            y,
+            name="kernel",
+            num_classes=num_classes,
+            residual=softmax_residual,
+            losses=softmax_losses,
+            constants=softmax_constants,
+        )

@@ -1,0 +1,694 @@
+"""Permutation SGD of linear models without noise, and its sensitivity to one example or user.
+
+Every example is used once a pass, in random order, in float64. How far one example moves the
+result follows from the loss's constants and the step sizes alone, as an exact sum.
+
+Loss constants, of inputs within ‖x‖₂ <= r, the bias's constant input included, and per example:
+
+===========  ===================  ================  =============================================
+loss         L₀ (data term)       β (data term)     source
+===========  ===================  ================  =============================================
+logistic     r                    r²/4              |∂| <= 1, |∂²| <= 1/4
+Huber SVM    r                    r²/2h             quadratic within h of the corner
+softmax      √2 r                 r²/2              ‖p - y‖₂ <= √2; Böhning (1992), ‖diag p - pp'‖
+one-vs-all   √k r                 r²/4              k logistic losses at once, each its own row
+mod. Huber   4 r                  2 r²              (1 - z)² for z > -1, and -4z below
+===========  ===================  ================  =============================================
+
+A regulariser λ/2 ‖w‖² adds λ to β and makes the sum λ-strongly convex. It adds λR to the Lipschitz
+constant on a ball of radius R, which is what the literature's L = L₀ + λR is; but it is the *same*
+in two neighbouring runs and cancels in the step in which they differ, so that their distance is
+made of L₀ alone.
+
+Step sizes, counted over all updates from 1:
+
+================  ==============================  ============================================
+schedule          η_t                             for
+================  ==============================  ============================================
+constant          η                               convex (η <= 2/β), strongly convex (η <= 1/β)
+power             η / t^c                         the same; "invscaling" of scikit-learn
+decreasing        2 / (β (t + m^c))               convex
+square-root       2 / (β (√t + m^c))              convex
+strongly-convex   min(1/β, 1/(γt))                strongly convex
+================  ==============================  ============================================
+
+Sensitivity.
+
+Two runs that differ in one example take the same steps but for one in each pass. A step of a convex
+loss with η <= 2/β brings two points no further apart, one of a γ-strongly convex loss with η <= 1/β
+to 1 - ηγ of their distance; the step in which they differ adds η L₀/b on the side on which the
+example is, b examples a step. So after update t the distance is at most
+
+    δ_t = Σ_j max_s (η_s L₀/b) Π_{s < r <= t} (1 - η_r γ),   s <= t of pass j, over passes j,
+
+wherever in each pass the example stands; a permutation of its own for each pass is as good as one.
+That is of an example that is there or not, whose place in its batch is empty then; the batch is
+still divided by b. Replaced by another it is twice as far, which is what the literature states:
+2kLη/b for a constant step of a convex loss, and 2L/(γm) for min(1/β, 1/γt), *with no gain from b*:
+there are b times fewer updates, so that 1/γt is b times longer where it counts.
+
+Projecting onto a convex set after each step brings no two points further apart. An average of
+iterates with weights that do not depend on data is at most as far as their distances' average.
+
+References: Wu et al., "Bolt-on Differential Privacy for Scalable Stochastic Gradient Descent-based
+Analytics" (2017), Algorithms 1 and 2, Lemmas 2 to 4, Corollaries 1 to 3; Hardt, Recht and Singer
+(2016).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, cast, get_args
+
+import numpy as np
+from scipy import sparse
+
+from fedpriv import tree
+from fedpriv.mechanisms.bounds import Bound
+from fedpriv.ranges import Range, finite_float, positive_float, positive_int
+from fedpriv.rng import Key
+from fedpriv.sums import PartialSum
+from fedpriv.tree import Params
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constants:
+    """Of a loss with its regulariser.
+
+    Attributes:
+        name: Of the loss.
+        lipschitz: L₀, of one example's data term.
+        smoothness: β, of the data term and the regulariser together.
+        convexity: γ, of the regulariser; 0 where there is none.
+        inputs: r, to which inputs are shortened, their constant 1 for a bias included.
+    """
+
+    name: str
+    lipschitz: float
+    smoothness: float
+    convexity: float = 0.0
+    inputs: float = 1.0
+
+    def __post_init__(self) -> None:
+        positive_float("lipschitz", self.lipschitz)
+        positive_float("smoothness", self.smoothness)
+        finite_float("convexity", self.convexity, Range.AT_LEAST_ZERO)
+        positive_float("inputs", self.inputs)
+        if self.convexity > self.smoothness:
+            raise ValueError(
+                f"convexity {self.convexity:g} is above smoothness {self.smoothness:g}; no loss "
+                "is so"
+            )
+
+    def lipschitz_within(self, radius: float) -> float:
+        """Return the literature's L = L₀ + λR: of the whole loss on a ball of radius R."""
+        return self.lipschitz + self.convexity * radius
+
+
+def logistic_constants(*, regulariser: float = 0.0, inputs: float = 1.0) -> Constants:
+    """Return the constants of logistic regression."""
+    return _regularised("logistic", inputs, inputs**2 / 4.0, regulariser, inputs)
+
+
+def huber_svm_constants(
+    *, width: float = 0.1, regulariser: float = 0.0, inputs: float = 1.0
+) -> Constants:
+    """Return the constants of a support vector machine with a Huber hinge of width h."""
+    width = positive_float("width", width)
+    return _regularised("Huber SVM", inputs, inputs**2 / (2.0 * width), regulariser, inputs)
+
+
+def softmax_constants(*, regulariser: float = 0.0, inputs: float = 1.0) -> Constants:
+    """Return the constants of softmax regression, over all classes together."""
+    return _regularised("softmax", math.sqrt(2.0) * inputs, inputs**2 / 2.0, regulariser, inputs)
+
+
+def one_vs_all_constants(
+    num_classes: int, *, regulariser: float = 0.0, inputs: float = 1.0
+) -> Constants:
+    """Return the constants of k logistic regressions on the same inputs, seen as one vector."""
+    steep = math.sqrt(num_classes) * inputs
+    return _regularised("one-vs-all", steep, inputs**2 / 4.0, regulariser, inputs)
+
+
+def modified_huber_constants(*, regulariser: float = 0.0, inputs: float = 1.0) -> Constants:
+    """Return the constants of scikit-learn's modified Huber loss: 4 steep, of curvature 2."""
+    return _regularised("modified Huber", 4.0 * inputs, 2.0 * inputs**2, regulariser, inputs)
+
+
+def joint_constants(constants: Constants, number: int) -> Constants:
+    """Return the constants of so many models of one loss on the same inputs, seen as one vector.
+
+    Each of them moves by at most L₀ in a step, whatever the others' orders are.
+    """
+    steep = math.sqrt(number) * constants.lipschitz
+    return replace(constants, name=f"{number} times {constants.name}", lipschitz=steep)
+
+
+#: Why nothing bounds what a loss does, by its name in libraries.
+UNBOUNDED = {
+    "hinge": "has a corner (it is not smooth); use a Huber SVM or 'modified_huber'",
+    "perceptron": "has a corner (it is not smooth); use a Huber SVM or 'modified_huber'",
+    "squared_hinge": "is ever steeper (it is not Lipschitz); use 'modified_huber'",
+    "squared_error": "is ever steeper (it is not Lipschitz); use a logistic or Huber loss",
+    "epsilon_insensitive": "has corners (it is not smooth)",
+    "squared_epsilon_insensitive": "is ever steeper (it is not Lipschitz)",
+    "huber": "is of regression, and its targets are not bounded here; use 'modified_huber'",
+}
+
+
+def constants_of_loss(
+    name: str,
+    *,
+    regulariser: float = 0.0,
+    inputs: float = 1.0,
+    width: float = 0.1,
+    num_classes: int = 2,
+) -> Constants:
+    """Return the constants of a loss by its name.
+
+    Args:
+        name: "logistic" (or "log_loss"), "huber-svm", "modified_huber", "softmax" or "one-vs-all".
+        regulariser: λ of λ/2 ‖w‖².
+        inputs: r, to which inputs are shortened.
+        width: h, of "huber-svm".
+        num_classes: k, of "one-vs-all".
+
+    Raises:
+        ValueError: If nothing bounds it, such as hinge, or the name is unknown.
+    """
+    given = {"regulariser": regulariser, "inputs": inputs}
+    match name:
+        case "logistic" | "log_loss":
+            return logistic_constants(**given)
+        case "huber-svm":
+            return huber_svm_constants(width=width, **given)
+        case "modified_huber":
+            return modified_huber_constants(**given)
+        case "softmax":
+            return softmax_constants(**given)
+        case "one-vs-all":
+            return one_vs_all_constants(num_classes, **given)
+    known = "'logistic', 'huber-svm', 'modified_huber', 'softmax' or 'one-vs-all'"
+    if name in UNBOUNDED:
+        raise ValueError(f"loss {name!r} {UNBOUNDED[name]}: nothing says how far it moves a result")
+    raise ValueError(f"loss {name!r} is unknown; give {known}, or Constants of your own")
+
+
+def _regularised(
+    name: str, lipschitz: float, smoothness: float, regulariser: float, inputs: float
+) -> Constants:
+    weight = finite_float("regulariser", regulariser, Range.AT_LEAST_ZERO)
+    return Constants(
+        name=name,
+        lipschitz=lipschitz,
+        smoothness=smoothness + weight,
+        convexity=weight,
+        inputs=inputs,
+    )
+
+
+Name = Literal["constant", "power", "decreasing", "square-root", "strongly-convex"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSchedule:
+    """The step size of each update.
+
+    Attributes:
+        name: One of the table.
+        rate: η of "constant" and "power".
+        exponent: c of "power", "decreasing" and "square-root", in [0, 1).
+    """
+
+    name: Name = "constant"
+    rate: float | None = None
+    exponent: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.name not in get_args(Name):
+            raise ValueError(
+                f"schedule {self.name!r} is unknown; give 'constant', 'power', 'decreasing', "
+                "'square-root' or 'strongly-convex'"
+            )
+        if (self.name in ("constant", "power")) != (self.rate is not None):
+            raise ValueError(
+                f"rate {self.rate!r}: schedules 'constant' and 'power' have one, and no other"
+            )
+        if self.rate is not None:
+            object.__setattr__(self, "rate", positive_float("rate", self.rate))
+        finite_float("exponent", self.exponent, Range.FRACTION)
+
+    def rates(self, num_updates: int, *, constants: Constants, num_examples: int) -> np.ndarray:
+        """Return η_1, η_2, ..., float64.
+
+        Args:
+            num_updates: How many, over all passes.
+            constants: Of the loss.
+            num_examples: m, or the number of users.
+
+        Raises:
+            ValueError: If an update would not be a contraction: a step longer than 2/β, or than
+                1/β of a strongly convex loss; or if the schedule wants a loss of another kind.
+        """
+        count = positive_int("num_updates", num_updates)
+        t = np.arange(1, count + 1, dtype=np.float64)
+        beta, gamma = constants.smoothness, constants.convexity
+        offset = float(num_examples) ** self.exponent
+        match self.name:
+            case "constant":
+                assert self.rate is not None
+                rates = np.full(count, self.rate)
+            case "power":
+                assert self.rate is not None
+                rates = self.rate / t**self.exponent
+            case "decreasing":
+                rates = 2.0 / (beta * (t + offset))
+            case "square-root":
+                rates = 2.0 / (beta * (np.sqrt(t) + offset))
+            case "strongly-convex":
+                if gamma == 0.0:
+                    raise ValueError(
+                        "schedule 'strongly-convex' needs a regulariser; give one above 0, or "
+                        "another schedule"
+                    )
+                rates = np.minimum(1.0 / beta, 1.0 / (gamma * t))
+        limit = (2.0 if gamma == 0.0 else 1.0) / beta
+        if float(rates.max()) > limit * (1.0 + 1e-12):
+            said = "2/β" if gamma == 0.0 else "1/β"
+            raise ValueError(
+                f"a step of {float(rates.max()):g} is above {limit:g}, {said} of "
+                f"{constants.name}: beyond it two runs need not stay close; lower the rate"
+            )
+        return rates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Displacement:
+    """What one example that is there or not does to the result, at most.
+
+    Attributes:
+        last: To the last iterate.
+        average: To the mean of all iterates after an update.
+    """
+
+    last: float
+    average: float
+
+
+def displacement(
+    rates: np.ndarray,
+    *,
+    updates_per_pass: int,
+    lipschitz: float,
+    convexity: float = 0.0,
+    batch_size: int = 1,
+    local_steps: int = 1,
+) -> Displacement:
+    """Return the largest distance of two runs of which one has an example that the other has not.
+
+    Args:
+        rates: η of every update, over all passes.
+        updates_per_pass: How many updates a pass has: ⌊m/b⌋.
+        lipschitz: L₀ of one example's data term.
+        convexity: γ of the regulariser.
+        batch_size: b, by which every batch's sum is divided.
+        local_steps: K, the steps of rate η that one user takes before its batch is averaged: each
+            moves it by at most η L₀, so that it counts K-fold.
+
+    Raises:
+        ValueError: If the updates are no whole number of passes, or local steps of a strongly
+            convex loss are asked for, which the sum does not cover.
+    """
+    each = positive_int("updates_per_pass", updates_per_pass)
+    if not len(rates) or len(rates) % each:
+        raise ValueError(f"{len(rates)} updates are no whole number of passes of {each}")
+    if local_steps > 1 and convexity > 0.0:
+        raise ValueError(
+            f"local_steps {local_steps} of a strongly convex loss: give one step, or no regulariser"
+        )
+    factor = positive_float("lipschitz", lipschitz) * positive_int("local_steps", local_steps)
+    factor /= positive_int("batch_size", batch_size)
+    before = current = summed = 0.0  # of finished passes, of this one, and of all iterates
+    for update, rate in enumerate(rates.tolist()):
+        kept = 1.0 - rate * convexity
+        before *= kept
+        current = max(kept * current, rate)
+        summed += before + current
+        if (update + 1) % each == 0:
+            before, current = before + current, 0.0
+    return Displacement(last=factor * before, average=factor * summed / len(rates))
+
+
+def shortened(rows: Any, length: float = 1.0) -> Any:
+    """Return rows within ‖x‖₂ <= length, float64: none is refused, and one not finite is zero.
+
+    Args:
+        rows: One (d,), or several (n, d), dense or CSR, whose entries of one place are added up. A
+            constant column for a bias counts.
+        length: r.
+    """
+    if sparse.issparse(rows):
+        kept = _merged(sparse.csr_matrix(rows, dtype=np.float64, copy=True))
+        lines = _lines(kept)
+        most = np.zeros(len(kept.indptr) - 1)
+        with np.errstate(invalid="ignore"):  # NaN stays NaN
+            np.maximum.at(most, lines, np.abs(kept.data))
+        scale = _scales(most, lambda sizes: np.bincount(
+            lines, (kept.data / sizes[lines]) ** 2, minlength=len(most)
+        ), length)  # fmt: skip
+        kept.data = np.where(scale[lines] > 0.0, kept.data, 0.0) * scale[lines]
+        return kept
+    given = np.asarray(rows, np.float64)
+    flat = given.reshape(1, -1) if given.ndim == 1 else given
+    most = np.abs(flat).max(axis=1, initial=0.0)
+    scale = _scales(most, lambda sizes: ((flat / sizes[:, None]) ** 2).sum(axis=1), length)
+    found = np.where(scale[:, None] > 0.0, flat, 0.0) * scale[:, None]
+    return found.reshape(given.shape)
+
+
+def finite_rows(
+    rows: np.ndarray | sparse.csr_matrix,
+) -> tuple[np.ndarray | sparse.csr_matrix, np.ndarray]:
+    """Return rows of which those that are not finite are zeros, and ‖x‖₂² float64.
+
+    Zeros and not a weight of zero: zero times infinity is no number, in everybody's result. The
+    squares of such rows are infinite, or no number.
+
+    Args:
+        rows: (n, d), dense or CSR; not changed.
+    """
+    if isinstance(rows, np.ndarray):
+        with np.errstate(over="ignore", invalid="ignore"):
+            squares = np.einsum("nd,nd->n", rows, rows, dtype=np.float64)
+        odd = ~np.isfinite(squares)
+        return (np.where(odd[:, np.newaxis], 0, rows) if odd.any() else rows), squares
+    if not _is_merged(rows):
+        rows = _merged(rows.copy())
+    lines = _lines(rows)
+    with np.errstate(over="ignore", invalid="ignore"):
+        wide = np.square(rows.data, dtype=np.float64)
+        squares = np.bincount(lines, wide, minlength=len(rows.indptr) - 1)
+    odd = ~np.isfinite(squares)
+    if odd.any():
+        kept = np.where(odd[lines], 0, rows.data)
+        rows = sparse.csr_matrix((kept, rows.indices, rows.indptr), shape=_shape(rows))
+    return rows, squares
+
+
+def _scales(
+    most: np.ndarray, squares: Callable[[np.ndarray], np.ndarray], length: float
+) -> np.ndarray:
+    """Return what each row is multiplied by, 0 for one that is not finite; no square overflows."""
+    finite = np.isfinite(most)
+    sizes = np.where(finite & (most > 0.0), most, 1.0)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        # A part in 2^40 for the rounding of the norm itself, which is sizes times the root.
+        scale = length * (1.0 - 2.0**-40) / np.sqrt(squares(sizes)) / sizes
+        scale = np.minimum(1.0, scale)
+    return np.where(finite, scale, 0.0)
+
+
+def _lines(rows: sparse.csr_matrix) -> np.ndarray:
+    """Return the row of each stored entry."""
+    return np.repeat(np.arange(len(rows.indptr) - 1), np.diff(rows.indptr))
+
+
+def _is_merged(rows: sparse.csr_matrix) -> bool:
+    """Return whether no entry is stored twice, whatever a matrix is marked as."""
+    bare = sparse.csr_matrix((rows.data, rows.indices, rows.indptr), shape=_shape(rows))
+    return bool(bare.has_canonical_format)
+
+
+def _merged(rows: sparse.csr_matrix) -> sparse.csr_matrix:
+    """Return the very matrix with each entry stored once: libraries add up what is there twice."""
+    rows.has_canonical_format = rows.has_sorted_indices = False  # it may be marked otherwise
+    with np.errstate(over="ignore", invalid="ignore"):
+        rows.sum_duplicates()
+    return rows
+
+
+def _shape(rows: sparse.csr_matrix) -> tuple[int, int]:
+    return cast(tuple[int, int], rows.shape)
+
+
+#: Where training of examples may start from, as far as Δ has room for rounding: in float64 that
+#: is next to nothing.
+LONGEST_START = 1024.0
+
+Residual = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""From logits (n, k) and labels (n,) to the loss's derivatives by the logits (n, k)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passes:
+    """How long, in which steps, and what is returned. All of it is public.
+
+    Attributes:
+        passes: k.
+        batch_size: b, by which every batch's sum is divided.
+        last_batch: Examples that do not fill one sit a pass out ("dropped"), or make a shorter one
+            that is divided by b all the same ("divided"). Divided by their own number they would
+            move the result further than any other.
+        schedule: Of the step sizes.
+        radius: R of the ball that params are projected onto after every step; None for none.
+        average: Whether the mean of all iterates is returned, and not the last.
+        reshuffled: Whether each pass has an order of its own.
+    """
+
+    passes: int = 1
+    batch_size: int = 1
+    schedule: StepSchedule
+    last_batch: Literal["dropped", "divided"] = "dropped"
+    radius: float | None = None
+    average: bool = False
+    reshuffled: bool = True
+
+    def __post_init__(self) -> None:
+        positive_int("passes", self.passes)
+        positive_int("batch_size", self.batch_size)
+        if self.last_batch not in ("dropped", "divided"):
+            raise ValueError(
+                f"last_batch {self.last_batch!r} is unknown; give 'dropped' or 'divided' (by "
+                "batch_size): a mean over fewer examples moves further than the bound says"
+            )
+        if self.radius is not None:
+            object.__setattr__(self, "radius", positive_float("radius", self.radius))
+
+    def updates_per_pass(self, num_examples: int) -> int:
+        """Return ⌊m/b⌋, or ⌈m/b⌉ with a last batch that is not full.
+
+        Raises:
+            ValueError: If there are fewer examples than a batch has.
+        """
+        if self.batch_size > num_examples:
+            raise ValueError(
+                f"batch_size {self.batch_size} is above the {num_examples} there are; lower it"
+            )
+        if self.last_batch == "divided":
+            return -(-num_examples // self.batch_size)
+        return num_examples // self.batch_size
+
+    def starts(self, num_examples: int) -> range:
+        """Return where in a pass's order each batch begins."""
+        return range(0, self.updates_per_pass(num_examples) * self.batch_size, self.batch_size)
+
+    def rates(self, constants: Constants, num_examples: int) -> np.ndarray:
+        """Return the step size of every update; errors are those of `StepSchedule.rates`."""
+        return self.schedule.rates(
+            self.passes * self.updates_per_pass(num_examples),
+            constants=constants,
+            num_examples=num_examples,
+        )
+
+    def displacement(
+        self, constants: Constants, num_examples: int, *, local_steps: int = 1
+    ) -> Displacement:
+        """Return how far one example (or user) that is there or not moves the results, at most.
+
+        Raises:
+            ValueError: As `StepSchedule.rates` and `sensitivity.displacement`.
+        """
+        return displacement(
+            self.rates(constants, num_examples),
+            updates_per_pass=self.updates_per_pass(num_examples),
+            lipschitz=constants.lipschitz,
+            convexity=constants.convexity,
+            batch_size=self.batch_size,
+            local_steps=local_steps,
+        )
+
+    def sensitivity(
+        self,
+        constants: Constants,
+        num_examples: int,
+        *,
+        local_steps: int = 1,
+        relative_rounding: float = 2.0**-44,
+        start: float = 0.0,
+        share: float = 1.0,
+    ) -> float:
+        """Return Δ of what is released, for one that is there or not, with room for rounding.
+
+        Two runs whose every update rounds the params by a part ρ drift apart by 2ρ‖w‖ more an
+        update; they are never longer than where they start and the path that led on from there,
+        and in a ball no longer than that or its radius.
+
+        Args:
+            constants: Of the loss.
+            num_examples: m.
+            local_steps: K.
+            relative_rounding: ρ: of float64 with sums of up to 2^9 terms an update, by default.
+            start: ‖w₀‖₂ at most. Who trains from elsewhere has to be refused.
+            share: Of each step that is taken; below 1 the server's rate.
+        """
+        found = self.displacement(constants, num_examples, local_steps=local_steps)
+        rates = self.rates(constants, num_examples)
+        longest = start + share * float(rates.sum()) * constants.lipschitz * local_steps
+        if self.radius is not None:
+            longest = min(longest, max(start, self.radius))
+        slack = 2.0 * relative_rounding * len(rates) * longest
+        return share * (found.average if self.average else found.last) + slack
+
+    def orders(self, num_examples: int, key: Key) -> Sequence[np.ndarray]:
+        """Return the examples' order in each pass, int64 (m,): drawn without looking at them."""
+        if not self.reshuffled:
+            return [key.generator().permutation(num_examples)] * self.passes
+        return [
+            key.fold(number).generator().permutation(num_examples) for number in range(self.passes)
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PermutationSgd:
+    """The whole training of a linear model, whose "sum" is where it ends. A `Work`.
+
+    Params are `name` (d,) or (d, k) and "bias" (1,) or (k,): all of them are regularised, projected
+    and noised. An input x with its constant 1 is shortened to `constants.inputs`; shortening turns
+    no logit's sign and no order of logits, so that the model predicts from inputs as they are. One
+    that is not finite leaves its place in a batch empty, as one that is not there.
+
+    Attributes:
+        x: float32 (m, d), dense or CSR.
+        y: Labels int64 (m,).
+        name: Of the params.
+        residual: Of the loss.
+        constants: Of the loss with its regulariser.
+        passes: How long.
+        present: bool (m,), which examples are there; None for all. Those that are not leave their
+            place in a batch empty.
+    """
+
+    x: np.ndarray | sparse.csr_matrix = field(repr=False)
+    y: np.ndarray = field(repr=False)
+    name: str
+    residual: Residual = field(repr=False)
+    constants: Constants
+    passes: Passes
+    present: np.ndarray | None = field(default=None, repr=False)
+
+    def template(self, params: Params) -> Params:
+        """Return the params' own shapes."""
+        return params
+
+    def partial_sum(
+        self,
+        *,
+        params: Params,
+        bound: Bound,
+        data: object = None,
+        user_ids: Sequence[str],
+        key: Key,
+    ) -> PartialSum:
+        """Return the trained params as float64.
+
+        Args:
+            params: Where training starts.
+            bound: Not looked at: it says how far the result moves.
+            data: Not looked at.
+            user_ids: All of the training set.
+            key: Draws the order.
+
+        Raises:
+            ValueError: If it is not all of them: a subset's place in the order would be another.
+        """
+        if len(user_ids) != len(self.y):
+            raise ValueError(
+                f"{len(user_ids)} examples were asked for, and permutation SGD is over all "
+                f"{len(self.y)}"
+            )
+        return PartialSum(
+            total=self.trained(params, key.fold("order")), num_users=len(user_ids), num_failed=0
+        )
+
+    def trained(self, params: Params, key: Key) -> dict[str, np.ndarray]:
+        """Return the trained params, float64, of an order drawn by a key."""
+        shape, bias_shape = params[self.name].shape, params["bias"].shape
+        kernel = params[self.name].astype(np.float64).reshape(shape[0], -1)
+        bias = params["bias"].astype(np.float64).reshape(-1)
+        inputs, scales = self.rows()
+        number, size = len(self.y), self.passes.batch_size
+        rates = self.passes.rates(self.constants, number)
+        decay, update = self.constants.convexity, 0
+        kernels, biases = np.zeros_like(kernel), np.zeros_like(bias)
+        for order in self.passes.orders(number, key):
+            for start in self.passes.starts(number):
+                batch = order[start : start + size]
+                rate, x, scale = rates[update], inputs[batch], scales[batch, np.newaxis]
+                logits = np.asarray(x @ kernel, np.float64) + bias
+                weighed = self.residual(scale * logits, self.y[batch]) * scale
+                weighed *= rate / size
+                kernel = (1.0 - rate * decay) * kernel - np.asarray(x.T @ weighed)
+                bias = (1.0 - rate * decay) * bias - weighed.sum(axis=0)
+                if self.passes.radius is not None:
+                    kernel, bias = _projected(kernel, bias, self.passes.radius)
+                if self.passes.average:
+                    kernels += kernel
+                    biases += bias
+                update += 1
+        if self.passes.average:
+            kernel, bias = kernels / update, biases / update
+        return {self.name: kernel.reshape(shape), "bias": bias.reshape(bias_shape)}
+
+    def rows(self) -> tuple[np.ndarray | sparse.csr_matrix, np.ndarray]:
+        """Return inputs, and what each and its constant 1 are multiplied by; 0 if it is absent."""
+        x, squares = finite_rows(self.x)
+        finite = np.isfinite(squares)
+        norms = np.sqrt(np.where(finite, squares, 0.0) + 1.0)
+        # A part in 2^40 for the rounding of the norm itself.
+        scales = np.minimum(1.0, self.constants.inputs * (1.0 - 2.0**-40) / norms) * finite
+        return x, scales if self.present is None else scales * self.present
+
+
+def refuse_long_start(params: Params, longest: float) -> None:
+    """Refuse to train from params that Δ has no room for.
+
+    Raises:
+        ValueError: If they are longer, or not finite.
+    """
+    length = tree.l2_norm(params)
+    if not length <= longest * (1.0 + 2.0**-40):
+        raise ValueError(
+            f"where training starts is {length:.6g} long, and Δ has no room for the rounding of "
+            f"more than {longest:g}: start nearer to zero (start=fresh, or a lower start-factor), "
+            f"or, of users, raise longest-start to {_up(length):g}, which costs noise"
+        )
+
+
+def _up(length: float) -> float:
+    """Return a length rounded up to two digits."""
+    if not math.isfinite(length):
+        return length
+    unit = 10.0 ** (math.floor(math.log10(length)) - 1)
+    return math.ceil(length / unit) * unit
+
+
+def _projected(
+    kernel: np.ndarray, bias: np.ndarray, radius: float
+) -> tuple[np.ndarray, np.ndarray]:
+    norm = math.sqrt(float(np.vdot(kernel, kernel)) + float(np.vdot(bias, bias)))
+    if norm <= radius:
+        return kernel, bias
+    return kernel * (radius / norm), bias * (radius / norm)

@@ -1,0 +1,441 @@
+"""Learning from public examples alone, at ε = 0: the public start and the public-only model.
+
+Two questions with one search. *Public-only* is the best model that no private example went into: no
+private one is worth its ε that is not better. The *start* is a model that private training goes on
+from; it has overfitted the public users, so it is drawn back towards where it began. Rate, number
+of passes and the factor are chosen on public examples that were held out, and then the model is
+trained again on all of them.
+
+Guarantee: nothing here is given a private example, so nothing of this costs privacy.
+
+`GradientLearner` trains anything that has gradients, by Adam; `TagLearner` softmax regression on
+tags, by AdaGrad.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from fedpriv import optimizers
+from fedpriv.checkpoints.vocabulary import WordFeatures
+from fedpriv.datasets.stackexchange.tags import BATCH_EXAMPLES, TagExamples
+from fedpriv.measures import LOSS, Measure
+from fedpriv.rng import Key
+from fedpriv.training.evaluate import Metrics
+from fedpriv.tree import Params, interpolate
+
+FACTORS = (0.25, 0.5, 0.75, 1.0)
+MOST_PASSES = 12
+_PATIENCE = 4
+
+
+class PublicLearner(Protocol):
+    """A model on public examples: what it begins from, how it learns, how it is measured."""
+
+    @property
+    def num_examples(self) -> int:
+        """How many examples it learns from."""
+        ...
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """The learning rates that are worth a try."""
+        ...
+
+    def init(self) -> Params:
+        """Return the params before."""
+        ...
+
+    def passes(self, learning_rate: float) -> Iterator[Params]:
+        """Yield the params after each pass over the examples; they may be changed by the next."""
+        ...
+
+    def measure(self, params: Params) -> Metrics | None:
+        """Return metrics, "loss" among them, on public examples that it does not learn from."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Settings, and what they reached on public examples held out.
+
+    Attributes:
+        learning_rate: Of the learner's optimiser.
+        passes: Over the public examples.
+        factor: What is left of the way from the beginning.
+        loss: On the examples held out, with the factor.
+        figure: The headline measure on them; None without one.
+    """
+
+    learning_rate: float
+    passes: int
+    factor: float
+    loss: float
+    figure: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """What a search found.
+
+    Attributes:
+        by_loss: With the lowest loss: what private training starts from.
+        by_figure: With the best headline figure and nothing taken back: the public-only row.
+        tried: How many pairs of rate and passes were looked at.
+    """
+
+    by_loss: Choice
+    by_figure: Choice
+    tried: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicModel:
+    """A model that public examples alone made.
+
+    Attributes:
+        params: float32 tensors.
+        choice: Its settings.
+        num_examples: How many examples it was trained on.
+    """
+
+    params: Params = field(repr=False)
+    choice: Choice
+    num_examples: int
+
+
+def choose(
+    learner: PublicLearner,
+    headline: Measure | None,
+    *,
+    rates: Sequence[float] | None = None,
+    factors: Sequence[float] = FACTORS,
+    most_passes: int = MOST_PASSES,
+) -> Choices:
+    """Return the best settings on public examples held out.
+
+    Args:
+        learner: Learns from some public examples, and measures on others.
+        headline: What public-only is chosen by; None takes the loss.
+        rates: Learning rates tried; None for the learner's own.
+        factors: How much of the way from the beginning is kept; tried for every rate and pass.
+        most_passes: Passes over the examples; a rate ends early where the loss has been rising.
+
+    Raises:
+        ValueError: If no rate gave a finite loss, or nothing is measured.
+    """
+    begun, rates = learner.init(), learner.rates if rates is None else rates
+    by_loss: Choice | None = None
+    by_figure: Choice | None = None
+    tried = 0
+    for rate in rates:
+        lowest, since = math.inf, 0
+        for number, params in enumerate(learner.passes(rate), start=1):
+            tried += 1
+            found = [
+                _measured(
+                    learner, headline, interpolate(begun, params, factor), rate, number, factor
+                )
+                for factor in factors
+            ]
+            sound = [choice for choice in found if math.isfinite(choice.loss)]
+            if not sound:
+                break
+            best = min(sound, key=lambda choice: choice.loss)
+            if by_loss is None or best.loss < by_loss.loss:
+                by_loss = best
+            whole = next((choice for choice in sound if choice.factor == 1.0), best)
+            if by_figure is None or _worth(headline, whole) > _worth(headline, by_figure):
+                by_figure = whole
+            since = 0 if best.loss < lowest else since + 1
+            lowest = min(lowest, best.loss)
+            if number >= most_passes or since >= _PATIENCE:
+                break
+    if by_loss is None or by_figure is None:
+        raise ValueError(
+            f"no learning rate of {', '.join(map(str, rates))} gave a finite loss on the public "
+            "examples held out; give start-learning-rate a smaller one"
+        )
+    return Choices(by_loss=by_loss, by_figure=by_figure, tried=tried)
+
+
+def learn(learner: PublicLearner, choice: Choice) -> PublicModel:
+    """Return the model that settings make of all of a learner's examples.
+
+    Raises:
+        ValueError: If the learner has fewer passes in it.
+    """
+    begun = learner.init()
+    for number, params in enumerate(learner.passes(choice.learning_rate), start=1):
+        if number == choice.passes:
+            return PublicModel(
+                params=interpolate(begun, params, choice.factor),
+                choice=choice,
+                num_examples=learner.num_examples,
+            )
+    raise ValueError(f"the learner ended before {choice.passes} passes; give start-passes fewer")
+
+
+def _measured(
+    learner: PublicLearner,
+    headline: Measure | None,
+    params: Params,
+    rate: float,
+    passes: int,
+    factor: float,
+) -> Choice:
+    found = learner.measure(params)
+    loss = None if found is None else found.get(LOSS.name)
+    if found is None or loss is None:
+        raise ValueError(
+            "what is learnt from public examples cannot be judged: none are kept back, or no loss "
+            "is measured on them; give more public examples, and let the task measure its loss"
+        )
+    figure = None if headline is None else found.get(headline.name)
+    return Choice(learning_rate=rate, passes=passes, factor=factor, loss=loss, figure=figure)
+
+
+def _worth(headline: Measure | None, choice: Choice) -> tuple[float, float]:
+    """Return what choices are compared by: few examples have many equal figures, and one loss."""
+    if headline is None or choice.figure is None:
+        return -choice.loss, 0.0
+    return headline.worth(choice.figure), -choice.loss
+
+
+def settings_of(found: Mapping[str, Any]) -> Choice:
+    """Return a choice that was written down by `Choice.to_json`."""
+    return Choice(**found)
+
+
+BATCH_SIZE = 32
+# One of so many public examples is kept back to choose settings by.
+_ONE_IN = 5
+
+
+class Gradient(Protocol):
+    """The mean gradient of examples at these positions."""
+
+    def __call__(self, params: Params, index: np.ndarray, key: Key) -> Params:
+        """Return it, float32."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientLearner:
+    """A `fedpriv.training.public_learning.PublicLearner` of anything that has gradients.
+
+    Attributes:
+        num_examples: How many examples it learns from.
+        begun: The params before.
+        gradient: Of their loss.
+        key: Orders the examples, and is folded for what a model draws.
+        measured: From params to metrics on examples held out.
+        rates: The learning rates that are worth a try.
+        batch_size: Examples of a step.
+    """
+
+    num_examples: int
+    begun: Params = field(repr=False)
+    gradient: Gradient = field(repr=False)
+    key: Key
+    measured: Callable[[Params], Metrics | None] = field(repr=False)
+    rates: tuple[float, ...] = (1e-3, 1e-2, 1e-1)
+    batch_size: int = BATCH_SIZE
+
+    def init(self) -> Params:
+        """Return the params before."""
+        return self.begun
+
+    def passes(self, learning_rate: float) -> Iterator[Params]:
+        """Yield the params after each pass."""
+        optimizer = optimizers.adam(learning_rate)
+        params = {name: array.copy() for name, array in self.begun.items()}
+        state, number = optimizer.init(params), 0
+        while True:
+            order = self.key.fold(number).generator().permutation(self.num_examples)
+            for first in range(0, self.num_examples, self.batch_size):
+                batch = np.sort(order[first : first + self.batch_size])
+                found = self.gradient(params, batch, self.key.fold(number).fold(first))
+                step, state = optimizer.next({n: -g for n, g in found.items()}, state)
+                params = {name: params[name] + step[name] for name in params}
+            number += 1
+            yield params
+
+    def measure(self, params: Params) -> Metrics | None:
+        """Return metrics on examples held out."""
+        return self.measured(params)
+
+
+def apart(num_examples: int, key: Key) -> tuple[np.ndarray, np.ndarray]:
+    """Return positions to learn from, and those of a fifth that is kept back; sorted.
+
+    Which they are depends on the key and on how many examples there are.
+    """
+    order = key.fold("kept back").generator().permutation(num_examples)
+    cut = max(1, num_examples // _ONE_IN)
+    return np.sort(order[cut:]), np.sort(order[:cut])
+
+
+def learner_of(
+    num_examples: int,
+    *,
+    choosing: bool,
+    key: Key,
+    begun: Params,
+    gradient: Gradient,
+    measure: Callable[[Params, np.ndarray], Metrics | None],
+) -> GradientLearner | None:
+    """Return what learns from public examples that have positions; None of fewer than two.
+
+    Args:
+        num_examples: How many there are.
+        choosing: Whether a fifth is kept back and measured on; else nothing is measured.
+        key: Keeps some back, orders the others, and is folded for what a model draws.
+        begun: The params before.
+        gradient: Of the loss of examples at some of these positions.
+        measure: From params and positions to metrics.
+    """
+    if num_examples < 2:
+        return None
+    learnt, seen = np.arange(num_examples), np.arange(0)
+    if choosing:
+        learnt, seen = apart(num_examples, key)
+
+    def of_learnt(params: Params, index: np.ndarray, key: Key) -> Params:
+        return gradient(params, learnt[index], key)
+
+    return GradientLearner(
+        num_examples=len(learnt),
+        begun=begun,
+        gradient=of_learnt,
+        key=key.fold("in public"),
+        measured=lambda params: measure(params, seen) if len(seen) else None,
+    )
+
+
+# What sums of squares begin from, so that a first step is not a whole learning rate everywhere.
+_FIRST_SQUARE = 0.1
+_Columns = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+class AdaGrad:
+    """Softmax regression that takes a step by every example, in place.
+
+    Args:
+        params: `kernel` and `bias`, float32, which change.
+        learning_rate: Of all steps.
+    """
+
+    def __init__(self, params: Params, learning_rate: float) -> None:
+        self._params, self._learning_rate = params, learning_rate
+        self._squares = {n: np.full_like(array, _FIRST_SQUARE) for n, array in params.items()}
+
+    def step(self, columns: _Columns, order: np.ndarray) -> None:
+        """Take a step by each example.
+
+        Args:
+            columns: Of examples, as `columns_of` returns them.
+            order: int64, which examples, and in which order.
+
+        Raises:
+            ValueError: If a logit is not finite.
+        """
+        from fedpriv.kernels.sparse_softmax import adagrad_pass
+
+        params, squares = self._params, self._squares
+        unsound = adagrad_pass(
+            *columns,
+            order,
+            params["kernel"],
+            params["bias"],
+            squares["kernel"],
+            squares["bias"],
+            self._learning_rate,
+        )
+        if unsound != 0:
+            raise ValueError(f"a logit is not finite at learning rate {self._learning_rate}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TagLearner:
+    """A `fedpriv.training.public_learning.PublicLearner` of tag prediction.
+
+    Attributes:
+        examples: What it learns from.
+        inputs: "tff" or "unit-norm".
+        key: Orders the examples.
+        measured: From params to metrics on examples held out.
+        word_features: What becomes of words before rows get unit norm; None for their counts.
+    """
+
+    examples: TagExamples = field(repr=False)
+    inputs: str
+    key: Key
+    measured: Callable[[Params], Metrics | None]
+    word_features: WordFeatures | None = None
+
+    @property
+    def num_examples(self) -> int:
+        """How many examples it learns from."""
+        return len(self.examples)
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """The learning rates that are worth a try."""
+        return 0.1, 0.3, 1.0
+
+    def init(self) -> Params:
+        """Return zeros."""
+        made = self.word_features
+        rows = self.examples.num_words if made is None else made.num_rows
+        shape = rows, self.examples.num_tags
+        return {"kernel": np.zeros(shape, np.float32), "bias": np.zeros(shape[1], np.float32)}
+
+    def passes(self, learning_rate: float) -> Iterator[Params]:
+        """Yield the params after each pass, changed by the next.
+
+        Raises:
+            ValueError: If a logit is not finite.
+        """
+        params = self.init()
+        learning = AdaGrad(params, learning_rate)
+        whole = columns_of(self.examples, self.inputs) if self.word_features is None else None
+        number = 0
+        while True:
+            order = self.key.fold(number).generator().permutation(len(self.examples))
+            steps = self._blocks(order) if whole is None else [(whole, order)]
+            for columns, own in steps:
+                learning.step(columns, own)
+            number += 1
+            yield params
+
+    def _blocks(self, order: np.ndarray) -> Iterator[tuple[_Columns, np.ndarray]]:
+        """Yield the examples in order with their features, a block at a time: pairs are many."""
+        assert self.word_features is not None
+        for first in range(0, len(order), BATCH_EXAMPLES):
+            block = order[first : first + BATCH_EXAMPLES]
+            examples = self.examples.with_features(self.word_features, block)
+            yield columns_of(examples, self.inputs), np.arange(len(block))
+
+    def measure(self, params: Params) -> Metrics | None:
+        """Return metrics on examples held out."""
+        return self.measured(params)
+
+
+def columns_of(examples: TagExamples, inputs: str) -> _Columns:
+    """Return starts, words, values and labels of examples, as compiled code takes them."""
+    return (
+        np.ascontiguousarray(examples.indptr, np.int64),
+        np.ascontiguousarray(examples.indices, np.int32),
+        np.ascontiguousarray(examples.values(inputs), np.float32),
+        np.ascontiguousarray(examples.labels, np.int32),
+    )

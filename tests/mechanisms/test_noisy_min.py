@@ -1,0 +1,270 @@
+"""The noisy minimum: exactly drawn, of the right sign, and nothing but an index."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedpriv.mechanisms import Capped
+from fedpriv.mechanisms.selection import ExactDraws, NoisyMin, choose
+from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.sampling import Everybody
+from fedpriv.rng import Key
+from fedpriv.sums import PartialSum, RunningSum, most_each
+from tests.repeats import every_case
+
+KEY = Key.simulation(11)
+FORMS = ("permute-and-flip", "exponential")
+
+
+def probabilities(scores, rate, form):
+    """What each index is drawn with, in closed form."""
+    accepted = [math.exp(-rate * (score - min(scores))) for score in scores]
+    if form == "exponential":
+        return np.array(accepted) / sum(accepted)
+    number, found = len(scores), []
+    for own, heads in enumerate(accepted):
+        tails = [1 - p for other, p in enumerate(accepted) if other != own]
+        before = [sum(map(math.prod, itertools.combinations(tails, k))) for k in range(number)]
+        orders = (b / math.comb(number - 1, k) for k, b in enumerate(before))
+        found.append(heads / number * sum(orders))
+    return np.array(found)
+
+
+def drawn(scores, rate, form, times, key=KEY):
+    counts = Counter(
+        choose(scores, rate, form, ExactDraws(key.fold(number))) for number in range(times)
+    )
+    return np.array([counts[index] for index in range(len(scores))])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_indices_are_drawn_with_their_probabilities(form):
+    """χ² of 6,000 draws each; a false alarm once in 10⁵."""
+    for scores in ([0, 40, 80, 5, 300], [7, 7, 7], [0, 1000]):
+        rate = Fraction(1, 50)
+        expected = probabilities(scores, float(rate), form) * 6000
+        kept = expected > 5
+        found = drawn(scores, rate, form, 6000)
+        assert found[~kept].sum() <= 5 * (~kept).sum() + 20
+        low = [expected[~kept].sum()] if (~kept).any() and expected[~kept].sum() > 5 else []
+        seen = [*found[kept], *([found[~kept].sum()] if low else [])]
+        want = np.array([*expected[kept], *low])
+        statistic = float(((np.array(seen) - want) ** 2 / want).sum())
+        assert stats.chi2.sf(statistic, max(len(want) - 1, 1)) > 1e-5
+
+
+class Scripted:
+    """Draws that go a given way, with its probability; beyond its end, which ways there are."""
+
+    def __init__(self, way):
+        self.way, self.at, self.probability, self.sizes = way, 0, Fraction(1), []
+
+    def _one_of(self, probabilities):
+        if self.at == len(self.way):
+            raise Fork(index for index, share in enumerate(probabilities) if share)
+        found = self.way[self.at]
+        self.at += 1
+        self.probability *= probabilities[found]
+        return found
+
+    def below(self, number):
+        self.sizes.append(number)
+        return self._one_of([Fraction(1, number)] * number)
+
+    def heads(self, exponent):
+        return bool(self._one_of([1 - coin(exponent), coin(exponent)]))
+
+
+class Fork(Exception):
+    pass
+
+
+def coin(exponent):
+    """A fraction in the place of exp(-exponent)."""
+    return 1 / (1 + exponent)
+
+
+@pytest.mark.parametrize("scores", list(itertools.permutations([0, 3, 7, 0])), ids=str)
+def test_indices_have_their_probabilities_exactly(scores):
+    """Every way that permute-and-flip can go, in fractions, against the law over all orders.
+
+    Red when a candidate whose coin fell tails stayed among those to draw from.
+    """
+    rate, number = Fraction(1, 2), len(scores)
+    found, ways = [Fraction(0)] * number, [()]
+    while ways:
+        way = ways.pop()
+        draws = Scripted(way)
+        try:
+            index = choose(scores, rate, "permute-and-flip", draws)
+        except Fork as fork:
+            (options,) = fork.args
+            ways += [(*way, option) for option in options]
+        else:
+            found[index] += draws.probability
+        assert draws.sizes == list(range(number, number - len(draws.sizes), -1))
+    expected = [Fraction(0)] * number
+    for order in itertools.permutations(range(number)):
+        left = Fraction(1, math.factorial(number))
+        for index in order:
+            heads = coin(rate * (scores[index] - min(scores)))
+            expected[index] += left * heads
+            left *= 1 - heads
+    assert found == expected and sum(found) == 1
+
+
+def test_exponential_noise_is_the_same_mechanism():
+    """argmin of Ω - Exp(C/ε') by a million draws of its own, within five standard errors."""
+    scores, rate = [0, 30, 60, 90], 1 / 50
+    noise = np.random.default_rng(5).exponential(1 / rate, (1_000_000, 4))
+    found = np.bincount(np.argmin(np.array(scores) - noise, axis=1), minlength=4) / 1e6
+    expected = probabilities(scores, rate, "permute-and-flip")
+    assert np.abs(found - expected).max() < 5 * 0.5 / 1e3
+
+
+def worst_ratio(pick, number, cap, times):
+    """ln of one index's frequency where all scores are equal, over that where its own is C more."""
+    level = sum(pick([0] * number, n) == number - 1 for n in range(times))
+    raised = sum(pick([0] * (number - 1) + [cap], n + times) == number - 1 for n in range(times))
+    return math.log(max(level, 1) / max(raised, 1))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_one_user_moves_no_probability_by_more_than_epsilon(form):
+    """21 candidates, ε' = 0.25, 4,000 draws each: the ratio's standard error is about 0.1.
+
+    With the noise's sign turned, as in the reference code, it is (n - 1) ε' = 5.
+    """
+    rate, cap = Fraction(1, 4) / 1000, 1000
+
+    def ours(scores, number):
+        return choose(scores, rate, form, ExactDraws(KEY.fold("ratio").fold(number)))
+
+    def turned(scores, number):
+        noise = np.random.default_rng(number).exponential(1 / float(rate), len(scores))
+        return int(np.argmin(np.array(scores) + noise))
+
+    assert worst_ratio(ours, 21, cap, 4000) < 0.25 + 5 * 0.1
+    assert worst_ratio(turned, 21, cap, 4000) > 2.5
+
+
+def test_the_references_sign_is_twenty_times_what_it_says():
+    """n = 21, ε' = 0.1: the log-ratio is 2.0, of noise that wins only where it beats 20 others."""
+    number, epsilon = 21, 0.1
+    turned = math.exp(-(number - 1) * epsilon) / number
+    assert math.log((1 / number) / turned) == pytest.approx(2.0)
+    for form, candidates in (("exponential", number), ("permute-and-flip", 8)):
+        level = probabilities([0] * candidates, epsilon, form)
+        raised = probabilities([1] + [0] * (candidates - 1), epsilon, form)
+        assert 0 < math.log(level[0] / raised[0]) <= epsilon + 1e-12
+
+
+class TestBits:
+    def test_heads_fall_with_their_probability(self):
+        """20,000 draws each, within five standard errors."""
+        for exponent in (Fraction(0), Fraction(1, 3), Fraction(1), Fraction(5, 2), Fraction(40)):
+            draws = ExactDraws(KEY.fold(str(exponent)))
+            found = sum(draws.heads(exponent) for _ in range(20_000)) / 20_000
+            p = math.exp(-exponent)
+            assert abs(found - p) <= 5 * math.sqrt(p * (1 - p) / 20_000) + 1e-12
+
+    @every_case("number", [1, 2, 3, 7, 2**64, 2**64 + 1, 3**90])
+    def test_whole_numbers_are_within_range_and_spread(self, number):
+        draws = ExactDraws(KEY.fold(str(number)))
+        found = [draws.below(number) for _ in range(4000)]
+        assert min(found) >= 0 and max(found) < number
+        mean = float(Fraction(sum(found), 4000 * number))
+        expected = 0.5 - 0.5 / number
+        assert abs(mean - expected) <= 5 * 0.29 / math.sqrt(4000)
+
+
+class TestPrivatizer:
+    bound = Capped(cap=3.0, num_coordinates=4)
+
+    def mechanism(self, **noise):
+        return Mechanism(
+            sampler=Everybody(num_users=5), bound=self.bound, privatizer=NoisyMin(**noise)
+        )
+
+    def test_costs(self):
+        assert self.mechanism(epsilon=0.2).event.epsilon == 0.2
+        found = self.mechanism(epsilon=0.2, form="exponential").event.rho
+        assert found == pytest.approx(0.2**2 / 8)
+        assert self.mechanism(epsilon=0.2).is_exact
+
+    def test_only_an_index_leaves(self):
+        made = self.mechanism(epsilon=50.0)
+        unit = most_each(4) // 3
+        total = PartialSum(
+            total={"losses": np.array([9, 7, 0, 5], np.int64) * unit},
+            num_users=5,
+            granularity=self.bound.granularity,
+        )
+        template = {"losses": np.zeros(4, np.float32)}
+        for mode in (KEY, Key.secure()):
+            answer = made.release(total, made.draw(template, mode.fold("own")))
+            assert type(answer) is int and answer == 2
+        # What is public of the scores joins them: the third is no longer the least.
+        raised = self.mechanism(epsilon=50.0, offset=(0.0, 0.0, 9.0, 0.0))
+        assert raised.release(total, raised.draw(template, KEY)) == 3
+
+    def test_one_user_moves_an_answer_by_epsilon_and_not_by_more(self):
+        """Two candidates, ε' = 1, permute-and-flip: ln of the ratio is 1 itself, 2 with half a cap.
+
+        The neighbour's contribution is what the bound makes of a boundless loss; 4,000 answers
+        each. The standard error is 0.037: outside five of them once
+        in 1.7 million keys.
+        """
+        bound = Capped(cap=3.0, num_coordinates=2)
+        made = Mechanism(
+            sampler=Everybody(num_users=5), bound=bound, privatizer=NoisyMin(epsilon=1.0)
+        )
+        template = {"losses": np.zeros(2, np.float32)}
+
+        def wins(key, *users):
+            running = RunningSum(template, bound.granularity)
+            for losses in users:
+                running.add(*bound.scaled({"losses": np.array(losses)}))
+            total = PartialSum(
+                total=running.result(), num_users=len(users), granularity=bound.granularity
+            )
+            keys = (key.fold(number) for number in range(4000))
+            return sum(made.release(total, made.draw(template, own)) == 0 for own in keys)
+
+        others = ([1.0, 2.0], [2.0, 1.0])
+        without = wins(KEY.fold("without"), *others)
+        found = math.log(without / wins(KEY.fold("with"), *others, [1e30, 0.0]))
+        assert abs(found - 1.0) < 5 * 0.037
+
+    def test_floats_have_no_minimum_here(self):
+        total = PartialSum(total={"losses": np.zeros(4)}, num_users=5)
+        with pytest.raises(ValueError, match="bound contributions by Capped"):
+            NoisyMin(epsilon=1.0).release(total, ExactDraws(KEY), 1.0)
+
+    @every_case("offset", [(), (0.0,) * 3, (0.0,) * 5, (0.0, 0.0, math.nan, 0.0), (math.inf,) * 4])
+    def test_an_offset_has_a_finite_number_for_each_sum(self, offset):
+        made = self.mechanism(epsilon=1.0, offset=offset)
+        total = PartialSum(
+            total={"losses": np.zeros(4, np.int64)}, num_users=5, granularity=2.0**-20
+        )
+        with pytest.raises(ValueError, match="does not fit 4 sums"):
+            made.release(total, ExactDraws(KEY))
+
+    @pytest.mark.parametrize(
+        ("changes", "said"),
+        [({"epsilon": 0.0}, "^epsilon"), ({"epsilon": 1.0, "form": "max"}, "form 'max'")],
+    )
+    def test_bad_numbers(self, changes, said):
+        with pytest.raises(ValueError, match=said):
+            NoisyMin(**changes)
+
+    def test_the_scale_is_the_references(self):
+        """C = 3, ε_nmax = .0133333 of ε = 1.6 in 60 splits: λ = 225."""
+        assert 3.0 / math.sqrt(2 * 8.888889e-5) == pytest.approx(225.0, rel=1e-5)

@@ -1,0 +1,113 @@
+"""What a Gaussian releases: the sum and the noise that was drawn, once each, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedpriv.mechanisms import gaussian as room
+from fedpriv.mechanisms.gaussian import (
+    LARGEST_SCALE,
+    Gaussian,
+    GridNoise,
+    Unprotected,
+    gaussian,
+    grid_noise,
+)
+from fedpriv.rng import Key
+from fedpriv.sums import PartialSum
+from fedpriv.tree import RowSparse
+from tests.repeats import every_case
+
+KEY = Key.from_bytes(Key.simulation(9).to_bytes(), "secure")
+STEP, SHARE = 2.0**-20, 0.125
+TEMPLATE = {"b": np.zeros(3, np.float32), "w": np.zeros((4, 2), np.float32)}
+WHOLE = {
+    "b": np.array([2**30, -7, 0], np.int64),
+    "w": RowSparse(rows=np.array([1, 3]), values=np.array([[5, -6], [7, 2**29]]), num_rows=4),
+}
+DENSE = {
+    "b": WHOLE["b"],
+    "w": np.array([[0, 0], [5, -6], [0, 0], [7, 2**29]], np.int64),
+}
+NOISE = Gaussian(noise_multiplier=1.5)
+ON_GRID = PartialSum(total=WHOLE, num_users=5, granularity=STEP)
+
+
+def is_mean(released, expected):
+    """Compare with float32 of exact numbers; both are single roundings, so to the bit."""
+    assert set(released.update) == set(expected)
+    for name, numbers in expected.items():
+        assert released.update[name].dtype == np.float32
+        np.testing.assert_array_equal(released.update[name], numbers.astype(np.float32))
+    squared = sum(float(np.square(t.astype(np.float64)).sum()) for t in released.update.values())
+    assert released.squared_norm == pytest.approx(squared, rel=1e-12)
+
+
+def test_on_a_grid():
+    drawn, _ = NOISE.draw_on_grid({}, template=TEMPLATE, sensitivity=2.0, granularity=STEP, key=KEY)
+    same = grid_noise(KEY, TEMPLATE, stddev=3.0, granularity=STEP)
+    for name, numbers in same.numbers.items():
+        np.testing.assert_array_equal(drawn.numbers[name], numbers)
+    expected = {name: (DENSE[name] + drawn.numbers[name]) * (STEP * SHARE) for name in DENSE}
+    is_mean(NOISE.release(ON_GRID, drawn, SHARE), expected)
+    # Whole numbers of either width, and columns of a larger array.
+    narrow = {name: (tensor % 2**20).astype(np.int32) for name, tensor in DENSE.items()}
+    narrow["w"] = np.asfortranarray(narrow["w"])
+    expected = {name: (narrow[name] + drawn.numbers[name]) * (STEP * SHARE) for name in DENSE}
+    is_mean(NOISE.release(replace(ON_GRID, total=narrow), drawn, SHARE), expected)
+
+
+def test_noise_in_floats_on_a_sum_of_whole_numbers_is_rounded_to_its_grid():
+    drawn, memory = NOISE.draw({}, template=TEMPLATE, sensitivity=2.0, key=KEY)
+    assert not memory
+    expected = {}
+    for name, same in gaussian(KEY, TEMPLATE, 3.0).items():
+        np.testing.assert_array_equal(drawn[name], same)
+        steps = np.rint(same.astype(np.float64) / STEP)
+        expected[name] = (DENSE[name] + steps) * STEP * SHARE
+    is_mean(NOISE.release(ON_GRID, drawn, SHARE), expected)
+
+
+def test_sums_of_floats_get_the_noise_as_it_is():
+    total = {name: tensor * 0.3 for name, tensor in DENSE.items()}
+    for privatizer, stddev in ((NOISE, 3.0), (Unprotected(stddev=0.7), 0.7), (Unprotected(), 0.0)):
+        drawn, memory = privatizer.draw({}, template=TEMPLATE, sensitivity=2.0, key=KEY)
+        assert not memory
+        same = gaussian(KEY, TEMPLATE, stddev)
+        assert all(same[name].any() == (stddev > 0) for name in same)
+        expected = {name: (total[name] + same[name].astype(np.float64)) * SHARE for name in total}
+        is_mean(privatizer.release(PartialSum(total=total, num_users=5), drawn, SHARE), expected)
+
+
+def test_noise_of_another_grid_is_refused():
+    drawn = grid_noise(KEY, TEMPLATE, stddev=3.0, granularity=2 * STEP)
+    with pytest.raises(ValueError, match="on a grid of"):
+        NOISE.release(ON_GRID, drawn, SHARE)
+
+
+def test_more_users_than_float64_adds_up_are_refused():
+    """2^28 users of 2^24 steps each and noise of 2^45 are within 2^53, one user more is not."""
+    drawn = GridNoise(
+        numbers={n: np.zeros(a.shape, int) for n, a in DENSE.items()}, granularity=STEP
+    )
+    most = 2**28
+    assert most * 2**24 + 32 * LARGEST_SCALE < 2**53
+    NOISE.release(replace(ON_GRID, num_users=most), drawn, SHARE)
+    with pytest.raises(ValueError, match=f"users are more than {most}"):
+        NOISE.release(replace(ON_GRID, num_users=most + 1), drawn, SHARE)
+
+
+@every_case("stddev", [-1e-3, -0.0001, float("nan"), float("inf"), 1e-30, 1e30, 1e-31])
+def test_standard_deviations_that_float32_cannot_hold_are_refused(stddev):
+    with pytest.raises(ValueError, match="stddev"):
+        room.check_stddev(stddev)
+
+
+def test_other_multipliers():
+    assert NOISE.scaled(0.25) == Gaussian(noise_multiplier=0.25)
+    room.check_stddev(0.0)
+    room.check_stddev(1.1e-30)
+    room.check_stddev(0.9e30)
