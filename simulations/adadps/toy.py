@@ -34,6 +34,20 @@ from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.per_example.example_sum import CentralSum, example_ids
 from fedpriv.training.per_example.linear import LinearRegressionGradients
 from fedpriv.transform import identity
+from simulations.reproduction.items import Script
+
+REPRODUCTIONS = (
+    Script(
+        name="adadps-figure3",
+        title="AdaDPS, Figure 3, regression on frequent and rare features",
+        module="simulations.adadps.toy",
+        calls=((),),
+        reduced=(("--reduced",),),
+        minutes=(1, 0.2),
+        passes=("out", "plot"),
+    ),
+)
+
 
 Sampling = Literal["window", "poisson"]
 

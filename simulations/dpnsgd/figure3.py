@@ -16,9 +16,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from simulations.dpnsgd.heat_maps import SEEDS, HeatMaps, page, plot
+from simulations.dpnsgd.heat_maps import SEEDS, HeatMaps, page, plot, trained
 from simulations.dpnsgd.images import RULES, SETUPS
-from simulations.dpnsgd.two_stages import trained
 from simulations.reproduction.items import Script
 from simulations.reproduction.runs import read
 

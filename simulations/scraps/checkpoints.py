@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
+import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import numpy as np
+from scipy.stats import t as student
 
 from fedpriv.checkpoints.aggregates import ema, uniform
 from fedpriv.experiments.components import Components
@@ -91,3 +97,95 @@ def checkpoints(experiment: Experiment, made: Components, seed: int) -> Iterator
     """Yield the params of a run: before the first round, and after every one."""
     for state in states(experiment, made, seed):
         yield state.params
+
+
+def t_half(values: Sequence[float] | np.ndarray) -> float:
+    """Return half of the 95 % t-interval of a mean; infinite of a single value."""
+    array = np.asarray(values, float)
+    if len(array) < 2:
+        return math.inf
+    quantile = float(student.ppf(0.975, len(array) - 1))
+    return quantile * float(array.std(ddof=1)) / math.sqrt(len(array))
+
+
+def asked(target: float) -> str:
+    """Return an ε that was asked for, which no run exceeds."""
+    return f"{target:g}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marks:
+    """One case.
+
+    Attributes:
+        label: In the legend.
+        gains: By method, the mean and half of its interval; a method that is missing has no mark.
+        color: Of matplotlib.
+        filled: Or the marks' outlines alone.
+    """
+
+    label: str
+    gains: Mapping[str, tuple[float, float]]
+    color: str
+    filled: bool = True
+
+
+def draw_gains(axis: Any, names: Sequence[str], cases: Sequence[Marks]) -> None:
+    """Draw cases side by side in each method's row; an infinite interval has no bar.
+
+    Args:
+        axis: Of matplotlib.
+        names: Methods, from the top.
+        cases: In the legend's order.
+    """
+    for place, case in enumerate(cases):
+        rows = [row for row, name in enumerate(names) if name in case.gains]
+        aside = 0.7 * (place - (len(cases) - 1) / 2) / max(len(cases), 5)
+        values = [case.gains[names[row]] for row in rows]
+        axis.errorbar(
+            [mean for mean, _ in values], [row + aside for row in rows],
+            xerr=[half if math.isfinite(half) else 0 for _, half in values],
+            fmt="osDv^P"[place % 6], color=case.color, markersize=4, capsize=2, label=case.label,
+            markerfacecolor=None if case.filled else "white",
+        )  # fmt: skip
+    axis.axvline(0, color="#666666", linewidth=0.8)
+    axis.set_yticks(range(len(names)), names, fontsize=8)
+    axis.invert_yaxis()
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write a figure as its name's ending says; the folder is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130 if path.suffix == ".png" else "figure")
+
+
+def add_output(parser: argparse.ArgumentParser, *, seeds: str) -> None:
+    """Add --seeds, --out and --plot.
+
+    Args:
+        parser: Of a command.
+        seeds: What is said of the default of --seeds.
+    """
+    parser.add_argument("--seeds", type=int, default=None, help=f"of each run; by default {seeds}")
+    parser.add_argument("--out", type=Path, default=None, help="write the page here, too")
+    parser.add_argument("--plot", type=Path, default=None, help="draw into this PNG or SVG")
+
+
+def check_output(given: argparse.Namespace) -> None:
+    """Refuse what `add_output` cannot rule out.
+
+    Raises:
+        ValueError: If seeds are below 1, or a plot is no PNG and no SVG.
+    """
+    if given.seeds is not None and given.seeds < 1:
+        raise ValueError(f"--seeds {given.seeds} must be at least 1")
+    if given.plot is not None and given.plot.suffix.lower() not in (".png", ".svg"):
+        raise ValueError(f"--plot {given.plot} must end in .png or .svg")
+
+
+def publish(text: str, out: Path | None) -> None:
+    """Print a page, and write it where that is asked for."""
+    print(text)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(text, "utf-8")

@@ -16,9 +16,8 @@ from simulations.evaluation.evaluate import Estimate, differences
 from simulations.evaluation.held_out import Fold
 from simulations.evaluation.table import shown
 from simulations.reproduction.items import Script
-from simulations.threads.command import parser_of, study_of, write
 from simulations.threads.methods import ABLATION
-from simulations.threads.page import promise
+from simulations.threads.page import parser_of, promise, study_of, write
 from simulations.threads.study import PUBLIC, Study, model_name
 
 WHOLE = "whole"

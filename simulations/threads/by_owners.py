@@ -15,9 +15,8 @@ from dataclasses import asdict, replace
 from fedpriv.rng import Key
 from simulations.evaluation.evaluate import Estimate, differences
 from simulations.evaluation.table import markdown, shown
-from simulations.threads.command import parser_of, study_of, write
 from simulations.threads.methods import METHODS, Method
-from simulations.threads.page import layout, promise
+from simulations.threads.page import layout, parser_of, promise, study_of, write
 from simulations.threads.study import PUBLIC, Study, model_name
 
 _WIDER = ", owners all"

@@ -17,9 +17,8 @@ from pathlib import Path
 
 from simulations.evaluation.table import markdown
 from simulations.reproduction.items import Script
-from simulations.threads.command import parser_of, study_of, write
 from simulations.threads.methods import METHODS, UNIT_NORM
-from simulations.threads.page import chart, layout, promise
+from simulations.threads.page import chart, layout, parser_of, promise, study_of, write
 
 REPRODUCTIONS = (
     Script(

@@ -10,9 +10,8 @@ from fedpriv.rng import Key
 from simulations.evaluation.evaluate import Estimate, differences
 from simulations.evaluation.held_out import MAJORITY
 from simulations.evaluation.table import markdown, shown
-from simulations.threads.command import parser_of, study_of, write
 from simulations.threads.methods import Method
-from simulations.threads.page import chart, layout, promise
+from simulations.threads.page import chart, layout, parser_of, promise, study_of, write
 from simulations.threads.study import Study
 
 

@@ -50,7 +50,7 @@ KEPT = {
     ("simulations/threads/study.py", "_learn_beside"): _THREADS,
     ("fedpriv/training/local/vectorised.py", "made-up user"): _KEYS,
     ("fedpriv/training/per_example/backends.py", "made-up examples"): _KEYS,
-    ("simulations/dpnsgd/sst2_stand_in.py", "made-up sentences"): _KEYS,
+    ("simulations/dpnsgd/sst2.py", "made-up sentences"): _KEYS,
     ("simulations/linear_models/problems.py", "made-up covertype"): _KEYS,
     ("simulations/adadps/setups/imdb.py", "can be priced"): "a note of a page that is recorded",
 }

@@ -21,9 +21,8 @@ from fedpriv.tasks.example_task import CentralTask, zeros
 from fedpriv.training.local.module import module_params
 from fedpriv.training.per_example.module import ModuleGradients
 from simulations.dpnsgd import figure4, sst2
-from simulations.dpnsgd.by_length import by_length
 from simulations.dpnsgd.figure4 import METHODS, Grid, experiment, main
-from simulations.dpnsgd.sst2_stand_in import synthetic_sentences, write_tiny_weights
+from simulations.dpnsgd.sst2 import by_length, synthetic_sentences, write_tiny_weights
 from simulations.reproduction.runs import Run, perform, read
 from tests.repeats import every_case
 

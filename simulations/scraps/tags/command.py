@@ -20,16 +20,18 @@ import numpy as np
 from fedpriv.datasets.stackexchange.locate import resolve_corpus
 from fedpriv.runs.progress import Pace
 from simulations.reproduction.items import Script
-from simulations.scraps.output import add_output, check_output, publish
+from simulations.scraps.checkpoints import add_output, check_output, publish
 from simulations.scraps.tags import page, shift_page
-from simulations.scraps.tags.figures import lines_of
+from simulations.scraps.tags.page import lines_of
 from simulations.scraps.tags.runs import NotKeptError, Site
-from simulations.scraps.tags.scores import Arms, both_arms
-from simulations.scraps.tags.shifting import Period, accuracies
 from simulations.scraps.tags.study import (
     FAMILIES,
     TINY,
+    Arms,
+    Period,
     Size,
+    accuracies,
+    both_arms,
     case_runs,
     found,
     options,

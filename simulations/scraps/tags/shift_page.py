@@ -9,12 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from fedpriv.privacy.epsilon import format_delta
-from simulations.scraps.checkpoints import LAST
-from simulations.scraps.gains import save
-from simulations.scraps.seeds import t_half
+from simulations.scraps.checkpoints import LAST, save, t_half
 from simulations.scraps.tags.page import kind_of, kinds, promise
-from simulations.scraps.tags.shifting import Halves, Period
-from simulations.scraps.tags.study import Epsilon
+from simulations.scraps.tags.study import Epsilon, Halves, Period
 
 #: ε and the paper's gain under shift, relative, per cent.
 PAPER = ((18.9, "+2.64"), (8.2, "+2.82"))

@@ -1,7 +1,7 @@
 """AdaDPS, Figure 2: what noise does to the statistics that adaptive methods divide by.
 
-    python -m simulations.adadps.figures.figure2 --plot figure2.png   # half a minute
-    python -m simulations.adadps.figures.figure2 --reduced            # seconds
+    python -m simulations.adadps.figure2 --plot figure2.png   # half a minute
+    python -m simulations.adadps.figure2 --reduced            # seconds
 
 Along a private run on IMDB, second moments of gradients are gathered in three ways: of clean
 private batches (never released: a diagnostic that no ε covers), of what DP-SGD releases, and
@@ -34,7 +34,7 @@ REPRODUCTIONS = (
     Script(
         name="adadps-figure2",
         title="AdaDPS, Figure 2, second moments: clean, noisy and public",
-        module="simulations.adadps.figures.figure2",
+        module="simulations.adadps.figure2",
         calls=(("--plot", "results/adadps-figure2.png"),),
         reduced=(("--reduced", "--plot", "results/adadps-figure2.png"),),
         minutes=(1, 0.5),
