@@ -36,9 +36,9 @@ from fedpriv.training.dp_agd import (
 from fedpriv.training.work import TRAIN
 from simulations.linear_models.comparators import dp_sgd, fixed_steps, full_descent
 from simulations.linear_models.problems import problem
-from simulations.linear_models.store import Row, Spec
 from simulations.linear_models.training import Model, Outcome, perturbed_objective, run
 from simulations.reproduction.items import TUNING_SEED, Split
+from simulations.reproduction.study import Row, Spec
 
 LAST = 32
 

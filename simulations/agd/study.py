@@ -9,7 +9,6 @@ What has been run is in --results and is not run again.
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,17 +33,17 @@ from simulations.agd.methods import (
 )
 from simulations.linear_models.drawing import Curve, Panel, draw
 from simulations.linear_models.problems import problem
-from simulations.linear_models.store import Row, Store
-from simulations.linear_models.training import (
-    REDUCED,
-    majority,
-    not_private,
-    public_only,
-    shown,
-    spread,
-)
+from simulations.linear_models.training import REDUCED, references, shown, spread
 from simulations.reproduction.items import Script
 from simulations.reproduction.page import edges_of
+from simulations.reproduction.study import (
+    Row,
+    Store,
+    parse_study,
+    publish,
+    results_of,
+    study_parser,
+)
 
 Cell = tuple[str, str, float]  # loss, method, ε
 
@@ -118,20 +117,7 @@ class Study:
 
     def references(self) -> dict[str, float]:
         """Return the rows that every table has."""
-        data = problem(self.problem_key, tiny=self.tiny).data
-        asked = {"problem": self.problem_key, "references": True, "tiny": self.tiny}
-
-        def found(_: object) -> Row:
-            return {
-                "majority class": majority(data),
-                "public examples alone (ε = 0)": public_only(data, 2),
-                "not private": not_private(data, 2),
-                "num_train": data.num_train,
-                "num_public": data.num_public,
-            }
-
-        row = self.store.row(asked, found)
-        return {name: value for name, value in row.items() if name != "spec"}
+        return references(self.store, self.problem_key, tiny=self.tiny)
 
     def _reported(self, loss: str, method: str, epsilon: float, settings: Settings) -> list[Row]:
         return [
@@ -493,6 +479,7 @@ def _said(settings: Settings, method: str) -> str:
 
 
 _PASSES = ("seeds", "results", "out", "plot")
+_LITTLE = "synthetic data and a grid of two"
 _TINY = ("--tiny", "--seeds", "2", "--target-epsilon", "0.4", "1.6")
 
 REPRODUCTIONS = tuple(
@@ -515,21 +502,15 @@ REPRODUCTIONS = tuple(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the studies of problems and print one page of them."""
-    parser = argparse.ArgumentParser(description=__doc__, prog="simulations.agd.study")
-    parser.add_argument("--problem", nargs="+", default=["mnist-3-8"])
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument(
-        "--target-epsilon", dest="epsilon", type=float, nargs="+", default=[0.1, 0.4, 0.8, 1.6]
+    parser = study_parser(
+        __doc__, "simulations.agd.study", seeds=5, epsilons=EPSILONS, tiny=_LITTLE
     )
+    parser.add_argument("--problem", nargs="+", default=["mnist-3-8"])
     parser.add_argument(
         "--ablate", nargs="*", default=[], help="problems of which one thing at a time is changed"
     )
-    parser.add_argument("--tiny", action="store_true", help="synthetic data and a grid of two")
-    parser.add_argument("--results", type=Path, default=None, help="JSON lines of all runs")
-    parser.add_argument("--out", type=Path, default=None, help="write the page here, too")
-    parser.add_argument("--plot", type=Path, default=None, help="draw into this PNG or SVG")
-    given = parser.parse_args(arguments)
-    store, made, pictures = Store.at(_own(given.results)), [], []
+    given = parse_study(parser, arguments)
+    store, made, pictures = Store.at(results_of("agd", given.results)), [], []
     for name in given.problem:
         study = Study(
             problem_key=name,
@@ -552,15 +533,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         pictures=[p.name for p in pictures],
         reduced=given.tiny,
     )
-    print(text)
-    if given.out is not None:
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(text, "utf-8")
-
-
-def _own(results: Path | None) -> Path | None:
-    """Return a file of its own beside that of tables and figures, whose rows are others."""
-    return None if results is None else results.with_name(f"agd-{results.name}")
+    publish(text, given.out)
 
 
 if __name__ == "__main__":

@@ -28,9 +28,9 @@ from fedpriv.training.bolt_on import BoltOn
 from fedpriv.training.permutation_sgd import Passes, StepSchedule
 from simulations.linear_models.comparators import bst14, dp_sgd, scs13
 from simulations.linear_models.problems import problem
-from simulations.linear_models.store import Row, Spec
 from simulations.linear_models.training import Model, Remembered, perturbed_objective, run
 from simulations.reproduction.items import TUNING_SEED, Split
+from simulations.reproduction.study import Row, Spec
 
 Guarantee = Literal["pure", "approximate"]
 Settings = Mapping[str, Any]

@@ -10,7 +10,6 @@ What has been run is in --results and is not run again.
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -42,17 +41,16 @@ from simulations.bolt_on.methods import (
 )
 from simulations.linear_models.drawing import Curve, Panel, draw
 from simulations.linear_models.problems import problem
-from simulations.linear_models.store import Row, Store
-from simulations.linear_models.training import (
-    REDUCED,
-    majority,
-    not_private,
-    public_only,
-    shown,
-    softmax_fit,
-    spread,
-)
+from simulations.linear_models.training import REDUCED, references, shown, softmax_fit, spread
 from simulations.reproduction.items import Script
+from simulations.reproduction.study import (
+    Row,
+    Store,
+    parse_study,
+    publish,
+    results_of,
+    study_parser,
+)
 
 #: Comparators with noise in every step keep the settings that were best in one pass.
 TUNED_IN_ONE_PASS = ("scs13", "bst14", "dp-sgd")
@@ -142,20 +140,7 @@ class Study:
 
     def references(self) -> dict[str, float]:
         """Return the rows that every table has."""
-        own = problem(self.problem_key, tiny=self.tiny)
-        asked = {"problem": self.problem_key, "references": True, "tiny": self.tiny}
-
-        def found(_: object) -> Row:
-            return {
-                "majority class": majority(own.data),
-                "public examples alone (ε = 0)": public_only(own.data, own.num_classes),
-                "not private": not_private(own.data, own.num_classes),
-                "num_train": own.data.num_train,
-                "num_public": own.data.num_public,
-            }
-
-        row = self.store.row(asked, found)
-        return {name: value for name, value in row.items() if name != "spec"}
+        return references(self.store, self.problem_key, tiny=self.tiny)
 
     def excess(
         self, guarantee: Guarantee, method: str, epsilon: float, passes: int, rows: int
@@ -591,20 +576,18 @@ REPRODUCTIONS = (
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run studies, or one of the three sides, and print one page of them."""
-    parser = argparse.ArgumentParser(description=__doc__, prog="simulations.bolt_on.study")
+    parser = study_parser(
+        __doc__,
+        "simulations.bolt_on.study",
+        seeds=5,
+        epsilons=EPSILONS,
+        tiny="synthetic data and a grid of two",
+    )
     parser.add_argument("--study", nargs="*", default=["mnist"], choices=tuple(STUDIES))
     parser.add_argument("--side", nargs="*", default=[], choices=SIDES)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument(
-        "--target-epsilon", dest="epsilon", type=float, nargs="+", default=list(EPSILONS)
-    )
     parser.add_argument("--passes", type=int, nargs="+", default=list(PASSES))
-    parser.add_argument("--tiny", action="store_true", help="synthetic data and a grid of two")
-    parser.add_argument("--results", type=Path, default=None, help="JSON lines of all runs")
-    parser.add_argument("--out", type=Path, default=None, help="write the page here, too")
-    parser.add_argument("--plot", type=Path, default=None, help="draw into this PNG or SVG")
-    given = parser.parse_args(arguments)
-    made, pictures, store = [], [], Store.at(_own(given.results))
+    given = parse_study(parser, arguments)
+    made, pictures, store = [], [], Store.at(results_of("bolt-on", given.results))
 
     def study(name: str) -> Study:
         key, loss = STUDIES[name]
@@ -643,10 +626,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     text = page(
         made, seeds=given.seeds, command=command, pictures=pictures, reduced=given.tiny, **sides
     )
-    print(text)
-    if given.out is not None:
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(text, "utf-8")
+    publish(text, given.out)
 
 
 def over_batches(study: Study, sizes: Sequence[int] = (1, 10, 50, 500), passes: int = 5) -> Batches:
@@ -675,11 +655,6 @@ def over_rows(study: Study, sizes: Sequence[int] = _ROWS, passes: int = 10) -> E
         return pace.work(f"{method}, m = {m:,}", risk)
 
     return {method: {m: excess(method, m) for m in sizes} for method in methods}
-
-
-def _own(results: Path | None) -> Path | None:
-    """Return a file of its own beside that of tables and figures, whose rows are others."""
-    return None if results is None else results.with_name(f"bolt-on-{results.name}")
 
 
 if __name__ == "__main__":

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 from scipy.optimize import minimize
 from scipy.special import logsumexp
-from scipy.stats import t as student
 
 from fedpriv.backends import SerialBackend
 from fedpriv.datasets.dataset import Dataset, shape_of
@@ -42,6 +41,8 @@ from simulations.linear_models.comparators import (
     full_descent,
     objective_perturbation,
 )
+from simulations.linear_models.problems import problem
+from simulations.reproduction.study import Row, Store, t_half
 
 _MODELS: Mapping[str, Callable[[Any, np.ndarray], ExampleGradients]] = {
     "logistic": LogisticGradients,
@@ -248,6 +249,29 @@ REDUCED = (
 )
 
 
+def references(store: Store, key: str, *, tiny: bool) -> dict[str, float]:
+    """Return the rows that every table of a problem has, kept in the store.
+
+    Args:
+        store: Of finished runs.
+        key: Of the problem.
+        tiny: Whether of synthetic data.
+    """
+
+    def found(_: object) -> Row:
+        own = problem(key, tiny=tiny)
+        return {
+            "majority class": majority(own.data),
+            "public examples alone (ε = 0)": public_only(own.data, own.num_classes),
+            "not private": not_private(own.data, own.num_classes),
+            "num_train": own.data.num_train,
+            "num_public": own.data.num_public,
+        }
+
+    row = store.row({"problem": key, "references": True, "tiny": tiny}, found)
+    return {name: value for name, value in row.items() if name != "spec"}
+
+
 def majority(data: Dataset) -> float:
     """Return the accuracy of the class that most test examples have."""
     return float(np.bincount(data.y_test).max() / len(data.y_test))
@@ -298,10 +322,7 @@ def softmax_fit(x: np.ndarray, y: np.ndarray, num_classes: int, regulariser: flo
 
 def spread(values: Sequence[float]) -> float:
     """Return half the 95 % t-interval of a mean; 0 of a single value."""
-    if len(values) < 2:
-        return 0.0
-    half = float(student.ppf(0.975, len(values) - 1)) * stdev(values)
-    return half / math.sqrt(len(values))
+    return t_half(values) if len(values) > 1 else 0.0
 
 
 def shown(values: Sequence[float]) -> str:

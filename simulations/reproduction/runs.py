@@ -19,7 +19,6 @@ from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any
 
-from fedpriv import json_lines
 from fedpriv.experiments.build import build
 from fedpriv.experiments.composing.options import Option
 from fedpriv.experiments.experiment import Experiment, existing_options
@@ -35,6 +34,7 @@ from fedpriv.runs.records import measured
 from fedpriv.training.devices import use_one_thread
 from fedpriv.training.stopping import end_if_interrupted
 from simulations.reproduction.items import TUNING_SEED, Cell, Item, Settings, Split
+from simulations.reproduction.study import Store
 
 Done = Mapping[str, dict[str, Any]]
 
@@ -476,7 +476,7 @@ def _leave_with_parent() -> None:
 
 def read(path: Path) -> dict[str, dict[str, Any]]:
     """Return the runs of a results file by identity; a torn last line is left out."""
-    return {identity_of(row): row for row in json_lines.read(path)}
+    return Store.at(path, identity_of).rows
 
 
 def pending(runs: Iterable[Run], done: Done) -> list[Run]:
@@ -504,17 +504,14 @@ def complete(
         ValueError: If a run is refused; names it. What had ended is in the file.
         RuntimeError: If a run fails otherwise, likewise.
     """
-    done = read(path)
-    todo = pending(runs, done)
+    store = Store.at(path, identity_of)
+    todo = pending(runs, store.rows)
     if not todo:
-        return done
-    path.parent.mkdir(parents=True, exist_ok=True)
-    json_lines.cut_torn_line(path)
+        return store.rows
+    store.begin()
     # Closed at once, so that nothing works on while an error is on its way up.
-    with path.open("a", encoding="utf-8") as out, closing(performed(todo, processes)) as rows:
+    with closing(performed(todo, processes)) as rows:
         for number, row in enumerate(rows, start=1):
-            out.write(json.dumps(row, ensure_ascii=False) + "\n")
-            out.flush()
-            done[row["identity"]] = row
+            store.add(row["identity"], row)
             tell(number, len(todo), row)
-    return done
+    return store.rows

@@ -8,7 +8,6 @@ The sizes that are not reduced need a GPU, but for conversions, whose log is syn
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv import json_lines
 from fedpriv.checkpoints.aggregates import Rule, answers, mean_probabilities
 from fedpriv.checkpoints.tensor_files import write_tensors
 from fedpriv.experiments.build import build
@@ -33,21 +31,24 @@ from fedpriv.privacy.epsilon import format_delta
 from fedpriv.runs.progress import Pace
 from fedpriv.tasks.conversions.auc import AUC_LOSS, auc_total
 from simulations.reproduction.items import Script
+from simulations.reproduction.study import (
+    Store,
+    parse_study,
+    publish,
+    save_figure,
+    study_parser,
+    t_half,
+)
 from simulations.scraps.checkpoints import (
     LAST,
     Aggregates,
     Averages,
     Marks,
-    add_output,
     asked,
     averages,
-    check_output,
     checkpoints,
     draw_gains,
-    publish,
-    save,
     states,
-    t_half,
 )
 
 #: Of several models' probabilities and of the labels, what answers together have.
@@ -252,7 +253,7 @@ def found(problem: Problem, results: Path) -> Found:
     Raises:
         ValueError: If its data cannot be had, or a line of the file cannot be read.
     """
-    rows = {row.get("identity"): row for row in json_lines.read(results)}
+    store = Store.at(results)
     values: dict[Case, dict[str, np.ndarray]] = {}
     facts: dict[str, Any] = {}
     public = problem.public is not None
@@ -263,17 +264,12 @@ def found(problem: Problem, results: Path) -> Found:
         own: list[Mapping[str, float]] = []
         for seed in range(problem.seeds):
             experiment = problem.make().with_options({**options, "seed": seed})
-            identity = _identity(problem, experiment, case)
-            if identity in rows:
+            spec = _spec(problem, experiment, case)
+            said = f"{problem.name} {case.said()}, seed {seed}"
+            train = partial(_row, problem, experiment)
+            if store.find(spec) is not None:
                 pace.keep()
-            else:
-                said = f"{problem.name} {case.said()}, seed {seed}"
-                row = pace.work(said, partial(_row, problem, experiment))
-                rows[identity] = {"identity": identity, **row}
-                results.parent.mkdir(parents=True, exist_ok=True)
-                json_lines.cut_torn_line(results)
-                json_lines.append(results, rows[identity])
-            facts = rows[identity]
+            facts = store.row(spec, lambda _: pace.work(said, train))  # noqa: B023 - called at once
             own.append(facts["values"])
         values[case] = {name: np.array([one[name] for one in own]) for name in own[0]}
     return Found(
@@ -300,13 +296,12 @@ def _cases(problem: Problem, folder: Path, pace: Pace) -> Iterator[tuple[Case, d
                 yield case, {**problem.options, **more, **private, "learning-rate": rate}
 
 
-def _identity(problem: Problem, experiment: Experiment, case: Case) -> str:
+def _spec(problem: Problem, experiment: Experiment, case: Case) -> dict[str, Any]:
     options = dict(experiment.options())
     if problem.public is not None:  # where a start lies says nothing of what it is
         options["start-file"] = None
     which = [list(problem.which.decays), list(problem.which.ks), dict(problem.public or {})]
-    return document_sha256({"name": experiment.name, "start": case.start, "which": which,
-                            "version": 1, **options})[:24]  # fmt: skip
+    return {"name": experiment.name, "start": case.start, "which": which, **options}
 
 
 def _row(problem: Problem, experiment: Experiment) -> dict[str, Any]:
@@ -503,7 +498,7 @@ def plot(problem: Problem, found: Found, path: Path) -> None:
         "covered by ε.",
         fontsize=7.5, color="#666666", x=0.01, ha="left",
     )  # fmt: skip
-    save(figure, path)
+    save_figure(figure, path)
 
 
 _TITLES = {
@@ -527,14 +522,16 @@ REPRODUCTIONS = tuple(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train what is missing and print the page."""
-    parser = argparse.ArgumentParser(description=__doc__, prog="simulations.scraps.by_example")
+    parser = study_parser(
+        __doc__,
+        "simulations.scraps.by_example",
+        seeds="its own",
+        results=Path("results/scraps-by-example.jsonl"),
+    )
     parser.add_argument("what", choices=tuple(PROBLEMS))
     parser.add_argument("--reduced", action="store_true", help="little, on two cores")
     parser.add_argument("--folder", default=None, help="of CIFAR's files; none to look around")
-    parser.add_argument("--results", type=Path, default=Path("results/scraps-by-example.jsonl"))
-    add_output(parser, seeds="its own")
-    given = parser.parse_args(arguments)
-    check_output(given)
+    given = parse_study(parser, arguments)
     problem = PROBLEMS[given.what](reduced=given.reduced)
     if given.seeds is not None:
         problem = replace(problem, seeds=given.seeds)

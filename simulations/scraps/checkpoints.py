@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-import numpy as np
-from scipy.stats import t as student
 
 from fedpriv.checkpoints.aggregates import ema, uniform
 from fedpriv.experiments.components import Components
@@ -99,15 +94,6 @@ def checkpoints(experiment: Experiment, made: Components, seed: int) -> Iterator
         yield state.params
 
 
-def t_half(values: Sequence[float] | np.ndarray) -> float:
-    """Return half of the 95 % t-interval of a mean; infinite of a single value."""
-    array = np.asarray(values, float)
-    if len(array) < 2:
-        return math.inf
-    quantile = float(student.ppf(0.975, len(array) - 1))
-    return quantile * float(array.std(ddof=1)) / math.sqrt(len(array))
-
-
 def asked(target: float) -> str:
     """Return an ε that was asked for, which no run exceeds."""
     return f"{target:g}"
@@ -151,41 +137,3 @@ def draw_gains(axis: Any, names: Sequence[str], cases: Sequence[Marks]) -> None:
     axis.axvline(0, color="#666666", linewidth=0.8)
     axis.set_yticks(range(len(names)), names, fontsize=8)
     axis.invert_yaxis()
-
-
-def save(figure: Any, path: Path) -> None:
-    """Write a figure as its name's ending says; the folder is made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130 if path.suffix == ".png" else "figure")
-
-
-def add_output(parser: argparse.ArgumentParser, *, seeds: str) -> None:
-    """Add --seeds, --out and --plot.
-
-    Args:
-        parser: Of a command.
-        seeds: What is said of the default of --seeds.
-    """
-    parser.add_argument("--seeds", type=int, default=None, help=f"of each run; by default {seeds}")
-    parser.add_argument("--out", type=Path, default=None, help="write the page here, too")
-    parser.add_argument("--plot", type=Path, default=None, help="draw into this PNG or SVG")
-
-
-def check_output(given: argparse.Namespace) -> None:
-    """Refuse what `add_output` cannot rule out.
-
-    Raises:
-        ValueError: If seeds are below 1, or a plot is no PNG and no SVG.
-    """
-    if given.seeds is not None and given.seeds < 1:
-        raise ValueError(f"--seeds {given.seeds} must be at least 1")
-    if given.plot is not None and given.plot.suffix.lower() not in (".png", ".svg"):
-        raise ValueError(f"--plot {given.plot} must end in .png or .svg")
-
-
-def publish(text: str, out: Path | None) -> None:
-    """Print a page, and write it where that is asked for."""
-    print(text)
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, "utf-8")

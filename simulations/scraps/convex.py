@@ -7,8 +7,6 @@ python -m simulations.scraps.convex --tiny     # seconds
 
 from __future__ import annotations
 
-import argparse
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +19,12 @@ from fedpriv.privacy.epsilon import format_delta, format_epsilon
 from fedpriv.runs.progress import Pace
 from simulations.linear_models.training import spread
 from simulations.reproduction.items import Script
-from simulations.scraps.checkpoints import publish
+from simulations.reproduction.study import (
+    parse_study,
+    publish,
+    save_figure,
+    study_parser,
+)
 from simulations.scraps.convex_studies import (
     DELTA,
     KS,
@@ -291,9 +294,7 @@ def plot(found: Found, path: Path) -> None:
     three.legend(frameon=False, fontsize=8)
     figure.suptitle("Recycling checkpoints on convex problems, SYNTHETIC data", weight="bold")
     figure.supxlabel(f"{_PROMISE}.", fontsize=7.5, color="#666666", x=0.01, ha="left")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130 if path.suffix == ".png" else "figure")
-    assert math.isfinite(log_slope(found.hard))
+    save_figure(figure, path)
 
 
 REPRODUCTIONS = (
@@ -311,14 +312,14 @@ REPRODUCTIONS = (
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the studies and print their page."""
-    parser = argparse.ArgumentParser(description=__doc__, prog="simulations.scraps.convex")
-    parser.add_argument(
-        "--target-epsilon", dest="epsilon", type=float, nargs="+", default=[8.0, 1.0]
+    parser = study_parser(
+        __doc__,
+        "simulations.scraps.convex",
+        seeds=None,
+        epsilons=(8.0, 1.0),
+        tiny="few runs, short ones",
     )
-    parser.add_argument("--tiny", action="store_true", help="few runs, short ones")
-    parser.add_argument("--out", type=Path, default=None, help="write the page here, too")
-    parser.add_argument("--plot", type=Path, default=None, help="draw into this PNG or SVG")
-    given = parser.parse_args(arguments)
+    given = parse_study(parser, arguments)
     found = measured(tuple(given.epsilon), tiny=given.tiny)
     if given.plot is not None:
         plot(found, given.plot)

@@ -15,8 +15,9 @@ from dataclasses import asdict, replace
 from fedpriv.rng import Key
 from simulations.evaluation.evaluate import Estimate, differences
 from simulations.evaluation.table import markdown, shown
+from simulations.reproduction.study import publish
 from simulations.threads.methods import METHODS, Method
-from simulations.threads.page import layout, parser_of, promise, study_of, write
+from simulations.threads.page import layout, parser_of, promise, study_of
 from simulations.threads.study import PUBLIC, Study, model_name
 
 _WIDER = ", owners all"
@@ -68,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     rows = [{"model": a, "against": b, **asdict(one)} for (a, b), one in compared.items()]
     page = "\n".join([markdown(found, layout(study)).rstrip("\n"), *lines(compared)]) + "\n"
-    write(given.out, page, {**found.to_json(), "differences": rows})
+    publish(page, given.out, {**found.to_json(), "differences": rows})
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from fedpriv.report.plots.drawing import Reference
 from fedpriv.report.plots.tradeoff import Point, tradeoff_plot
 from simulations.evaluation.evaluate import Evaluation
 from simulations.evaluation.table import Layout, Row, wider
+from simulations.reproduction.study import study_parser
 from simulations.threads.methods import UNIT_NORM, Method
 from simulations.threads.study import CENTRAL, LOCAL, PUBLIC, Study, model_name
 
@@ -111,15 +111,25 @@ def chart(evaluation: Evaluation, study: Study, more: str = "") -> str:
     )
 
 
-def parser_of(described: str | None, program: str, *, seeds: int) -> argparse.ArgumentParser:
+def parser_of(
+    described: str | None, program: str, *, seeds: int, plot: str = ""
+) -> argparse.ArgumentParser:
     """Return a parser of the options that every study has.
 
     Args:
         described: What the program does.
         program: Its name.
         seeds: How many a method has by default.
+        plot: What --plot draws; "" for no such option.
     """
-    parser = argparse.ArgumentParser(description=described, prog=program)
+    parser = study_parser(
+        described,
+        program,
+        seeds=seeds,
+        epsilons=(2.0, 8.0),
+        results=Path("results/tags"),
+        plot=plot,
+    )
     parser.add_argument("--corpus", default=None, help="a prepared corpus, a dump or a name")
     parser.add_argument("--roster", default=None, help="of the corpus; by default its own")
     parser.add_argument(
@@ -132,12 +142,6 @@ def parser_of(described: str | None, program: str, *, seeds: int) -> argparse.Ar
         "--public-users", type=int, default=None, help="how many count as public; by default all"
     )
     parser.add_argument("--folds", type=int, default=NUM_FOLDS)
-    parser.add_argument("--seeds", type=int, default=seeds)
-    parser.add_argument(
-        "--target-epsilon", dest="epsilon", type=float, nargs="+", default=[2.0, 8.0]
-    )
-    parser.add_argument("--results", type=Path, default=Path("results/tags"))
-    parser.add_argument("--out", type=Path, default=None, help="write the page here, too")
     return parser
 
 
@@ -167,13 +171,3 @@ def study_of(
         kept=given.results.with_suffix("") / "outcomes",
         inputs=inputs,
     )
-
-
-def write(out: Path | None, page: str, found: object) -> None:
-    """Print a page, and write it and what it is of, as JSON, where a place is named."""
-    print(page)
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(page, "utf-8")
-        text = json.dumps(found, indent=1, ensure_ascii=False) + "\n"
-        out.with_suffix(".json").write_text(text, "utf-8")

@@ -20,8 +20,8 @@ from simulations.bolt_on import study as bolt_on_study
 from simulations.bolt_on.methods import timed
 from simulations.bolt_on.study import over_batches
 from simulations.linear_models.problems import problem
-from simulations.linear_models.store import Store
 from simulations.linear_models.training import majority, not_private, public_only
+from simulations.reproduction.study import Store
 from tests.repeats import every_case
 
 

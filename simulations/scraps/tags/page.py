@@ -13,7 +13,11 @@ from fedpriv.privacy.epsilon import format_delta
 from fedpriv.rng import Key
 from simulations.evaluation.bootstrap import Interval, Ratio, Resampled, resampled
 from simulations.evaluation.held_out import held_out, majority
-from simulations.scraps.checkpoints import LAST, Marks, asked, draw_gains, save, t_half
+from simulations.reproduction.study import (
+    save_figure,
+    t_half,
+)
+from simulations.scraps.checkpoints import LAST, Marks, asked, draw_gains
 from simulations.scraps.tags.runs import Site
 from simulations.scraps.tags.study import (
     AT,
@@ -449,4 +453,4 @@ def plot(found: Measured, path: Path) -> None:
         "covered by ε.",
         fontsize=7.5, color="#666666", x=0.01, ha="left",
     )  # fmt: skip
-    save(figure, path)
+    save_figure(figure, path)

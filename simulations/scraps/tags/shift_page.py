@@ -9,7 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from fedpriv.privacy.epsilon import format_delta
-from simulations.scraps.checkpoints import LAST, save, t_half
+from simulations.reproduction.study import (
+    save_figure,
+    t_half,
+)
+from simulations.scraps.checkpoints import LAST
 from simulations.scraps.tags.page import kind_of, kinds, promise
 from simulations.scraps.tags.study import Epsilon, Halves, Period
 
@@ -123,4 +127,4 @@ def plot(found: Shifted, path: Path) -> None:
         f"a diagnostic, not covered by ε. Mean of {found.period.seeds} seeds.",
         fontsize=7, color="#666666", x=0.01, ha="left",
     )  # fmt: skip
-    save(figure, path)
+    save_figure(figure, path)

@@ -14,8 +14,11 @@ from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
 from fedpriv.training.periodic_shift import SHARE
 from fedpriv.training.work import UserByUser
+from simulations.reproduction.study import (
+    t_half,
+)
 from simulations.scraps import checkpoints as made_of
-from simulations.scraps.checkpoints import LAST, Aggregates, averages, checkpoints, states, t_half
+from simulations.scraps.checkpoints import LAST, Aggregates, averages, checkpoints, states
 from simulations.scraps.tags import command, runs, study
 from simulations.scraps.tags.page import MAJORITY, Gain, Line, lines_of, verdict
 from simulations.scraps.tags.runs import Site, Together, columns_of
