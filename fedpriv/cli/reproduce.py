@@ -5,16 +5,20 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
+import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated
 
 import typer
 
+import fedpriv
+
 #: Entry-point group of the module that runs studies: its `reproduce` takes this command's options.
 STUDIES = "fedpriv.studies"
-#: Module in a checkout whose metadata declare no such entry point.
-IN_CHECKOUT = "simulations.reproduction.command"
+#: Folder above the package: the checkout that it is installed from, if it is.
+CHECKOUT = Path(fedpriv.__file__).parents[1]
 
 
 def register(app: typer.Typer) -> None:
@@ -65,16 +69,28 @@ def reproduce(
 
 
 def find_studies() -> ModuleType:
-    """Return the module that runs studies.
+    """Return the module that runs studies, of the checkout that fedpriv is installed from.
+
+    A checkout's pyproject.toml names it, so that a checkout that was installed before it had
+    studies finds them, too; otherwise the entry-point group `fedpriv.studies` does.
 
     Raises:
-        ValueError: If the studies are not on the Python path.
+        ValueError: If fedpriv is installed from no checkout.
     """
-    entries = importlib.metadata.entry_points(group=STUDIES)
-    module = next((entry.value for entry in entries), IN_CHECKOUT)
-    if importlib.util.find_spec(module.partition(".")[0]) is None:
-        raise ValueError(
-            "studies are run from a checkout of fedpriv, and none is on the Python path; start "
-            "`python -m fedpriv reproduce` in the checkout's folder"
+    declared = CHECKOUT / "pyproject.toml"
+    groups = {}
+    if declared.is_file():
+        groups = (
+            tomllib.loads(declared.read_text("utf-8")).get("project", {}).get("entry-points", {})
         )
-    return importlib.import_module(module)
+    modules = [*groups.get(STUDIES, {}).values()]
+    if modules and str(CHECKOUT) not in sys.path:
+        sys.path.append(str(CHECKOUT))
+    modules += [entry.value for entry in importlib.metadata.entry_points(group=STUDIES)]
+    for module in modules:
+        if importlib.util.find_spec(module.partition(".")[0]) is not None:
+            return importlib.import_module(module)
+    raise ValueError(
+        "studies are run from a checkout of fedpriv, and this one is installed from none; install "
+        "a checkout by `pip install -e .` in its folder"
+    )

@@ -48,11 +48,11 @@ class TestCommand:
         assert said.exit_code == 0
         assert "tiny" in said.output and "Tiny, Table 1" in said.output and "0.5" in said.output
 
-    def test_without_a_checkout(self, monkeypatch):
+    def test_without_a_checkout(self, monkeypatch, tmp_path):
         from fedpriv.cli import reproduce
 
         monkeypatch.setattr(reproduce, "STUDIES", "fedpriv.no-such-group")
-        monkeypatch.setattr(reproduce, "IN_CHECKOUT", "no_such_studies.command")
+        monkeypatch.setattr(reproduce, "CHECKOUT", tmp_path)
         said = self.run()
         assert said.exit_code == 1 and isinstance(said.exception, ValueError)
         assert "studies are run from a checkout of fedpriv" in str(said.exception)
