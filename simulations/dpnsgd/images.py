@@ -14,10 +14,10 @@ from fedpriv.datasets.dataset import Dataset, for_tuning
 from fedpriv.datasets.images import load_cifar10
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.models.images import ResNet20
-from fedpriv.reproduction import Split
 from fedpriv.tasks.datasets import module_task
 from fedpriv.tasks.example_task import CentralTask
 from simulations.adadps.setups import mnist
+from simulations.reproduction.items import Split
 
 Rule = Literal["normalise", "clip"]
 

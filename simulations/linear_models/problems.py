@@ -29,9 +29,9 @@ from scipy import sparse
 from fedpriv.datasets.dataset import Dataset, for_tuning, hold_out_public, shape_of
 from fedpriv.datasets.images import load_mnist
 from fedpriv.datasets.projection import projected
-from fedpriv.reproduction import Split
 from fedpriv.rng import Key
 from simulations.adadps.setups import imdb, mnist
+from simulations.reproduction.items import Split
 
 #: Rows of Covertype that are taken, by an order that hangs on their number alone.
 COVERTYPE_ROWS = 60_000

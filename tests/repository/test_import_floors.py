@@ -13,20 +13,18 @@ FLOORS = (
     "privacy",
     "training",
     "tasks",
-    "evaluation",
     "experiments",
     "backends",
     "runs",
     "tuning",
     "report",
     "audit attacks",
-    "reproduction",
     "api",
     "deploy",
     "cli",
     "__main__",
 )
-BELOW_BACKENDS = 8
+BELOW_BACKENDS = 7
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS, 1) for room in rooms.split()}
 DOORS = ("server", "client", "simulations")
 
@@ -132,7 +130,10 @@ def test_a_planted_violation_is_seen(module, line):
         ("fedpriv.backends.flower.strategy", "import flwr"),
         ("fedpriv.backends.workers", "import ray"),
         ("server.app", "from fedpriv.runs.prepared import start_run"),
-        ("simulations.tags", "from fedpriv.experiments.experiment import Experiment"),
+        (
+            "fedpriv.experiments.ready_made.tags",
+            "from fedpriv.experiments.experiment import Experiment",
+        ),
         ("fedpriv.mechanisms.matrix", "from fedpriv.mechanisms.gaussian import gaussian"),
         ("fedpriv.cli.run", "from fedpriv.training.federated_averaging import ServerState"),
     ],

@@ -30,11 +30,11 @@ from fedpriv.mechanisms.side_information import (
     magnitude_multiplier,
     tf_idf_mass_multiplier,
 )
-from fedpriv.reproduction import Split
 from fedpriv.tasks.datasets import linear_task
 from fedpriv.tasks.example_task import CentralTask
 from fedpriv.training.per_example.linear import LogisticGradients
 from simulations.adadps.setups.setup import Column, Setup
+from simulations.reproduction.items import Split
 
 #: Public reviews: 250 held out of IMDB, so many of these, or Amazon's.
 Public = Literal["held out", "amazon"] | int

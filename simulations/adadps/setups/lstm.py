@@ -16,11 +16,11 @@ from fedpriv.datasets.dataset import Dataset, for_tuning
 from fedpriv.datasets.reviews import sequences
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.models.text import TextLSTM
-from fedpriv.reproduction import Split
 from fedpriv.tasks.datasets import module_task
 from fedpriv.tasks.example_task import CentralTask
 from simulations.adadps.setups import imdb
 from simulations.adadps.setups.setup import Column, Rates, Setup
+from simulations.reproduction.items import Split
 
 LENGTH, SHORT = 290, 40
 BATCH, DELTA = 64, 4e-5

@@ -18,11 +18,11 @@ from fedpriv.datasets.images import load_mnist
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.measures import LOSS
 from fedpriv.models.images import Autoencoder, DigitClassifier
-from fedpriv.reproduction import Split
 from fedpriv.rng import Key
 from fedpriv.tasks.datasets import module_task
 from fedpriv.tasks.example_task import CentralTask
 from simulations.adadps.setups.setup import Column, Rates, Setup
+from simulations.reproduction.items import Split
 
 Kind = Literal["autoencoder", "classifier"]
 

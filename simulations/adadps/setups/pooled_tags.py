@@ -22,11 +22,11 @@ from fedpriv.datasets.stackexchange.tags import TagView
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.side_information import rank_multiplier
-from fedpriv.reproduction import Split
 from fedpriv.tasks.datasets import linear_task
 from fedpriv.tasks.example_task import CentralTask
 from fedpriv.training.per_example.linear import SoftmaxGradients
 from simulations.adadps.setups.setup import Column, Rates, Setup
+from simulations.reproduction.items import Split
 
 #: Public sentences: a hundredth of the pool, a fraction of them, or those of the first four users.
 Public = Literal["held out", "first users"] | int

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from fedpriv import json_lines
-from fedpriv.cli import reproduce as reproducing
 from fedpriv.datasets import cache
 from fedpriv.datasets.downloads import fetch_file
 from fedpriv.datasets.stackexchange import locate, writer
-from fedpriv.experiments.catalogue import find_reproductions
 from fedpriv.report.export import model_folder
+from simulations.reproduction import command as reproducing
+from simulations.reproduction.command import find_reproductions
 from tests.cli.typed import SMALL, main
 
 FULL = Path("/dev/full")

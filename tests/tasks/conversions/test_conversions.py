@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from fedpriv.experiments.build import build
+from fedpriv.experiments.ready_made.conversions import dp_sgd_conversions
 from fedpriv.rng import Key
 from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.conversions.auc import auc_total, over_seeds
-from simulations.by_example.conversions import dp_sgd_conversions
 
 
 def test_auc_loss_counts_pairs_and_ties_by_halves():

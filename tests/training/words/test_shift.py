@@ -9,13 +9,13 @@ from fedpriv import tree
 from fedpriv.backends import SerialBackend
 from fedpriv.backends.threads import ThreadBackend
 from fedpriv.datasets.stackexchange.words import Sentences, word_view
+from fedpriv.experiments.ready_made import words
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.words.next_words import NextWords, Size
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.periodic_shift import SHARE, Shift, ShiftedUsers
-from simulations import words
 from tests.repeats import every_case
 from tests.tasks.words import phrases
 
