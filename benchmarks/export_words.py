@@ -21,7 +21,7 @@ from fedpriv.datasets.stackexchange.locate import resolve_corpus
 from fedpriv.datasets.stackexchange.words import word_view
 from fedpriv.models.text import Tokens
 from fedpriv.rng import Key
-from fedpriv.tasks.words.encoding import Encoding
+from fedpriv.tasks.next_words import Encoding
 
 MAX_SENTENCES = 64
 

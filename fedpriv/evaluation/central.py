@@ -17,7 +17,7 @@ from fedpriv.datasets.stackexchange.tags import TagView
 from fedpriv.evaluation.examples import held_rows
 from fedpriv.measures import ACCURACY
 from fedpriv.rng import Key
-from fedpriv.tasks.tag_metrics import evaluate_tags
+from fedpriv.tasks.tag_prediction import evaluate_tags
 from fedpriv.training.public_learning import MOST_PASSES, Choices, TagLearner, choose, learn
 from fedpriv.tree import Params
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedpriv.checkpoints.vocabulary import WordFeatures
 from fedpriv.datasets.stackexchange.tags import BATCH_EXAMPLES, INPUTS, TagExamples, TagView
-from fedpriv.tasks.tag_metrics import measured_columns
+from fedpriv.tasks.tag_prediction import measured_columns
 from fedpriv.tree import Params
 
 

@@ -54,9 +54,11 @@ from fedpriv.runs.secret_state import SecretState
 from fedpriv.runs.selection import Selection, select
 from fedpriv.runs.summary import make_summary
 from fedpriv.sums import PartialSum
-from fedpriv.tasks.check import check_metrics, check_users
-from fedpriv.tasks.trial import (
+from fedpriv.tasks.checks import (
+    FreshWorks,
     cautions,
+    check_metrics,
+    check_users,
     not_tried,
     public_loss,
     synthetic_batch,
@@ -65,7 +67,6 @@ from fedpriv.tasks.trial import (
     try_trainer,
     try_work,
 )
-from fedpriv.tasks.users_apart import FreshWorks
 from fedpriv.training.failures import counted_failures
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.public_selection import HasPublicFolds
@@ -209,7 +210,7 @@ def start_run(
             secure run would know private things, or the folder holds a run already. Nothing is
             written then.
         Exception: What the experiment's own code raises, also where its task is tried once on
-            examples of no rostered user (`fedpriv.tasks.trial`). Nothing is written then either.
+            examples of no rostered user (`fedpriv.tasks.checks`). Nothing is written then either.
     """
     label = check_label(label)
     if experiment.automatic:

@@ -1,30 +1,74 @@
-"""What a task is: a roster, its users' examples, a model, and how it is measured.
-
-`Task` is what every task has. What only some have is a protocol of its own: multipliers 1/A for
-preconditioning (`KnowsMultipliers`, of words `KnowsWords`), losses user by user for attacks on
-simulations (`KnowsUserLosses`), probabilities of classes
-(`fedpriv.training.evaluate.ScoresClasses`), what users are told in each round
-(`ShiftsOverRounds`), files that go with the model (`BringsFiles`), synthetic examples to try the
-task on (`MakesExamples`), and a look at whether its public examples are private (`ComparesPublic`).
-A centralised task is a `fedpriv.tasks.example_task.CentralTask`.
-"""
+"""What is recorded of a task's data: names, counts, and where everything came from."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from fedpriv.datasets.digests import keyed
 from fedpriv.measures import Measure
 from fedpriv.mechanisms.side_information import PublicWords, SideInformation
 from fedpriv.rng import Key
-from fedpriv.tasks.description import TaskDescription
 from fedpriv.training.evaluate import WHOLE, Metrics, Part
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.public_learning import PublicLearner
 from fedpriv.training.work import LocalTrainer, UserData
 from fedpriv.tree import Params
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskDescription:
+    """What the run folder records of the data. It goes into reports: nothing private belongs here.
+
+    Attributes:
+        name: What the data are called.
+        synthetic: Whether they were made up.
+        roster: The name of the roster, such as "all".
+        num_users: Users on it; of centralised training, training examples.
+        num_public_users: Users, or examples, outside it that the task has.
+        provenance: Where everything came from, as JSON values; `private_side_information` lists
+            what was taken from those whom the plan protects.
+        roster_sha256: Digest of the roster, where one was published with the corpus.
+        licence: Of the data.
+        credit: Whom they are owed to.
+        num_words: Words of the model, where inputs are words.
+        num_tags: Tags of the model, where outputs are tags.
+        majority_class_accuracy: Accuracy of always answering the commonest class, counted on
+            rostered users: a diagnostic, which a secure run does not record.
+    """
+
+    name: str
+    synthetic: bool
+    roster: str
+    num_users: int
+    num_public_users: int = 0
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    roster_sha256: str | None = None
+    licence: str | None = None
+    credit: str | None = None
+    num_words: int | None = None
+    num_tags: int | None = None
+    majority_class_accuracy: float | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise ValueError(f"name {self.name!r} of the data is no text; say what they are called")
+        if not isinstance(self.synthetic, bool):
+            raise ValueError(f"synthetic {self.synthetic!r} must be True or False")
+        if self.num_users < 0 or self.num_public_users < 0:
+            raise ValueError(
+                f"num_users {self.num_users} and num_public_users {self.num_public_users} are "
+                "counts; give whole numbers from 0 on"
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields by name; what is not known of this kind of data is left out."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        values["provenance"] = dict(self.provenance)
+        return {name: value for name, value in values.items() if value is not None}
 
 
 class Task(Protocol):
@@ -203,3 +247,59 @@ class MakesExamples(Protocol):
         its users do makes every one of them contribute zero, and leaves nothing but noise.
         """
         ...
+
+
+@runtime_checkable
+class KnowsDigests(Protocol):
+    """A task that may say what its data are."""
+
+    @property
+    def data_sha256(self) -> Callable[[], Mapping[str, str]] | None:
+        """From nothing to digests in hex by part; None where it does not say."""
+        ...
+
+
+def data_digests(task: Any, secret: bytes | None = None) -> dict[str, str] | None:
+    """Return digests of a task's data by part, keyed where there is a secret.
+
+    Returns:
+        None where the task says nothing of its data, so that they cannot be checked.
+    """
+    if not isinstance(task, KnowsDigests) or task.data_sha256 is None:
+        return None
+    digests = dict(task.data_sha256())
+    return digests if secret is None else keyed(digests, secret)
+
+
+def check_data_digests(
+    task: Any, sealed: Mapping[str, str] | None, secret: bytes | None, where: str
+) -> None:
+    """Compare a task's data with those that a run was started with.
+
+    Args:
+        task: Of the run that is resumed.
+        sealed: What `data_digests` gave at the start; None, where it was not known, checks nothing.
+        secret: The one of the start.
+        where: The run's name in messages.
+
+    Raises:
+        ValueError: If the data differ, or the task says nothing of them any more.
+    """
+    if sealed is None:
+        return
+    name, found = task.describe().name, data_digests(task, secret)
+    if found is None:
+        raise ValueError(
+            f"{name} no longer says what its data are (data_sha256 None), but {where} was "
+            "started on known ones; give the task its data_sha256 again, or start a new run"
+        )
+    changed = [part for part in sorted({*sealed, *found}) if sealed.get(part) != found.get(part)]
+    if changed:
+        short = ", ".join(
+            f"{part} {found.get(part, 'none')[:12]} instead of {sealed.get(part, 'none')[:12]}"
+            for part in changed
+        )
+        raise ValueError(
+            f"the {' and '.join(changed)} examples of {name} are not those that {where} was "
+            f"started with (SHA-256: {short}); restore them, or start a new run in another folder"
+        )

@@ -23,8 +23,8 @@ from fedpriv.datasets.stackexchange.tags import TagExamples, TagView
 from fedpriv.experiments.composing.options import option
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.ranges import Range
-from fedpriv.tasks.datasets import linear_task
-from fedpriv.tasks.example_task import CentralTask, OwnedExamples
+from fedpriv.tasks.central import CentralTask, OwnedExamples
+from fedpriv.tasks.dataset_tasks import linear_task
 from fedpriv.training.per_example.linear import SoftmaxGradients
 
 

@@ -43,7 +43,7 @@ from fedpriv.experiments.of_examples import num_steps
 from fedpriv.privacy.epsilon import format_delta, rounded_up_to
 from fedpriv.reproduction import TUNING_SEED, Run, Script, Split, read
 from fedpriv.rng import Key
-from fedpriv.tasks.example_task import CentralTask
+from fedpriv.tasks.central import CentralTask
 from simulations.dpnsgd.by_length import ByLength
 from simulations.dpnsgd.images import RULES, bounded
 from simulations.dpnsgd.sst2 import SIGMA, Setup, digest, reduced_setup, task

@@ -15,8 +15,8 @@ from fedpriv.datasets.images import load_cifar10
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.models.images import ResNet20
 from fedpriv.reproduction import Split
-from fedpriv.tasks.datasets import module_task
-from fedpriv.tasks.example_task import CentralTask
+from fedpriv.tasks.central import CentralTask
+from fedpriv.tasks.dataset_tasks import module_task
 from simulations.adadps.setups import mnist
 
 Rule = Literal["normalise", "clip"]

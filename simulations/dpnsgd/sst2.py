@@ -18,7 +18,7 @@ from fedpriv.hashes import file_sha256
 from fedpriv.models.roberta import RobertaClassifier, load_roberta, tokens, weights_path
 from fedpriv.reproduction import Split
 from fedpriv.rng import Key
-from fedpriv.tasks.example_task import CentralTask
+from fedpriv.tasks.central import CentralTask
 from fedpriv.training.evaluate import Metrics, Total
 from fedpriv.training.local.module import load_params, module_params
 from fedpriv.training.per_example.module import ModuleGradients

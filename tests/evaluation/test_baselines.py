@@ -13,7 +13,7 @@ from fedpriv.evaluation.evaluate import evaluate
 from fedpriv.evaluation.examples import held_out, held_rows, outcomes, scored
 from fedpriv.evaluation.fold import MAJORITY, OWN_MAJORITY, measure_fold
 from fedpriv.rng import Key
-from fedpriv.tasks.tag_metrics import evaluate_tags, majority_share
+from fedpriv.tasks.tag_prediction import evaluate_tags, majority_share
 from fedpriv.training.public_learning import TagLearner
 from tests.repeats import every_case
 

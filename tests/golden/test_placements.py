@@ -9,7 +9,7 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.gaussian import gaussian
 from fedpriv.rng import Key
-from fedpriv.tasks.description import TaskDescription
+from fedpriv.tasks.task import TaskDescription
 from fedpriv.training.local.trainer import SparseSoftmaxTrainer
 from fedpriv.training.work import as_work
 from tests.repeats import every_case

@@ -18,7 +18,7 @@ from fedpriv.reproduction import (
     table_markdown,
     tuning_runs,
 )
-from fedpriv.tasks.example_task import CentralTask, zeros
+from fedpriv.tasks.central import CentralTask, zeros
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.per_example.linear import LogisticGradients
 

@@ -16,8 +16,8 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
-from fedpriv.tasks.data_digest import check_data_digests, data_digests
-from fedpriv.tasks.datasets import linear_task, module_task
+from fedpriv.tasks.dataset_tasks import linear_task, module_task
+from fedpriv.tasks.task import check_data_digests, data_digests
 from fedpriv.training.per_example.linear import LogisticGradients
 
 DIM = 4

@@ -77,7 +77,7 @@ class Split:
         examples_per_owner: with all owners, drop nothing for having two, but leave no owner more
             training examples than that. None drops them.
         selecting: rostered users train on no example in a thread that a public user asked, so that
-            public users' examples there can judge what was trained (`fedpriv.tasks.tag_folds`).
+            public users' examples there can judge what was trained (`fedpriv.tasks.tag_prediction`).
 
     Raises:
         ValueError: unknown kind, a fold that there is not, validation by sentence, fewer than

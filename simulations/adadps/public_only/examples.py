@@ -30,8 +30,8 @@ from fedpriv.datasets.images import load_mnist
 from fedpriv.datasets.reviews import bag_of_words
 from fedpriv.measures import LOSS, Measure
 from fedpriv.rng import Key
-from fedpriv.tasks.datasets import linear_task
-from fedpriv.tasks.example_task import CentralTask
+from fedpriv.tasks.central import CentralTask
+from fedpriv.tasks.dataset_tasks import linear_task
 from fedpriv.training.evaluate import Metrics, combined
 from fedpriv.training.per_example.linear import LogisticGradients
 from fedpriv.training.public_learning import Choice, GradientLearner, learn

@@ -27,7 +27,7 @@ from fedpriv.datasets.stackexchange.tags import TagView
 from fedpriv.evaluation.examples import held_rows
 from fedpriv.measures import ACCURACY
 from fedpriv.rng import Key
-from fedpriv.tasks.tag_metrics import evaluate_tags, majority_share
+from fedpriv.tasks.tag_prediction import evaluate_tags, majority_share
 from fedpriv.training.public_learning import TagLearner, choose, learn
 
 ROSTERS = ("onstartups-all", "onstartups-400")

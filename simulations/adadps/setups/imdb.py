@@ -31,8 +31,8 @@ from fedpriv.mechanisms.side_information import (
     tf_idf_mass_multiplier,
 )
 from fedpriv.reproduction import Split
-from fedpriv.tasks.datasets import linear_task
-from fedpriv.tasks.example_task import CentralTask
+from fedpriv.tasks.central import CentralTask
+from fedpriv.tasks.dataset_tasks import linear_task
 from fedpriv.training.per_example.linear import LogisticGradients
 from simulations.adadps.setups.setup import Column, Setup
 

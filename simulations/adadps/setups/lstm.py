@@ -17,8 +17,8 @@ from fedpriv.datasets.reviews import sequences
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.models.text import TextLSTM
 from fedpriv.reproduction import Split
-from fedpriv.tasks.datasets import module_task
-from fedpriv.tasks.example_task import CentralTask
+from fedpriv.tasks.central import CentralTask
+from fedpriv.tasks.dataset_tasks import module_task
 from simulations.adadps.setups import imdb
 from simulations.adadps.setups.setup import Column, Rates, Setup
 

@@ -20,8 +20,8 @@ from fedpriv.measures import LOSS
 from fedpriv.models.images import Autoencoder, DigitClassifier
 from fedpriv.reproduction import Split
 from fedpriv.rng import Key
-from fedpriv.tasks.datasets import module_task
-from fedpriv.tasks.example_task import CentralTask
+from fedpriv.tasks.central import CentralTask
+from fedpriv.tasks.dataset_tasks import module_task
 from simulations.adadps.setups.setup import Column, Rates, Setup
 
 Kind = Literal["autoencoder", "classifier"]

@@ -11,7 +11,7 @@ from fedpriv.checkpoints.aggregates import Rule, answers, mean_probabilities
 from fedpriv.experiments.composing.options import Option
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.measures import ACCURACY, Measure
-from fedpriv.tasks.conversions.auc import AUC_LOSS, auc_total
+from fedpriv.tasks.dataset_tasks import AUC_LOSS, auc_total
 from simulations.by_example.conversions import dp_sgd_conversions
 from simulations.by_example.images import dp_sgd_cifar
 from simulations.scraps.checkpoints import Aggregates

@@ -9,7 +9,7 @@ from scipy import sparse, stats
 
 from fedpriv.datasets.dataset import Dataset
 from fedpriv.datasets.projection import GaussianProjection, projected
-from fedpriv.tasks.datasets import linear_task
+from fedpriv.tasks.dataset_tasks import linear_task
 from fedpriv.training.per_example.linear import LogisticGradients
 
 

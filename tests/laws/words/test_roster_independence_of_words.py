@@ -5,7 +5,7 @@ import pytest
 
 from fedpriv.datasets.stackexchange.words import word_view
 from fedpriv.rng import Key
-from fedpriv.tasks.words.next_words import NextWords
+from fedpriv.tasks.next_words import NextWords
 from tests.tasks.words import phrases
 
 

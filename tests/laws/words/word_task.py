@@ -7,7 +7,7 @@ from pathlib import Path
 from fedpriv.backends.worker import WorkerContext
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.words import word_view
-from fedpriv.tasks.words.next_words import NextWords, Size
+from fedpriv.tasks.next_words import NextWords, Size
 from fedpriv.training.local.trainer import Schedule
 
 SCHEDULE = Schedule(learning_rate=2.0, batch_size=2, epochs=2, max_examples=6)

@@ -5,9 +5,7 @@ import pytest
 
 from fedpriv.datasets.stackexchange.words import Sentences
 from fedpriv.models.text import IGNORED, Tokens
-from fedpriv.tasks.words.encoding import Encoding
-from fedpriv.tasks.words.measures import shares_right
-from fedpriv.tasks.words.trivial import Bigrams
+from fedpriv.tasks.next_words import Bigrams, Encoding, shares_right
 from tests.repeats import every_case
 
 # Words 1 to 3, unknown 4, begin 5, end 6.

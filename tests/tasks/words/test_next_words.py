@@ -10,7 +10,7 @@ import torch
 from fedpriv.datasets.stackexchange.splits import Split
 from fedpriv.datasets.stackexchange.words import word_view
 from fedpriv.rng import Key
-from fedpriv.tasks.words.next_words import FULL, REDUCED, NextWords, Size
+from fedpriv.tasks.next_words import FULL, REDUCED, NextWords, Size
 from fedpriv.training.local.trainer import Schedule
 from tests.tasks.words import phrases
 

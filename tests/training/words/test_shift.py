@@ -12,7 +12,7 @@ from fedpriv.datasets.stackexchange.words import Sentences, word_view
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 from fedpriv.runs.prepared import start_run
-from fedpriv.tasks.words.next_words import NextWords, Size
+from fedpriv.tasks.next_words import NextWords, Size
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.periodic_shift import SHARE, Shift, ShiftedUsers
 from simulations import words

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from fedpriv.datasets.stackexchange.corpus import Corpus
-    from fedpriv.tasks.words.next_words import NextWords
+    from fedpriv.tasks.next_words import NextWords
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class NextWordsTask:
 
         from fedpriv.datasets.stackexchange.words import word_view
         from fedpriv.mechanisms.side_information import rank_multiplier
-        from fedpriv.tasks.words.next_words import NextWords, reduced_or_full
+        from fedpriv.tasks.next_words import NextWords, reduced_or_full
         from fedpriv.training.periodic_shift import Shift
 
         if corpus is None:

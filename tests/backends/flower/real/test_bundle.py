@@ -27,7 +27,7 @@ LEFT_OUT = {
     "fedpriv.evaluation", "fedpriv.experiments.reference",
     "fedpriv.report.comparison", "fedpriv.report.export",
     "fedpriv.report.plots.noise", "fedpriv.report.plots.tradeoff", "fedpriv.reproduction",
-    "fedpriv.tasks.conversions", "fedpriv.tasks.datasets", "fedpriv.tuning",
+    "fedpriv.tasks.dataset_tasks", "fedpriv.tasks.central", "fedpriv.tuning",
     "simulations.adadps", "simulations.agd", "simulations.bolt_on", "simulations.by_example",
     "simulations.defaults", "simulations.dpnsgd", "simulations.linear_models", "simulations.scraps",
     "simulations.threads",
