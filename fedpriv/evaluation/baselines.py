@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedpriv.datasets.stackexchange.tags import TagExamples, TagView
+from fedpriv.datasets.stackexchange.tag_view import TagExamples, TagView
 from fedpriv.evaluation.examples import Outcomes, held_rows, joined, scored
 from fedpriv.rng import Key
 from fedpriv.training.public_learning import AdaGrad, columns_of

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedpriv.checkpoints.vocabulary import WordFeatures
-from fedpriv.datasets.stackexchange.tags import BATCH_EXAMPLES, INPUTS, TagExamples, TagView
+from fedpriv.datasets.stackexchange.tag_view import BATCH_EXAMPLES, INPUTS, TagExamples, TagView
 from fedpriv.tasks.tag_prediction import measured_columns
 from fedpriv.tree import Params
 

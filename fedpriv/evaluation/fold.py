@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedpriv.datasets.stackexchange.splits import Split
-from fedpriv.datasets.stackexchange.tags import TagView
+from fedpriv.datasets.stackexchange.tag_view import TagView
 from fedpriv.evaluation.baselines import majority, own_majority
 from fedpriv.evaluation.examples import HeldOut, Outcomes, held_out, joined, outcomes
 from fedpriv.tree import Params

@@ -13,7 +13,7 @@ import torch
 
 from fedpriv.datasets.stackexchange.rosters import TrainingSplit
 from fedpriv.datasets.stackexchange.vocabulary import PRIVATE
-from fedpriv.datasets.stackexchange.words import Sentences, WordView
+from fedpriv.datasets.stackexchange.word_view import WordSequences, WordView
 from fedpriv.measures import LOSS, Measure
 from fedpriv.mechanisms.side_information import SideInformation
 from fedpriv.models.text import IGNORED, Tokens, WordLSTM
@@ -48,7 +48,7 @@ class Encoding:
         if self.length < 1:
             raise ValueError(f"sequence-length {self.length} must be at least 1")
 
-    def __call__(self, sentences: Sentences) -> tuple[np.ndarray, np.ndarray]:
+    def __call__(self, sentences: WordSequences) -> tuple[np.ndarray, np.ndarray]:
         """Return inputs and targets, int64 `(n, length)` each.
 
         Targets are IGNORED where there is padding.
@@ -371,9 +371,9 @@ class NextWords:
             ),
         )
 
-    def synthetic_batch(self) -> Sentences:
+    def synthetic_batch(self) -> WordSequences:
         """Return one sentence of the first word and an unknown one, to try a trainer on."""
-        return Sentences(
+        return WordSequences(
             starts=np.array([0, 2]), words=np.array([0, -1], np.int32), kinds=np.zeros(1, np.uint8)
         )
 

@@ -22,7 +22,7 @@ from fedpriv.checkpoints.vocabulary import (
 )
 from fedpriv.datasets.stackexchange.rosters import TrainingSplit
 from fedpriv.datasets.stackexchange.splits import PublicText
-from fedpriv.datasets.stackexchange.tags import BATCH_EXAMPLES, INPUTS, TagExamples, TagView
+from fedpriv.datasets.stackexchange.tag_view import BATCH_EXAMPLES, INPUTS, TagExamples, TagView
 from fedpriv.datasets.stackexchange.vocabulary import PRIVATE
 from fedpriv.measures import ACCURACY, LOSS, RECALL_AT_5, Measure
 from fedpriv.mechanisms.side_information import PublicWords

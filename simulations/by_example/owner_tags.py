@@ -19,7 +19,7 @@ from scipy import sparse
 from fedpriv.datasets.dataset import Dataset
 from fedpriv.datasets.stackexchange.locate import resolve_corpus
 from fedpriv.datasets.stackexchange.splits import Split
-from fedpriv.datasets.stackexchange.tags import TagExamples, TagView
+from fedpriv.datasets.stackexchange.tag_view import TagExamples, TagView
 from fedpriv.experiments.composing.options import option
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.ranges import Range

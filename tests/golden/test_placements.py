@@ -3,7 +3,7 @@
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.datasets.stackexchange.tags import TagExamples
+from fedpriv.datasets.stackexchange.tag_view import TagExamples
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms import SideInformation

@@ -22,7 +22,7 @@ from fedpriv.datasets.cache import cache_dir
 from fedpriv.datasets.stackexchange import manifest as manifests
 from fedpriv.datasets.stackexchange.ownership import Graph, Kept, kept
 from fedpriv.datasets.stackexchange.rosters import RosterSpec, choose, fewer_public, roster_sha256
-from fedpriv.datasets.stackexchange.sentences import SentenceStore
+from fedpriv.datasets.stackexchange.sentence_store import SentenceStore
 from fedpriv.datasets.stackexchange.splits import (
     BY_SENTENCE,
     BY_THREAD,
@@ -33,7 +33,7 @@ from fedpriv.datasets.stackexchange.splits import (
     with_kept,
     without_public_threads,
 )
-from fedpriv.datasets.stackexchange.tags import Facts, TagView, materialise, open_view
+from fedpriv.datasets.stackexchange.tag_view import Facts, TagView, materialise, open_view
 from fedpriv.datasets.stackexchange.vocabulary import PUBLIC, RosterVocabulary, build_vocabulary
 from fedpriv.hashes import Progress, document_sha256
 from fedpriv.output_paths import keep_private

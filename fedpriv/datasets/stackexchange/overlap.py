@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.datasets.stackexchange.tags import TagView
+from fedpriv.datasets.stackexchange.tag_view import TagView
 
 NEAR = (0.8, 0.6)
 """Jaccard similarities of two titles' sets of words from which they are near-duplicates."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpriv.datasets.stackexchange.sentences import ELSEWHERE, SentenceBatch, SentenceStore
+from fedpriv.datasets.stackexchange.sentence_store import ELSEWHERE, SentenceBatch, SentenceStore
 
 NO_OWNER = -1
 """In place of an owner's number, where an example has no further one on the roster."""

@@ -24,7 +24,7 @@ from fedpriv.datasets.stackexchange import manifest as manifests
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import roster_sha256
 from fedpriv.datasets.stackexchange.splits import BY_THREAD, Split
-from fedpriv.datasets.stackexchange.tags import TagView, row_positions
+from fedpriv.datasets.stackexchange.tag_view import TagView, row_positions
 from fedpriv.output_paths import keep_private
 
 SERVER = "server"

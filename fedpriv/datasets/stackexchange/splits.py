@@ -22,7 +22,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from fedpriv.datasets.stackexchange.ownership import Kept
-from fedpriv.datasets.stackexchange.sentences import OWN, SentenceBatch, SentenceStore
+from fedpriv.datasets.stackexchange.sentence_store import OWN, SentenceBatch, SentenceStore
 
 Measured = Literal["test", "validation"]
 Kind = Literal["by-thread", "by-sentence", "by-time", "by-user", "as-published"]

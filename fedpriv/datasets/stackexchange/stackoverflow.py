@@ -22,7 +22,7 @@ import numpy as np
 
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec, choose
-from fedpriv.datasets.stackexchange.sentences import known_kind
+from fedpriv.datasets.stackexchange.sentence_store import known_kind
 from fedpriv.datasets.stackexchange.writer import CorpusWriter, Sentence, titled_thread
 from fedpriv.datasets.tff_files import ClientData, open_client_data
 from fedpriv.hashes import Progress

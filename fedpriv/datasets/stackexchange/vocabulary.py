@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpriv.datasets.stackexchange.sentences import SentenceStore
+from fedpriv.datasets.stackexchange.sentence_store import SentenceStore
 from fedpriv.datasets.stackexchange.splits import Division
 
 PUBLIC = "public-users"

@@ -21,7 +21,7 @@ from fedpriv.datasets.arrays import ArrayWriter, offsets, ranges, smallest_unsig
 from fedpriv.datasets.stackexchange import manifest as manifests
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
-from fedpriv.datasets.stackexchange.sentences import (
+from fedpriv.datasets.stackexchange.sentence_store import (
     BATCH_SENTENCES,
     ELSEWHERE,
     HELD_USERS,
@@ -117,7 +117,7 @@ _PICK_WORDS = 1 << 16  # words come in runs, one run a sentence
 
 
 def group(raw: Path, directory: Path, interners: Mapping[str, Interner]) -> dict[str, int]:
-    """Write the files that `fedpriv.datasets.stackexchange.sentences` describes.
+    """Write the files that `fedpriv.datasets.stackexchange.sentence_store` describes.
 
     Args:
         raw: directory of the raw files, and of "titles", a line a thread, if they are kept.

@@ -18,7 +18,7 @@ from scipy import sparse
 from fedpriv.datasets.dataset import Dataset, fewer_public, for_tuning, hold_out_public
 from fedpriv.datasets.stackexchange.locate import resolve_corpus
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
-from fedpriv.datasets.stackexchange.tags import TagView
+from fedpriv.datasets.stackexchange.tag_view import TagView
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.side_information import rank_multiplier

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedpriv.checkpoints.aggregates import ema, upa
-from fedpriv.datasets.stackexchange.sentences import OWN, SentenceStore
+from fedpriv.datasets.stackexchange.sentence_store import OWN, SentenceStore
 from fedpriv.training.periodic_shift import Shift
 from fedpriv.transform import State, Transform
 from fedpriv.tree import Params

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from fedpriv.datasets.stackexchange.tags import TagView
+from fedpriv.datasets.stackexchange.tag_view import TagView
 from fedpriv.kernels.sparse_softmax import train
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key

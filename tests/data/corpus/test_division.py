@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from fedpriv.datasets.stackexchange.sentences import SentenceStore
+from fedpriv.datasets.stackexchange.sentence_store import SentenceStore
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, NUM_FOLDS, Split, divided
 from tests.data.corpus.sentences import write
 from tests.data.corpus.threaded import (

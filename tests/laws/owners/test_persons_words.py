@@ -14,7 +14,7 @@ from fedpriv import tree
 from fedpriv.datasets.stackexchange.corpus import make_view
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.datasets.stackexchange.splits import BY_THREAD, Split
-from fedpriv.datasets.stackexchange.tags import open_view
+from fedpriv.datasets.stackexchange.tag_view import open_view
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.privacy.statement.statement import run_statement

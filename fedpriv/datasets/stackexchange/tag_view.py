@@ -31,7 +31,7 @@ import numpy as np
 from fedpriv.checkpoints.vocabulary import WordFeatures
 from fedpriv.datasets.arrays import ArrayWriter, offsets, open_array, smallest_unsigned
 from fedpriv.datasets.stackexchange.rosters import RosterView, first_users, places
-from fedpriv.datasets.stackexchange.sentences import OWN, SentenceBatch, SentenceStore
+from fedpriv.datasets.stackexchange.sentence_store import OWN, SentenceBatch, SentenceStore
 from fedpriv.datasets.stackexchange.splits import (
     PUBLIC_TEXT,
     TEST,

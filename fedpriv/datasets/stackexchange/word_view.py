@@ -4,11 +4,11 @@ Files in a view's folder, next to that of the tag view it shares users, words an
 the roster in its order, then the public users; a user's sentences lie together, those for training
 first):
 
-    users.json, vocabulary.json  as in the tag view (`fedpriv.datasets.stackexchange.tags`)
+    users.json, vocabulary.json  as in the tag view (`fedpriv.datasets.stackexchange.tag_view`)
     user_offsets int64 (U + 1), train_ends int64 (U), validation_ends int64 (U)    likewise
     threads      int32           each sentence's thread
     public_threads  uint8        1 where a public user asked that thread
-    kinds        uint8           of its post (`fedpriv.datasets.stackexchange.sentences.KINDS`)
+    kinds        uint8           of its post (`fedpriv.datasets.stackexchange.sentence_store.KINDS`)
     starts       int64 (n + 1)   first word of each sentence in the file below
     words        int32           ranks in the vocabulary, -1 for a word outside it
 """
@@ -31,7 +31,7 @@ from fedpriv.datasets.cache import cache_dir
 from fedpriv.datasets.stackexchange import manifest as manifests
 from fedpriv.datasets.stackexchange.corpus import READ_ONLY, Corpus
 from fedpriv.datasets.stackexchange.rosters import RosterView, first_users, places
-from fedpriv.datasets.stackexchange.sentences import SentenceStore, Sequences
+from fedpriv.datasets.stackexchange.sentence_store import SentenceStore, Sequences
 from fedpriv.datasets.stackexchange.splits import BY_THREAD, TEST, TRAIN, VALIDATION, Split, divided
 from fedpriv.output_paths import keep_private
 
@@ -40,7 +40,7 @@ UNKNOWN = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Sentences:
+class WordSequences:
     """n sentences; arrays may be read-only views of a file.
 
     Attributes:
@@ -57,11 +57,11 @@ class Sentences:
     def __len__(self) -> int:
         return len(self.kinds)
 
-    def take(self, index: np.ndarray) -> Sentences:
+    def take(self, index: np.ndarray) -> WordSequences:
         """Return the sentences at these positions, in that order (a copy)."""
         index = np.asarray(index, np.int64)
         lengths = self.starts[index + 1] - self.starts[index]
-        return Sentences(
+        return WordSequences(
             starts=offsets(lengths),
             words=np.asarray(self.words[ranges(self.starts[index], lengths)]),
             kinds=np.asarray(self.kinds[index]),
@@ -86,7 +86,7 @@ class WordView(RosterView):
     """
 
     word_counts: np.ndarray
-    columns: Sentences
+    columns: WordSequences
     threads: np.ndarray
     _asked_in_public: np.ndarray
 
@@ -96,7 +96,7 @@ class WordView(RosterView):
             f"{len(self.public_users)} public, {len(self.words)} words)"
         )
 
-    def examples(self, user_id: str, subset: str = "train") -> Sentences:
+    def examples(self, user_id: str, subset: str = "train") -> WordSequences:
         """Return one user's sentences, as slices of the mapped files; possibly none.
 
         Args:
@@ -109,7 +109,7 @@ class WordView(RosterView):
         start, end = self._span(user_id, subset)
         whole = self.columns
         starts = whole.starts[start : end + 1]
-        return Sentences(
+        return WordSequences(
             starts=starts - starts[0],
             words=whole.words[starts[0] : starts[-1]],
             kinds=whole.kinds[start:end],
@@ -137,14 +137,14 @@ class WordView(RosterView):
         rows = self.rows(self.public_users, subset)
         return rows[self._asked_in_public[rows] > 0] if self.split.kind == "by-time" else rows
 
-    def users_of(self, user_ids: Sequence[str], subset: str) -> Iterator[tuple[str, Sentences]]:
+    def users_of(self, user_ids: Sequence[str], subset: str) -> Iterator[tuple[str, WordSequences]]:
         """Yield users that have sentences of a subset, with those."""
         for user_id in user_ids:
             if self.num_examples(user_id, subset):
                 yield user_id, self.examples(user_id, subset)
 
 
-def open_word_view(
+def _open_files(
     directory: Path,
     *,
     roster: str,
@@ -195,7 +195,7 @@ def open_word_view(
         word_counts=column("word_counts", "int64", len(words)),
         split=split,
         provenance=provenance,
-        columns=Sentences(starts=starts, words=found, kinds=column("kinds", "uint8", total)),
+        columns=WordSequences(starts=starts, words=found, kinds=column("kinds", "uint8", total)),
         threads=column("threads", "int32", total),
         _asked_in_public=column("public_threads", "uint8", total),
         places=places(ids, kept, public, (first, trained, chosen_on)),
@@ -210,7 +210,7 @@ _KEPT = (
 )  # fmt: skip
 
 
-def word_view(
+def open_word_view(
     corpus: Corpus, roster: str | None = None, users: int | None = None, split: Split = BY_THREAD
 ) -> WordView:
     """Open the sequences of one roster, split one way; they are made when first asked for.
@@ -239,7 +239,7 @@ def word_view(
     manifests.read_view(folder)
     about = {key: corpus.manifest[key] for key in ("name", "synthetic", "licence", "credit")}
     said: Mapping[str, Any] = {key: tags.provenance[key] for key in _KEPT}
-    return open_word_view(
+    return _open_files(
         folder,
         roster=tags.roster_name,
         split=split,
