@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -81,6 +82,31 @@ def write_atomically(path: Path, text: str) -> None:
         temporary.unlink(missing_ok=True)
 
 
+@contextmanager
+def new_folder(target: Path, *, complete: str | None = None) -> Iterator[Path]:
+    """Give an empty folder that becomes `target`, private, if its block ends well, and else goes.
+
+    Args:
+        target: A folder that does not exist yet; its parent does.
+        complete: A file in it that shows that another process made it meanwhile: then that one
+            stays.
+
+    Raises:
+        OSError: If there is something at `target`, or it cannot be written to.
+    """
+    unready = Path(tempfile.mkdtemp(prefix=f".{target.name}.partial-", dir=target.parent))
+    try:
+        yield unready
+        keep_private(unready)
+        try:
+            unready.rename(target)
+        except OSError:
+            if complete is None or not (target / complete).is_file():
+                raise
+    finally:
+        shutil.rmtree(unready, ignore_errors=True)
+
+
 def data_folders() -> tuple[Path, ...]:
     """Return the data folders there are: `FEDPRIV_DATA`, `../shared/data` next to the checkout."""
     checkout = Path(__file__).resolve().parents[2]
@@ -126,19 +152,13 @@ def cached_arrays(
         for half in target.parent.glob(f".{target.name}.*"):  # of a process that was killed
             shutil.rmtree(half, ignore_errors=True)
         arrays = make()
-        half = target.with_name(f".{target.name}.{os.getpid()}")
-        half.parent.mkdir(parents=True, exist_ok=True)
-        half.mkdir(mode=0o700)
-        try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with new_folder(target) as folder:
             index = {key: [values.dtype.str, len(values)] for key, values in arrays.items()}
             for key, values in arrays.items():
-                with ArrayWriter(half / f"{key}.npy", values.dtype) as writer:
+                with ArrayWriter(folder / f"{key}.npy", values.dtype) as writer:
                     writer.append(values)
-            (half / _INDEX).write_text(json.dumps(index), encoding="utf-8")
-            keep_private(half)
-            half.rename(target)
-        finally:
-            shutil.rmtree(half, ignore_errors=True)
+            (folder / _INDEX).write_text(json.dumps(index), encoding="utf-8")
         return _open(target)
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,12 +19,12 @@ from typing import Any
 import numpy as np
 
 from fedpriv.datasets.arrays import offsets
+from fedpriv.datasets.cache import new_folder
 from fedpriv.datasets.stackexchange import manifest as manifests
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import roster_sha256
 from fedpriv.datasets.stackexchange.splits import BY_THREAD, Split
 from fedpriv.datasets.stackexchange.tag_view import TagView, row_positions
-from fedpriv.output_paths import keep_private
 
 SERVER = "server"
 #: Who is whose, by the name of a part; in the folder that holds the parts.
@@ -92,21 +91,15 @@ def cut(
         )
     owners = {f"node-{number + 1}": view.roster[number::nodes] for number in range(nodes)}
     folder.parent.mkdir(parents=True, exist_ok=True)
-    unready = Path(tempfile.mkdtemp(prefix=f".{folder.name}.partial-", dir=folder.parent))
-    try:
+    with new_folder(folder) as unready:
         sources = [_Source.of(corpus, view)]
         if split.kind != "by-sentence":  # the server chooses the public start's settings by it
             choosing = corpus.view(roster=roster, users=users, split=split.choosing())
             sources.append(_Source.of(corpus, choosing))
         _write(sources, unready / SERVER, listed=view.roster, held=())
-        for name, own in owners.items():
-            _write(sources[:1], unready / name, listed=own, held=own)
+        for name, local in owners.items():
+            _write(sources[:1], unready / name, listed=local, held=local)
         (unready / USERS_FILE).write_text(json.dumps(owners, indent=1), "utf-8")
-        keep_private(unready)
-        unready.rename(folder)
-    except BaseException:
-        shutil.rmtree(unready, ignore_errors=True)
-        raise
     return Parts(folder=folder, users=owners)
 
 

@@ -122,18 +122,6 @@ def test_multipliers_are_of_words_alone(view):
         NextWords(view).side_information()
 
 
-def test_a_corpus_without_the_order_of_words_says_so(corpus, tmp_path):
-    import shutil
-
-    from fedpriv.datasets.stackexchange.sentence_store import Sequences
-
-    folder = tmp_path / "old"
-    shutil.copytree(corpus.directory / "sentences", folder / "sentences")
-    (folder / "sentences" / "sequences.npy").unlink()
-    with pytest.raises(ValueError, match="before the order of words was kept"):
-        Sequences(folder)
-
-
 def test_owners_are_refused(corpus):
     with pytest.raises(ValueError, match="one owner"):
         open_word_view(corpus, split=Split(owners="all"))
