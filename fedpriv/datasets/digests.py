@@ -58,7 +58,7 @@ def _parts(array: Any) -> Iterator[np.ndarray]:
     yield rows.data
 
 
-def keyed(digests: Mapping[str, str], secret: bytes) -> dict[str, str]:
+def key_digests(digests: Mapping[str, str], secret: bytes) -> dict[str, str]:
     """Return digests that tell nothing without the secret (HMAC-SHA-256), each under its name."""
     return {
         name: hmac.new(secret, f"{name} {value}".encode(), "sha256").hexdigest()

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from fedpriv.datasets.dataset import Dataset
-from fedpriv.datasets.raw_files import checksums, find_files, read_file, tar_members
+from fedpriv.datasets.raw_files import file_checksums, find_files, read_file, tar_members
 from fedpriv.hashes import Progress
 
 _NAMES = tuple(
@@ -58,7 +58,7 @@ def load_mnist(
         x_test=arrays[2],
         y_test=arrays[3].astype(np.int64),
         provenance={
-            "source": checksums(paths),
+            "source": file_checksums(paths),
             "credit": "LeCun, Cortes, Burges: the MNIST database of handwritten digits",
             "licence": "CC BY-SA 3.0",
             "private_side_information": [],
@@ -232,7 +232,7 @@ def _load_cifar(
         x_test=parts[-1][0],
         y_test=parts[-1][1],
         provenance={
-            "source": checksums(paths),
+            "source": file_checksums(paths),
             "credit": _CREDIT,
             "licence": f"as {form.kind}",
             "private_side_information": [],

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fedpriv.datasets.user_ids import normalised, read_key, read_roster, user_id
+from fedpriv.datasets.user_ids import normalise_name, read_key, read_roster, user_id
 
 _DTYPES = {float: np.float64, int: np.int64, str: np.str_}
 _WORDS = {float: "finite number", int: "whole number", str: "text"}
@@ -97,7 +97,7 @@ class CsvFolder:
     def __init__(self, folder: Path, table: Table) -> None:
         self._table, self._files = table, {}
         for file in sorted(folder.glob("*.csv")):
-            name = normalised(file.stem)
+            name = normalise_name(file.stem)
             if name in self._files:
                 raise ValueError(f"two files of {folder} are of one person; put them together")
             self._files[name] = file
@@ -188,7 +188,7 @@ def _rows(
                     if problems is None:
                         raise BadRowError(said)
                 values = [] if said else [row[place] for place in places]
-                user = "" if problems is None or said else normalised(values.pop(0))
+                user = "" if problems is None or said else normalise_name(values.pop(0))
                 if problems is not None and not user:
                     problems.append(said or f"{where}: column {table.user!r} is empty")
                     continue
@@ -242,8 +242,8 @@ class SqliteTable:
             problems = []
             user = _quoted(table.user)
             for (name,) in db.execute(f"SELECT DISTINCT {user} FROM {self._name} ORDER BY 1"):
-                if isinstance(name, (str, int)) and normalised(str(name)):
-                    self._spelt.setdefault(normalised(str(name)), []).append(name)
+                if isinstance(name, (str, int)) and normalise_name(str(name)):
+                    self._spelt.setdefault(normalise_name(str(name)), []).append(name)
                 else:
                     problems.append(f"{file}: rows whose {table.user!r} names no one")
         self.problems = tuple(dict.fromkeys(problems))
@@ -326,11 +326,11 @@ class _Source(Protocol):
     def columns(self, name: str) -> dict[str, np.ndarray]: ...
 
 
-class UsersOnNodes(Mapping[str, Any]):
+class NodeUsers(Mapping[str, Any]):
     """Users by id. Nobody but a round reads their examples, not even to see what form they have."""
 
 
-class Elsewhere(UsersOnNodes):
+class RemoteUsers(NodeUsers):
     """The users of a roster as a server knows them: by id, and with no example."""
 
     def __init__(self, roster: tuple[str, ...]) -> None:
@@ -346,7 +346,7 @@ class Elsewhere(UsersOnNodes):
         return len(self._roster)
 
 
-class OwnUsers(UsersOnNodes):
+class LocalUsers(NodeUsers):
     """The users of a node's own files; a user's examples are read when they are asked for.
 
     Guarantees:
@@ -386,13 +386,13 @@ class OwnUsers(UsersOnNodes):
                 yield str(error) if isinstance(error, ValueError) else f"{name_id}: {kind}"
 
 
-def own_users(
+def local_users(
     table: Table,
     examples: Examples,
     *,
     data: NodeData | None = None,
     roster: str | Path = "",
-) -> UsersOnNodes:
+) -> NodeUsers:
     """Return a task's users: on a node those of its own files, on a server those of the roster.
 
     Args:
@@ -407,13 +407,13 @@ def own_users(
     """
     if data is not None:
         key = read_key(data.key)
-        return OwnUsers(open_source(data.path, table), examples, key, data.path)
+        return LocalUsers(open_source(data.path, table), examples, key, data.path)
     if not str(roster):
         raise ValueError(
             "there is neither a roster nor a node's data: the server needs the file of all ids, "
             'and a node --node-config \'data="/path" data-key="/path"\''
         )
-    return Elsewhere(read_roster(Path(roster)))
+    return RemoteUsers(read_roster(Path(roster)))
 
 
 def open_source(path: Path, table: Table) -> _Source:

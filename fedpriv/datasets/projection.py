@@ -102,7 +102,7 @@ class GaussianProjection:
         return cls(**numbers)
 
 
-def projected(data: Dataset, outputs: int, seed: int = 0) -> Dataset:
+def project(data: Dataset, outputs: int, seed: int = 0) -> Dataset:
     """Return a data set of rows projected to d' dimensions, within the unit ball, float32 CSR.
 
     Its provenance says how, and a task of it brings `projection.json`.

@@ -69,7 +69,7 @@ def find_files(
     raise ValueError(f"the files of {name} are not in {where}{missing}; {get}")
 
 
-def checksums(paths: Sequence[Path], progress: Progress | None = None) -> dict[str, str]:
+def file_checksums(paths: Sequence[Path], progress: Progress | None = None) -> dict[str, str]:
     """Return the SHA-256 of files by name; remembered in the cache while the files stay."""
     return {path.name: remembered_sha256(path, cache_dir(), progress) for path in paths}
 

@@ -30,8 +30,14 @@ from fedpriv.datasets.bag_of_words import (
     word_rows,
 )
 from fedpriv.datasets.cache import cache_dir, cached_arrays, data_folders
-from fedpriv.datasets.dataset import Dataset, Inputs, held_out, split_public
-from fedpriv.datasets.raw_files import checksums, find_files, read_file, read_lines, tar_members
+from fedpriv.datasets.dataset import Dataset, Inputs, describe_public_part, split_public
+from fedpriv.datasets.raw_files import (
+    file_checksums,
+    find_files,
+    read_file,
+    read_lines,
+    tar_members,
+)
 from fedpriv.hashes import Progress
 from fedpriv.rng import Key
 
@@ -185,7 +191,7 @@ def _split_rows(reviews: Reviews, share: float, seed: int, public: WordRows | No
     return _Parts(
         private=reviews.train.take(private),
         public=reviews.train.take(chosen),
-        about=held_out(len(chosen), share, seed),
+        about=describe_public_part(len(chosen), share, seed),
     )
 
 
@@ -256,7 +262,7 @@ def load_imdb(
     Args and Raises: as `read_imdb`; `progress` is also called with the texts tokenised.
     """
     paths = find_files("imdb", _IMDB_FILES, argument, get=_GET_IMDB)
-    sha256 = checksums(paths, progress)
+    sha256 = file_checksums(paths, progress)
 
     def make() -> dict[str, np.ndarray]:
         train, test = word_rows(_read_imdb(paths, progress), progress=progress)

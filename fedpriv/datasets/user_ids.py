@@ -27,11 +27,11 @@ def user_id(key: bytes, name: str) -> str:
     >>> user_id(bytes(32), "Ann") == user_id(bytes(32), " Ann "), len(user_id(bytes(32), "Ann"))
     (True, 32)
     """
-    digest = hmac.new(key, _DOMAIN + normalised(name).encode(), "sha256")
+    digest = hmac.new(key, _DOMAIN + normalise_name(name).encode(), "sha256")
     return digest.hexdigest()[:_ID_HEX]
 
 
-def normalised(name: str) -> str:
+def normalise_name(name: str) -> str:
     """Return a name without blanks around it, its letters composed (Unicode NFC)."""
     return unicodedata.normalize("NFC", name.strip())
 

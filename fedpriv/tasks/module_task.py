@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from fedpriv.checkpoints.tensor_files import FROZEN, frozen_file
-from fedpriv.datasets.local_data import UsersOnNodes
+from fedpriv.datasets.local_data import NodeUsers
 from fedpriv.datasets.stackexchange.rosters import roster_sha256
 from fedpriv.measures import Measure
 from fedpriv.rng import Key
@@ -173,7 +173,7 @@ class ArrayUsers:
         Returns:
             None where no user of those has an example.
         """
-        if isinstance(self._users, UsersOnNodes):
+        if isinstance(self._users, NodeUsers):
             return None
         found = [self.examples(user_id) for user_id in islice(sorted(self._users), _FORMAT_USERS)]
         formats = [_format(own) for own in found if len(own)]
@@ -244,7 +244,7 @@ class ModuleTask:
         users: Training examples by user id; its keys, sorted, are the roster. Examples are
             `ArrayExamples`, a pair (x, y) or a `TensorDataset`; floats are taken as float32 and
             integer targets as int64, whatever they are kept as. Those of a node's own files come
-            from `fedpriv.datasets.local_data.own_users`; give `public` examples then, or a
+            from `fedpriv.datasets.local_data.local_users`; give `public` examples then, or a
             `synthetic_batch`, to try the task on.
         measures: What the model is measured by, the headline first; None for what fits its
             outputs and targets (`fedpriv.training.local.module_measures`). The loss comes last

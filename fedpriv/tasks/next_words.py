@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedpriv.datasets.stackexchange.rosters import TrainingSplit
+from fedpriv.datasets.stackexchange.roster_view import TrainingSplit
 from fedpriv.datasets.stackexchange.vocabulary import PRIVATE
 from fedpriv.datasets.stackexchange.word_view import WordSequences, WordView
 from fedpriv.measures import LOSS, Measure

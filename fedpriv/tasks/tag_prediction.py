@@ -20,7 +20,7 @@ from fedpriv.checkpoints.vocabulary import (
     rarity_weights,
     vocabulary_bytes,
 )
-from fedpriv.datasets.stackexchange.rosters import TrainingSplit
+from fedpriv.datasets.stackexchange.roster_view import TrainingSplit
 from fedpriv.datasets.stackexchange.splits import PublicText
 from fedpriv.datasets.stackexchange.tag_view import BATCH_EXAMPLES, INPUTS, TagExamples, TagView
 from fedpriv.datasets.stackexchange.vocabulary import PRIVATE

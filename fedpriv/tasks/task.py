@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from fedpriv.datasets.digests import keyed
+from fedpriv.datasets.digests import key_digests
 from fedpriv.measures import Measure
 from fedpriv.mechanisms.side_information import PublicWords, SideInformation
 from fedpriv.rng import Key
@@ -268,7 +268,7 @@ def data_digests(task: Any, secret: bytes | None = None) -> dict[str, str] | Non
     if not isinstance(task, KnowsDigests) or task.data_sha256 is None:
         return None
     digests = dict(task.data_sha256())
-    return digests if secret is None else keyed(digests, secret)
+    return digests if secret is None else key_digests(digests, secret)
 
 
 def check_data_digests(

@@ -19,7 +19,12 @@ from fedpriv.datasets.cache import new_folder
 from fedpriv.datasets.stackexchange import manifest as manifests
 from fedpriv.datasets.stackexchange.ownership import Kept, keep_bounded
 from fedpriv.datasets.stackexchange.roster_view import find_view
-from fedpriv.datasets.stackexchange.rosters import RosterSpec, choose, fewer_public, roster_sha256
+from fedpriv.datasets.stackexchange.rosters import (
+    RosterSpec,
+    choose_roster,
+    limit_public,
+    roster_sha256,
+)
 from fedpriv.datasets.stackexchange.sentence_store import SentenceStore
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, BY_THREAD, Division, Split, divide
 from fedpriv.datasets.stackexchange.tag_view import TagView, open_view, write_tag_view
@@ -67,7 +72,7 @@ def make_view(
         inside = set(roster)
         public = [user for user in store.users if user not in inside]
         if split.public_users is not None:
-            public = fewer_public(public, split.public_users)
+            public = limit_public(public, split.public_users)
         division = divide(split, store, roster, public, manifest["split_seed"])
         kept: Kept | None = None
         if split.owners == "all":
@@ -348,7 +353,7 @@ class Corpus:
                 "frozen; choose another name"
             )
         store = SentenceStore(self.directory)
-        roster = choose(spec, store.num_sentences())
+        roster = choose_roster(spec, store.num_sentences())
         parent = self.directory / "rosters"
         parent.mkdir(mode=0o700, exist_ok=True)
         if (parent / spec.name).exists():  # left by an addition that was killed before its listing

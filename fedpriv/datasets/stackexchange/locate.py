@@ -56,7 +56,7 @@ _PLACES: Mapping[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Candidate:
     """What there is to open under a name, without opening it.
 
     Attributes:
@@ -110,7 +110,7 @@ def resolve_corpus(
     )
 
 
-def find(name: str) -> Iterator[Found]:
+def find_candidates(name: str) -> Iterator[Candidate]:
     """Yield what there is under a name in the cache and the data folders, best first.
 
     What cannot be a name (a path, a pattern) finds nothing.
@@ -119,13 +119,13 @@ def find(name: str) -> Iterator[Found]:
         return
     cache = cache_dir()
     raws = [
-        Found(name=name, path=folder / place, prepared=False, where=where)
+        Candidate(name=name, path=folder / place, prepared=False, where=where)
         for folder, where in ((cache, "cache"), *((f, "data folder") for f in data_folders()))
         for place in _PLACES.get(name, ())
         if (folder / place).is_file()
     ]
     prepared = [
-        Found(name=name, path=path, prepared=True, where="cache")
+        Candidate(name=name, path=path, prepared=True, where="cache")
         for path in sorted((cache / "corpora").glob(f"{name}-{'[0-9a-f]' * 16}"))
         if (path / manifests.FILE_NAME).is_file()
     ]
@@ -156,7 +156,7 @@ def _resolve_wish(wish: str, asked: str, progress: Progress | None) -> Corpus:
 def _by_name(name: str, progress: Progress | None) -> Corpus | None:
     """Open the best of what there is under a name; None if there is nothing."""
     damage: ValueError | None = None
-    for found in find(name):
+    for found in find_candidates(name):
         try:
             return _open(found.path, progress, name=name)
         except ValueError as error:

@@ -83,7 +83,7 @@ class Overlap:
         return values
 
 
-def overlap(view: TagView, titles: Sequence[str] | None) -> Overlap:
+def measure_overlap(view: TagView, titles: Sequence[str] | None) -> Overlap:
     """Return what the sides of a view share.
 
     Args:
@@ -107,7 +107,7 @@ def overlap(view: TagView, titles: Sequence[str] | None) -> Overlap:
                 for found, labels, users in pairs
             )
         )
-        near = near_duplicates(
+        near = find_near_duplicates(
             [titles[int(number)] for number in np.unique(measured.threads)],
             [titles[int(number)] for number in np.unique(trained.threads)],
         )
@@ -126,7 +126,7 @@ def overlap(view: TagView, titles: Sequence[str] | None) -> Overlap:
     )
 
 
-def near_duplicates(
+def find_near_duplicates(
     measured: Iterable[str], trained: Iterable[str], similarities: Sequence[float] = NEAR
 ) -> dict[float, float]:
     """Return the share of measured titles that have one so similar among those of training.
@@ -134,7 +134,7 @@ def near_duplicates(
     The similarity is Jaccard's of their sets of words: words in both over words in either; signs
     are no words, and a title without words is similar to none.
 
-    >>> near_duplicates(["how to sue ?", "a name"], ["how to sue", "the name"], [1.0, 0.3])
+    >>> find_near_duplicates(["how to sue ?", "a name"], ["how to sue", "the name"], [1.0, 0.3])
     {1.0: 0.5, 0.3: 1.0}
     """
     asked = [_words(title) for title in measured]

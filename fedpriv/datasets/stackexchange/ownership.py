@@ -23,12 +23,12 @@ NO_OWNER = -1
 _SALT = "fedpriv owners 1"  # fixed for ever: changing it changes which examples train
 
 
-def hashes(user_id: str, ordinals: np.ndarray) -> np.ndarray:
+def hash_examples(user_id: str, ordinals: np.ndarray) -> np.ndarray:
     """Return one uint64 per example of a user: a hash of its id, which is user and ordinal."""
     return ordinal_hashes(_SALT, user_id, ordinals)
 
 
-def bounded(owners: np.ndarray, order: np.ndarray, most: int) -> np.ndarray:
+def choose_bounded(owners: np.ndarray, order: np.ndarray, most: int) -> np.ndarray:
     """Return which examples are kept so that no owner has more than some of them, bool (n,).
 
     Greedy: examples are taken in the order of their hashes, and one is kept if each of its owners
@@ -121,12 +121,12 @@ def keep_bounded(
         for user in np.unique(users).tolist():
             theirs = users == user
             authors[theirs] = store.position(roster[user])
-            order[theirs] = hashes(roster[user], batch.ordinals[at[theirs]])
+            order[theirs] = hash_examples(roster[user], batch.ordinals[at[theirs]])
         found.append(np.stack([places, authors, askers], axis=1))
         orders.append(order)
     if most is None:
         return Kept(rows=rows, num_training=number, listed=None)
     examples = np.concatenate(found)
-    listed = examples[bounded(examples[:, 1:], np.concatenate(orders), most), 0]
+    listed = examples[choose_bounded(examples[:, 1:], np.concatenate(orders), most), 0]
     rows[listed] = True
     return Kept(rows=rows, num_training=number, listed=listed)

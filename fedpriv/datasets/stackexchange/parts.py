@@ -49,7 +49,7 @@ class Parts:
     users: Mapping[str, tuple[str, ...]] = field(repr=False)
 
 
-def cut(
+def cut_corpus(
     corpus: Corpus,
     folder: Path,
     *,

@@ -113,7 +113,7 @@ def is_public_tenth(user_id: str) -> bool:
     return hash64(PUBLIC_SALT, user_id) < 2**64 // 10
 
 
-def fewer_public(public_users: Sequence[str], number: int) -> list[str]:
+def limit_public(public_users: Sequence[str], number: int) -> list[str]:
     """Return so many of the users outside a roster, sorted; fewer are always among more.
 
     They are the first by a salted hash of their ids, and no rostered user is looked at.
@@ -129,7 +129,7 @@ def fewer_public(public_users: Sequence[str], number: int) -> list[str]:
     return sorted(sorted(public_users, key=lambda user: hash64(_FEWER_SALT, user))[:number])
 
 
-def choose(spec: RosterSpec, num_sentences: Mapping[str, int]) -> tuple[str, ...]:
+def choose_roster(spec: RosterSpec, num_sentences: Mapping[str, int]) -> tuple[str, ...]:
     """Return the ids of a roster, sorted (a declared list keeps its order).
 
     Args:

@@ -21,7 +21,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedpriv.datasets.stackexchange.corpus import Corpus
-from fedpriv.datasets.stackexchange.rosters import RosterSpec, choose
+from fedpriv.datasets.stackexchange.rosters import RosterSpec, choose_roster
 from fedpriv.datasets.stackexchange.sentence_store import known_kind
 from fedpriv.datasets.stackexchange.writer import CorpusWriter, Sentence, titled_thread
 from fedpriv.datasets.tff_files import ClientData, open_client_data
@@ -115,7 +115,7 @@ def select_roster(
     spec = RosterSpec(
         name="chosen", rule=select, size=num_users, seed=seed if select == "seeded" else None
     )
-    return choose(spec, dict.fromkeys(client_ids, 1))
+    return choose_roster(spec, dict.fromkeys(client_ids, 1))
 
 
 def import_stackoverflow(
