@@ -10,13 +10,12 @@ from __future__ import annotations
 import inspect
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
-from fedpriv.datasets.cache import cache_dir, data_folders, locked, remembered_sha256
+from fedpriv.datasets.cache import cache_dir, data_folders, open_or_make, remembered_sha256
 from fedpriv.datasets.stackexchange import manifest as manifests
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.dump import import_stackexchange, site_name
@@ -24,7 +23,7 @@ from fedpriv.datasets.stackexchange.stackoverflow import import_stackoverflow
 from fedpriv.datasets.stackexchange.synthetic import GENERATOR, Shape, synthesize
 from fedpriv.datasets.stackexchange.synthetic import NAME as SYNTHETIC
 from fedpriv.datasets.tff_files import SQLITE_MAGIC
-from fedpriv.hashes import Progress, document_sha256
+from fedpriv.hashes import Progress
 
 STAND_IN = Shape(num_users=4_000, num_sentences=120_000, public_users=60)
 """What is made where there is no real corpus: many users with little text, and few public ones.
@@ -185,30 +184,17 @@ def _open(path: Path, progress: Progress | None, name: str | None = None) -> Cor
     if path.name == manifests.FILE_NAME:
         return Corpus.open(path.parent)
     if raw_kind(path) == "tff-stackoverflow":
-        return cached(
-            "stackoverflow",
-            lambda target, tell: import_stackoverflow(
-                path, target, name="stackoverflow", progress=tell
-            ),
-            source=path,
-            options={},
-            progress=progress,
-        )
-    name, about = stackexchange_name(path) if name is None else (name, _ABOUT.get(name, {}))
-    return cached(
-        name,
-        lambda target, tell: import_stackexchange(
-            path,
-            target,
-            name=name,
-            licence=about.get("licence"),
-            credit=about.get("credit"),
-            progress=tell,
-        ),
-        source=path,
-        options={},
-        progress=progress,
-    )
+        name = "stackoverflow"
+        importer: Callable[..., Corpus] = partial(import_stackoverflow, path, name=name)
+    else:
+        about: Mapping[str, str]
+        name, about = stackexchange_name(path) if name is None else (name, _ABOUT.get(name, {}))
+        importer = partial(import_stackexchange, path, name=name, **about)
+
+    def make(target: Path, progress: Progress | None) -> Corpus:
+        return importer(target, progress=progress)
+
+    return cached(name, make, source=path, options={}, progress=progress)
 
 
 def stackexchange_name(path: Path) -> tuple[str, Mapping[str, str]]:
@@ -268,26 +254,14 @@ def cached(
         options: What else it depends on; JSON values.
         progress: Passed on to `make`.
     """
-    cache = cache_dir()
     facts = {
         "version": manifests.VERSION,
         "options": dict(options),
-        "sha256": None if source is None else remembered_sha256(source, cache, progress),
+        "sha256": None if source is None else remembered_sha256(source, cache_dir(), progress),
     }
-    digest = document_sha256(facts)[:16]
-    target = cache / "corpora" / f"{name}-{digest}"
-    if target.exists():  # a cache that cannot be written to, as an image brings one, is read
-        with suppress(ValueError):
-            return Corpus.open(target)
-    with locked(target.name, cache):
-        if target.exists():
-            try:
-                return Corpus.open(target)
-            except ValueError:
-                shutil.rmtree(target)  # damaged, and ours to make again from its source
-        for half in target.parent.glob(f".{target.name}.*"):  # of a process that was killed
-            shutil.rmtree(half, ignore_errors=True)
-        return make(target, progress)
+    return open_or_make(
+        "corpora", name, facts, read=Corpus.open, make=lambda target: make(target, progress)
+    )
 
 
 def cached_synthetic(
