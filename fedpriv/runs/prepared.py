@@ -56,10 +56,10 @@ from fedpriv.runs.summary import make_summary
 from fedpriv.sums import PartialSum
 from fedpriv.tasks.checks import (
     FreshWorks,
-    cautions,
     check_metrics,
     check_users,
-    not_tried,
+    describe_untried,
+    find_cautions,
     public_loss,
     synthetic_batch,
     try_central_task,
@@ -417,7 +417,7 @@ def _try_components(
                 loss = public_loss(task, state.params)
         else:
             batch = synthetic_batch(task)
-            untried = not_tried(task) if batch is None else ""
+            untried = describe_untried(task) if batch is None else ""
             made_of = components.experiment or experiment, task, components.side_information
             again = partial(make_trainer, *made_of)
             train = partial(_train_synthetic_user, components, state.params, again=again)
@@ -433,7 +433,7 @@ def _try_components(
         noticed += tuple(filter(None, [components.settings.caution(selects=selects)]))
     if experiment.unit == "user":
         with own_code("while public examples were compared with rostered users'"):
-            noticed += cautions(task, found, simulated=root.mode == "simulation")
+            noticed += find_cautions(task, found, simulated=root.mode == "simulation")
     return _Trial(state=state, begun=begun, public=public, untried=untried, noticed=noticed)
 
 

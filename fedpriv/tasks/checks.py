@@ -1,9 +1,16 @@
-"""Whether users who train one after the other are apart: tried on synthetic users, in many orders.
+"""Checks of a task before a run: its members, its roster, a trial on synthetic examples.
 
-What keeps something between users may look consistent in one order: a scaler that is fitted on the
-first data that it sees is the same for everybody after that, but another process makes a trainer of
-its own, and there a rostered user comes first. So each order is asked of a work that has seen
-nothing, and each synthetic user is once the first of all.
+A task is checked before anything is charged, so that a mistake in it ends the run. In a round a
+user that fails contributes zero, alone, and its error is not logged: it may hold the user's data. A
+model of the wrong width fails for everybody, and a whole run would be spent on nothing but noise.
+So the same code is run first on examples of no one on the roster, and what it raises there is
+raised.
+
+Independence of users is tried on synthetic users, in many orders. A trainer that keeps something
+between users may look consistent in one order: a scaler that is fitted on the first data that it
+sees is the same for everybody after that, but another process makes another trainer, and there a
+rostered user comes first. So each order is asked of a work that has seen nothing, and each
+synthetic user is once the first of all.
 """
 
 from __future__ import annotations
@@ -24,7 +31,6 @@ from fedpriv.sums import PartialSum
 from fedpriv.tasks.central import CentralTask
 from fedpriv.tasks.task import (
     ComparesPublic,
-    ComparesPublicTraining,
     LearnsInPublic,
     MakesExamples,
     TaskDescription,
@@ -361,19 +367,17 @@ def check_users(task: Any, of: str) -> None:
     users = task.roster[:: -(-len(task.roster) // _MOST_USERS)]
     known = task.data if hasattr(task.data, "__contains__") else None
     for user_id in users:
+        error = None
         try:
             found = user_id in known if known is not None else task.data.num_examples(user_id) >= 0
-        except Exception as error:
-            raise ValueError(
-                f"data of {_the_task(task, of)} have nothing of rostered user {user_id!r} "
-                f"({type(error).__name__}); give examples, maybe none, for everybody on the "
-                "roster, or take the user off it"
-            ) from error
+        except Exception as failure:
+            found, error = False, failure
         if not found:
+            why = "" if error is None else f" ({type(error).__name__})"
             raise ValueError(
-                f"data of {_the_task(task, of)} have nothing of rostered user {user_id!r}; give "
-                "examples, maybe none, for everybody on the roster, or take the user off it"
-            )
+                f"data of {_the_task(task, of)} have nothing of rostered user {user_id!r}{why}; "
+                "give examples, maybe none, for everybody on the roster, or take the user off it"
+            ) from error
 
 
 def check_metrics(task: Any, found: Any) -> None:
@@ -440,12 +444,23 @@ _SOME = 1024
 _SMALL_PART = (0, 1 << 20)
 
 
+# By whether the model learns from the examples.
+_EQUAL_TO_ROSTERED = {
+    False: "public examples are equal to examples of rostered users: what is measured on them is "
+    "not released but private, and covered by no ε; take public examples of users outside the "
+    "roster",
+    True: "examples of public_train are equal to examples of rostered users: what is learnt from "
+    "them is not public but private, and a start from it is covered by no ε; take examples of "
+    "users outside the roster",
+}
+
+
 def synthetic_batch(task: Any) -> Any | None:
     """Return what a task can be tried on; None where it makes no examples."""
     return task.synthetic_batch() if isinstance(task, MakesExamples) else None
 
 
-def not_tried(task: Any) -> str:
+def describe_untried(task: Any) -> str:
     """Return what is said of a task that makes no examples, in one line."""
     return (
         f"what a user does in the task ({type(task).__name__}) could not be tried beforehand: a "
@@ -454,7 +469,7 @@ def not_tried(task: Any) -> str:
     )
 
 
-def cautions(task: Any, found: Metrics | None, *, simulated: bool) -> tuple[str, ...]:
+def find_cautions(task: Any, found: Metrics | None, *, simulated: bool) -> tuple[str, ...]:
     """Return what is to be said of a task's public examples, in a line each.
 
     Args:
@@ -469,22 +484,10 @@ def cautions(task: Any, found: Metrics | None, *, simulated: bool) -> tuple[str,
             "give the task public examples, of users outside the roster"
         )
     if simulated and isinstance(task, ComparesPublic):
-        equal, number = task.public_of_rostered()
-        if equal:
-            said.append(
-                f"{equal:,} of {number:,} public examples are equal to examples of rostered users: "
-                "what is measured on them is not released but private, and covered by no ε; take "
-                "public examples of users outside the roster, unless these are equal by chance"
-            )
-    if simulated and isinstance(task, ComparesPublicTraining):
-        equal, number = task.public_train_of_rostered()
-        if equal:
-            said.append(
-                f"{equal:,} of {number:,} examples of public_train are equal to examples of "
-                "rostered users: what is learnt from them is not public but private, and a start "
-                "from it is covered by no ε; take examples of users outside the roster, unless "
-                "these are equal by chance"
-            )
+        for learnt, text in _EQUAL_TO_ROSTERED.items():
+            equal, number = task.public_of_rostered(learnt=learnt)
+            if equal:
+                said.append(f"{equal:,} of {number:,} {text}, unless these are equal by chance")
     return tuple(said)
 
 
@@ -499,11 +502,11 @@ def public_of_rostered(task: Any, *, learnt_from: bool) -> dict[str, int]:
         How many are equal, by name: of those that are measured on, and of those learnt from.
         Nothing where there are none.
     """
-    found = {}
-    if isinstance(task, ComparesPublic):
-        found["public_of_rostered"] = task.public_of_rostered()[0]
-    if learnt_from and isinstance(task, ComparesPublicTraining):
-        found["public_train_of_rostered"] = task.public_train_of_rostered()[0]
+    if not isinstance(task, ComparesPublic):
+        return {}
+    found = {"public_of_rostered": task.public_of_rostered()[0]}
+    if learnt_from:
+        found["public_train_of_rostered"] = task.public_of_rostered(learnt=True)[0]
     return {name: equal for name, equal in found.items() if equal}
 
 

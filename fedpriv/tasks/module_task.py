@@ -1,4 +1,4 @@
-"""Users whose examples are arrays, in whatever form their owner has them."""
+"""Task of any `nn.Module`, loss and users, whose examples are arrays in whatever form."""
 
 from __future__ import annotations
 
@@ -422,18 +422,16 @@ class ModuleTask:
             return public.take(_telling(public)), False
         return made, True
 
-    def public_of_rostered(self) -> tuple[int, int]:
+    def public_of_rostered(self, *, learnt: bool = False) -> tuple[int, int]:
         """Return how many public examples equal a rostered user's, and of how many.
 
         Of users that a plain dict holds: another mapping may read files, and is not looked through.
-        """
-        public = self._sets[True]
-        return (0, 0) if public is None else (self._data.num_equal(public), len(public))
 
-    def public_train_of_rostered(self) -> tuple[int, int]:
-        """Return the same of the examples that are learnt from in public."""
-        learnt = self._public_train
-        return (0, 0) if learnt is None else (self._data.num_equal(learnt), len(learnt))
+        Args:
+            learnt: Of `public_train`; else of `public`.
+        """
+        examples = self._public_train if learnt else self._sets[True]
+        return (0, 0) if examples is None else (self._data.num_equal(examples), len(examples))
 
     def public_learner(self, key: Key, *, choosing: bool) -> GradientLearner | None:
         """Return what learns from `public_train`, by Adam on the CPU; None without any.
@@ -444,7 +442,7 @@ class ModuleTask:
 
         Guarantees:
             * Neither `users` nor `test` nor `public` goes into it, but for examples that
-              `public_train` has too (`public_train_of_rostered` counts those of users).
+              `public_train` has too (`public_of_rostered` counts those of users).
         """
         examples = self._public_train
         if examples is None:

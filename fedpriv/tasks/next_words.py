@@ -1,4 +1,17 @@
-"""Next-word prediction: tokens, measures, trivial rules, and the task."""
+"""Next-word prediction by user: a recurrent network on sentences, its encoding and its measures.
+
+Sentences are encoded as TensorFlow Federated does: cut to their first words; "begin" stands before
+them, "end" behind those that were shorter than the longest length, and padding behind that. Inputs
+are all but the last of these, targets all but the first; where there is padding no target is
+counted.
+
+Its StackOverflow tasks (google-research/federated, `stackoverflow_word_prediction`) report
+`accuracy_no_oov_or_eos`: the share of words predicted right among targets that are neither padding
+nor unknown nor the end of a sentence. What a model *predicts* may be any token; a prediction of
+"unknown" or "end" for a word is a mistake. It is the headline here. Two rules that need no network,
+the commonest word and the commonest word after the last one, are counted in public text alone, so
+they cost no privacy: a model that is not better has learnt nothing worth an ε.
+"""
 
 from __future__ import annotations
 
@@ -137,7 +150,7 @@ def word_metrics(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bigrams:
-    """What most often follows a token in some text.
+    """The commonest word after each token in some text.
 
     Attributes:
         commonest: The commonest word of all, which the unigram rule always predicts.
@@ -150,7 +163,7 @@ class Bigrams:
 
     @classmethod
     def of(cls, x: np.ndarray, y: np.ndarray, tokens: Tokens) -> Bigrams:
-        """Return what text says.
+        """Count text.
 
         Only what `WORD_ACCURACY` counts is counted: words, neither unknown ones nor ends.
 
@@ -175,11 +188,11 @@ class Bigrams:
         follows[first[order]] = second[order]
         return cls(commonest=commonest, follows=follows)
 
-    def predicted(self, x: np.ndarray) -> np.ndarray:
+    def predict(self, x: np.ndarray) -> np.ndarray:
         """Return the bigram rule's predictions of what follows each token."""
         return self.follows[x]
 
-    def always(self, x: np.ndarray) -> np.ndarray:
+    def predict_commonest(self, x: np.ndarray) -> np.ndarray:
         """Return the unigram rule's predictions."""
         return np.full_like(x, self.commonest)
 
@@ -193,7 +206,7 @@ _JUDGED_ON = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How large a network is.
+    """Size of a network.
 
     Attributes:
         num_words: Of the vocabulary, at most; public users may use fewer.
@@ -316,7 +329,7 @@ class NextWords:
 
     @property
     def round_tensors(self) -> Callable[[int], Params] | None:
-        """What users are told in each round; None without a shift."""
+        """Public tensors that users get in each round; None without a shift."""
         return None if self._shift is None else self._shift.tensors
 
     def evaluate(self, params: Params, *, public: bool, part: Part = WHOLE) -> Metrics | None:
@@ -324,7 +337,7 @@ class NextWords:
         return self._measured(params, self.held_rows(public=public), part)
 
     def trivial(self, *, public: bool) -> dict[str, Metrics]:
-        """Return what public text's commonest word, and its bigrams, reach on the same sentences.
+        """Return the accuracy of public text's commonest word, and of its bigrams.
 
         Returns:
             "unigram" and "bigram"; nothing where there is no sentence to measure, or no public text
@@ -334,7 +347,7 @@ class NextWords:
         if not len(rows) or bigrams is None:
             return {}
         x, y = self._encoded(rows)
-        found = {"unigram": bigrams.always(x), "bigram": bigrams.predicted(x)}
+        found = {"unigram": bigrams.predict_commonest(x), "bigram": bigrams.predict(x)}
         tokens = self.encoding.tokens
         return {
             name: Metrics(totals=shares_right(predicted, y, tokens), num_examples=len(x))
@@ -343,7 +356,7 @@ class NextWords:
 
     @cached_property
     def bigrams(self) -> Bigrams | None:
-        """What public training text says; None where there is none."""
+        """Bigrams of public training text; None where there is none."""
         rows = self._view.public_rows("train")
         return Bigrams.of(*self._encoded(rows), self.encoding.tokens) if len(rows) else None
 

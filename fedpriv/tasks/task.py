@@ -1,4 +1,14 @@
-"""What is recorded of a task's data: names, counts, and where everything came from."""
+"""The task protocol: a roster, its users' examples, a model, and the measures that it is judged by.
+
+`Task` is what every task has. Optional abilities have protocols: multipliers 1/A for
+preconditioning (`KnowsMultipliers`, of words `KnowsWords`), losses user by user for attacks on
+simulations (`KnowsUserLosses`), probabilities of classes
+(`fedpriv.training.evaluate.ScoresClasses`), tensors that users get in each round
+(`ShiftsOverRounds`), files that go with the model (`BringsFiles`), synthetic examples to try the
+task on (`MakesExamples`), a check whether its public examples are private (`ComparesPublic`), and
+digests by which a resumed run recognises its data (`KnowsDigests`).
+A centralised task is a `fedpriv.tasks.central.CentralTask`.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +35,7 @@ class TaskDescription:
 
     Attributes:
         name: What the data are called.
-        synthetic: Whether they were made up.
+        synthetic: Whether a generator made them.
         roster: The name of the roster, such as "all".
         num_users: Users on it; of centralised training, training examples.
         num_public_users: Users, or examples, outside it that the task has.
@@ -72,7 +82,7 @@ class TaskDescription:
 
 
 class Task(Protocol):
-    """What is learnt, and from whom."""
+    """Model, users and measures of a run."""
 
     @property
     def roster(self) -> tuple[str, ...]:
@@ -91,7 +101,7 @@ class Task(Protocol):
 
     @property
     def measures(self) -> Sequence[Measure]:
-        """What `evaluate` measures, the headline first; empty where nothing is measured."""
+        """The measures of `evaluate`, the headline first; empty where nothing is measured."""
         ...
 
     def init_params(self, key: Key) -> Params:
@@ -101,7 +111,7 @@ class Task(Protocol):
     def trainer(
         self, schedule: Schedule, multiplier: Mapping[str, np.ndarray], device: str = "cpu"
     ) -> LocalTrainer:
-        """Return what a user does; or works by name, where an algorithm asks for several.
+        """Return the trainer of a user; or client work by name, where an algorithm needs several.
 
         Args:
             schedule: How much work.
@@ -121,13 +131,13 @@ class Task(Protocol):
         ...
 
     def describe(self) -> TaskDescription:
-        """Return what the run folder records of the data."""
+        """Return the description of the data for the run folder."""
         ...
 
 
 @runtime_checkable
 class KnowsMultipliers(Protocol):
-    """A task that something is known of its parameters: how much each is worth."""
+    """A task with public side information on its parameters: a gain for each."""
 
     def side_information(self) -> SideInformation:
         """Return 1/A, from public knowledge or marked private; used with side-information own."""
@@ -136,7 +146,7 @@ class KnowsMultipliers(Protocol):
 
 @runtime_checkable
 class KnowsWords(Protocol):
-    """A task whose first axis of "kernel" are words that public users wrote."""
+    """A task in which the first axis of "kernel" is words that public users wrote."""
 
     def public_words(self) -> PublicWords:
         """Return how common each word is; the options of side-information make 1/A of it."""
@@ -145,7 +155,7 @@ class KnowsWords(Protocol):
 
 @runtime_checkable
 class BringsFiles(Protocol):
-    """A task with files that say what the model's inputs and outputs mean."""
+    """A task with files that describe the model's inputs and outputs."""
 
     def files(self) -> Mapping[str, bytes]:
         """Return contents by file name, such as a vocabulary.
@@ -159,10 +169,13 @@ class BringsFiles(Protocol):
 class ComparesPublic(Protocol):
     """A task that can say whether its public examples are those of rostered users."""
 
-    def public_of_rostered(self) -> tuple[int, int]:
+    def public_of_rostered(self, *, learnt: bool = False) -> tuple[int, int]:
         """Return how many public examples equal a rostered user's, and of how many.
 
         Private, since it looks at rostered users' examples: asked by simulations only.
+
+        Args:
+            learnt: Of the examples that the model learns from; else of those it is measured on.
         """
         ...
 
@@ -184,7 +197,7 @@ class LearnsInPublic(Protocol):
 
 @runtime_checkable
 class HoldsOutPublicUsers(Protocol):
-    """A task with public users, each of whom can be held out of what public examples make."""
+    """A task with public users, each of whom can be held out of public training."""
 
     def public_users_held_out(self) -> Iterable[tuple[PublicLearner, Sequence[Any]]]:
         """Return learners, and the examples of each public user that one does not learn from."""
@@ -192,17 +205,8 @@ class HoldsOutPublicUsers(Protocol):
 
 
 @runtime_checkable
-class ComparesPublicTraining(Protocol):
-    """A task that can say the same of public examples that it learns from."""
-
-    def public_train_of_rostered(self) -> tuple[int, int]:
-        """Return how many of these equal a rostered user's, and of how many; asked likewise."""
-        ...
-
-
-@runtime_checkable
 class ShiftsOverRounds(Protocol):
-    """A task whose users are told something in each round, such as which of their data counts."""
+    """A task that sends its users public tensors in each round, such as which data to use."""
 
     @property
     def round_tensors(self) -> Callable[[int], Params] | None:
@@ -212,7 +216,7 @@ class ShiftsOverRounds(Protocol):
 
 @runtime_checkable
 class KnowsUserLosses(Protocol):
-    """A task that says how well a model does on each user's training text.
+    """A task that gives a model's loss on each user's training text.
 
     Private, and of public users too: asked by attacks on simulations only.
     """
@@ -238,12 +242,12 @@ class KnowsUserLosses(Protocol):
 
 @runtime_checkable
 class MakesExamples(Protocol):
-    """A task that makes up examples, so that it can be tried before anything is charged."""
+    """A task with synthetic examples, on which it is tried before anything is charged."""
 
     def synthetic_batch(self) -> Any | None:
         """Return examples in the form of one user's, of no one on the roster; None for none.
 
-        Made up, or public. A task without any is not tried, and the run says so: a mistake in what
+        Synthetic, or public. A task without any is not tried, and the run says so: a mistake in what
         its users do makes every one of them contribute zero, and leaves nothing but noise.
         """
         ...
@@ -251,11 +255,11 @@ class MakesExamples(Protocol):
 
 @runtime_checkable
 class KnowsDigests(Protocol):
-    """A task that may say what its data are."""
+    """A task with digests of its data, by which a resumed run recognises them."""
 
     @property
     def data_sha256(self) -> Callable[[], Mapping[str, str]] | None:
-        """From nothing to digests in hex by part; None where it does not say."""
+        """From nothing to digests in hex by part; None where they are not known."""
         ...
 
 
@@ -263,7 +267,7 @@ def data_digests(task: Any, secret: bytes | None = None) -> dict[str, str] | Non
     """Return digests of a task's data by part, keyed where there is a secret.
 
     Returns:
-        None where the task says nothing of its data, so that they cannot be checked.
+        None where the task has no digests: its data cannot be checked.
     """
     if not isinstance(task, KnowsDigests) or task.data_sha256 is None:
         return None
