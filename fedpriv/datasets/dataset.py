@@ -31,7 +31,7 @@ class Dataset:
     """Examples to train on, to test on, and, where there are any, public ones.
 
     Attributes:
-        name: What it may be called in a table. A reduced or lossy copy has a name of its own.
+        name: For tables. A reduced or lossy copy has another name.
         x_train: Private training inputs, n rows.
         y_train: Their labels, int64 (n,).
         x_test: Test inputs.

@@ -51,13 +51,13 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Fetchable:
-    """What is fetched under one name.
+    """Files that are fetched under one name.
 
     Attributes:
         files: The files; of a corpus the first is the one to import.
-        about: What it is.
+        about: Description.
         licence: Its licence.
-        note: What is known of its checksum.
+        note: Origin of its checksum.
     """
 
     files: tuple[Source, ...]

@@ -19,7 +19,7 @@ from fedpriv.ranges import positive_int
 from fedpriv.rng import Key
 
 FILE = "projection.json"
-"""What goes with a model that takes projected rows, into the run folder and every export."""
+"""File that goes with a model of projected rows, into the run folder and every export."""
 _KIND = "gaussian-projection"
 _UNITS = 2.0**-53
 

@@ -1,4 +1,4 @@
-"""Finds the raw files of a data set, and reads them: packed or not, checked, of bounded size."""
+"""Search for raw files of a data set, and readers: packed or not, checked, of bounded size."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def find_files(
         name: Of the data set, as `fedpriv data fetch` has it.
         choices: The forms it comes in, best first; each the files that make it up.
         argument: A folder, or one of the files.
-        get: How a person gets the files, said when there are none.
+        get: Instructions for getting the files, for the message when there are none.
 
     Raises:
         ValueError: If the files are not there, or some of them are missing.

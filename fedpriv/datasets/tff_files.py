@@ -1,6 +1,6 @@
 """TensorFlow Federated's client files, and `tf.train.Example` from its bytes, without TensorFlow.
 
-The schema is TensorFlow's, said here in Python and kept in a pool of its own, so that TensorFlow
+The schema is TensorFlow's, written here as text and kept in a separate pool, so that TensorFlow
 may be loaded in the same process. Only the map of features is taken for what it is on the wire, a
 list of entries, which can be counted before any is looked at. Reading follows the specification of
 protocol buffers: a repeated key and a changed `oneof` keep what came last; a field that the schema
@@ -33,7 +33,7 @@ from fedpriv.datasets.raw_files import unpack
 from fedpriv.hashes import Progress
 
 FeatureValue = tuple[bytes, ...] | np.ndarray
-"""What a feature holds: a tuple of bytes, or a float32 or int64 array of one dimension."""
+"""Value of a feature: a tuple of bytes, or a float32 or int64 array of one dimension."""
 
 MAX_EXAMPLE_BYTES = 16 * 1024 * 1024
 MAX_FEATURES = 1024
@@ -165,7 +165,7 @@ class Schema:
     default_split: str
     fields: Mapping[str, Field]
 
-    def typed(self, features: Mapping[str, FeatureValue]) -> dict[str, Any]:
+    def convert(self, features: Mapping[str, FeatureValue]) -> dict[str, Any]:
         """Return the schema's fields of one example: str, a NumPy scalar, or an array.
 
         Raises:
@@ -391,7 +391,7 @@ class ClientData:
         if not isinstance(blob, bytes):
             raise ValueError(f"{where} is {type(blob).__name__}, not a blob")
         try:
-            return self.schema.typed(parse_example(blob))
+            return self.schema.convert(parse_example(blob))
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from None
 

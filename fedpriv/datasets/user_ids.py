@@ -1,4 +1,4 @@
-"""Ids that name nobody: a keyed hash of what a node calls a person, and rosters of such ids.
+"""Pseudonymous user ids: a keyed hash of the name of a person on a node, and rosters of ids.
 
 Who sees ids (the server, its logs, a roster) learns no name without the key: guesses cannot be
 tried. Nodes with the same key give the same person the same id, so that a person on two of them is

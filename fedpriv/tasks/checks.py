@@ -461,7 +461,7 @@ def synthetic_batch(task: Any) -> Any | None:
 
 
 def describe_untried(task: Any) -> str:
-    """Return what is said of a task that makes no examples, in one line."""
+    """Return the warning about a task that makes no examples, in one line."""
     return (
         f"what a user does in the task ({type(task).__name__}) could not be tried beforehand: a "
         "mistake in its train would spend the whole ε on noise; give the task a method "
@@ -470,16 +470,16 @@ def describe_untried(task: Any) -> str:
 
 
 def find_cautions(task: Any, found: Metrics | None, *, simulated: bool) -> tuple[str, ...]:
-    """Return what is to be said of a task's public examples, in a line each.
+    """Return warnings about a task's public examples, in a line each.
 
     Args:
         task: Of users.
         found: What was measured of public examples in the trial; None for nothing.
         simulated: Whether rostered users' examples may be looked at to say it.
     """
-    said = []
+    cautions = []
     if found is None and task.measures:
-        said.append(
+        cautions.append(
             f"nothing is measured on public examples, so no {task.measures[0].label} is released; "
             "give the task public examples, of users outside the roster"
         )
@@ -487,8 +487,8 @@ def find_cautions(task: Any, found: Metrics | None, *, simulated: bool) -> tuple
         for learnt, text in _EQUAL_TO_ROSTERED.items():
             equal, number = task.public_of_rostered(learnt=learnt)
             if equal:
-                said.append(f"{equal:,} of {number:,} {text}, unless these are equal by chance")
-    return tuple(said)
+                cautions.append(f"{equal:,} of {number:,} {text}, unless these are equal by chance")
+    return tuple(cautions)
 
 
 def public_of_rostered(task: Any, *, learnt_from: bool) -> dict[str, int]:

@@ -254,7 +254,7 @@ class ModuleTask:
         public_train: More of these, to learn from before and during private training (start
             "public", and what public examples alone reach); never measured on. Let no one have
             examples in both.
-        synthetic: Whether the data were made up.
+        synthetic: Whether a generator made the data.
         files: That go with the model into the run folder and every export, such as a vocabulary:
             only what is public.
         synthetic_batch: Made-up examples to try the task on before a run starts; give some where
@@ -309,7 +309,7 @@ class ModuleTask:
 
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """What is measured, the headline first."""
+        """The measures, the headline first."""
         return tuple(own.measure for own in self._module_measures())
 
     @property

@@ -141,7 +141,7 @@ def majority_share(label_counts: np.ndarray) -> float | None:
 NUM_FOLDS = 5
 TF_IDF = "tf-idf"
 MOST_PARAMETERS = 10_000_000
-"""How large a model may become by rows for pairs of words."""
+"""Limit on a model's size with rows for pairs of words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,7 +225,7 @@ class TagPrediction:
             there is none, as by sentence: they are chosen on public users' test examples.
         public_text: What of public users' posts public models learn from.
         data_sha256: From nothing to digests in hex of what must not change in a run, the prepared
-            corpus; None where nobody can say, and no resumed run is held to it.
+            corpus; None where it is not known: no resumed run is held to it.
     """
 
     def __init__(

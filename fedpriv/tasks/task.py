@@ -31,10 +31,10 @@ from fedpriv.tree import Params
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskDescription:
-    """What the run folder records of the data. It goes into reports: nothing private belongs here.
+    """Description of a task's data for run folders and reports: nothing private belongs here.
 
     Attributes:
-        name: What the data are called.
+        name: Of the data.
         synthetic: Whether a generator made them.
         roster: The name of the roster, such as "all".
         num_users: Users on it; of centralised training, training examples.
@@ -43,7 +43,7 @@ class TaskDescription:
             what was taken from those whom the plan protects.
         roster_sha256: Digest of the roster, where one was published with the corpus.
         licence: Of the data.
-        credit: Whom they are owed to.
+        credit: Their authors.
         num_words: Words of the model, where inputs are words.
         num_tags: Tags of the model, where outputs are tags.
         majority_class_accuracy: Accuracy of always answering the commonest class, counted on
@@ -247,7 +247,7 @@ class MakesExamples(Protocol):
     def synthetic_batch(self) -> Any | None:
         """Return examples in the form of one user's, of no one on the roster; None for none.
 
-        Synthetic, or public. A task without any is not tried, and the run says so: a mistake in what
+        Synthetic, or public. A task without any is not tried, and the run warns: a mistake in what
         its users do makes every one of them contribute zero, and leaves nothing but noise.
         """
         ...

@@ -1,4 +1,4 @@
-"""Finds a corpus: by argument, environment, cache or data folder by the checkout, or makes one.
+"""Search for a corpus: by argument, environment, cache or data folder; or its synthesis.
 
 Raw files (a Stack Exchange dump, TFF's StackOverflow) are imported once into the cache, under a key
 made of the corpus' name, the file's SHA-256, the options and the format's version, and opened from
@@ -26,7 +26,7 @@ from fedpriv.datasets.tff_files import SQLITE_MAGIC
 from fedpriv.hashes import Progress
 
 STAND_IN = Shape(num_users=4_000, num_sentences=120_000, public_users=60)
-"""What is made where there is no real corpus: many users with little text, and few public ones.
+"""Synthetic corpus where there is no real one: many users with little text, few public ones.
 
 Of the 400 users of `Shape()` the noise of ε = 8 leaves less than their hundred public users know.
 """
@@ -56,7 +56,7 @@ _PLACES: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """What there is to open under a name, without opening it.
+    """Prepared corpus or raw file under a name, not opened yet.
 
     Attributes:
         name: The corpus' name.
@@ -77,7 +77,7 @@ def resolve_corpus(
     allow_synthetic: bool,
     progress: Progress | None = None,
 ) -> Corpus:
-    """Return the corpus that is meant, importing it first if only its raw file is there.
+    """Return the corpus of an argument, importing it first if only its raw file is there.
 
     What counts, in this order: `argument`; the environment variable `FEDPRIV_DATA`; the cache
     (`FEDPRIV_CACHE`, or the platform's own place); a folder `../shared/data` next to the checkout

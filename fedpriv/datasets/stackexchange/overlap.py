@@ -1,4 +1,4 @@
-"""How much two sides of a split share: threads, titles and labels of what is measured.
+"""Overlap between the training and the measured text of a split: threads, titles and labels.
 
 Where a sentence that is measured has its title and its label in training text, a model is asked
 what it was trained on. Near-duplicates are what is left of that where whole threads are held out: a
@@ -25,7 +25,7 @@ _ROUNDING = 1e-9  # of a similarity times a number of words
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How much text: users with any, sentences, threads, and tokens of sentences and titles."""
+    """Amount of text: users with any, sentences, threads, and tokens of sentences and titles."""
 
     users: int
     sentences: int
@@ -48,7 +48,7 @@ class Shared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlap:
-    """What measured text of rostered users shares with their training text.
+    """Overlap between rostered users' measured text and their training text.
 
     Attributes:
         split: the split's name.
@@ -84,7 +84,7 @@ class Overlap:
 
 
 def measure_overlap(view: TagView, titles: Sequence[str] | None) -> Overlap:
-    """Return what the sides of a view share.
+    """Measure the overlap of the sides of a view.
 
     Args:
         view: a roster seen through a split.

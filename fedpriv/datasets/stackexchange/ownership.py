@@ -1,4 +1,4 @@
-"""Examples of several owners: whoever wrote the sentence, and whoever asked the question.
+"""Bound on examples with several owners: the account that wrote them, and the one that asked.
 
 An answer's example carries the title and tags of its question, which somebody else wrote. Who wrote
 which sentence and who asked which thread is the *graph*: fixed, and public by assumption, as in

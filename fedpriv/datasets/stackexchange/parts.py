@@ -1,4 +1,4 @@
-"""Cut one view of a corpus into parts: one for the server, and one for each node.
+"""Division of a corpus's view into parts: one for the server, and one for each node.
 
 Each part is a prepared corpus of its own, which holds the view that it was cut from and no other.
 Vocabulary, side information and public users are the same in all of them. The server's part lists
@@ -27,7 +27,7 @@ from fedpriv.datasets.stackexchange.splits import BY_THREAD, Split
 from fedpriv.datasets.stackexchange.tag_view import TagView, row_positions
 
 SERVER = "server"
-#: Who is whose, by the name of a part; in the folder that holds the parts.
+#: Each node's user ids, by the name of its part; in the folder that holds the parts.
 USERS_FILE = "users.json"
 _PER_EXAMPLE = ("num_tokens", "labels", "threads", "public_threads")
 _PUBLIC = ("vocabulary.json", "word_counts.npy", "word_users.npy", "word_sentences.npy",
@@ -38,7 +38,7 @@ _PUBLIC_FACTS = ("split", "num_public_users", "num_public_sentences",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What was cut.
+    """Parts of a corpus on disk.
 
     Attributes:
         folder: Where the parts lie, each under its name.
@@ -183,8 +183,8 @@ def _write(
     """Write a part: its views, of which the first is the one it is known by, and its manifest."""
     facts, *_ = [source.write(part, listed=listed, held=held) for source in sources]
     whole, name = sources[0].corpus.manifest, sources[0].view.roster_name
-    said = ("rule", "how", "looks_at_data", "seed")
-    entry = {key: whole["rosters"][name].get(key) for key in said}
+    published = ("rule", "how", "looks_at_data", "seed")
+    entry = {key: whole["rosters"][name].get(key) for key in published}
     copied = ("name", "synthetic", "licence", "credit", "own_text_only", "split_seed",
               "max_words", "max_tags", "version")  # fmt: skip
     about = {
@@ -205,7 +205,7 @@ def _write(
     manifests.write(part, {key: whole[key] for key in copied} | about)
 
 
-#: What a whole view counts on rostered users, and a part does not say.
+#: Counts on rostered users of a whole view, which a part leaves out.
 _UNCOUNTED: dict[str, Any] = {
     "sentences_without_label": {},
     "foreign_titles": {"share": None, "share_by_rostered_users": None},

@@ -175,7 +175,7 @@ def open_users(
         manifest: "name", "synthetic", "licence" and "credit" of the corpus, among others.
         roster: the roster's name.
         split: the split it was made for.
-        provenance: what is said of it.
+        provenance: where it came from, for run folders.
         users: keep the first so many rostered users only; the vocabulary stays the same.
 
     Raises:

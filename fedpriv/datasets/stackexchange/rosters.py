@@ -26,7 +26,7 @@ _LOOKED_AT_DATA = "Its selection looked at the data, so its list is simply decla
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RosterSpec:
-    """How a roster is chosen.
+    """Rule by which a roster is chosen.
 
     Rules:
         all-but-public-tenth: users whose salted, hashed id falls outside a fixed 10 %; looks at

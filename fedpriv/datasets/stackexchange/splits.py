@@ -28,10 +28,10 @@ Kind = Literal["by-thread", "by-sentence", "by-time", "by-user", "as-published"]
 KINDS: tuple[Kind, ...] = ("by-thread", "by-sentence", "by-time", "by-user", "as-published")
 _FOLDED = ("by-thread", "by-user", "as-published")
 Owners = Literal["account", "all"]
-"""Who owns an example: the account that wrote its sentence, or also who asked the question."""
+"""Owners of an example: the account that wrote its sentence, or also the one that asked."""
 PublicText = Literal["public-threads", "all-posts"]
 PUBLIC_TEXT: tuple[PublicText, ...] = ("public-threads", "all-posts")
-"""What of public users' posts: in threads that a public user asked, or all of them."""
+"""Part of public users' posts: in threads that a public user asked, or all of them."""
 
 NUM_FOLDS = 5
 
@@ -58,7 +58,7 @@ _DESCRIPTIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """How examples are divided.
+    """Rule that divides examples.
 
     Attributes:
         kind: "by-thread", the default; "by-sentence", as the papers did; "by-time", of threads;
@@ -142,18 +142,18 @@ class Split:
 
     def describe(self) -> str:
         """Return a sentence about the split for reports."""
-        said = _DESCRIPTIONS[self.kind].format(fold=self.fold)
+        text = _DESCRIPTIONS[self.kind].format(fold=self.fold)
         if self.public_users is not None:
-            said = f"{said}; {self.public_users} of the users outside the roster count as public"
+            text = f"{text}; {self.public_users} of the users outside the roster count as public"
         if self.owners == "all" and self.examples_per_owner is None:
-            said = f"{said}; training examples that another rostered user asked are dropped"
+            text = f"{text}; training examples that another rostered user asked are dropped"
         if self.examples_per_owner is not None:
-            said = f"{said}; at most {self.examples_per_owner} training examples an owner"
+            text = f"{text}; at most {self.examples_per_owner} training examples an owner"
         if self.selecting:
-            said = f"{said}; rostered users train on no thread that a public user asked"
+            text = f"{text}; rostered users train on no thread that a public user asked"
         if self.measured_on == "test":
-            return said
-        return f"{said}; a fifth of the other threads held out too, and measured on"
+            return text
+        return f"{text}; a fifth of the other threads held out too, and measured on"
 
     def choosing(self) -> Split:
         """Return the split that settings are chosen by."""
@@ -165,7 +165,7 @@ BY_SENTENCE = Split(kind="by-sentence")
 
 
 TRAIN, VALIDATION, TEST, LEFT_OUT = 0, 1, 2, 3
-"""What a sentence is for. Left out is what would stand on neither side."""
+"""Subsets of sentences. Left out is what would stand on neither side."""
 
 SUBSETS = ("train", "validation", "test")
 """Their names, but for what is left out."""

@@ -40,7 +40,7 @@ _WORDS_PER_TOPIC, _WORDS_PER_TAG = 25, 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """How large a synthetic corpus is; the defaults are the paper's StackOverflow.
+    """Size of a synthetic corpus; the defaults are the paper's StackOverflow.
 
     Attributes:
         num_users: Users on the roster.

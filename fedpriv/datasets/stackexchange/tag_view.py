@@ -160,7 +160,7 @@ def _row_sums(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 BATCH_EXAMPLES = 4096
-"""How many examples of a large set are held in memory at once."""
+"""Examples of a large set that are held in memory at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

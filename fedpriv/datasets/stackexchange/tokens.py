@@ -1,4 +1,4 @@
-"""Turn a post's HTML into sentences of tokens, by TensorFlow Federated's StackOverflow rule.
+"""Tokeniser of posts' HTML into sentences, by TensorFlow Federated's StackOverflow rule.
 
 The rule (TFF's description of its StackOverflow dataset; `docs/your-own.md` shows how to use
 another): tags stripped, entities unescaped, lower case, addresses replaced by `<URL>`, characters
