@@ -381,9 +381,7 @@ class LocalUsers(NodeUsers):
         for name_id in self:
             try:
                 self[name_id]
-            except (
-                Exception
-            ) as error:  # of the user-defined code too, which sees one person at a time
+            except Exception as error:  # of user-defined code too, which sees one person at a time
                 kind = type(error).__name__
                 yield str(error) if isinstance(error, ValueError) else f"{name_id}: {kind}"
 
