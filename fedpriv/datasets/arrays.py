@@ -103,15 +103,6 @@ def open_array(path: Path, *, dtype: str | None = None, length: int | None = Non
     return values
 
 
-def smallest_unsigned(largest: int) -> np.dtype:
-    """Return the narrowest unsigned type that holds `largest`.
-
-    >>> smallest_unsigned(255), smallest_unsigned(256)
-    (dtype('uint8'), dtype('uint16'))
-    """
-    return np.min_scalar_type(int(largest))
-
-
 def ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Return the concatenation of `start, start + 1, ...` runs, int64.
 

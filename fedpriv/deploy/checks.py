@@ -123,7 +123,7 @@ def check_own_users(data: NodeData, experiment: str) -> int:
         ValueError: With the first row that cannot be taken, or what is wrong with the whole.
         PermissionError: If others may read the key.
     """
-    users = own_users_of(experiment, data)
+    users = local_users_of(experiment, data)
     problem = next(users.problems(), None)
     if problem is not None:
         raise ValueError(
@@ -133,7 +133,7 @@ def check_own_users(data: NodeData, experiment: str) -> int:
     return len(users)
 
 
-def own_users_of(name: str, data: NodeData) -> LocalUsers:
+def local_users_of(name: str, data: NodeData) -> LocalUsers:
     """Return the users of an experiment's task on this machine.
 
     Raises:

@@ -17,7 +17,6 @@ from typing import Any
 
 from fedpriv.datasets.cache import new_folder
 from fedpriv.datasets.stackexchange import manifest as manifests
-from fedpriv.datasets.stackexchange.ownership import Kept, keep_bounded
 from fedpriv.datasets.stackexchange.roster_view import find_view
 from fedpriv.datasets.stackexchange.rosters import (
     RosterSpec,
@@ -26,7 +25,15 @@ from fedpriv.datasets.stackexchange.rosters import (
     roster_sha256,
 )
 from fedpriv.datasets.stackexchange.sentence_store import SentenceStore
-from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, BY_THREAD, Division, Split, divide
+from fedpriv.datasets.stackexchange.splits import (
+    BY_SENTENCE,
+    BY_THREAD,
+    Division,
+    Kept,
+    Split,
+    divide,
+    keep_bounded,
+)
 from fedpriv.datasets.stackexchange.tag_view import TagView, open_view, write_tag_view
 from fedpriv.datasets.stackexchange.vocabulary import PUBLIC, RosterVocabulary, build_vocabulary
 from fedpriv.hashes import Progress, document_sha256

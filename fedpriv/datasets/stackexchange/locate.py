@@ -187,9 +187,14 @@ def _open(path: Path, progress: Progress | None, name: str | None = None) -> Cor
         name = "stackoverflow"
         importer: Callable[..., Corpus] = partial(import_stackoverflow, path, name=name)
     else:
-        about: Mapping[str, str]
         name, about = stackexchange_name(path) if name is None else (name, _ABOUT.get(name, {}))
-        importer = partial(import_stackexchange, path, name=name, **about)
+        importer = partial(
+            import_stackexchange,
+            path,
+            name=name,
+            licence=about.get("licence"),
+            credit=about.get("credit"),
+        )
 
     def make(target: Path, progress: Progress | None) -> Corpus:
         return importer(target, progress=progress)

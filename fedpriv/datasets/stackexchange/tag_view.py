@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedpriv.checkpoints.vocabulary import WordFeatures
-from fedpriv.datasets.arrays import array_writers, offsets, open_array, ranges, smallest_unsigned
+from fedpriv.datasets.arrays import array_writers, offsets, open_array, ranges
 from fedpriv.datasets.stackexchange.roster_view import RosterView, open_users, save_user_rows
 from fedpriv.datasets.stackexchange.sentence_store import OWN, SentenceStore
 from fedpriv.datasets.stackexchange.splits import (
@@ -399,7 +399,7 @@ def write_tag_view(
     trained = [np.zeros((0, 2), np.int64)]
     dtypes = {
         "words": np.int32,
-        "counts": smallest_unsigned(totals["most_tokens_in_a_sentence"]),
+        "counts": np.min_scalar_type(totals["most_tokens_in_a_sentence"]),
         "num_tokens": np.int32,
         "labels": np.int32,
         "tags": np.int32,

@@ -16,7 +16,7 @@ from types import TracebackType
 
 import numpy as np
 
-from fedpriv.datasets.arrays import array_writers, offsets, ranges, smallest_unsigned
+from fedpriv.datasets.arrays import array_writers, offsets, ranges
 from fedpriv.datasets.stackexchange import manifest as manifests
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
@@ -220,7 +220,7 @@ def _write_sentences(
 
     `maps` are from raw numbers to those of the store; what is below 0 is no account and stays.
     """
-    narrow = smallest_unsigned(most_tokens)
+    narrow = np.min_scalar_type(most_tokens)
     dtypes = {
         "words": np.int32, "counts": narrow, "own_counts": narrow, "num_tokens": np.int32,
         "title_users": np.int32, "askers": np.int32, "threads": np.int32, "days": np.int32,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedpriv.datasets.stackexchange.ownership import NO_OWNER, choose_bounded, hash_examples
+from fedpriv.datasets.stackexchange.splits import NO_OWNER, choose_bounded, hash_examples
 from tests.repeats import every_case
 
 
