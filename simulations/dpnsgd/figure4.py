@@ -42,7 +42,7 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.of_examples import num_steps
 from fedpriv.privacy.epsilon import format_delta, rounded_up_to
 from fedpriv.rng import Key
-from fedpriv.tasks.example_task import CentralTask
+from fedpriv.tasks.central import CentralTask
 from simulations.dpnsgd.heat_maps import Done, trained
 from simulations.dpnsgd.images import RULES, bounded
 from simulations.dpnsgd.sst2 import SIGMA, ByLength, Setup, digest, reduced_setup, task

@@ -28,7 +28,7 @@ from fedpriv.models.roberta import (
     weights_path,
 )
 from fedpriv.rng import Key
-from fedpriv.tasks.example_task import CentralTask
+from fedpriv.tasks.central import CentralTask
 from fedpriv.training.evaluate import Metrics, Total
 from fedpriv.training.local.module import load_params, module_params
 from fedpriv.training.per_example.example_sum import ExampleGradients

@@ -10,10 +10,10 @@ import numpy as np
 
 from fedpriv.checkpoints.vocabulary import WordFeatures
 from fedpriv.datasets.stackexchange.splits import PublicText, Split
-from fedpriv.datasets.stackexchange.tags import BATCH_EXAMPLES, INPUTS, TagExamples, TagView
+from fedpriv.datasets.stackexchange.tag_view import BATCH_EXAMPLES, INPUTS, TagExamples, TagView
 from fedpriv.measures import ACCURACY
 from fedpriv.rng import Key
-from fedpriv.tasks.tag_metrics import evaluate_tags, measured_columns
+from fedpriv.tasks.tag_prediction import evaluate_tags, measured_columns
 from fedpriv.training.public_learning import (
     MOST_PASSES,
     AdaGrad,

@@ -21,8 +21,8 @@ from fedpriv.privacy.plan import AnyPlan
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
 from fedpriv.sums import PartialSum
-from fedpriv.tasks.datasets import linear_task
-from fedpriv.tasks.example_task import CentralTask
+from fedpriv.tasks.central import CentralTask
+from fedpriv.tasks.dataset_tasks import linear_task
 from fedpriv.training.algorithm import Algorithm
 from fedpriv.training.per_example.example_sum import CentralSum, ExampleGradients
 from fedpriv.training.per_example.linear import (

@@ -29,7 +29,7 @@ from fedpriv.hashes import document_sha256
 from fedpriv.measures import ACCURACY, Measure
 from fedpriv.privacy.epsilon import format_delta
 from fedpriv.runs.progress import Pace
-from fedpriv.tasks.conversions.auc import AUC_LOSS, auc_total
+from fedpriv.tasks.dataset_tasks import AUC_LOSS, auc_total
 from simulations.reproduction.items import Script
 from simulations.reproduction.study import (
     Store,

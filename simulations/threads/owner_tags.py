@@ -19,12 +19,12 @@ from scipy import sparse
 from fedpriv.datasets.dataset import Dataset
 from fedpriv.datasets.stackexchange.locate import resolve_corpus
 from fedpriv.datasets.stackexchange.splits import Split
-from fedpriv.datasets.stackexchange.tags import TagExamples, TagView
+from fedpriv.datasets.stackexchange.tag_view import TagExamples, TagView
 from fedpriv.experiments.composing.options import option
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.ranges import Range
-from fedpriv.tasks.datasets import linear_task
-from fedpriv.tasks.example_task import CentralTask, OwnedExamples
+from fedpriv.tasks.central import CentralTask, OwnedExamples
+from fedpriv.tasks.dataset_tasks import linear_task
 from fedpriv.training.per_example.linear import SoftmaxGradients
 
 

@@ -98,7 +98,7 @@ def test_the_code_keeps_the_floors():
         ("fedpriv.tree", "from fedpriv.privacy import plan"),
         ("fedpriv.tree", "import fedpriv.transform"),
         (
-            "fedpriv.datasets.stackexchange.tags",
+            "fedpriv.datasets.stackexchange.tag_view",
             "def lazy():\n    from fedpriv.training.local.trainer import Schedule",
         ),
         ("fedpriv.training.federated_averaging", "from fedpriv.backends import Backend"),
@@ -116,7 +116,7 @@ def test_the_code_keeps_the_floors():
         ("fedpriv.cli.run", "from server.app import app"),
         ("client.app", "from fedpriv.backends import SerialBackend"),
         ("client.app", "from fedpriv import runs"),
-        ("fedpriv.datasets.stackexchange.sentences", "import pickle"),
+        ("fedpriv.datasets.stackexchange.sentence_store", "import pickle"),
         ("fedpriv.helpers", "import math"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 
 from fedpriv.datasets.reviews import synthetic_reviews
 from fedpriv.experiments.build import build
-from fedpriv.tasks.example_task import CentralTask, zeros
+from fedpriv.tasks.central import CentralTask, zeros
 from simulations.adadps import figure2
 from simulations.adadps.setups import imdb
 

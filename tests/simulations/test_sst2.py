@@ -17,7 +17,7 @@ from fedpriv.mechanisms import Clip
 from fedpriv.models.roberta import load_roberta, tokens
 from fedpriv.privacy.sampling import PoissonSampler
 from fedpriv.rng import Key
-from fedpriv.tasks.example_task import CentralTask, zeros
+from fedpriv.tasks.central import CentralTask, zeros
 from fedpriv.training.local.module import module_params
 from fedpriv.training.per_example.module import ModuleGradients
 from simulations.dpnsgd import figure4, sst2

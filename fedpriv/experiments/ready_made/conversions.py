@@ -15,7 +15,7 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.ranges import Range
 
 if TYPE_CHECKING:
-    from fedpriv.tasks.example_task import CentralTask
+    from fedpriv.tasks.central import CentralTask
 
 
 # SciPy takes long to import, and experiments are listed for `fedpriv --help`.
@@ -36,7 +36,7 @@ class ConversionTask:
             ValueError: If the log is missing or not of that form.
         """
         from fedpriv.datasets.criteo import load_criteo, synthetic_criteo
-        from fedpriv.tasks.conversions.task import conversion_task
+        from fedpriv.tasks.dataset_tasks import conversion_task
 
         if self.log is None:
             return conversion_task(synthetic_criteo(self.log_rows, buckets=self.buckets))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from fedpriv.datasets.dataset import Dataset
-    from fedpriv.tasks.example_task import CentralTask
+    from fedpriv.tasks.central import CentralTask
 
 
 # torch takes seconds to import, and experiments are listed for `fedpriv --help`.
@@ -47,7 +47,7 @@ class CifarTask:
         """
         from fedpriv.datasets.images import load_cifar10, load_cifar100
         from fedpriv.models.wide import Views, WideResNet, views_loss
-        from fedpriv.tasks.datasets import module_task
+        from fedpriv.tasks.dataset_tasks import module_task
 
         fine = self.photographs == "cifar100"
         data = (load_cifar100 if fine else load_cifar10)(self.folder)

@@ -15,7 +15,7 @@ from fedpriv.checkpoints.aggregates import answers
 from fedpriv.checkpoints.tensor_files import read_tensors, write_tensors
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.splits import Split
-from fedpriv.datasets.stackexchange.tags import TagView
+from fedpriv.datasets.stackexchange.tag_view import TagView
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.components import Components

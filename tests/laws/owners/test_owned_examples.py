@@ -16,7 +16,7 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
-from fedpriv.tasks.example_task import OwnedExamples
+from fedpriv.tasks.central import OwnedExamples
 from fedpriv.training.per_example.example_sum import CentralSum
 from simulations.threads.owner_tags import task_of
 from tests.data.corpus.threaded import ROSTERED, make, sentences

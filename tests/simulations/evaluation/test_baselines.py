@@ -8,7 +8,7 @@ import pytest
 
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, Split
 from fedpriv.rng import Key
-from fedpriv.tasks.tag_metrics import evaluate_tags, majority_share
+from fedpriv.tasks.tag_prediction import evaluate_tags, majority_share
 from fedpriv.training.public_learning import TagLearner
 from simulations.evaluation.evaluate import evaluate
 from simulations.evaluation.held_out import (

@@ -7,7 +7,7 @@ from scipy import sparse
 
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms import SideInformation
-from fedpriv.tasks.example_task import CentralTask, zeros
+from fedpriv.tasks.central import CentralTask, zeros
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.per_example.linear import LogisticGradients
 from simulations.reproduction.items import Cell, Figure, Reproduction, Row

@@ -1,20 +1,22 @@
-"""Centralised tasks of a data set: a linear model on rows, or any module on arrays."""
+"""Centralised tasks of a `Dataset`: linear classifiers, modules, conversion rates by AUC loss."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from scipy.stats import rankdata
 from torch import Tensor, nn
 
 from fedpriv.checkpoints.tensor_files import frozen_file
 from fedpriv.datasets.dataset import Dataset
 from fedpriv.datasets.projection import projection_files
-from fedpriv.measures import ACCURACY, LOSS
+from fedpriv.measures import ACCURACY, LOSS, Measure
 from fedpriv.mechanisms import SideInformation
-from fedpriv.tasks.example_task import CentralTask, zeros
-from fedpriv.training.evaluate import ClassScores, Metrics
+from fedpriv.tasks.central import CentralTask, zeros
+from fedpriv.training.evaluate import ClassScores, Metrics, Total
 from fedpriv.training.local.module import load_params, module_params
 from fedpriv.training.local.module_measures import (
     ModuleMeasure,
@@ -26,7 +28,11 @@ from fedpriv.training.local.module_measures import (
 )
 from fedpriv.training.local.module_state import SameFrozen, made_from
 from fedpriv.training.per_example.example_sum import ExampleGradients
-from fedpriv.training.per_example.linear import linear_class_scores, linear_metrics
+from fedpriv.training.per_example.linear import (
+    LogisticGradients,
+    linear_class_scores,
+    linear_metrics,
+)
 from fedpriv.training.per_example.losses import check_loss
 from fedpriv.training.per_example.module import ModuleGradients
 from fedpriv.tree import Params
@@ -115,11 +121,10 @@ def module_task(
         known = arrays(data.x_public, data.y_public)
         public = ModuleGradients(make(), loss, *known)
 
-    own = measures
     few, looked = [np.asarray(array[:_LOOKED_AT]) for array in seen], make()
-    if own is None and not reconstruct:
-        own = fitting_measures(looked, *few)
-    taken = with_loss(own or (), loss)
+    if measures is None and not reconstruct:
+        measures = fitting_measures(looked, *few)
+    taken = with_loss(measures or (), loss)
     check_loss(looked, loss, *few)
 
     def measure(params: Params) -> Metrics | None:
@@ -149,3 +154,44 @@ def module_task(
         data_sha256=data.sha256,
         synthetic=data.synthetic,
     )
+
+
+AUC_LOSS = Measure(name="auc_loss", label="AUC loss", higher_is_better=False)
+
+
+def auc_total(scores: np.ndarray, labels: np.ndarray) -> Total:
+    """Return 1 - AUC as a total over pairs of examples of different classes; ties count half.
+
+    It counts pairs, so totals of two sets do not add up to that of both: measure a set whole.
+
+    Args:
+        scores: `(n,)`, the higher the likelier class 1.
+        labels: 0 and 1 `(n,)`.
+
+    Raises:
+        ValueError: If a class has no example, or a score is NaN.
+    """
+    positive = labels == 1
+    ones, zeros = int(positive.sum()), int((~positive).sum())
+    if not ones or not zeros:
+        raise ValueError(f"{ones} examples of class 1 and {zeros} of class 0; AUC needs both")
+    if np.isnan(scores).any():
+        raise ValueError("a score is NaN: the model diverged; lower its learning rate")
+    ranks = rankdata(scores)
+    ordered = float(ranks[positive].sum()) - ones * (ones + 1) / 2
+    return Total(sum=ones * zeros - ordered, count=ones * zeros)
+
+
+def conversion_task(data: Dataset) -> CentralTask:
+    """Return the task of logistic regression on a log, started at zero; AUC loss heads it."""
+    rows: Any = data.x_test
+
+    def measure(params: Params) -> Metrics:
+        found = linear_metrics(params, rows, data.y_test)
+        scores = rows @ np.asarray(params["weight"], np.float64).reshape(-1)
+        ranked = auc_total(np.asarray(scores), data.y_test)
+        return replace(found, totals={AUC_LOSS.name: ranked, **found.totals})
+
+    shapes = {"weight": (rows.shape[1],), "bias": (1,)}
+    linear = linear_task(data, LogisticGradients, shapes)
+    return replace(linear, measure=measure, measures=(AUC_LOSS, ACCURACY, LOSS))

@@ -1,4 +1,4 @@
-"""What is learnt in one place: a private training set, maybe a public one, and a test set."""
+"""Centralised task: a private training set, an optional public one, and a test set."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedpriv.measures import ACCURACY, LOSS, Measure, check_measures
 from fedpriv.mechanisms import SideInformation
 from fedpriv.privacy.sampling import DevicesSampler, Sampler
 from fedpriv.rng import Key
-from fedpriv.tasks.description import TaskDescription
+from fedpriv.tasks.task import TaskDescription
 from fedpriv.training.evaluate import WHOLE, ClassScores, Metrics, Part
 from fedpriv.training.per_example.example_sum import ExampleGradients, example_ids
 from fedpriv.training.public_learning import GradientLearner, learner_of
@@ -22,7 +22,7 @@ from fedpriv.tree import Params
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OwnedExamples:
-    """What a training set is where its examples were chosen so that no owner has more than some.
+    """Bound on each owner's examples in a training set, which were chosen to respect it.
 
     Which they are is decided by ids and by who owns them. One whose words or label are missing
     keeps its place and is blank: the size of the set is no one's secret.
@@ -55,7 +55,7 @@ class OwnedExamples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CentralTask:
-    """A model, its training set and what is known besides.
+    """A model, its training set, and its public and test examples.
 
     Attributes:
         name: What the data are called in reports.
@@ -79,7 +79,7 @@ class CentralTask:
             of the training set, "public" of the public examples (`fingerprint`, or
             `Dataset.sha256`). Asked by run folders only. With None it is not checked that a run is
             resumed on the data it was started with.
-        synthetic: Whether the data were made up.
+        synthetic: Whether a generator made the data.
         owned: Where the unit is an owner of several examples, how they were chosen; None where
             each example is a unit.
         files: From nothing to files that go with the model into the run folder and every export,

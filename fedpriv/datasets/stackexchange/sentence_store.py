@@ -27,7 +27,7 @@ apart by spaces; the latter is missing where titles by other users were not to b
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -36,6 +36,10 @@ from typing import Literal
 import numpy as np
 
 from fedpriv.datasets.arrays import open_array, ranges
+
+PostKind = Literal["question", "answer"]
+KINDS: tuple[PostKind | None, ...] = (None, "question", "answer")
+"""Kinds by their numbers in files; None where the source does not say."""
 
 OWN = -2  # the title is the user's own, or there is none
 ELSEWHERE = -1  # somebody else's title, and that account has no sentence in the corpus
@@ -53,6 +57,7 @@ class SentenceBatch:
 
     Attributes:
         users: int32 (S,), position of the sentence's user in the list that was asked for.
+        rows: int64 (S,), the sentence's row in the store.
         ordinals: int64 (S,), position of the sentence among its user's sentences.
         word_rows: int64 (nnz,), the sentence (row of this batch) that each entry belongs to.
         words: int32 (nnz,); counts: (nnz,); own_counts: (nnz,).
@@ -62,6 +67,7 @@ class SentenceBatch:
     """
 
     users: np.ndarray
+    rows: np.ndarray
     ordinals: np.ndarray
     word_rows: np.ndarray
     words: np.ndarray
@@ -107,11 +113,15 @@ class SentenceStore:
         """Return the user's number, or -1 for a user without any sentence here."""
         return self._positions.get(user_id, -1)
 
+    def contains(self, user_ids: Iterable[str]) -> np.ndarray:
+        """Return which users of the store are among these, bool (U,)."""
+        found = np.zeros(len(self.users), dtype=bool)
+        found[[number for user in user_ids if (number := self.position(user)) >= 0]] = True
+        return found
+
     def thread_keys(self) -> Iterator[str]:
         """Yield the thread keys in the order of their numbers, as a stream."""
-        with self._lines("threads") as lines:
-            for line in lines:
-                yield line.rstrip("\n")
+        return self._lines("threads")
 
     def held_users(self) -> frozenset[str]:
         """Return the users that the data's source holds out for testing; none where it does not."""
@@ -122,8 +132,7 @@ class SentenceStore:
         """Return every thread's title, in the order of their numbers; None if they are not kept."""
         if not (self._directory / "titles.txt").is_file():
             return None
-        with self._lines("titles") as lines:
-            return tuple(line.rstrip("\n") for line in lines)
+        return tuple(self._lines("titles"))
 
     def batches(self, user_ids: Collection[str]) -> Iterator[SentenceBatch]:
         """Yield all sentences of the given users, in the given order, whole users at a time."""
@@ -141,21 +150,39 @@ class SentenceStore:
         The file is read as a stream: memory holds only the strings that were asked for.
         """
         wanted = dict.fromkeys(numbers.tolist(), "")
-        with self._lines(kind) as lines:
-            for number, line in enumerate(lines):
-                if number in wanted:
-                    wanted[number] = line.rstrip("\n")
+        for number, text in enumerate(self._lines(kind)):
+            if number in wanted:
+                wanted[number] = text
         return tuple(wanted[number] for number in numbers.tolist())
 
     def numbers(self, kind: str, names: Collection[str]) -> dict[str, int]:
         """Return the number of each of `names` that occurs in the corpus."""
         wanted = set(names)
-        with self._lines(kind) as lines:
-            texts = (line.rstrip("\n") for line in lines)
-            return {text: number for number, text in enumerate(texts) if text in wanted}
+        return {text: number for number, text in enumerate(self._lines(kind)) if text in wanted}
 
-    def _lines(self, kind: str):
-        return (self._directory / f"{kind}.txt").open(encoding="utf-8", newline="\n")
+    def sequences(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the words of sentences in order, without titles, and each sentence's length.
+
+        Args:
+            rows: int64 (n,), rows of the store.
+
+        Returns:
+            int32 (total,), numbers of the corpus's words, one sentence after the other; int64 (n,).
+
+        Raises:
+            ValueError: the files are damaged.
+        """
+        entries, places = self._entries("sequence_offsets", rows, int(self.offsets[-1]))
+        return self._gather("sequences", entries), np.bincount(places, minlength=len(rows))
+
+    def kinds(self, rows: np.ndarray) -> np.ndarray:
+        """Return the kind of each sentence's post as its place in `KINDS`, uint8 (n,)."""
+        return self._gather("kinds", rows)
+
+    def _lines(self, kind: str) -> Iterator[str]:
+        with (self._directory / f"{kind}.txt").open(encoding="utf-8", newline="\n") as lines:
+            for line in lines:
+                yield line.rstrip("\n")
 
     def _open(self, name: str, dtype: str | None = None, length: int | None = None) -> np.ndarray:
         return open_array(self._directory / "sentences" / f"{name}.npy", dtype=dtype, length=length)
@@ -169,6 +196,7 @@ class SentenceStore:
         tag_entries, tag_rows = self._entries("tag_offsets", rows, total)
         return SentenceBatch(
             users=np.repeat(np.arange(first, first + len(starts), dtype=np.int32), lengths),
+            rows=rows,
             ordinals=ranges(np.zeros(len(starts), dtype=np.int64), lengths),
             word_rows=word_rows,
             words=self._gather("words", word_entries),
@@ -198,11 +226,6 @@ class SentenceStore:
         return values[entries]
 
 
-PostKind = Literal["question", "answer"]
-KINDS: tuple[PostKind | None, ...] = (None, "question", "answer")
-"""Kinds by their numbers in files; None where the source does not say."""
-
-
 def known_kind(name: str) -> PostKind | None:
     """Return a kind by its name, or None where there is none of that name.
 
@@ -210,47 +233,3 @@ def known_kind(name: str) -> PostKind | None:
     ('answer', None)
     """
     return "question" if name == "question" else "answer" if name == "answer" else None
-
-
-class Sequences:
-    """Reads the order of words of a prepared corpus directory; sentences by their store rows.
-
-    Raises:
-        ValueError: the corpus was prepared before the order of words was kept.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        """Open the files; nothing of their contents is read now."""
-        self._where = directory / "sentences"
-        if not (self._where / "sequences.npy").is_file():
-            raise ValueError(
-                f"{directory} was prepared before the order of words was kept, which predicting "
-                "the next one needs; import it again"
-            )
-
-    def words(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the words of sentences, one sentence after the other, and their lengths.
-
-        Args:
-            rows: int64 (n,), rows of the store.
-
-        Returns:
-            int32 (total,), numbers of the corpus's words; int64 (n,).
-
-        Raises:
-            ValueError: the files are damaged.
-        """
-        table = self._open("sequence_offsets")
-        lengths = table[rows + 1] - table[rows]
-        if np.any(lengths < 0):
-            raise ValueError(f"{self._where}: sequence_offsets is damaged; import the corpus again")
-        entries = ranges(table[rows], lengths)
-        return np.asarray(self._open("sequences")[entries]), lengths
-
-    def kinds(self, rows: np.ndarray) -> np.ndarray:
-        """Return the kind of each sentence's post as its place in `KINDS`, uint8 (n,)."""
-        return np.asarray(self._open("kinds")[rows])
-
-    def _open(self, name: str) -> np.ndarray:
-        # Mapped anew each time, so that pages are given back: memory does not follow the file.
-        return open_array(self._where / f"{name}.npy")

@@ -1,15 +1,9 @@
 """Tag prediction on a corpus: sparse word counts and tags of each sentence, by user.
 
 `corpus.make_view` writes one roster's view from the sentences of a corpus, `open_view` maps it.
-Files in a view's folder (users: the roster in its order, then the public users; a user's examples
-lie together, those for training first):
+Files in a view's folder, beside those of every view (`roster_view`):
 
-    users.json                  {"roster": [...], "public": [...]}
-    vocabulary.json             {"words": [...], "tags": [...], "num_public_examples", "source"}
     word_counts, word_users, word_sentences, tag_users      int64, see `vocabulary.RosterVocabulary`
-    user_offsets int64 (U + 1)  first example of each user
-    train_ends   int64 (U)      end of each user's training examples
-    validation_ends   int64 (U) end of each user's validation examples; then come those for testing
     threads      int32          each example's thread, its number in the corpus
     public_threads    uint8     of public users: 1 where a public user asked that thread
     word_offsets, words, counts, num_tokens, labels, tag_offsets, tags    see `TagExamples`
@@ -21,7 +15,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,11 +22,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedpriv.checkpoints.vocabulary import WordFeatures
-from fedpriv.datasets.arrays import ArrayWriter, offsets, open_array, smallest_unsigned
-from fedpriv.datasets.stackexchange.rosters import RosterView, first_users, places
-from fedpriv.datasets.stackexchange.sentences import OWN, SentenceBatch, SentenceStore
+from fedpriv.datasets.arrays import array_writers, offsets, open_array, ranges
+from fedpriv.datasets.stackexchange.roster_view import RosterView, open_users, save_user_rows
+from fedpriv.datasets.stackexchange.sentence_store import OWN, SentenceStore
 from fedpriv.datasets.stackexchange.splits import (
     PUBLIC_TEXT,
+    SUBSETS,
     TEST,
     TRAIN,
     VALIDATION,
@@ -156,11 +150,8 @@ def row_positions(indptr: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.
     >>> starts.tolist(), entries.tolist()
     ([0, 3, 5], [2, 3, 4, 0, 1])
     """
-    starts = indptr[rows]
-    lengths = indptr[rows + 1] - starts
-    new = np.zeros(len(rows) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=new[1:])
-    return new, np.arange(new[-1]) + np.repeat(starts - new[:-1], lengths)
+    lengths = indptr[rows + 1] - indptr[rows]
+    return offsets(lengths), ranges(indptr[rows], lengths)
 
 
 def _row_sums(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -169,7 +160,7 @@ def _row_sums(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 BATCH_EXAMPLES = 4096
-"""How many examples of a large set are held in memory at once."""
+"""Examples of a large set that are held in memory at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -307,170 +298,76 @@ class TagView(RosterView):
 def open_view(
     directory: Path,
     *,
+    manifest: Mapping[str, Any],
     roster: str,
     split: Split,
-    about: Mapping[str, Any],
     provenance: Mapping[str, object],
     users: int | None = None,
 ) -> TagView:
-    """Open the files that `materialise` wrote.
+    """Open the files that `write_tag_view` wrote.
 
-    Args:
-        directory: the view's directory.
-        roster: the roster's name.
-        split: the split it was made for.
-        about: "name", "synthetic", "licence" and "credit" of the corpus.
-        provenance: what the manifest says about it.
-        users: keep the first so many rostered users only; the vocabulary stays the same.
-
-    Raises:
-        ValueError: a file is missing, cut short or inconsistent; `users` is out of range.
+    Args and Raises: as `roster_view.open_users`.
     """
-    lists, names = _json(directory / "users.json"), _json(directory / "vocabulary.json")
-    try:
-        ids, public = tuple(lists["roster"]), tuple(lists["public"])
-        words, tags = tuple(names["words"]), tuple(names["tags"])
-        num_public = int(names["num_public_examples"])
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{directory} is damaged ({error}); import the corpus again") from error
-    number = len(ids) + len(public)
-    user_offsets = _offsets(directory, "user_offsets", number, None)
-    train_ends = _ends(directory, "train_ends", user_offsets[:-1], user_offsets[1:])
-    validation_ends = _ends(directory, "validation_ends", train_ends, user_offsets[1:])
-    total = int(user_offsets[-1])
-    threads = open_array(directory / "threads.npy", dtype="int32", length=total)
-    asked = open_array(directory / "public_threads.npy", dtype="uint8", length=total)
-    kept = first_users(ids, users, roster)
-    columns = _columns(directory, total, len(words), len(tags))
-    listed = None
-    if split.examples_per_owner is not None:
-        listed = open_array(directory / "listed.npy", dtype="int64")
-
-    def counts(column: str, length: int) -> np.ndarray:
-        return open_array(directory / f"{column}.npy", dtype="int64", length=length)
-
-    return TagView(
-        **about,
-        roster_name=roster,
-        roster=kept,
-        public_users=public,
-        words=words,
-        tags=tags,
-        word_counts=counts("word_counts", len(words)),
-        word_users=counts("word_users", len(words)),
-        word_sentences=counts("word_sentences", len(words)),
-        num_public_examples=num_public,
-        tag_users=counts("tag_users", len(tags)),
+    fields, vocabulary, total = open_users(
+        directory,
+        manifest=manifest,
+        roster=roster,
         split=split,
         provenance=provenance,
-        places=places(ids, kept, public, (user_offsets, train_ends, validation_ends)),
-        columns=columns,
-        threads=threads,
-        _public_threads=asked,
-        _listed=listed,
+        users=users,
+    )
+
+    def column(name: str, dtype: str | None = "int64", length: int | None = None) -> np.ndarray:
+        return open_array(directory / f"{name}.npy", dtype=dtype, length=length)
+
+    def row_starts(name: str, entries: np.ndarray) -> np.ndarray:
+        table = column(name, length=total + 1)
+        # Only the ends of the long tables are looked at, so that opening stays instant.
+        if table[0] != 0 or table[-1] != len(entries):
+            raise ValueError(f"{directory}: {name} is damaged; import the corpus again")
+        return table
+
+    tags = tuple(vocabulary["tags"])
+    num_words, num_tags = len(fields["words"]), len(tags)
+    words, tag_numbers = column("words", "int32"), column("tags", "int32")
+    return TagView(
+        **fields,
+        tags=tags,
+        word_counts=column("word_counts", length=num_words),
+        word_users=column("word_users", length=num_words),
+        word_sentences=column("word_sentences", length=num_words),
+        num_public_examples=int(vocabulary["num_public_examples"]),
+        tag_users=column("tag_users", length=num_tags),
+        columns=TagExamples(
+            indptr=row_starts("word_offsets", words),
+            indices=words,
+            counts=column("counts", None, len(words)),
+            num_tokens=column("num_tokens", "int32", total),
+            labels=column("labels", "int32", total),
+            tag_indptr=row_starts("tag_offsets", tag_numbers),
+            tag_indices=tag_numbers,
+            num_words=num_words,
+            num_tags=num_tags,
+        ),
+        threads=column("threads", "int32", total),
+        _public_threads=column("public_threads", "uint8", total),
+        _listed=None if split.examples_per_owner is None else column("listed"),
     )
 
 
-def _columns(directory: Path, num_examples: int, num_words: int, num_tags: int) -> TagExamples:
-    words = open_array(directory / "words.npy", dtype="int32")
-    tags = open_array(directory / "tags.npy", dtype="int32")
-    return TagExamples(
-        indptr=_offsets(directory, "word_offsets", num_examples, len(words)),
-        indices=words,
-        counts=open_array(directory / "counts.npy", length=len(words)),
-        num_tokens=open_array(directory / "num_tokens.npy", dtype="int32", length=num_examples),
-        labels=open_array(directory / "labels.npy", dtype="int32", length=num_examples),
-        tag_indptr=_offsets(directory, "tag_offsets", num_examples, len(tags)),
-        tag_indices=tags,
-        num_words=num_words,
-        num_tags=num_tags,
-    )
-
-
-def _ends(directory: Path, name: str, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    path = directory / f"{name}.npy"
-    table = open_array(path, dtype="int64", length=len(starts))
-    if np.any(table < starts) or np.any(table > ends):
-        raise ValueError(f"{path} is damaged; import the corpus again")
-    return table
-
-
-def _offsets(directory: Path, name: str, number: int, total: int | None) -> np.ndarray:
-    path = directory / f"{name}.npy"
-    table = open_array(path, dtype="int64", length=number + 1)
-    # Only the ends of the long tables are looked at, so that opening stays instant.
-    inner = table if total is None else table[[0, -1]]
-    if table[0] != 0 or (total is not None and table[-1] != total) or np.any(np.diff(inner) < 0):
-        raise ValueError(f"{path} is damaged; import the corpus again")
-    return table
-
-
-def _json(path: Path) -> dict:
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path} is damaged ({error}); import the corpus again") from error
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """What the manifest publishes about a materialised roster.
-
-    Attributes:
-        num_examples: examples of rostered users.
-        num_public_examples: examples (with a label) of public users.
-        without_label: sentences of rostered and of public users left out, for want of a tag
-            from the tag list, or because the split has no side for them.
-        foreign_titles: rostered users' examples that carry another account's title.
-        rostered_titles: those among them whose title is another rostered user's.
-        subsets: examples of rostered users for training, validation and testing.
-        public_subsets: likewise of public users, in threads that a public user asked.
-        without_training: rostered users with no example to train on.
-    """
-
-    num_examples: int
-    num_public_examples: int
-    without_label: tuple[int, int]
-    foreign_titles: int
-    rostered_titles: int
-    subsets: tuple[int, int, int]
-    public_subsets: tuple[int, int, int]
-    without_training: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Rows:
-    """Examples of a batch, ready to be appended."""
-
-    users: np.ndarray
-    ordinals: np.ndarray
-    word_lengths: np.ndarray
-    words: np.ndarray
-    counts: np.ndarray
-    num_tokens: np.ndarray
-    labels: np.ndarray
-    tag_lengths: np.ndarray
-    tags: np.ndarray
-    title_users: np.ndarray
-    threads: np.ndarray
-    subsets: np.ndarray
-    public_threads: np.ndarray
-
-
-def materialise(
+def write_tag_view(
     store: SentenceStore,
     directory: Path,
     *,
     roster: Sequence[str],
     public_users: Sequence[str],
     vocabulary: RosterVocabulary,
-    sizes: tuple[int, int],
-    largest_count: int,
+    totals: Mapping[str, int],
     division: Division,
     listed: np.ndarray | None = None,
     progress: Progress | None = None,
-) -> Facts:
-    """Write the files of one view into the existing, empty `directory`.
+) -> dict[str, Any]:
+    """Write the files of one view into an empty folder, and return what is counted of it.
 
     Args:
         store: the corpus' sentences.
@@ -478,88 +375,97 @@ def materialise(
         roster: the rostered ids, in order.
         public_users: all other users of the corpus, sorted.
         vocabulary: the roster's words and tags.
-        sizes: numbers of distinct words and tags in the corpus.
-        largest_count: no word occurs more often in an example; sets the type of the counts.
+        totals: of the corpus: distinct "words" and "tags", and "most_tokens_in_a_sentence", above
+            which no word is counted in an example.
         division: says what each sentence is for.
         listed: rows of the store that training examples are listed of, if they are.
         progress: called with (sentences done, sentences).
+
+    Returns:
+        Facts for the view's manifest: numbers of examples in all and by subset (of public users
+        those in threads that a public user asked), rostered users with none to train on, sentences
+        left out (for want of a tag from the tag list, or because the split has no side for them),
+        and shares of rostered users' examples that carry another account's title.
     """
     users = (*roster, *public_users)
-    _write_small(directory, roster, public_users, vocabulary)
-    ranks = _ranks(vocabulary.word_numbers, sizes[0]), _ranks(vocabulary.tag_numbers, sizes[1])
-    rostered = np.zeros(len(store.users), dtype=bool)
-    rostered[[number for user in roster if (number := store.position(user)) >= 0]] = True
+    _write_vocabulary(directory, roster, public_users, vocabulary)
+    word_ranks = _ranks(vocabulary.word_numbers, totals["words"])
+    tag_ranks = _ranks(vocabulary.tag_numbers, totals["tags"])
+    rostered = store.contains(roster)
     by_subset = np.zeros((3, len(users)), dtype=np.int64)
     in_public = np.zeros(3, dtype=np.int64)
     sentences = np.zeros(len(users), dtype=np.int64)
     foreign = by_roster = 0
     trained = [np.zeros((0, 2), np.int64)]
-    with ExitStack() as stack:
-
-        def column(name: str, dtype: np.typing.DTypeLike) -> ArrayWriter:
-            return stack.enter_context(ArrayWriter(directory / f"{name}.npy", dtype))
-
-        words = column("words", np.int32)
-        counts = column("counts", smallest_unsigned(largest_count))
-        num_tokens, labels = column("num_tokens", np.int32), column("labels", np.int32)
-        tags = column("tags", np.int32)
-        threads, asked = column("threads", np.int32), column("public_threads", np.uint8)
-        word_offsets = column("word_offsets", np.int64)
-        tag_offsets = column("tag_offsets", np.int64)
-        word_offsets.append(np.zeros(1, dtype=np.int64))
-        tag_offsets.append(np.zeros(1, dtype=np.int64))
+    dtypes = {
+        "words": np.int32,
+        "counts": np.min_scalar_type(totals["most_tokens_in_a_sentence"]),
+        "num_tokens": np.int32,
+        "labels": np.int32,
+        "tags": np.int32,
+        "threads": np.int32,
+        "public_threads": np.uint8,
+    }
+    with array_writers(directory, dtypes, offsets=("word_offsets", "tag_offsets")) as files:
         for batch in store.batches(users):
-            rows = _rows(batch, users, ranks, division)
+            tag_offsets, tags, _ = _in_list(batch.tag_rows, tag_ranks[batch.tags], len(batch))
+            word_offsets, words, counts = _in_list(
+                batch.word_rows, word_ranks[batch.words], len(batch), batch.counts
+            )
+            labelled = np.flatnonzero(np.diff(tag_offsets))
+            keep, subsets = division.subsets(batch, users, labelled)
+            word_starts, word_entries = row_positions(word_offsets, keep)
+            tag_starts, tag_entries = row_positions(tag_offsets, keep)
+            asked = division.asked_in_public(batch)[keep]
             if listed is not None:
-                trained.append(_trained(store, users, batch, rows, labels.length))
-            word_offsets.append(words.length + np.cumsum(rows.word_lengths))
-            tag_offsets.append(tags.length + np.cumsum(rows.tag_lengths))
-            words.append(rows.words)
-            counts.append(rows.counts)
-            num_tokens.append(rows.num_tokens)
-            labels.append(rows.labels)
-            tags.append(rows.tags)
-            threads.append(rows.threads)
-            asked.append(rows.public_threads)
+                at = np.flatnonzero(subsets == TRAIN)
+                trained.append(
+                    np.stack([batch.rows[keep[at]], files["labels"].length + at], axis=1)
+                )
+            files["word_offsets"].append_ends(np.diff(word_starts))
+            files["words"].append(words[word_entries])
+            files["counts"].append(counts[word_entries])
+            files["num_tokens"].append(batch.num_tokens[keep])
+            # Tags increase within a row: the first is the label.
+            files["labels"].append(tags[tag_offsets[keep]])
+            files["tag_offsets"].append_ends(np.diff(tag_starts))
+            files["tags"].append(tags[tag_entries])
+            files["threads"].append(batch.threads[keep])
+            files["public_threads"].append(asked.astype(np.uint8))
+            owners, title_users = batch.users[keep], batch.title_users[keep]
             for subset in (TRAIN, VALIDATION, TEST):
-                here = rows.subsets == subset
-                by_subset[subset] += np.bincount(rows.users[here], minlength=len(users))
-                here &= (rows.users >= len(roster)) & (rows.public_threads > 0)
-                in_public[subset] += np.count_nonzero(here)
+                here = subsets == subset
+                by_subset[subset] += np.bincount(owners[here], minlength=len(users))
+                in_public[subset] += np.count_nonzero(here & asked & (owners >= len(roster)))
             sentences += np.bincount(batch.users, minlength=len(users))
-            titles = rows.title_users[(rows.users < len(roster)) & (rows.title_users != OWN)]
+            titles = title_users[(owners < len(roster)) & (title_users != OWN)]
             foreign += len(titles)
             by_roster += int(np.count_nonzero(rostered[titles[titles >= 0]]))
             if progress is not None:
                 progress(int(sentences.sum()), int(store.offsets[-1]))
     if listed is not None:
         np.save(directory / "listed.npy", _numbers(listed, np.concatenate(trained)))
+    save_user_rows(directory, by_subset)
     examples = by_subset.sum(axis=0)
-    user_offsets = offsets(examples)
-    np.save(directory / "user_offsets.npy", user_offsets)
-    np.save(directory / "train_ends.npy", user_offsets[:-1] + by_subset[TRAIN])
-    np.save(directory / "validation_ends.npy", user_offsets[1:] - by_subset[TEST])
-    missing = sentences - examples
-    of_roster = by_subset[:, : len(roster)]
-    return Facts(
-        num_examples=int(examples[: len(roster)].sum()),
-        num_public_examples=int(examples[len(roster) :].sum()),
-        without_label=(int(missing[: len(roster)].sum()), int(missing[len(roster) :].sum())),
-        foreign_titles=foreign,
-        rostered_titles=by_roster,
-        subsets=_three(of_roster.sum(axis=1)),
-        public_subsets=_three(in_public),
-        without_training=int(np.count_nonzero(of_roster[TRAIN] == 0)),
-    )
-
-
-def _trained(
-    store: SentenceStore, users: Sequence[str], batch: SentenceBatch, rows: _Rows, first: int
-) -> np.ndarray:
-    """Return store row and number of a batch's training examples, int64 (n, 2)."""
-    at = np.flatnonzero(rows.subsets == TRAIN)
-    starts = [store.offsets[store.position(users[int(user)])] for user in rows.users[at].tolist()]
-    return np.stack([np.array(starts, np.int64) + rows.ordinals[at], first + at], axis=1)
+    inside, outside = slice(None, len(roster)), slice(len(roster), None)
+    missing, of_roster = sentences - examples, by_subset[:, inside]
+    num_examples = int(examples[inside].sum())
+    return {
+        "num_examples": num_examples,
+        "num_public_examples": int(examples[outside].sum()),
+        "num_public_sentences": vocabulary.num_sentences,
+        "examples_by_subset": dict(zip(SUBSETS, of_roster.sum(axis=1).tolist(), strict=True)),
+        "examples_of_public_threads": dict(zip(SUBSETS, in_public.tolist(), strict=True)),
+        "users_without_training_examples": int(np.count_nonzero(of_roster[TRAIN] == 0)),
+        "sentences_without_label": {
+            "rostered": int(missing[inside].sum()),
+            "public": int(missing[outside].sum()),
+        },
+        "foreign_titles": {
+            "share": foreign / max(num_examples, 1),
+            "share_by_rostered_users": by_roster / max(num_examples, 1),
+        },
+    }
 
 
 def _numbers(listed: np.ndarray, trained: np.ndarray) -> np.ndarray:
@@ -572,12 +478,7 @@ def _numbers(listed: np.ndarray, trained: np.ndarray) -> np.ndarray:
     return np.where(trained[within, 0] == listed, trained[within, 1], -1)
 
 
-def _three(numbers: np.ndarray) -> tuple[int, int, int]:
-    first, second, third = numbers.tolist()
-    return first, second, third
-
-
-def _write_small(
+def _write_vocabulary(
     directory: Path,
     roster: Sequence[str],
     public_users: Sequence[str],
@@ -602,38 +503,6 @@ def _ranks(numbers: np.ndarray, size: int) -> np.ndarray:
     used = numbers >= 0
     ranks[numbers[used]] = np.flatnonzero(used)
     return ranks
-
-
-def _rows(
-    batch: SentenceBatch,
-    users: Sequence[str],
-    ranks: tuple[np.ndarray, np.ndarray],
-    division: Division,
-) -> _Rows:
-    word_ranks, tag_ranks = ranks
-    tag_offsets, tags, _ = _in_list(batch.tag_rows, tag_ranks[batch.tags], len(batch))
-    word_offsets, words, counts = _in_list(
-        batch.word_rows, word_ranks[batch.words], len(batch), batch.counts
-    )
-    labelled = np.flatnonzero(np.diff(tag_offsets))
-    keep, subsets = division.subsets(batch, users, labelled)
-    new_words, word_entries = row_positions(word_offsets, keep)
-    new_tags, tag_entries = row_positions(tag_offsets, keep)
-    return _Rows(
-        users=batch.users[keep],
-        ordinals=batch.ordinals[keep],
-        word_lengths=np.diff(new_words),
-        words=words[word_entries],
-        counts=counts[word_entries],
-        num_tokens=batch.num_tokens[keep],
-        labels=tags[tag_offsets[keep]],  # tags increase within a row: the first is the label
-        tag_lengths=np.diff(new_tags),
-        tags=tags[tag_entries],
-        title_users=batch.title_users[keep],
-        threads=batch.threads[keep],
-        subsets=subsets,
-        public_threads=division.asked_in_public(batch)[keep].astype(np.uint8),
-    )
 
 
 def _in_list(
