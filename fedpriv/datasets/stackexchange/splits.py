@@ -503,10 +503,10 @@ def keep_bounded(
             rows[places[askers == NO_OWNER]] = True
             continue
         authors, order = np.zeros(len(at), np.int64), np.zeros(len(at), np.uint64)
-        for user in np.unique(users).tolist():
+        for user in np.unique(users):
             theirs = users == user
-            authors[theirs] = store.position(roster[user])
-            order[theirs] = hash_examples(roster[user], batch.ordinals[at[theirs]])
+            authors[theirs] = store.position(roster[int(user)])
+            order[theirs] = hash_examples(roster[int(user)], batch.ordinals[at[theirs]])
         found.append(np.stack([places, authors, askers], axis=1))
         orders.append(order)
     if most is None:
