@@ -63,14 +63,14 @@ def small(monkeypatch, synthetic):
     monkeypatch.setattr(mnist, "dataset", lambda: digits)
     monkeypatch.setattr(imdb, "reviews", lambda: reviews)
     monkeypatch.setattr(imdb, "amazon", lambda: reviews.test)
-    monkeypatch.setattr(imdb, "fewer_public", lambda data, size: data)
+    monkeypatch.setattr(imdb, "limit_public", lambda data, size: data)
     monkeypatch.setattr(lstm, "SHORT", 5)
     monkeypatch.setattr(mnist, "Autoencoder", functools.partial(Autoencoder, (784, 20, 5)))
     monkeypatch.setattr(lstm, "TextLSTM", functools.partial(TextLSTM, width=8))
     monkeypatch.setattr(pooled_tags, "view", lambda: seen)
     monkeypatch.setattr(pooled_tags, "PUBLIC_SHARE", 0.3)
     monkeypatch.setattr(pooled_tags, "FIRST", 1)
-    monkeypatch.setattr(pooled_tags, "fewer_public", lambda data, size: data)
+    monkeypatch.setattr(pooled_tags, "limit_public", lambda data, size: data)
     yield
     for cached in CACHES:
         if hasattr(cached, "cache_clear"):

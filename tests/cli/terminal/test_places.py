@@ -140,8 +140,7 @@ def test_a_cache_that_can_only_be_read_is_read(place, tiny_corpus, monkeypatch):
     facts = {"source": None, "options": {}}
     locate.cached("tiny", make, **facts)
     arrays = cache.cached_arrays("a", {}, lambda: {"x": np.arange(3)})
-    for module in (locate, cache):
-        monkeypatch.setattr(module, "locked", None)  # would have to write
+    monkeypatch.setattr(cache, "locked", None)  # would have to write
     assert locate.cached("tiny", lambda *_: None, **facts).name == tiny_corpus.name
     assert list(cache.cached_arrays("a", {}, dict)["x"]) == list(arrays["x"]) == [0, 1, 2]
 

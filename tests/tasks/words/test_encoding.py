@@ -63,8 +63,8 @@ def test_bigrams_count_words_alone_and_ties_go_to_the_lower_number():
     # begin: 1 three times, 2 once. 1: 2 twice, 3 twice. 2: 1 once. 3: end, and so nothing.
     assert found.follows.tolist() == [1, 2, 1, 1, 1, 1, 1]
     x = np.array([[5, 1, 4]])
-    assert found.predicted(x).tolist() == [[1, 2, 1]]
-    assert found.always(x).tolist() == [[1, 1, 1]]
+    assert found.predict(x).tolist() == [[1, 2, 1]]
+    assert found.predict_commonest(x).tolist() == [[1, 1, 1]]
 
 
 def test_text_without_a_known_word_is_refused():

@@ -27,7 +27,7 @@ LEFT_OUT = {
     "fedpriv.experiments.ready_made.conversions", "fedpriv.experiments.ready_made.images",
     "fedpriv.experiments.reference", "fedpriv.report.comparison", "fedpriv.report.export",
     "fedpriv.report.plots.noise", "fedpriv.report.plots.tradeoff",
-    "fedpriv.tasks.dataset_tasks", "fedpriv.tasks.central", "fedpriv.tuning",
+    "fedpriv.tuning",
     "simulations.adadps", "simulations.agd", "simulations.bolt_on", "simulations.defaults",
     "simulations.dpnsgd", "simulations.evaluation", "simulations.linear_models",
     "simulations.reproduction", "simulations.scraps", "simulations.threads",
