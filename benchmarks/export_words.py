@@ -18,10 +18,10 @@ import numpy as np
 from harness.main_job import roster_of_400
 
 from fedpriv.datasets.stackexchange.locate import resolve_corpus
-from fedpriv.datasets.stackexchange.words import word_view
+from fedpriv.datasets.stackexchange.word_view import open_word_view
 from fedpriv.models.text import Tokens
 from fedpriv.rng import Key
-from fedpriv.tasks.words.encoding import Encoding
+from fedpriv.tasks.next_words import Encoding
 
 MAX_SENTENCES = 64
 
@@ -29,7 +29,7 @@ MAX_SENTENCES = 64
 def export(folder: Path, *, corpus_name: str | None, most: int = MAX_SENTENCES) -> None:
     """Write the users to a folder that does not exist yet, whole or not at all."""
     corpus = resolve_corpus(corpus_name, allow_synthetic=True)
-    view = word_view(corpus, roster_of_400(corpus))
+    view = open_word_view(corpus, roster_of_400(corpus))
     encode = Encoding(tokens=Tokens(num_words=10_000))
     key = Key.simulation(0).fold("export")
     starts, xs, ys = [0], [], []

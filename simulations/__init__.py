@@ -1,22 +1,17 @@
-"""Experiments: functions that return a frozen `Experiment`, one file for each paper or study."""
-
-from simulations import tags, words
-
-EXPERIMENTS = (
-    *tags.EXPERIMENTS,
-    *words.EXPERIMENTS,
-)
+"""Studies: methods that only papers compare, and their tables and figures, one folder a paper."""
 
 #: Modules with tables and figures of papers, loaded when one is asked for.
 REPRODUCTIONS = (
     "simulations.threads.by_thread",
     "simulations.threads.ablation",
-    *(f"simulations.adadps.tables.table{number}" for number in (1, 2, 3, 4, 6, 7, 8, 9, 10)),
-    *(f"simulations.adadps.figures.figure{number}" for number in range(1, 7)),
-    "simulations.agd.command",
-    "simulations.bolt_on.command",
-    "simulations.scraps.command",
+    "simulations.adadps.tables",
+    "simulations.adadps.figure2",
+    "simulations.adadps.toy",
+    "simulations.adadps.figure6",
+    "simulations.agd.study",
+    "simulations.bolt_on.study",
+    "simulations.scraps.convex",
     "simulations.scraps.tags.command",
-    "simulations.scraps.by_example.command",
+    "simulations.scraps.by_example",
     *(f"simulations.dpnsgd.figure{number}" for number in (2, 3, 4)),
 )

@@ -26,8 +26,8 @@ from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.measures import Measure
 from fedpriv.rng import Key
-from fedpriv.tasks.description import TaskDescription
 from fedpriv.tasks.module_task import ModuleTask
+from fedpriv.tasks.task import TaskDescription
 from fedpriv.training.local.module import ArrayExamples, load_params, module_params
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.work import LocalTrainer

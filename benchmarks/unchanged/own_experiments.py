@@ -14,7 +14,7 @@ from fedpriv.datasets.dataset import Dataset
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.preconditioners import Statistics
-from fedpriv.tasks.datasets import linear_task, module_task
+from fedpriv.tasks.dataset_tasks import linear_task, module_task
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
 from fedpriv.training.per_example.linear import LogisticGradients

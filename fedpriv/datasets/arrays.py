@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -16,7 +18,7 @@ class ArrayWriter:
     def __init__(self, path: Path, dtype: np.typing.DTypeLike) -> None:
         """Create the file."""
         self.dtype = np.dtype(dtype)
-        self.length = 0
+        self.length = self._total = 0
         self._file = path.open("xb")
         self._file.write(bytes(_HEADER_BYTES))
 
@@ -32,6 +34,12 @@ class ArrayWriter:
                 raise OverflowError(f"a value does not fit {self.dtype}")
         self._file.write(np.ascontiguousarray(values, dtype=self.dtype).data)
         self.length += len(values)
+
+    def append_ends(self, lengths: np.ndarray) -> None:
+        """Append where rows of these lengths end, each counted from where the last one ended."""
+        ends = self._total + np.cumsum(lengths, dtype=np.int64)
+        self._total = int(ends[-1]) if len(ends) else self._total
+        self.append(ends)
 
     def close(self) -> None:
         """Write the header and close; calling it again does nothing."""
@@ -53,6 +61,21 @@ class ArrayWriter:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+@contextmanager
+def array_writers(
+    directory: Path, dtypes: Mapping[str, np.typing.DTypeLike], offsets: Sequence[str]
+) -> Iterator[dict[str, ArrayWriter]]:
+    """Give writers of new files by name; those of offsets begin with 0 and take `append_ends`."""
+    with ExitStack() as stack:
+        files = {
+            name: stack.enter_context(ArrayWriter(directory / f"{name}.npy", dtype))
+            for name, dtype in {**dict.fromkeys(offsets, np.int64), **dtypes}.items()
+        }
+        for name in offsets:
+            files[name].append(np.zeros(1, np.int64))
+        yield files
 
 
 def open_array(path: Path, *, dtype: str | None = None, length: int | None = None) -> np.ndarray:
@@ -78,15 +101,6 @@ def open_array(path: Path, *, dtype: str | None = None, length: int | None = Non
             f"({'any' if length is None else length},); import the corpus again"
         )
     return values
-
-
-def smallest_unsigned(largest: int) -> np.dtype:
-    """Return the narrowest unsigned type that holds `largest`.
-
-    >>> smallest_unsigned(255), smallest_unsigned(256)
-    (dtype('uint8'), dtype('uint16'))
-    """
-    return np.min_scalar_type(int(largest))
 
 
 def ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:

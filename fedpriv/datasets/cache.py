@@ -6,9 +6,11 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import platformdirs
@@ -16,6 +18,8 @@ import platformdirs
 from fedpriv.datasets.arrays import ArrayWriter, open_array
 from fedpriv.hashes import Progress, document_sha256, file_sha256
 from fedpriv.output_paths import keep_private
+
+T = TypeVar("T")
 
 
 def cache_dir() -> Path:
@@ -81,6 +85,31 @@ def write_atomically(path: Path, text: str) -> None:
         temporary.unlink(missing_ok=True)
 
 
+@contextmanager
+def new_folder(target: Path, *, complete: str | None = None) -> Iterator[Path]:
+    """Give an empty folder that becomes `target`, private, if its block ends well, and else goes.
+
+    Args:
+        target: A folder that does not exist yet; its parent does.
+        complete: A file in it that shows that another process made it meanwhile: then that one
+            stays.
+
+    Raises:
+        OSError: If there is something at `target`, or it cannot be written to.
+    """
+    unready = Path(tempfile.mkdtemp(prefix=f".{target.name}.partial-", dir=target.parent))
+    try:
+        yield unready
+        keep_private(unready)
+        try:
+            unready.rename(target)
+        except OSError:
+            if complete is None or not (target / complete).is_file():
+                raise
+    finally:
+        shutil.rmtree(unready, ignore_errors=True)
+
+
 def data_folders() -> tuple[Path, ...]:
     """Return the data folders there are: `FEDPRIV_DATA`, `../shared/data` next to the checkout."""
     checkout = Path(__file__).resolve().parents[2]
@@ -95,6 +124,43 @@ _INDEX = "arrays.json"
 _VERSION = 1
 
 
+def open_or_make(
+    kind: str,
+    name: str,
+    facts: Mapping[str, object],
+    *,
+    read: Callable[[Path], T],
+    make: Callable[[Path], object],
+) -> T:
+    """Return an entry of the cache, made on first use.
+
+    Two processes that want the same one wait for each other. A damaged entry is made again; one
+    that was half-written when its process was killed is never seen.
+
+    Args:
+        kind: Of entries, the folder of the cache that they are in.
+        name: Of the entry, a plain word.
+        facts: Everything it depends on: checksums of the sources, options; JSON values.
+        read: Opens it; raises `ValueError` where it is damaged.
+        make: Makes it in a folder that does not exist yet, and leaves nothing when it fails.
+    """
+    cache = cache_dir()
+    target = cache / kind / f"{name}-{document_sha256(facts)[:16]}"
+    if target.exists():  # a cache that cannot be written to, as an image brings one, is read
+        with suppress(ValueError):
+            return read(target)
+    with locked(target.name, cache):
+        if target.exists():
+            try:
+                return read(target)
+            except ValueError:
+                shutil.rmtree(target)  # damaged, and ours to make again from its source
+        for half in target.parent.glob(f".{target.name}.*"):  # of a process that was killed
+            shutil.rmtree(half, ignore_errors=True)
+        make(target)
+        return read(target)
+
+
 def cached_arrays(
     name: str,
     facts: Mapping[str, object],
@@ -102,44 +168,23 @@ def cached_arrays(
 ) -> dict[str, np.ndarray]:
     """Return arrays by name, made on first use; read-only, backed by files.
 
-    Two processes that want the same ones wait for each other. A damaged entry is made again; one
-    that was half-written when its process was killed is never seen.
-
     Args:
-        name: Of the entry, a plain word.
-        facts: Everything the arrays depend on: checksums of the sources, options; JSON values.
+        name: As of `open_or_make`.
+        facts: Likewise.
         make: Makes them; one-dimensional arrays of integers or floats.
     """
-    facts = {"version": _VERSION, **facts}
-    digest = document_sha256(facts)[:16]
-    cache = cache_dir()
-    target = cache / "arrays" / f"{name}-{digest}"
-    if target.is_dir():  # a cache that cannot be written to, as an image brings one, is read
-        with suppress(ValueError):
-            return _open(target)
-    with locked(target.name, cache):
-        if target.is_dir():
-            try:
-                return _open(target)
-            except ValueError:
-                shutil.rmtree(target)
-        for half in target.parent.glob(f".{target.name}.*"):  # of a process that was killed
-            shutil.rmtree(half, ignore_errors=True)
+
+    def write(target: Path) -> None:
         arrays = make()
-        half = target.with_name(f".{target.name}.{os.getpid()}")
-        half.parent.mkdir(parents=True, exist_ok=True)
-        half.mkdir(mode=0o700)
-        try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with new_folder(target) as folder:
             index = {key: [values.dtype.str, len(values)] for key, values in arrays.items()}
             for key, values in arrays.items():
-                with ArrayWriter(half / f"{key}.npy", values.dtype) as writer:
+                with ArrayWriter(folder / f"{key}.npy", values.dtype) as writer:
                     writer.append(values)
-            (half / _INDEX).write_text(json.dumps(index), encoding="utf-8")
-            keep_private(half)
-            half.rename(target)
-        finally:
-            shutil.rmtree(half, ignore_errors=True)
-        return _open(target)
+            (folder / _INDEX).write_text(json.dumps(index), encoding="utf-8")
+
+    return open_or_make("arrays", name, {"version": _VERSION, **facts}, read=_open, make=write)
 
 
 def _open(folder: Path) -> dict[str, np.ndarray]:

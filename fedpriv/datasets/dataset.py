@@ -31,7 +31,7 @@ class Dataset:
     """Examples to train on, to test on, and, where there are any, public ones.
 
     Attributes:
-        name: What it may be called in a table. A reduced or lossy copy has a name of its own.
+        name: For tables. A reduced or lossy copy has another name.
         x_train: Private training inputs, n rows.
         y_train: Their labels, int64 (n,).
         x_test: Test inputs.
@@ -147,11 +147,11 @@ def hold_out_public(data: Dataset, share: float = 0.01, seed: int = 0) -> Datase
         y_train=y[private],
         x_public=x[public],
         y_public=y[public],
-        provenance={**data.provenance, "public": held_out(len(public), share, seed)},
+        provenance={**data.provenance, "public": describe_public_part(len(public), share, seed)},
     )
 
 
-def fewer_public(data: Dataset, size: int) -> Dataset:
+def limit_public(data: Dataset, size: int) -> Dataset:
     """Return the data set with the first so many of its public examples, and the same private ones.
 
     Raises:
@@ -165,7 +165,7 @@ def fewer_public(data: Dataset, size: int) -> Dataset:
     return replace(data, x_public=data.x_public[:size], y_public=data.y_public[:size])
 
 
-def for_tuning(data: Dataset, share: float = 0.1) -> Dataset:
+def hold_out_validation(data: Dataset, share: float = 0.1) -> Dataset:
     """Return the data set with a share of its private training examples in the place of the test.
 
     What is chosen by looking at these is not chosen on test; but they are private, so no ε covers
@@ -183,6 +183,6 @@ def for_tuning(data: Dataset, share: float = 0.1) -> Dataset:
     return replace(data, x_train=x[kept], y_train=y[kept], x_test=x[seen], y_test=y[seen])
 
 
-def held_out(size: int, share: float, seed: int) -> dict[str, Any]:
+def describe_public_part(size: int, share: float, seed: int) -> dict[str, Any]:
     """Return what a provenance says of a public part that `split_public` chose."""
     return {"from": "training set, removed from it", "size": size, "share": share, "seed": seed}

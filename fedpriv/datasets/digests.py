@@ -1,4 +1,4 @@
-"""The SHA-256 of arrays: whether a data set is the one that a run was started with.
+"""SHA-256 of arrays, by which a resumed run recognises its data set.
 
 A digest of private examples is a function of them that no ε covers: who has all but one of them
 could try the last. So it is written in the clear in simulations only; where privacy is meant it is
@@ -58,7 +58,7 @@ def _parts(array: Any) -> Iterator[np.ndarray]:
     yield rows.data
 
 
-def keyed(digests: Mapping[str, str], secret: bytes) -> dict[str, str]:
+def key_digests(digests: Mapping[str, str], secret: bytes) -> dict[str, str]:
     """Return digests that tell nothing without the secret (HMAC-SHA-256), each under its name."""
     return {
         name: hmac.new(secret, f"{name} {value}".encode(), "sha256").hexdigest()

@@ -31,7 +31,7 @@ _ONSTARTUPS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Source:
     """One file that can be fetched.
 
@@ -49,15 +49,15 @@ class Source:
     starts_with: bytes = b""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Fetchable:
-    """What is fetched under one name.
+    """Files that are fetched under one name.
 
     Attributes:
         files: The files; of a corpus the first is the one to import.
-        about: What it is.
+        about: Description.
         licence: Its licence.
-        note: What is known of its checksum.
+        note: Origin of its checksum.
     """
 
     files: tuple[Source, ...]
@@ -67,25 +67,27 @@ class Fetchable:
 
 
 _MNIST = "https://storage.googleapis.com/cvdf-datasets/mnist/"
+_GZIP = b"\x1f\x8b"
 
 _UNKNOWN = "TFF publishes no checksum of it; the SHA-256 of the first download is kept and compared"
+_SEVERAL = "SHA-256 as several projects that fetch it have it"
 
 DATASETS: Mapping[str, Fetchable] = MappingProxyType(
     {
         "stackoverflow": Fetchable(
-            files=(
-                Source(file_name="stackoverflow.sqlite.lzma", folder_url=_BUCKET),
+            (
+                Source("stackoverflow.sqlite.lzma", _BUCKET),
                 Source(
-                    file_name="stackoverflow.word_count.tar.bz2",
-                    folder_url=_BUCKET,
-                    checksum="sha256:1dc00256d6e527c54b9756d968118378ae14e6692c0b3b6cad470cdd3f0c519c",
-                    starts_with=b"BZh",
+                    "stackoverflow.word_count.tar.bz2",
+                    _BUCKET,
+                    "sha256:1dc00256d6e527c54b9756d968118378ae14e6692c0b3b6cad470cdd3f0c519c",
+                    b"BZh",
                 ),
                 Source(
-                    file_name="stackoverflow.tag_count.tar.bz2",
-                    folder_url=_BUCKET,
-                    checksum="sha256:6fe281cec490d9384a290d560072438e7e2b377bbb823876ce7bd6f82696772d",
-                    starts_with=b"BZh",
+                    "stackoverflow.tag_count.tar.bz2",
+                    _BUCKET,
+                    "sha256:6fe281cec490d9384a290d560072438e7e2b377bbb823876ce7bd6f82696772d",
+                    b"BZh",
                 ),
             ),
             about="Stack Overflow sentences by user, with published word and tag counts (TFF)",
@@ -93,23 +95,23 @@ DATASETS: Mapping[str, Fetchable] = MappingProxyType(
             note=f"word and tag counts: TFF's SHA-256; the database: {_UNKNOWN}",
         ),
         "emnist": Fetchable(
-            files=(Source(file_name="emnist_all.sqlite.lzma", folder_url=_BUCKET),),
+            (Source("emnist_all.sqlite.lzma", _BUCKET),),
             about="handwritten characters by writer (TFF, from LEAF)",
             licence="as EMNIST (NIST Special Database 19) and LEAF",
             note=_UNKNOWN,
         ),
         "cifar100": Fetchable(
-            files=(Source(file_name="cifar100.sqlite.lzma", folder_url=_BUCKET),),
+            (Source("cifar100.sqlite.lzma", _BUCKET),),
             about="CIFAR-100 parted among 500 + 100 artificial users (TFF)",
             licence="as CIFAR-100",
             note=_UNKNOWN,
         ),
         "shakespeare": Fetchable(
-            files=(
+            (
                 Source(
-                    file_name="shakespeare.sqlite.lzma",
-                    folder_url=_BUCKET,
-                    checksum="sha256:d3d11fceb9e105439ac6f4d52af6efafed5a2a1e1eb24c5bd2dd54ced242f5c4",
+                    "shakespeare.sqlite.lzma",
+                    _BUCKET,
+                    "sha256:d3d11fceb9e105439ac6f4d52af6efafed5a2a1e1eb24c5bd2dd54ced242f5c4",
                 ),
             ),
             about="the plays' lines by character (TFF, from LEAF)",
@@ -117,11 +119,9 @@ DATASETS: Mapping[str, Fetchable] = MappingProxyType(
             note="SHA-256 as the tests of the fedjax project have it",
         ),
         "onstartups": Fetchable(
-            files=(
+            (
                 Source(
-                    file_name="posts.xml",
-                    folder_url=_ONSTARTUPS,
-                    checksum="git-blob:a8e30e3205d568dd46b77bb83f0532fad6a20718",
+                    "posts.xml", _ONSTARTUPS, "git-blob:a8e30e3205d568dd46b77bb83f0532fad6a20718"
                 ),
             ),
             about="all posts of Answers on Startups, 2009-2013 (Stack Exchange dump)",
@@ -129,74 +129,65 @@ DATASETS: Mapping[str, Fetchable] = MappingProxyType(
             note="the object id of the file in that commit of collapsed-stacks/onstartups",
         ),
         "imdb": Fetchable(
-            files=(
+            (
                 Source(
-                    file_name="aclImdb_v1.tar.gz",
-                    folder_url="https://ai.stanford.edu/~amaas/data/sentiment/",
-                    checksum="sha256:c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe",
-                    starts_with=b"\x1f\x8b",
+                    "aclImdb_v1.tar.gz",
+                    "https://ai.stanford.edu/~amaas/data/sentiment/",
+                    "sha256:c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe",
+                    _GZIP,
                 ),
             ),
             about="50,000 labelled film reviews (Maas et al. 2011)",
             licence="research use",
-            note="SHA-256 as several projects that fetch it have it",
+            note=_SEVERAL,
         ),
         "mnist": Fetchable(
-            files=(
-                Source(
-                    file_name="train-images-idx3-ubyte.gz",
-                    folder_url=_MNIST,
-                    checksum="sha256:440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-                    starts_with=b"\x1f\x8b",
-                ),
-                Source(
-                    file_name="train-labels-idx1-ubyte.gz",
-                    folder_url=_MNIST,
-                    checksum="sha256:3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-                    starts_with=b"\x1f\x8b",
-                ),
-                Source(
-                    file_name="t10k-images-idx3-ubyte.gz",
-                    folder_url=_MNIST,
-                    checksum="sha256:8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-                    starts_with=b"\x1f\x8b",
-                ),
-                Source(
-                    file_name="t10k-labels-idx1-ubyte.gz",
-                    folder_url=_MNIST,
-                    checksum="sha256:f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-                    starts_with=b"\x1f\x8b",
-                ),
+            tuple(
+                Source(f"{name}-ubyte.gz", _MNIST, f"sha256:{sha256}", _GZIP)
+                for name, sha256 in {
+                    "train-images-idx3": (
+                        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"
+                    ),
+                    "train-labels-idx1": (
+                        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"
+                    ),
+                    "t10k-images-idx3": (
+                        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"
+                    ),
+                    "t10k-labels-idx1": (
+                        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"
+                    ),
+                }.items()
             ),
             about="70,000 handwritten digits (LeCun et al.)",
             licence="CC BY-SA 3.0",
             note="SHA-256 as several projects that fetch them have it",
         ),
         "cifar10": Fetchable(
-            files=(
+            (
                 Source(
-                    file_name="cifar-10-binary.tar.gz",
-                    folder_url="https://www.cs.toronto.edu/~kriz/",
-                    checksum="sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-                    starts_with=b"\x1f\x8b",
+                    "cifar-10-binary.tar.gz",
+                    "https://www.cs.toronto.edu/~kriz/",
+                    "sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+                    _GZIP,
                 ),
             ),
             about="60,000 small photographs of ten classes (Krizhevsky 2009)",
             licence="none stated",
-            note="SHA-256 as several projects that fetch it have it",
+            note=_SEVERAL,
         ),
         "sst2": Fetchable(
-            files=(
+            (
                 Source(
-                    file_name="SST-2.zip",
-                    folder_url="https://dl.fbaipublicfiles.com/glue/data/",
-                    checksum="sha256:d67e16fb55739c1b32cdce9877596db1c127dc322d93c082281f64057c16deaa",
-                    starts_with=b"PK",
+                    "SST-2.zip",
+                    "https://dl.fbaipublicfiles.com/glue/data/",
+                    "sha256:d67e16fb55739c1b32cdce9877596db1c127dc322d93c082281f64057c16deaa",
+                    b"PK",
                 ),
             ),
             about="69,000 sentences of film reviews, good or bad (SST-2, GLUE)",
             licence="as GLUE",
-            note="SHA-256 as several projects that fetch it have it",
+            note=_SEVERAL,
         ),
     }
 )
@@ -233,7 +224,7 @@ def fetch(
     """Fetch the files of one known data set; those at hand and right are not fetched again.
 
     Args:
-        name: A key of `sources.DATASETS`.
+        name: A key of `DATASETS`.
         folder: Where to put them; the cache's `downloads/NAME` by default.
         mirror: Address of a folder to take the same files from instead.
         progress: Called with the bytes done and in all, file after file.

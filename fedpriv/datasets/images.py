@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from fedpriv.datasets.dataset import Dataset
-from fedpriv.datasets.raw_files import checksums, find_files, read_file, tar_members
+from fedpriv.datasets.raw_files import file_checksums, find_files, read_file, tar_members
 from fedpriv.hashes import Progress
 
 _NAMES = tuple(
@@ -57,7 +58,7 @@ def load_mnist(
         x_test=arrays[2],
         y_test=arrays[3].astype(np.int64),
         provenance={
-            "source": checksums(paths),
+            "source": file_checksums(paths),
             "credit": "LeCun, Cortes, Burges: the MNIST database of handwritten digits",
             "licence": "CC BY-SA 3.0",
             "private_side_information": [],
@@ -99,31 +100,67 @@ def read_idx(path: Path, *, dimensions: int, progress: Progress | None = None) -
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
-CIFAR10 = "cifar10"
-CIFAR10_JPEG = "cifar10-jpeg-10k"
+_CREDIT = "Krizhevsky 2009, Learning Multiple Layers of Features from Tiny Images"
+_PIXELS = 3 * 32 * 32
+_LARGEST = 1 << 28
 
-_CIFAR10_ARCHIVE = "cifar-10-binary.tar.gz"
-_CIFAR10_TRAIN = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
-_CIFAR10_TEST = "test_batch.bin"
-_JPEG_FILES = ("cifar10_jpeg_train10k.bin.xz", "cifar10_jpeg_test2k.bin.xz")
-_CIFAR10_FILES = {
-    CIFAR10: ((_CIFAR10_ARCHIVE,), (*_CIFAR10_TRAIN, _CIFAR10_TEST)),
-    CIFAR10_JPEG: (_JPEG_FILES,),
-}
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cifar:
+    """One of the published forms of CIFAR.
+
+    Attributes:
+        name: Of the data set.
+        archive: The file that has all others in it; "" where there is none.
+        files: Binary records, the test set last.
+        images: How many each file has; None for any number.
+        classes: How many values each of a record's labels has; the last one is taken.
+        note: For the provenance.
+    """
+
+    name: str
+    archive: str = ""
+    files: tuple[str, ...]
+    images: tuple[int, ...] | None
+    classes: tuple[int, ...]
+    note: str | None = None
+
+    @property
+    def kind(self) -> str:
+        """The corpus that it is a copy of."""
+        return "CIFAR-100" if len(self.classes) == 2 else "CIFAR-10"
+
+    @property
+    def choices(self) -> tuple[tuple[str, ...], ...]:
+        """The forms it comes in, best first."""
+        return ((self.archive,), self.files) if self.archive else (self.files,)
+
+
+CIFAR10 = _Cifar(
+    name="cifar10",
+    archive="cifar-10-binary.tar.gz",
+    files=(*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"),
+    images=(10_000,) * 6,
+    classes=(10,),
+)
+CIFAR10_JPEG = _Cifar(
+    name="cifar10-jpeg-10k",
+    files=("cifar10_jpeg_train10k.bin.xz", "cifar10_jpeg_test2k.bin.xz"),
+    images=None,
+    classes=(10,),
+    note="10,000 + 2,000 images decoded from JPEG: lossy, not comparable with CIFAR-10 results",
+)
+CIFAR100 = _Cifar(
+    name="cifar100",
+    archive="cifar-100-binary.tar.gz",
+    files=("train.bin", "test.bin"),
+    images=(50_000, 10_000),
+    classes=(20, 100),
+)
 _GET_CIFAR10 = (
     "get them with `fedpriv data fetch cifar10`, or name a folder with cifar-10-binary.tar.gz"
 )
-CIFAR100 = "cifar100"
-_CIFAR100_ARCHIVE = "cifar-100-binary.tar.gz"
-_CIFAR100_FILES = ("train.bin", "test.bin")
-_CIFAR100_IMAGES = (50_000, 10_000)
 _GET_CIFAR100 = "name a folder with cifar-100-binary.tar.gz, or with train.bin and test.bin of it"
-_CREDIT = "Krizhevsky 2009, Learning Multiple Layers of Features from Tiny Images"
-_PIXELS = 3 * 32 * 32
-_RECORD = 1 + _PIXELS
-_IMAGES_A_FILE = 10_000
-_LARGEST = 1 << 28
 
 
 def load_cifar10(
@@ -143,42 +180,11 @@ def load_cifar10(
     Raises:
         ValueError: If a file is missing, truncated, damaged, or has a label above 9.
     """
-    if name is not None and name not in _CIFAR10_FILES:
-        raise ValueError(f"unknown data set {name!r}; one of {', '.join(_CIFAR10_FILES)}")
-    allowed = _CIFAR10_FILES if name is None else {name: _CIFAR10_FILES[name]}
-    choices = [choice for forms in allowed.values() for choice in forms]
-    paths = find_files("cifar10", choices, argument, get=_GET_CIFAR10)
-    found = CIFAR10_JPEG if paths[0].name in _JPEG_FILES else CIFAR10
-    if paths[0].name == _CIFAR10_ARCHIVE:
-        contents = _read_cifar_archive(paths[0], progress)
-    else:
-        contents = [
-            (str(path), read_file(path, at_most=_LARGEST, progress=progress)) for path in paths
-        ]
-    parts = [read_cifar10_records(content, where) for where, content in contents]
-    if found == CIFAR10:
-        for (where, _), (_, labels) in zip(contents, parts, strict=True):
-            if len(labels) != _IMAGES_A_FILE:
-                raise ValueError(
-                    f"{where} has {len(labels):,} images, not {_IMAGES_A_FILE:,}: it is truncated "
-                    "or another file"
-                )
-    lossy = "10,000 + 2,000 images decoded from JPEG: lossy, not comparable with CIFAR-10 results"
-    return Dataset(
-        name=found,
-        x_train=np.concatenate([x for x, _ in parts[:-1]]),
-        y_train=np.concatenate([y for _, y in parts[:-1]]),
-        x_test=parts[-1][0],
-        y_test=parts[-1][1],
-        provenance={
-            "source": checksums(paths),
-            "credit": _CREDIT,
-            "licence": "as CIFAR-10",
-            "private_side_information": [],
-            "public": None,
-            **({"note": lossy} if found == CIFAR10_JPEG else {}),
-        },
-    )
+    known = {form.name: form for form in (CIFAR10, CIFAR10_JPEG)}
+    if name is not None and name not in known:
+        raise ValueError(f"unknown data set {name!r}; one of {', '.join(known)}")
+    forms = list(known.values()) if name is None else [known[name]]
+    return _load_cifar(forms, argument, _GET_CIFAR10, progress)
 
 
 def load_cifar100(
@@ -193,94 +199,89 @@ def load_cifar100(
     Raises:
         ValueError: If a file is missing, truncated, damaged, or has a label that is none.
     """
-    choices = [(_CIFAR100_ARCHIVE,), _CIFAR100_FILES]
-    paths = find_files("cifar100", choices, argument, get=_GET_CIFAR100)
-    if paths[0].name == _CIFAR100_ARCHIVE:
-        contents = _read_cifar_archive(paths[0], progress, _CIFAR100_FILES, 50_000 * (_RECORD + 1))
+    return _load_cifar([CIFAR100], argument, _GET_CIFAR100, progress)
+
+
+def _load_cifar(
+    forms: Sequence[_Cifar],
+    argument: str | os.PathLike[str] | None,
+    get: str,
+    progress: Progress | None,
+) -> Dataset:
+    choices = [choice for form in forms for choice in form.choices]
+    corpus = forms[0].kind.lower().replace("-", "")
+    paths = find_files(corpus, choices, argument, get=get)
+    names = tuple(path.name for path in paths)
+    form = next(form for form in forms if names in form.choices)
+    if names == (form.archive,):
+        contents = _read_cifar_archive(paths[0], form, progress)
     else:
         contents = [(str(p), read_file(p, at_most=_LARGEST, progress=progress)) for p in paths]
-    parts = [read_cifar100_records(content, where) for where, content in contents]
-    for (where, _), (_, labels), number in zip(contents, parts, _CIFAR100_IMAGES, strict=True):
-        if len(labels) != number:
-            raise ValueError(
-                f"{where} has {len(labels):,} images, not {number:,}: it is truncated or another "
-                "file"
-            )
+    parts = [read_cifar_records(content, where, form) for where, content in contents]
+    if form.images is not None:
+        for (where, _), (_, labels), number in zip(contents, parts, form.images, strict=True):
+            if len(labels) != number:
+                raise ValueError(
+                    f"{where} has {len(labels):,} images, not {number:,}: it is truncated or "
+                    "another file"
+                )
     return Dataset(
-        name=CIFAR100,
-        x_train=parts[0][0],
-        y_train=parts[0][1],
-        x_test=parts[1][0],
-        y_test=parts[1][1],
+        name=form.name,
+        x_train=np.concatenate([x for x, _ in parts[:-1]]),
+        y_train=np.concatenate([y for _, y in parts[:-1]]),
+        x_test=parts[-1][0],
+        y_test=parts[-1][1],
         provenance={
-            "source": checksums(paths),
+            "source": file_checksums(paths),
             "credit": _CREDIT,
-            "licence": "as CIFAR-100",
+            "licence": f"as {form.kind}",
             "private_side_information": [],
             "public": None,
+            **({} if form.note is None else {"note": form.note}),
         },
     )
 
 
-def read_cifar10_records(content: bytes, where: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return (images uint8 (n, 3, 32, 32), labels int64 (n,)) of binary records of CIFAR-10.
+def read_cifar_records(content: bytes, where: str, form: _Cifar) -> tuple[np.ndarray, np.ndarray]:
+    """Return (images uint8 (n, 3, 32, 32), labels int64 (n,)) of binary records.
 
     Args:
         content: The records.
         where: What to call them in an error.
-
-    Raises:
-        ValueError: If they are not whole records, there are none, or a label is above 9.
-    """
-    return _parse_cifar(content, where, (10,), "CIFAR-10")
-
-
-def read_cifar100_records(content: bytes, where: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the same of CIFAR-100: labels are the fine ones, 0 to 99.
+        form: Whose; of CIFAR-100 labels are the fine ones, and the coarse ones are checked too.
 
     Raises:
         ValueError: If they are not whole records, there are none, or a label is out of range.
     """
-    return _parse_cifar(content, where, (20, 100), "CIFAR-100")
-
-
-def _parse_cifar(
-    content: bytes, where: str, classes: Sequence[int], kind: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return images and the last of a record's labels; the others are checked too."""
-    size = len(classes) + _PIXELS
+    size = len(form.classes) + _PIXELS
     if not content or len(content) % size:
         raise ValueError(
             f"{where} has {len(content):,} bytes, which is no whole number of {size:,}-byte "
             "records: it is truncated or another file"
         )
     records = np.frombuffer(content, np.uint8).reshape(-1, size)
-    for place, number in enumerate(classes):
-        labels = records[:, place].astype(np.int64)
-        if labels.max() >= number:
-            first = int(np.argmax(labels >= number))
+    labels = records[:, : len(form.classes)].astype(np.int64)
+    for column, number in zip(labels.T, form.classes, strict=True):
+        if column.max() >= number:
+            first = int(np.argmax(column >= number))
             raise ValueError(
-                f"{where}, record {first:,}: label {labels[first]} is not one of 0 to "
-                f"{number - 1}; this is no {kind} file"
+                f"{where}, record {first:,}: label {column[first]} is not one of 0 to "
+                f"{number - 1}; this is no {form.kind} file"
             )
-    return records[:, len(classes) :].reshape(-1, 3, 32, 32), labels
+    return records[:, len(form.classes) :].reshape(-1, 3, 32, 32), labels[:, -1].copy()
 
 
 def _read_cifar_archive(
-    path: Path,
-    progress: Progress | None,
-    wanted: tuple[str, ...] = (*_CIFAR10_TRAIN, _CIFAR10_TEST),
-    at_most: int = _IMAGES_A_FILE * _RECORD,
+    path: Path, form: _Cifar, progress: Progress | None
 ) -> list[tuple[str, bytes]]:
-    found: dict[str, bytes] = {}
+    largest = max(form.images or ()) * (len(form.classes) + _PIXELS)
     members = tar_members(
         path,
-        lambda name: name.rpartition("/")[2] in wanted,
-        at_most=at_most,
+        lambda name: name.rpartition("/")[2] in form.files,
+        at_most=largest,
         progress=progress,
     )
-    for name, content in members:
-        found[name.rpartition("/")[2]] = content
-    if absent := [name for name in wanted if name not in found]:
+    found = {name.rpartition("/")[2]: content for name, content in members}
+    if absent := [name for name in form.files if name not in found]:
         raise ValueError(f"{path} has no {', '.join(absent)}; is it the right archive?")
-    return [(f"{path}: {name}", found[name]) for name in wanted]
+    return [(f"{path}: {name}", found[name]) for name in form.files]

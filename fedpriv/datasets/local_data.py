@@ -1,4 +1,4 @@
-"""Users in a node's own CSV or SQLite files: column kinds, a table of rows, and their examples."""
+"""Local users: the people in a node's CSV or SQLite files, and their examples."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fedpriv.datasets.user_ids import normalised, read_key, read_roster, user_id
+from fedpriv.datasets.user_ids import normalise_name, read_key, read_roster, user_id
 
 _DTYPES = {float: np.float64, int: np.int64, str: np.str_}
 _WORDS = {float: "finite number", int: "whole number", str: "text"}
 
 
 class BadRowError(ValueError):
-    """A row that cannot be taken: says where it is and which column, and never what it holds."""
+    """Error of a malformed row: names its place and column, and never its value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """The rows of a node's own people.
+    """Columns of the rows of a node's people.
 
     Attributes:
         columns: What is read, by name: `float`, `int` or `str`. An empty value is none of them.
@@ -46,7 +46,7 @@ class Table:
                 f"column {self.user!r} says whose a row is; leave it out of the columns"
             )
 
-    def parsed(self, rows: Iterable[tuple[str, Sequence[Any]]]) -> dict[str, np.ndarray]:
+    def parse(self, rows: Iterable[tuple[str, Sequence[Any]]]) -> dict[str, np.ndarray]:
         """Return the columns of one person's rows.
 
         Args:
@@ -97,19 +97,19 @@ class CsvFolder:
     def __init__(self, folder: Path, table: Table) -> None:
         self._table, self._files = table, {}
         for file in sorted(folder.glob("*.csv")):
-            name = normalised(file.stem)
+            name = normalise_name(file.stem)
             if name in self._files:
                 raise ValueError(f"two files of {folder} are of one person; put them together")
             self._files[name] = file
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Whose files there are."""
+        """The people, by their files' names."""
         return tuple(self._files)
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Rows of which nobody knows whose they are: none, a file is of one person."""
+        """Rows that name no person: none, since a file is of one person."""
         return ()
 
     def columns(self, name: str) -> dict[str, np.ndarray]:
@@ -119,7 +119,7 @@ class CsvFolder:
             BadRowError: With the file and the line of what cannot be taken.
         """
         file = self._files[name]
-        return self._table.parsed(
+        return self._table.parse(
             (where, values) for where, _, values in _rows(file, self._table, None)
         )
 
@@ -145,7 +145,7 @@ class CsvFile:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Who is in the file."""
+        """The people in the file."""
         return tuple(self._of)
 
     def columns(self, name: str) -> dict[str, np.ndarray]:
@@ -154,7 +154,7 @@ class CsvFile:
         Raises:
             BadRowError: With the file and the line of what cannot be taken.
         """
-        return self._table.parsed(self._of[name])
+        return self._table.parse(self._of[name])
 
 
 def _rows(
@@ -165,8 +165,8 @@ def _rows(
     Args:
         file: To be read.
         table: What a row is.
-        problems: Takes rows that are nobody's, which are then left out; None reads no user column,
-            and raises for a row of another length.
+        problems: Takes rows that name no person, which are then left out; None reads no user
+            column, and raises for a row of another length.
 
     Raises:
         BadRowError: If the header lacks a column, the file is no text, or as above.
@@ -182,15 +182,15 @@ def _rows(
             for row in lines:
                 if not row:
                     continue
-                where, said = f"{file}, line {lines.line_num}", ""
+                where, problem = f"{file}, line {lines.line_num}", ""
                 if len(row) != len(header):
-                    said = f"{where}: {len(row)} values under {len(header)} columns"
+                    problem = f"{where}: {len(row)} values under {len(header)} columns"
                     if problems is None:
-                        raise BadRowError(said)
-                values = [] if said else [row[place] for place in places]
-                user = "" if problems is None or said else normalised(values.pop(0))
+                        raise BadRowError(problem)
+                values = [] if problem else [row[place] for place in places]
+                user = "" if problems is None or problem else normalise_name(values.pop(0))
                 if problems is not None and not user:
-                    problems.append(said or f"{where}: column {table.user!r} is empty")
+                    problems.append(problem or f"{where}: column {table.user!r} is empty")
                     continue
                 yield where, user, values
     except csv.Error as error:
@@ -242,15 +242,15 @@ class SqliteTable:
             problems = []
             user = _quoted(table.user)
             for (name,) in db.execute(f"SELECT DISTINCT {user} FROM {self._name} ORDER BY 1"):
-                if isinstance(name, (str, int)) and normalised(str(name)):
-                    self._spelt.setdefault(normalised(str(name)), []).append(name)
+                if isinstance(name, (str, int)) and normalise_name(str(name)):
+                    self._spelt.setdefault(normalise_name(str(name)), []).append(name)
                 else:
                     problems.append(f"{file}: rows whose {table.user!r} names no one")
         self.problems = tuple(dict.fromkeys(problems))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Who is in the table."""
+        """The people in the table."""
         return tuple(self._spelt)
 
     def columns(self, name: str) -> dict[str, np.ndarray]:
@@ -270,7 +270,7 @@ class SqliteTable:
         )
         with self._open() as db:
             rows = db.execute(asked, spelt).fetchall()
-        return self._table.parsed((f"{self._file}, row {row[0]}", row[1:]) for row in rows)
+        return self._table.parse((f"{self._file}, row {row[0]}", row[1:]) for row in rows)
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
@@ -305,7 +305,7 @@ SUFFIXES = (*_CSV, *_SQLITE)
 
 @dataclass(frozen=True, slots=True)
 class NodeData:
-    """Where a node's own data lie, as its node-config says by `data` and `data-key`.
+    """Place of a node's local data, from `data` and `data-key` of its node-config.
 
     Attributes:
         path: A folder of CSV files (one a person), a CSV file, or an SQLite file.
@@ -326,12 +326,12 @@ class _Source(Protocol):
     def columns(self, name: str) -> dict[str, np.ndarray]: ...
 
 
-class UsersOnNodes(Mapping[str, Any]):
-    """Users by id. Nobody but a round reads their examples, not even to see what form they have."""
+class NodeUsers(Mapping[str, Any]):
+    """Users by id whose examples are read in rounds alone, not even to see their format."""
 
 
-class Elsewhere(UsersOnNodes):
-    """The users of a roster as a server knows them: by id, and with no example."""
+class RemoteUsers(NodeUsers):
+    """Users of a roster on a server, which has their ids and no example."""
 
     def __init__(self, roster: tuple[str, ...]) -> None:
         self._roster = roster
@@ -346,11 +346,11 @@ class Elsewhere(UsersOnNodes):
         return len(self._roster)
 
 
-class OwnUsers(UsersOnNodes):
-    """The users of a node's own files; a user's examples are read when they are asked for.
+class LocalUsers(NodeUsers):
+    """Users of a node's local files; a user's examples are read when they are asked for.
 
     Guarantees:
-        * A bad row costs nobody else anything: it is the user that raises, and contributes zero.
+        * A bad row affects its own user alone, who raises and contributes zero.
         * What is raised names a file and a line, and no value.
     """
 
@@ -381,19 +381,19 @@ class OwnUsers(UsersOnNodes):
         for name_id in self:
             try:
                 self[name_id]
-            except Exception as error:  # of the own code too, which sees one person at a time
+            except Exception as error:  # of user-defined code too, which sees one person at a time
                 kind = type(error).__name__
                 yield str(error) if isinstance(error, ValueError) else f"{name_id}: {kind}"
 
 
-def own_users(
+def local_users(
     table: Table,
     examples: Examples,
     *,
     data: NodeData | None = None,
     roster: str | Path = "",
-) -> UsersOnNodes:
-    """Return a task's users: on a node those of its own files, on a server those of the roster.
+) -> NodeUsers:
+    """Return a task's users: on a node those of its local files, on a server those of the roster.
 
     Args:
         table: What a row is.
@@ -407,13 +407,13 @@ def own_users(
     """
     if data is not None:
         key = read_key(data.key)
-        return OwnUsers(open_source(data.path, table), examples, key, data.path)
+        return LocalUsers(open_source(data.path, table), examples, key, data.path)
     if not str(roster):
         raise ValueError(
             "there is neither a roster nor a node's data: the server needs the file of all ids, "
             'and a node --node-config \'data="/path" data-key="/path"\''
         )
-    return Elsewhere(read_roster(Path(roster)))
+    return RemoteUsers(read_roster(Path(roster)))
 
 
 def open_source(path: Path, table: Table) -> _Source:

@@ -19,7 +19,7 @@ from fedpriv.ranges import positive_int
 from fedpriv.rng import Key
 
 FILE = "projection.json"
-"""What goes with a model that takes projected rows, into the run folder and every export."""
+"""File that goes with a model of projected rows, into the run folder and every export."""
 _KIND = "gaussian-projection"
 _UNITS = 2.0**-53
 
@@ -102,7 +102,7 @@ class GaussianProjection:
         return cls(**numbers)
 
 
-def projected(data: Dataset, outputs: int, seed: int = 0) -> Dataset:
+def project(data: Dataset, outputs: int, seed: int = 0) -> Dataset:
     """Return a data set of rows projected to d' dimensions, within the unit ball, float32 CSR.
 
     Its provenance says how, and a task of it brings `projection.json`.

@@ -1,4 +1,4 @@
-"""Finds the raw files of a data set, and reads them: packed or not, checked, of bounded size."""
+"""Search for raw files of a data set, and readers: packed or not, checked, of bounded size."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def find_files(
         name: Of the data set, as `fedpriv data fetch` has it.
         choices: The forms it comes in, best first; each the files that make it up.
         argument: A folder, or one of the files.
-        get: How a person gets the files, said when there are none.
+        get: Instructions for getting the files, for the message when there are none.
 
     Raises:
         ValueError: If the files are not there, or some of them are missing.
@@ -69,7 +69,7 @@ def find_files(
     raise ValueError(f"the files of {name} are not in {where}{missing}; {get}")
 
 
-def checksums(paths: Sequence[Path], progress: Progress | None = None) -> dict[str, str]:
+def file_checksums(paths: Sequence[Path], progress: Progress | None = None) -> dict[str, str]:
     """Return the SHA-256 of files by name; remembered in the cache while the files stay."""
     return {path.name: remembered_sha256(path, cache_dir(), progress) for path in paths}
 
@@ -184,14 +184,8 @@ def _plain(raw: BinaryIO, path: Path) -> Iterator[bytes]:
         while piece := packed.read(_CHUNK):
             yield piece
     elif magic == b"\xfd7zXZ\x00":
-        decoder = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MEMORY_LIMIT)
-        while not decoder.eof:
-            pending = raw.read(_CHUNK) if decoder.needs_input else b""
-            if decoder.needs_input and not pending:
-                raise EOFError
-            yield decoder.decompress(pending, 4 * _CHUNK)
-        if (decoder.unused_data + raw.read(_CHUNK)).strip(b"\x00"):
-            raise ValueError(f"{path} is followed by something else; fetch it again")
+        for piece, _ in _unpacked_pieces(raw, path):
+            yield piece
     else:
         while piece := raw.read(_CHUNK):
             yield piece
@@ -247,8 +241,8 @@ def unpack(
     total = source.stat().st_size
     written = 0
     try:
-        with target.open("xb") as out:
-            for piece, consumed in _unpacked_pieces(source):
+        with source.open("rb") as file, target.open("xb") as out:
+            for piece, consumed in _unpacked_pieces(file, source):
                 if written < len(starts_with):
                     expected = starts_with[written : written + len(piece)]
                     if not piece.startswith(expected):
@@ -278,35 +272,36 @@ def _wrong_start(source: Path, starts_with: bytes) -> str:
     return f"{source} does not unpack to a file that begins with {starts_with!r}: a wrong file?"
 
 
-def _unpacked_pieces(source: Path) -> Iterator[tuple[bytes, int]]:
-    """Yield (plain bytes, compressed bytes read so far), stream after stream."""
+def _unpacked_pieces(file: BinaryIO, source: Path) -> Iterator[tuple[bytes, int]]:
+    """Yield (plain bytes, compressed bytes read so far) of an .xz or .lzma, stream after stream."""
     decoder = lzma.LZMADecompressor(memlimit=_MEMORY_LIMIT)
-    pending = b""
-    consumed = 0
+    pending, consumed, streams = b"", 0, 0
     try:
-        with source.open("rb") as file:
-            while True:
-                if not pending and (decoder.eof or decoder.needs_input):
-                    pending = file.read(_CHUNK)
-                    consumed += len(pending)
-                    if not pending:
-                        break
-                if decoder.eof:
-                    pending = pending.lstrip(b"\x00")  # the padding that .xz allows
-                    if not pending:
-                        continue
-                    decoder = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MEMORY_LIMIT)
-                # At most 4 MiB come out at a time, so a bomb fills the disk check, not memory.
-                piece = decoder.decompress(pending, 4 * _CHUNK)
-                pending = decoder.unused_data if decoder.eof else b""
-                yield piece, consumed
+        while True:
+            if not pending and (decoder.eof or decoder.needs_input):
+                pending = file.read(_CHUNK)
+                consumed += len(pending)
+                if not pending:
+                    break
+            if decoder.eof:
+                pending = pending.lstrip(b"\x00")  # the padding that .xz allows
+                if not pending:
+                    continue
+                decoder = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MEMORY_LIMIT)
+                streams += 1
+            # At most 4 MiB come out at a time, so a bomb fills the disk check, not memory.
+            piece = decoder.decompress(pending, 4 * _CHUNK)
+            pending = decoder.unused_data if decoder.eof else b""
+            yield piece, consumed
     except lzma.LZMAError as error:
+        what = "followed by something else" if streams else "not an .xz or .lzma file"
         raise ValueError(
-            f"{source} is damaged, or not an .xz or .lzma file, near byte {consumed:,} "
-            f"({str(error).lower()}); fetch it again"
+            f"{source} is damaged, or {what}, near byte {consumed:,} ({str(error).lower()}); fetch "
+            "it again"
         ) from None
     if not decoder.eof:
-        raise ValueError(f"{source} is truncated after {consumed:,} bytes; fetch it again")
+        also = ", or followed by something else" if streams else ""
+        raise ValueError(f"{source} is truncated after {consumed:,} bytes{also}; fetch it again")
 
 
 _BROKEN = (EOFError, OSError, lzma.LZMAError, zlib.error)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -30,8 +30,14 @@ from fedpriv.datasets.bag_of_words import (
     word_rows,
 )
 from fedpriv.datasets.cache import cache_dir, cached_arrays, data_folders
-from fedpriv.datasets.dataset import Dataset, Inputs, held_out, split_public
-from fedpriv.datasets.raw_files import checksums, find_files, read_file, read_lines, tar_members
+from fedpriv.datasets.dataset import Dataset, Inputs, describe_public_part, split_public
+from fedpriv.datasets.raw_files import (
+    file_checksums,
+    find_files,
+    read_file,
+    read_lines,
+    tar_members,
+)
 from fedpriv.hashes import Progress
 from fedpriv.rng import Key
 
@@ -56,28 +62,6 @@ class Reviews:
     test: WordRows
     provenance: Mapping[str, Any]
     synthetic: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Parts:
-    """Training rows that are private, and public rows, with what to say about them."""
-
-    private: WordRows
-    public: WordRows | None
-    about: dict[str, Any] | None
-
-    def of(self, provenance: Provenance, what: str) -> WordRows:
-        """Return the rows that may decide something."""
-        if provenance not in ("private", "public"):
-            raise ValueError(f"{what} from {provenance!r}: choose private or public")
-        if provenance == "private":
-            return self.private
-        if self.public is None:
-            raise ValueError(
-                f"a public {what} needs public reviews: give a public_share such as 0.01, public "
-                "rows, or ask for a private one"
-            )
-        return self.public
 
 
 def bag_of_words(
@@ -118,35 +102,37 @@ def bag_of_words(
     """
     if weights not in WEIGHTS:
         raise ValueError(f"unknown weights {weights!r}; one of {', '.join(WEIGHTS)}")
-    parts = _split_rows(reviews, public_share, public_seed, public)
-    padded = weights == "padded-counts"
-    words = bags.most_frequent(
-        parts.of(vocabulary, "vocabulary"),
-        size - bags.RESERVED if padded else size,
-        source=vocabulary,
-    )
-    uses_idf = weights.endswith("tf-idf")
+    padded, idf_of = weights == "padded-counts", idf if weights.endswith("tf-idf") else None
     scale = np.ones(size, np.float32)
-    if uses_idf:
-        counted = parts.of(idf, "document frequency")
-        frequency = bags.document_frequency(counted, words)
-        scale[: len(frequency)] = bags.inverse_document_frequency(frequency, len(counted))
 
-    def features(rows: WordRows) -> sparse.csr_matrix:
+    def features(rows: WordRows, words: RankedWords) -> sparse.csr_matrix:
         if padded:
             x = bags.count_ids(bags.padded_ids(rows, words, length=length, size=size), size)
         else:
             x = bags.count_words(rows, words, size)
         if weights.startswith("binary"):
             x = bags.binary(x)
-        if uses_idf:
+        if idf_of is not None:
             x = bags.scale_columns(x, scale)
         return bags.unit_rows(x) if unit_rows else x
 
+    def count_documents(rows: WordRows, words: RankedWords) -> None:
+        frequency = bags.document_frequency(rows, words)
+        scale[: len(frequency)] = bags.inverse_document_frequency(frequency, len(rows))
+
     about = {"weights": weights, "unit_rows": unit_rows, "size": size}
     about |= {"length": length} if padded else {}
-    about |= {"idf": idf} if uses_idf else {}
-    return _make_dataset(reviews, parts, words, features, about, idf if uses_idf else None)
+    about |= {} if idf_of is None else {"idf": idf_of}
+    return _make_dataset(
+        reviews,
+        (public_share, public_seed, public),
+        features,
+        vocabulary=vocabulary,
+        num_words=size - bags.RESERVED if padded else size,
+        idf=idf_of,
+        count_documents=count_documents,
+        about=about,
+    )
 
 
 def sequences(
@@ -163,60 +149,82 @@ def sequences(
 
     Args and Raises: as `bag_of_words`. `vocabulary="private"` is how the paper ran.
     """
-    parts = _split_rows(reviews, public_share, public_seed, public)
-    words = bags.most_frequent(
-        parts.of(vocabulary, "vocabulary"), size - bags.RESERVED, source=vocabulary
-    )
 
-    def features(rows: WordRows) -> np.ndarray:
+    def features(rows: WordRows, words: RankedWords) -> np.ndarray:
         return bags.padded_ids(rows, words, length=length, size=size)
 
-    about = {"weights": "sequences", "size": size, "length": length}
-    return _make_dataset(reviews, parts, words, features, about, None)
-
-
-def _split_rows(reviews: Reviews, share: float, seed: int, public: WordRows | None) -> _Parts:
-    if public is not None:
-        about = {"from": "another data set, nothing removed", "size": len(public)}
-        return _Parts(private=reviews.train, public=public, about=about)
-    if share == 0:
-        return _Parts(private=reviews.train, public=None, about=None)
-    private, chosen = split_public(len(reviews.train), share, seed)
-    return _Parts(
-        private=reviews.train.take(private),
-        public=reviews.train.take(chosen),
-        about=held_out(len(chosen), share, seed),
+    return _make_dataset(
+        reviews,
+        (public_share, public_seed, public),
+        features,
+        vocabulary=vocabulary,
+        num_words=size - bags.RESERVED,
+        about={"weights": "sequences", "size": size, "length": length},
     )
 
 
 def _make_dataset(
     reviews: Reviews,
-    parts: _Parts,
-    words: RankedWords,
-    features: Any,
-    about: dict[str, Any],
-    idf: Provenance | None,
+    chosen: tuple[float, int, WordRows | None],
+    features: Callable[[WordRows, RankedWords], Inputs],
+    *,
+    vocabulary: Provenance,
+    num_words: int,
+    about: Mapping[str, Any],
+    idf: Provenance | None = None,
+    count_documents: Callable[[WordRows, RankedWords], None] = lambda rows, words: None,
 ) -> Dataset:
-    decided = (("vocabulary", words.source), ("document frequencies", idf))
-    x_public: Inputs | None = None if parts.public is None else features(parts.public)
+    """Return reviews as a data set.
+
+    Args:
+        reviews: The rows.
+        chosen: Share and seed of the public part, and public rows from elsewhere instead.
+        features: From rows to inputs.
+        vocabulary: Whose rows choose the words.
+        num_words: How many words.
+        about: The features, for the provenance.
+        idf: Whose rows documents are counted over; None for no counts.
+        count_documents: Takes those rows, before any inputs are made.
+    """
+    share, seed, public = chosen
+    private, public_part = reviews.train, None
+    if public is not None:
+        public_part = {"from": "another data set, nothing removed", "size": len(public)}
+    elif share != 0:
+        kept, held = split_public(len(private), share, seed)
+        private, public = private.take(kept), private.take(held)
+        public_part = describe_public_part(len(held), share, seed)
+
+    def rows_of(source: Provenance, what: str) -> WordRows:
+        if source not in ("private", "public"):
+            raise ValueError(f"{what} from {source!r}: choose private or public")
+        rows = private if source == "private" else public
+        if rows is None:
+            raise ValueError(
+                f"a public {what} needs public reviews: give a public_share such as 0.01, public "
+                "rows, or ask for a private one"
+            )
+        return rows
+
+    words = bags.most_frequent(rows_of(vocabulary, "vocabulary"), num_words, source=vocabulary)
+    if idf is not None:
+        count_documents(rows_of(idf, "document frequency"), words)
+    decided = (("vocabulary", vocabulary), ("document frequencies", idf))
     return Dataset(
         name=reviews.name,
-        x_train=features(parts.private),
-        y_train=parts.private.labels,
-        x_test=features(reviews.test),
+        x_train=features(private, words),
+        y_train=private.labels,
+        x_test=features(reviews.test, words),
         y_test=reviews.test.labels,
         provenance={
             **reviews.provenance,
-            "features": {
-                **about,
-                "vocabulary": {"source": words.source, "words": len(words.words)},
-            },
+            "features": {**about, "vocabulary": {"source": vocabulary, "words": len(words.words)}},
             "private_side_information": [what for what, source in decided if source == "private"],
-            "public": parts.about,
+            "public": public_part,
         },
         synthetic=reviews.synthetic,
-        x_public=x_public,
-        y_public=None if parts.public is None else parts.public.labels,
+        x_public=None if public is None else features(public, words),
+        y_public=None if public is None else public.labels,
     )
 
 
@@ -256,7 +264,7 @@ def load_imdb(
     Args and Raises: as `read_imdb`; `progress` is also called with the texts tokenised.
     """
     paths = find_files("imdb", _IMDB_FILES, argument, get=_GET_IMDB)
-    sha256 = checksums(paths, progress)
+    sha256 = file_checksums(paths, progress)
 
     def make() -> dict[str, np.ndarray]:
         train, test = word_rows(_read_imdb(paths, progress), progress=progress)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedpriv.datasets.bag_of_words import Texts
-from fedpriv.datasets.raw_files import checksums, find_files, read_file
+from fedpriv.datasets.raw_files import file_checksums, find_files, read_file
 from fedpriv.hashes import Progress
 
 ARCHIVE = "SST-2.zip"
@@ -72,7 +72,7 @@ def load_sst2(
         train=train,
         test=test,
         provenance={
-            "source": checksums(paths),
+            "source": file_checksums(paths),
             "credit": "Socher et al. 2013 (Stanford Sentiment Treebank), as in GLUE",
             "licence": "as GLUE",
             "test": "the development set",

@@ -1,6 +1,6 @@
 """TensorFlow Federated's client files, and `tf.train.Example` from its bytes, without TensorFlow.
 
-The schema is TensorFlow's, said here in Python and kept in a pool of its own, so that TensorFlow
+The schema is TensorFlow's, written here as text and kept in a separate pool, so that TensorFlow
 may be loaded in the same process. Only the map of features is taken for what it is on the wire, a
 list of entries, which can be counted before any is looked at. Reading follows the specification of
 protocol buffers: a repeated key and a changed `oneof` keep what came last; a field that the schema
@@ -18,87 +18,59 @@ from __future__ import annotations
 import sqlite3
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any
 
 import numpy as np
-from google.protobuf import descriptor_pool, message_factory
-from google.protobuf.descriptor_pb2 import (
-    DescriptorProto,
-    FieldDescriptorProto,
-    FileDescriptorProto,
-    OneofDescriptorProto,
-)
+from google.protobuf import descriptor_pool, message_factory, text_format
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.message import DecodeError
 
 from fedpriv.datasets.raw_files import unpack
 from fedpriv.hashes import Progress
 
 FeatureValue = tuple[bytes, ...] | np.ndarray
-"""What a feature holds: a tuple of bytes, or a float32 or int64 array of one dimension."""
+"""Value of a feature: a tuple of bytes, or a float32 or int64 array of one dimension."""
 
 MAX_EXAMPLE_BYTES = 16 * 1024 * 1024
 MAX_FEATURES = 1024
 
 
-def _proto_field(
-    name: str, number: int, kind: str, *, repeated: bool = False, oneof: int | None = None
-) -> FieldDescriptorProto:
-    """Return a field; its kind is a scalar type's name, or a message's with a dot before it."""
-    return FieldDescriptorProto(
-        name=name,
-        number=number,
-        label=FieldDescriptorProto.LABEL_REPEATED
-        if repeated
-        else FieldDescriptorProto.LABEL_OPTIONAL,
-        type=FieldDescriptorProto.TYPE_MESSAGE
-        if kind.startswith(".")
-        else FieldDescriptorProto.Type.Value(f"TYPE_{kind.upper()}"),
-        type_name=kind if kind.startswith(".") else None,
-        oneof_index=oneof,
-    )
-
-
-def _proto_list(name: str, kind: str) -> DescriptorProto:
-    return DescriptorProto(name=name, field=[_proto_field("value", 1, kind, repeated=True)])
+_SCHEMA = """
+  name: "tf_example.proto" package: "tensorflow" syntax: "proto3"
+  message_type { name: "BytesList"
+    field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_BYTES } }
+  message_type { name: "FloatList"
+    field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_FLOAT } }
+  message_type { name: "Int64List"
+    field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_INT64 } }
+  message_type { name: "Feature" oneof_decl { name: "kind" }
+    field { name: "bytes_list" number: 1 label: LABEL_OPTIONAL oneof_index: 0
+      type: TYPE_MESSAGE type_name: ".tensorflow.BytesList" }
+    field { name: "float_list" number: 2 label: LABEL_OPTIONAL oneof_index: 0
+      type: TYPE_MESSAGE type_name: ".tensorflow.FloatList" }
+    field { name: "int64_list" number: 3 label: LABEL_OPTIONAL oneof_index: 0
+      type: TYPE_MESSAGE type_name: ".tensorflow.Int64List" } }
+  message_type { name: "Features"
+    nested_type { name: "FeatureEntry"
+      field { name: "key" number: 1 label: LABEL_OPTIONAL type: TYPE_STRING }
+      field { name: "value" number: 2 label: LABEL_OPTIONAL
+        type: TYPE_MESSAGE type_name: ".tensorflow.Feature" } }
+    field { name: "feature" number: 1 label: LABEL_REPEATED
+      type: TYPE_MESSAGE type_name: ".tensorflow.Features.FeatureEntry" } }
+  message_type { name: "Example"
+    field { name: "features" number: 1 label: LABEL_OPTIONAL
+      type: TYPE_MESSAGE type_name: ".tensorflow.Features" } }
+"""
+"""`tensorflow/core/example/{example,feature}.proto`, the map of features as a list of entries."""
 
 
 def _example_class() -> Any:
-    """Return the message class of `tensorflow/core/example/{example,feature}.proto`."""
-    entry = DescriptorProto(
-        name="FeatureEntry",
-        field=[_proto_field("key", 1, "string"), _proto_field("value", 2, ".tensorflow.Feature")],
-    )
-    feature = DescriptorProto(
-        name="Feature",
-        field=[
-            _proto_field("bytes_list", 1, ".tensorflow.BytesList", oneof=0),
-            _proto_field("float_list", 2, ".tensorflow.FloatList", oneof=0),
-            _proto_field("int64_list", 3, ".tensorflow.Int64List", oneof=0),
-        ],
-        oneof_decl=[OneofDescriptorProto(name="kind")],
-    )
-    features = DescriptorProto(
-        name="Features",
-        field=[_proto_field("feature", 1, ".tensorflow.Features.FeatureEntry", repeated=True)],
-        nested_type=[entry],
-    )
-    example = DescriptorProto(
-        name="Example", field=[_proto_field("features", 1, ".tensorflow.Features")]
-    )
-    lists = [
-        _proto_list("BytesList", "bytes"),
-        _proto_list("FloatList", "float"),
-        _proto_list("Int64List", "int64"),
-    ]
-    file = FileDescriptorProto(
-        name="tf_example.proto",
-        package="tensorflow",
-        syntax="proto3",
-        message_type=[*lists, feature, features, example],
-    )
+    """Return the message class of `tf.train.Example`."""
+    file = text_format.Parse(_SCHEMA, FileDescriptorProto())
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Example"))
@@ -157,7 +129,7 @@ def _feature_value(feature: Any) -> FeatureValue:
     return np.frombuffer(raw, "<f4").astype(np.float32)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Field:
     """One field of an example.
 
@@ -179,21 +151,21 @@ class Field:
         return self.dtype == "str"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Schema:
     """The fields of one dataset's examples.
 
     Attributes:
-        name: What the dataset is called here.
-        fields: Field by name; an example may have others, which are dropped.
+        name: The dataset's name here.
         default_split: The split read when a file has several and none is asked for.
+        fields: Field by name; an example may have others, which are dropped.
     """
 
     name: str
     default_split: str
-    fields: Mapping[str, Field] = field(default_factory=lambda: MappingProxyType({}))
+    fields: Mapping[str, Field]
 
-    def typed(self, features: Mapping[str, FeatureValue]) -> dict[str, Any]:
+    def convert(self, features: Mapping[str, FeatureValue]) -> dict[str, Any]:
         """Return the schema's fields of one example: str, a NumPy scalar, or an array.
 
         Raises:
@@ -236,41 +208,40 @@ def _convert(name: str, expected: Field, value: FeatureValue) -> Any:
     return array if expected.shape else array[()]
 
 
-def _schema(name: str, default_split: str, **fields: Field) -> Schema:
-    return Schema(name=name, default_split=default_split, fields=MappingProxyType(fields))
-
-
-_TEXT = Field(dtype="str")
+_TEXT = Field("str")
 
 SCHEMAS: Mapping[str, Schema] = MappingProxyType(
     {
-        schema.name: schema
-        for schema in (
-            _schema(
-                "stackoverflow",
-                "train",
-                creation_date=_TEXT,
-                score=Field(dtype="int64"),
-                tags=_TEXT,
-                title=_TEXT,
-                tokens=_TEXT,
-                type=_TEXT,
-            ),
-            _schema(
-                "emnist",
-                "digits_only_train",
-                label=Field(dtype="int32", low=0, high=61),
-                pixels=Field(dtype="float32", shape=(28, 28), low=0.0, high=1.0),
-            ),
-            _schema(
-                "cifar100",
-                "train",
-                coarse_label=Field(dtype="int64", low=0, high=19),
-                image=Field(dtype="uint8", shape=(32, 32, 3), low=0, high=255),
-                label=Field(dtype="int64", low=0, high=99),
-            ),
-            _schema("shakespeare", "train", snippets=_TEXT),
-        )
+        "stackoverflow": Schema(
+            "stackoverflow",
+            "train",
+            {
+                "creation_date": _TEXT,
+                "score": Field("int64"),
+                "tags": _TEXT,
+                "title": _TEXT,
+                "tokens": _TEXT,
+                "type": _TEXT,
+            },
+        ),
+        "emnist": Schema(
+            "emnist",
+            "digits_only_train",
+            {
+                "label": Field("int32", low=0, high=61),
+                "pixels": Field("float32", (28, 28), low=0.0, high=1.0),
+            },
+        ),
+        "cifar100": Schema(
+            "cifar100",
+            "train",
+            {
+                "coarse_label": Field("int64", low=0, high=19),
+                "image": Field("uint8", (32, 32, 3), low=0, high=255),
+                "label": Field("int64", low=0, high=99),
+            },
+        ),
+        "shakespeare": Schema("shakespeare", "train", {"snippets": _TEXT}),
     }
 )
 
@@ -420,7 +391,7 @@ class ClientData:
         if not isinstance(blob, bytes):
             raise ValueError(f"{where} is {type(blob).__name__}, not a blob")
         try:
-            return self.schema.typed(parse_example(blob))
+            return self.schema.convert(parse_example(blob))
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from None
 
@@ -492,20 +463,15 @@ def open_client_data(
     return ClientData(path, connection, split_name, chosen, counts)
 
 
-class _sqlite_errors:
-    """Turns what SQLite says of a damaged file into a `ValueError` that names the file."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, (sqlite3.Error, OverflowError, UnicodeDecodeError)):
-            raise ValueError(
-                f"{self._path} cannot be read as a TFF client-data file ({error}); fetch it again"
-            ) from None
+@contextmanager
+def _sqlite_errors(path: Path) -> Iterator[None]:
+    """Turn what SQLite says of a damaged file into a `ValueError` that names the file."""
+    try:
+        yield
+    except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
+        raise ValueError(
+            f"{path} cannot be read as a TFF client-data file ({error}); fetch it again"
+        ) from None
 
 
 def _connect(file: Path, path: Path) -> sqlite3.Connection:

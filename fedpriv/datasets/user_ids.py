@@ -1,4 +1,4 @@
-"""Ids that name nobody: a keyed hash of what a node calls a person, and rosters of such ids.
+"""Pseudonymous user ids: a keyed hash of the name of a person on a node, and rosters of ids.
 
 Who sees ids (the server, its logs, a roster) learns no name without the key: guesses cannot be
 tried. Nodes with the same key give the same person the same id, so that a person on two of them is
@@ -27,11 +27,11 @@ def user_id(key: bytes, name: str) -> str:
     >>> user_id(bytes(32), "Ann") == user_id(bytes(32), " Ann "), len(user_id(bytes(32), "Ann"))
     (True, 32)
     """
-    digest = hmac.new(key, _DOMAIN + normalised(name).encode(), "sha256")
+    digest = hmac.new(key, _DOMAIN + normalise_name(name).encode(), "sha256")
     return digest.hexdigest()[:_ID_HEX]
 
 
-def normalised(name: str) -> str:
+def normalise_name(name: str) -> str:
     """Return a name without blanks around it, its letters composed (Unicode NFC)."""
     return unicodedata.normalize("NFC", name.strip())
 

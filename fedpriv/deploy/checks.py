@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fedpriv.datasets.local_data import SUFFIXES, NodeData, OwnUsers
+from fedpriv.datasets.local_data import SUFFIXES, LocalUsers, NodeData
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.user_ids import read_key
 from fedpriv.deploy.launcher import ASKED
@@ -123,7 +123,7 @@ def check_own_users(data: NodeData, experiment: str) -> int:
         ValueError: With the first row that cannot be taken, or what is wrong with the whole.
         PermissionError: If others may read the key.
     """
-    users = own_users_of(experiment, data)
+    users = local_users_of(experiment, data)
     problem = next(users.problems(), None)
     if problem is not None:
         raise ValueError(
@@ -133,7 +133,7 @@ def check_own_users(data: NodeData, experiment: str) -> int:
     return len(users)
 
 
-def own_users_of(name: str, data: NodeData) -> OwnUsers:
+def local_users_of(name: str, data: NodeData) -> LocalUsers:
     """Return the users of an experiment's task on this machine.
 
     Raises:
@@ -143,10 +143,10 @@ def own_users_of(name: str, data: NodeData) -> OwnUsers:
     with own_code(f"while the task of {name} was made"):
         task: Any = make_task(experiment, None, data)
     found = getattr(getattr(task, "data", None), "users", None)
-    if not isinstance(found, OwnUsers):
+    if not isinstance(found, LocalUsers):
         raise ValueError(
             f"the task of {name} has no users of a node's own files; give it "
-            "users=own_users(TABLE, examples, data=data, ...)"
+            "users=local_users(TABLE, examples, data=data, ...)"
         )
     return found
 

@@ -354,9 +354,6 @@ def log_to_stderr(name: str = "fedpriv.deployment") -> None:
         log.propagate = False
 
 
-_OURS = ("fedpriv", "simulations", "client", "server")
-
-
 def unpacked(bundle: bytes, apps: Path) -> Path:
     """Return where a bundle lies unpacked, below a folder of bundles.
 
@@ -382,12 +379,13 @@ def unpacked(bundle: bytes, apps: Path) -> Path:
 
 
 def forget_other_code(place: Path) -> None:
-    """Forget what was imported of this project, unless the bundle has the same, byte for byte.
+    """Forget what was imported of a bundle's packages, unless it has the same, byte for byte.
 
     What is kept need not be imported or compiled again; of anything else the bundle's own copy is
     imported next.
     """
-    for package in _OURS:
+    packages = {name.partition("/")[0] for name in _files(place) if name.endswith(".py")}
+    for package in sorted(packages):
         installed = getattr(sys.modules.get(package), "__file__", None)
         bundled = _files(place / package)
         if installed is None or any(

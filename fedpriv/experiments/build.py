@@ -13,7 +13,7 @@ from fedpriv.experiments.components import Components, refined
 from fedpriv.experiments.composing.options import said_as_options
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.task_factory import check_heeded, make_task
-from fedpriv.tasks.check import check_central_task, check_task
+from fedpriv.tasks.checks import check_central_task, check_task
 
 
 def build(experiment: Experiment, corpus: Corpus | None = None, task: Any = None) -> Components:

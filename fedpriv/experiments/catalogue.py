@@ -1,4 +1,4 @@
-"""Experiments by name: those of installed packages, of a checkout, and one's own."""
+"""Experiments by name: ready-made ones, those of installed packages, and one's own."""
 
 from __future__ import annotations
 
@@ -18,14 +18,18 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.own_code import own_code
 
 ENTRY_POINTS = "fedpriv.experiments"
+#: Modules of ready-made experiments, in the order in which they are listed.
+READY_MADE = tuple(
+    f"fedpriv.experiments.ready_made.{task}" for task in ("tags", "words", "images", "conversions")
+)
 
 
 def find_experiments() -> dict[str, Callable[[], Experiment]]:
     """Return every experiment that can be found, by name.
 
-    Looks in the packages of the entry-point group `fedpriv.experiments`, which list their
-    experiment functions in `EXPERIMENTS`. A checkout's own `simulations` and its
-    `by_example` are found too; a bundle has no experiments of examples.
+    They are those of `READY_MADE`, and of the packages of the entry-point group
+    `fedpriv.experiments`; each lists its experiment functions in `EXPERIMENTS`. A Flower bundle has
+    no experiments of examples.
     """
     found: dict[str, Callable[[], Experiment]] = {}
     for package in _packages():
@@ -34,23 +38,9 @@ def find_experiments() -> dict[str, Callable[[], Experiment]]:
     return found
 
 
-def find_reproductions() -> dict[str, Any]:
-    """Return every `Reproduction` of a paper's table that can be found, by name.
-
-    Looks where experiments are looked for, in `REPRODUCTIONS`: names of modules with a tuple of
-    that name, which are loaded here, because they take longer than a list of experiments may.
-    """
-    found: dict[str, Any] = {}
-    for package in _packages():
-        for module in getattr(package, "REPRODUCTIONS", ()):
-            for item in importlib.import_module(module).REPRODUCTIONS:
-                found[item.name] = item
-    return found
-
-
 def _packages() -> Iterator[ModuleType]:
-    names = {entry.value for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)}
-    for name in sorted(names | {"simulations", "simulations.by_example"}):
+    installed = {entry.value for entry in importlib.metadata.entry_points(group=ENTRY_POINTS)}
+    for name in (*READY_MADE, *sorted(installed)):
         try:
             yield importlib.import_module(name)
         except ModuleNotFoundError as error:

@@ -30,7 +30,7 @@ from fedpriv.mechanisms.gaussian import Unprotected
 from fedpriv.mechanisms.preconditioners import NoPreconditioner
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.unit import Unit
-from fedpriv.tasks.example_task import CentralTask
+from fedpriv.tasks.central import CentralTask
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.per_example.example_sum import CentralSum
 

@@ -19,8 +19,8 @@ from fedpriv.experiments.components import Components
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.start import Start
 from fedpriv.privacy.statement.sealed import DOCUMENT, FORMAT, VERSION, read_sealed
-from fedpriv.tasks.data_digest import KnowsDigests, data_digests
-from fedpriv.tasks.trial import public_of_rostered
+from fedpriv.tasks.checks import public_of_rostered
+from fedpriv.tasks.task import KnowsDigests, data_digests
 from fedpriv.training.algorithm import is_exact
 
 _DIGEST = re.compile(r"\b[0-9a-f]{32,}\b")

@@ -62,8 +62,7 @@ from fedpriv.runs.document import (
 )
 from fedpriv.runs.noise_root import NOISE, noise_digest
 from fedpriv.runs.records import decided_as_json
-from fedpriv.tasks.data_digest import check_data_digests
-from fedpriv.tasks.task import BringsFiles
+from fedpriv.tasks.task import BringsFiles, check_data_digests
 from fedpriv.training.algorithm import Saved, State
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.[a-z0-9]+")

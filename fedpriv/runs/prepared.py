@@ -54,10 +54,12 @@ from fedpriv.runs.secret_state import SecretState
 from fedpriv.runs.selection import Selection, select
 from fedpriv.runs.summary import make_summary
 from fedpriv.sums import PartialSum
-from fedpriv.tasks.check import check_metrics, check_users
-from fedpriv.tasks.trial import (
-    cautions,
-    not_tried,
+from fedpriv.tasks.checks import (
+    FreshWorks,
+    check_metrics,
+    check_users,
+    describe_untried,
+    find_cautions,
     public_loss,
     synthetic_batch,
     try_central_task,
@@ -65,7 +67,6 @@ from fedpriv.tasks.trial import (
     try_trainer,
     try_work,
 )
-from fedpriv.tasks.users_apart import FreshWorks
 from fedpriv.training.failures import counted_failures
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.public_selection import HasPublicFolds
@@ -209,7 +210,7 @@ def start_run(
             secure run would know private things, or the folder holds a run already. Nothing is
             written then.
         Exception: What the experiment's own code raises, also where its task is tried once on
-            examples of no rostered user (`fedpriv.tasks.trial`). Nothing is written then either.
+            examples of no rostered user (`fedpriv.tasks.checks`). Nothing is written then either.
     """
     label = check_label(label)
     if experiment.automatic:
@@ -416,7 +417,7 @@ def _try_components(
                 loss = public_loss(task, state.params)
         else:
             batch = synthetic_batch(task)
-            untried = not_tried(task) if batch is None else ""
+            untried = describe_untried(task) if batch is None else ""
             made_of = components.experiment or experiment, task, components.side_information
             again = partial(make_trainer, *made_of)
             train = partial(_train_synthetic_user, components, state.params, again=again)
@@ -432,7 +433,7 @@ def _try_components(
         noticed += tuple(filter(None, [components.settings.caution(selects=selects)]))
     if experiment.unit == "user":
         with own_code("while public examples were compared with rostered users'"):
-            noticed += cautions(task, found, simulated=root.mode == "simulation")
+            noticed += find_cautions(task, found, simulated=root.mode == "simulation")
     return _Trial(state=state, begun=begun, public=public, untried=untried, noticed=noticed)
 
 

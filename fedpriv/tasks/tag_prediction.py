@@ -1,13 +1,16 @@
-"""Tag prediction: softmax regression on the words of posts, the task of the main experiment."""
+"""Tag prediction: softmax regression on the words of posts, its metrics and its public folds."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from scipy import sparse
+from scipy.special import softmax
 
 from fedpriv.checkpoints.vocabulary import (
     PAIR_WEIGHT,
@@ -17,23 +20,16 @@ from fedpriv.checkpoints.vocabulary import (
     rarity_weights,
     vocabulary_bytes,
 )
-from fedpriv.datasets.stackexchange.rosters import TrainingSplit
+from fedpriv.datasets.stackexchange.roster_view import TrainingSplit
 from fedpriv.datasets.stackexchange.splits import PublicText
-from fedpriv.datasets.stackexchange.tags import BATCH_EXAMPLES, INPUTS, TagExamples, TagView
+from fedpriv.datasets.stackexchange.tag_view import BATCH_EXAMPLES, INPUTS, TagExamples, TagView
 from fedpriv.datasets.stackexchange.vocabulary import PRIVATE
 from fedpriv.measures import ACCURACY, LOSS, RECALL_AT_5, Measure
 from fedpriv.mechanisms.side_information import PublicWords
 from fedpriv.rng import Key
-from fedpriv.tasks.description import TaskDescription
-from fedpriv.tasks.tag_folds import TagFold, thread_folds, user_folds
-from fedpriv.tasks.tag_metrics import (
-    SCORED_EXAMPLES,
-    evaluate_tags,
-    majority_share,
-    tag_probabilities,
-)
+from fedpriv.tasks.task import TaskDescription
 from fedpriv.training.devices import check_of_use
-from fedpriv.training.evaluate import WHOLE, ClassScores, Metrics, Part, combined
+from fedpriv.training.evaluate import WHOLE, ClassScores, Metrics, Part, Total, combined
 from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
 from fedpriv.training.per_example.linear import losses_on_line, softmax_losses
 from fedpriv.training.permutation_sgd import Constants, softmax_constants
@@ -41,9 +37,174 @@ from fedpriv.training.public_learning import TagLearner
 from fedpriv.training.work import LocalTrainer, UserData
 from fedpriv.tree import Params
 
+#: Examples, all classes of which are held in memory at once.
+SCORED_EXAMPLES = 1024
+
+_Array = np.ndarray
+_Columns = tuple[_Array, _Array, _Array, _Array, _Array, _Array, _Array]
+
+
+def evaluate_tags(
+    params: Params, examples: TagExamples, inputs: str, rows: np.ndarray | None = None
+) -> Metrics | None:
+    """Return the metrics of softmax regression on tag examples, or None when there are none.
+
+    "accuracy" is the share of examples whose label is the most probable class, ties going to the
+    lower index. "recall_at_5" is the share of all true tags, not only labels, that are among their
+    example's five most probable. "loss" is the mean cross-entropy in nats.
+
+    Args:
+        params: `kernel` and `bias`.
+        examples: Read where they lie; they may be mapped from a file larger than memory.
+        inputs: "tff" or "unit-norm".
+        rows: int64, which examples; None for all.
+
+    Raises:
+        ValueError: If a word or a tag is outside the model, or the inputs are unknown.
+    """
+    if inputs not in INPUTS:
+        raise ValueError(f"inputs {inputs!r} is unknown; choose one of {INPUTS}")
+    from fedpriv.kernels.tag_scores import measure
+
+    chosen = np.arange(len(examples)) if rows is None else rows
+    number = len(chosen)
+    if number == 0:
+        return None
+    right, found, pairs, loss = measure(
+        *measured_columns(examples, chosen),
+        inputs == "unit-norm",
+        params["kernel"],
+        params["bias"],
+    )
+    return Metrics(
+        totals={
+            "accuracy": Total(sum=right, count=number),
+            "recall_at_5": Total(sum=found, count=pairs),
+            # Rounded as the mean is, on which recorded figures hang to the last bit.
+            "loss": Total(sum=loss / number * number, count=number),
+        },
+        num_examples=number,
+    )
+
+
+def tag_probabilities(params: Params, examples: TagExamples, inputs: str) -> np.ndarray:
+    """Return the tags' probabilities, float64 `(n, tags)`, of examples that fit into memory.
+
+    Args:
+        params: `kernel` and `bias`.
+        examples: Their words are the kernel's rows.
+        inputs: "tff" or "unit-norm".
+    """
+    words, columns = np.unique(examples.indices, return_inverse=True)
+    values = examples.values(inputs).astype(np.float64)
+    rows = sparse.csr_array((values, columns, examples.indptr), (len(examples), len(words)))
+    logits = rows @ params["kernel"][words].astype(np.float64) + params["bias"]
+    return softmax(logits, axis=1)
+
+
+def measured_columns(examples: TagExamples, chosen: np.ndarray) -> _Columns:
+    """Return the first arguments of the kernels that measure some of a set of examples.
+
+    Args:
+        examples: May be mapped from a file larger than memory, and are read where they lie.
+        chosen: Which examples.
+
+    Returns:
+        `indptr`, `indices`, `counts`, `labels`, `tag_indptr`, `tag_indices` and `chosen` as
+        `fedpriv.kernels.tag_scores.measure` takes them.
+    """
+    if examples.counts.dtype not in (np.uint8, np.uint16, np.float32):
+        # Only those that are measured are converted: the columns may be larger than memory.
+        examples, chosen = examples.take(chosen), np.arange(len(chosen))
+        examples = replace(examples, counts=examples.counts.astype(np.float32))
+    return (
+        np.ascontiguousarray(examples.indptr, np.int64),
+        np.ascontiguousarray(examples.indices, np.int32),
+        np.ascontiguousarray(examples.counts),
+        np.ascontiguousarray(examples.labels, np.int32),
+        np.ascontiguousarray(examples.tag_indptr, np.int64),
+        np.ascontiguousarray(examples.tag_indices, np.int32),
+        np.ascontiguousarray(chosen, np.int64),
+    )
+
+
+def majority_share(label_counts: np.ndarray) -> float | None:
+    """Return the accuracy of always naming the commonest label, or None without examples.
+
+    Args:
+        label_counts: int64, how often each label occurs.
+    """
+    total = int(label_counts.sum())
+    return float(label_counts.max() / total) if total else None
+
+
+NUM_FOLDS = 5
 TF_IDF = "tf-idf"
 MOST_PARAMETERS = 10_000_000
-"""How large a model may become by rows for pairs of words."""
+"""Limit on a model's size with rows for pairs of words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TagFold:
+    """Tag prediction without the public threads of one fold; a `PublicFold`.
+
+    Attributes:
+        task: The task.
+        judging: Rows of the view's columns that judge, int64, in threads of this fold.
+        tuning: Rows of the next fold, on which settings are chosen.
+        learning: Rows of all others.
+    """
+
+    task: TagPrediction
+    judging: np.ndarray = field(repr=False)
+    tuning: np.ndarray = field(repr=False)
+    learning: np.ndarray = field(repr=False)
+
+    @property
+    def measures(self) -> Sequence[Measure]:
+        """The task's."""
+        return self.task.measures
+
+    @property
+    def groups(self) -> np.ndarray:
+        """The threads of the examples held out."""
+        return self.task.view.threads[self.judging]
+
+    def init_params(self, key: Key) -> Params:
+        """Return the params before training."""
+        return self.task.init_params(key)
+
+    def public_learner(self, key: Key, *, choosing: bool) -> TagLearner | None:
+        """Return a learner of the other folds; choosing keeps the next one back to measure on."""
+        rows = self.learning if choosing else np.concatenate([self.learning, self.tuning])
+        if not len(rows) or not len(self.tuning):
+            return None
+        return self.task.learner(rows, key, self._measure_tuning)
+
+    def values(self, params: Params) -> np.ndarray:
+        """Return for each example held out whether its label is the likeliest tag, 0.0 or 1.0.
+
+        Words that occur in this fold alone are left out, as words outside the vocabulary are: for
+        a test thread they would be.
+        """
+        task = self.task
+        others = task.examples(np.concatenate([self.learning, self.tuning]))
+        known = np.zeros(others.num_words, bool)
+        known[others.indices] = True
+        right = []
+        for first in range(0, len(self.judging), SCORED_EXAMPLES):
+            block = task.examples(self.judging[first : first + SCORED_EXAMPLES])
+            kept = known[block.indices]
+            indptr = np.concatenate([[0], np.cumsum(kept)])[block.indptr]
+            block = replace(
+                block, indptr=indptr, indices=block.indices[kept], counts=block.counts[kept]
+            )
+            likeliest = tag_probabilities(params, block, task.norm).argmax(axis=1)
+            right.append(likeliest == block.labels)
+        return np.concatenate(right).astype(np.float64)
+
+    def _measure_tuning(self, params: Params) -> Metrics | None:
+        return evaluate_tags(params, self.task.examples(self.tuning), self.task.norm)
 
 
 class TagPrediction:
@@ -64,7 +225,7 @@ class TagPrediction:
             there is none, as by sentence: they are chosen on public users' test examples.
         public_text: What of public users' posts public models learn from.
         data_sha256: From nothing to digests in hex of what must not change in a run, the prepared
-            corpus; None where nobody can say, and no resumed run is held to it.
+            corpus; None where it is not known: no resumed run is held to it.
     """
 
     def __init__(
@@ -100,7 +261,6 @@ class TagPrediction:
         self._public_text: PublicText = public_text
         self.data_sha256 = data_sha256
         self._data = TrainingSplit(view)
-        self._description: TaskDescription | None = None
 
     @property
     def view(self) -> TagView:
@@ -149,7 +309,7 @@ class TagPrediction:
         rows = multiplier.get("kernel")
         trainer = SparseSoftmaxTrainer(
             schedule=schedule,
-            inputs=self._norm,
+            inputs=self.norm,
             multiplier=None if rows is None else rows.reshape(-1),
             word_features=self._word_features,
         )
@@ -164,7 +324,7 @@ class TagPrediction:
             examples = examples.with_features(self._word_features, np.arange(len(examples)))
         words, columns = np.unique(examples.indices, return_inverse=True)
         inputs = sparse.csr_array(
-            (examples.values(self._norm), columns, examples.indptr),
+            (examples.values(self.norm), columns, examples.indptr),
             shape=(len(examples), len(words)),
         )
         here, change = (inputs @ p["kernel"][words] + p["bias"] for p in (params, direction))
@@ -235,12 +395,10 @@ class TagPrediction:
 
     def class_scores(self, params: Params, *, public: bool, part: Part = WHOLE) -> ClassScores:
         """Return the tags' probabilities and the labels of the same examples."""
-        columns, made = self._view.columns, self._word_features
         for rows in self._held_out(public, part):
             for at in range(0, len(rows), SCORED_EXAMPLES):
-                block = rows[at : at + SCORED_EXAMPLES]
-                found = columns.take(block) if made is None else columns.with_features(made, block)
-                yield tag_probabilities(params, found, self._norm), found.labels.astype(np.int64)
+                block = self.examples(rows[at : at + SCORED_EXAMPLES])
+                yield tag_probabilities(params, block, self.norm), block.labels.astype(np.int64)
 
     def _held_out(self, public: bool, part: Part) -> Iterable[np.ndarray]:
         view, (number, of) = self._view, part
@@ -283,34 +441,102 @@ class TagPrediction:
         rows, seen = view.public_rows(trained, of=text), view.public_rows(held, of=text)
         if not len(rows) or (choosing and not len(seen)):
             return None
-        made = self._word_features if view is self._view else self.features_of(view)
+        features = self._word_features if view is self._view else self.features_of(view)
         return TagLearner(
             examples=view.columns.take(rows),
-            inputs=self._norm,
+            inputs=self.norm,
             key=key,
-            measured=lambda params: self._measured(params, view, made, seen),
-            word_features=made,
+            measured=lambda params: self._measured(params, view, features, seen),
+            word_features=features,
         )
 
+    def learner(
+        self, rows: np.ndarray, key: Key, measure: Callable[[Params], Metrics | None]
+    ) -> TagLearner:
+        """Return a learner of rows of the view's columns.
+
+        Args:
+            rows: int64.
+            key: Orders the examples.
+            measure: From params to metrics on examples held out.
+        """
+        return TagLearner(
+            examples=self._view.columns.take(rows),
+            inputs=self.norm,
+            key=key,
+            measured=measure,
+            word_features=self._word_features,
+        )
+
+    def examples(self, rows: np.ndarray) -> TagExamples:
+        """Return rows of the view's columns as the model takes them."""
+        features = self._word_features
+        columns = self._view.columns
+        return columns.take(rows) if features is None else columns.with_features(features, rows)
+
     def public_folds(self) -> Sequence[TagFold] | None:
-        """Return the folds of public threads; None where rostered users' data is in them."""
-        if not self._view.split.selecting:
+        """Return the folds of public training threads, in which each thread judges once.
+
+        Labels that occur in one fold alone are not judged by: no model of the others could name
+        them.
+
+        Returns:
+            `NUM_FOLDS` of them; none where one would be empty, and None where rostered users train
+            on these threads (`Split.selecting`).
+        """
+        view = self._view
+        if not view.split.selecting:
             return None
-        made = self._word_features
-        return thread_folds(self, self._view, self._public_text, self._norm, made)
+        learnt, judged = view.public_rows("train", of=self._public_text), view.public_rows("train")
+        threads, first, place = np.unique(
+            view.threads[learnt], return_index=True, return_inverse=True
+        )
+        # In the order of public users: a thread's number in the corpus may depend on rostered ones.
+        fold_of_thread = np.argsort(np.argsort(first)) % NUM_FOLDS
+        fold_of = fold_of_thread[place]
+        fold_of_judged = fold_of_thread[np.searchsorted(threads, view.threads[judged])]
+        labels = view.columns.labels
+        folds = []
+        for number in range(NUM_FOLDS):
+            tuning, others = fold_of == (number + 1) % NUM_FOLDS, fold_of != number
+            judging = judged[fold_of_judged == number]
+            judging = judging[np.isin(labels[judging], labels[learnt[others]])]
+            if not len(judging) or not tuning.any():
+                return ()
+            learning, tuned = learnt[others & ~tuning], learnt[tuning]
+            folds.append(TagFold(task=self, judging=judging, tuning=tuned, learning=learning))
+        return tuple(folds)
 
     def public_users_held_out(self) -> Iterator[tuple[TagLearner, list[TagExamples]]]:
-        """Yield learners of public examples, and public users' examples that they do not see."""
-        made = self._word_features
-        return user_folds(self, self._view, self._public_text, self._norm, made)
+        """Yield learners of public examples, and users whose threads they do not learn from.
+
+        Public users are dealt out in turns; each is held out once, with the examples that are
+        public.
+        """
+        view = self._view
+        learnt, public = view.public_rows("train", of=self._public_text), view.public_rows("train")
+        by_user = [
+            np.concatenate([learnt[:0], *view.rows([u], "train")]) for u in view.public_users
+        ]
+        by_user = [rows[np.isin(rows, public)] for rows in by_user]
+        by_user = [rows for rows in by_user if len(rows)]
+        for number in range(NUM_FOLDS):
+            held = by_user[number::NUM_FOLDS]
+            if not held:
+                continue
+            held_threads = np.unique(view.threads[np.concatenate(held)])
+            others = learnt[~np.isin(view.threads[learnt], held_threads)]
+            if len(others):
+                key = Key.simulation(0).fold("public users").fold(number)
+                learner = self.learner(others, key, lambda params: None)
+                yield learner, [view.columns.take(rows) for rows in held]
 
     def describe(self) -> TaskDescription:
         """Return names, counts and provenance of the view."""
-        if self._description is None:  # it counts every label of the roster
-            self._description = self._described()
         return self._description
 
-    def _described(self) -> TaskDescription:
+    @cached_property
+    def _description(self) -> TaskDescription:  # it counts every label of the roster
         view = self._view
         return TaskDescription(
             name=view.name,
@@ -330,8 +556,8 @@ class TagPrediction:
         )
 
     @property
-    def _norm(self) -> str:
-        """What rows are scaled to once they have their features."""
+    def norm(self) -> str:
+        """The scaling of rows once they have their features."""
         return "unit-norm" if self._inputs == TF_IDF else self._inputs
 
     @property
@@ -364,11 +590,11 @@ class TagPrediction:
         self, params: Params, view: TagView, made: WordFeatures | None, rows: np.ndarray
     ) -> Metrics | None:
         if made is None:
-            return evaluate_tags(params, view.columns, self._norm, rows)
+            return evaluate_tags(params, view.columns, self.norm, rows)
         # A block at a time: with pairs an example is several times as large as on disk.
         blocks = (rows[at : at + BATCH_EXAMPLES] for at in range(0, len(rows), BATCH_EXAMPLES))
         return combined(
-            evaluate_tags(params, view.columns.with_features(made, block), self._norm)
+            evaluate_tags(params, view.columns.with_features(made, block), self.norm)
             for block in blocks
         )
 

@@ -1,25 +1,27 @@
-"""What a task is: a roster, its users' examples, a model, and how it is measured.
+"""The task protocol: a roster, its users' examples, a model, and the measures that it is judged by.
 
-`Task` is what every task has. What only some have is a protocol of its own: multipliers 1/A for
+`Task` is what every task has. Optional abilities have protocols: multipliers 1/A for
 preconditioning (`KnowsMultipliers`, of words `KnowsWords`), losses user by user for attacks on
 simulations (`KnowsUserLosses`), probabilities of classes
-(`fedpriv.training.evaluate.ScoresClasses`), what users are told in each round
+(`fedpriv.training.evaluate.ScoresClasses`), tensors that users get in each round
 (`ShiftsOverRounds`), files that go with the model (`BringsFiles`), synthetic examples to try the
-task on (`MakesExamples`), and a look at whether its public examples are private (`ComparesPublic`).
-A centralised task is a `fedpriv.tasks.example_task.CentralTask`.
+task on (`MakesExamples`), a check whether its public examples are private (`ComparesPublic`), and
+digests by which a resumed run recognises its data (`KnowsDigests`).
+A centralised task is a `fedpriv.tasks.central.CentralTask`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from fedpriv.datasets.digests import key_digests
 from fedpriv.measures import Measure
 from fedpriv.mechanisms.side_information import PublicWords, SideInformation
 from fedpriv.rng import Key
-from fedpriv.tasks.description import TaskDescription
 from fedpriv.training.evaluate import WHOLE, Metrics, Part
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.public_learning import PublicLearner
@@ -27,8 +29,60 @@ from fedpriv.training.work import LocalTrainer, UserData
 from fedpriv.tree import Params
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskDescription:
+    """Description of a task's data for run folders and reports: nothing private belongs here.
+
+    Attributes:
+        name: Of the data.
+        synthetic: Whether a generator made them.
+        roster: The name of the roster, such as "all".
+        num_users: Users on it; of centralised training, training examples.
+        num_public_users: Users, or examples, outside it that the task has.
+        provenance: Where everything came from, as JSON values; `private_side_information` lists
+            what was taken from those whom the plan protects.
+        roster_sha256: Digest of the roster, where one was published with the corpus.
+        licence: Of the data.
+        credit: Their authors.
+        num_words: Words of the model, where inputs are words.
+        num_tags: Tags of the model, where outputs are tags.
+        majority_class_accuracy: Accuracy of always answering the commonest class, counted on
+            rostered users: a diagnostic, which a secure run does not record.
+    """
+
+    name: str
+    synthetic: bool
+    roster: str
+    num_users: int
+    num_public_users: int = 0
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    roster_sha256: str | None = None
+    licence: str | None = None
+    credit: str | None = None
+    num_words: int | None = None
+    num_tags: int | None = None
+    majority_class_accuracy: float | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise ValueError(f"name {self.name!r} of the data is no text; say what they are called")
+        if not isinstance(self.synthetic, bool):
+            raise ValueError(f"synthetic {self.synthetic!r} must be True or False")
+        if self.num_users < 0 or self.num_public_users < 0:
+            raise ValueError(
+                f"num_users {self.num_users} and num_public_users {self.num_public_users} are "
+                "counts; give whole numbers from 0 on"
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields by name; what is not known of this kind of data is left out."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        values["provenance"] = dict(self.provenance)
+        return {name: value for name, value in values.items() if value is not None}
+
+
 class Task(Protocol):
-    """What is learnt, and from whom."""
+    """Model, users and measures of a run."""
 
     @property
     def roster(self) -> tuple[str, ...]:
@@ -47,7 +101,7 @@ class Task(Protocol):
 
     @property
     def measures(self) -> Sequence[Measure]:
-        """What `evaluate` measures, the headline first; empty where nothing is measured."""
+        """The measures of `evaluate`, the headline first; empty where nothing is measured."""
         ...
 
     def init_params(self, key: Key) -> Params:
@@ -57,7 +111,7 @@ class Task(Protocol):
     def trainer(
         self, schedule: Schedule, multiplier: Mapping[str, np.ndarray], device: str = "cpu"
     ) -> LocalTrainer:
-        """Return what a user does; or works by name, where an algorithm asks for several.
+        """Return the trainer of a user; or client work by name, where an algorithm needs several.
 
         Args:
             schedule: How much work.
@@ -77,13 +131,13 @@ class Task(Protocol):
         ...
 
     def describe(self) -> TaskDescription:
-        """Return what the run folder records of the data."""
+        """Return the description of the data for the run folder."""
         ...
 
 
 @runtime_checkable
 class KnowsMultipliers(Protocol):
-    """A task that something is known of its parameters: how much each is worth."""
+    """A task with public side information on its parameters: a gain for each."""
 
     def side_information(self) -> SideInformation:
         """Return 1/A, from public knowledge or marked private; used with side-information own."""
@@ -92,7 +146,7 @@ class KnowsMultipliers(Protocol):
 
 @runtime_checkable
 class KnowsWords(Protocol):
-    """A task whose first axis of "kernel" are words that public users wrote."""
+    """A task in which the first axis of "kernel" is words that public users wrote."""
 
     def public_words(self) -> PublicWords:
         """Return how common each word is; the options of side-information make 1/A of it."""
@@ -101,7 +155,7 @@ class KnowsWords(Protocol):
 
 @runtime_checkable
 class BringsFiles(Protocol):
-    """A task with files that say what the model's inputs and outputs mean."""
+    """A task with files that describe the model's inputs and outputs."""
 
     def files(self) -> Mapping[str, bytes]:
         """Return contents by file name, such as a vocabulary.
@@ -115,10 +169,13 @@ class BringsFiles(Protocol):
 class ComparesPublic(Protocol):
     """A task that can say whether its public examples are those of rostered users."""
 
-    def public_of_rostered(self) -> tuple[int, int]:
+    def public_of_rostered(self, *, learnt: bool = False) -> tuple[int, int]:
         """Return how many public examples equal a rostered user's, and of how many.
 
         Private, since it looks at rostered users' examples: asked by simulations only.
+
+        Args:
+            learnt: Of the examples that the model learns from; else of those it is measured on.
         """
         ...
 
@@ -140,7 +197,7 @@ class LearnsInPublic(Protocol):
 
 @runtime_checkable
 class HoldsOutPublicUsers(Protocol):
-    """A task with public users, each of whom can be held out of what public examples make."""
+    """A task with public users, each of whom can be held out of public training."""
 
     def public_users_held_out(self) -> Iterable[tuple[PublicLearner, Sequence[Any]]]:
         """Return learners, and the examples of each public user that one does not learn from."""
@@ -148,17 +205,8 @@ class HoldsOutPublicUsers(Protocol):
 
 
 @runtime_checkable
-class ComparesPublicTraining(Protocol):
-    """A task that can say the same of public examples that it learns from."""
-
-    def public_train_of_rostered(self) -> tuple[int, int]:
-        """Return how many of these equal a rostered user's, and of how many; asked likewise."""
-        ...
-
-
-@runtime_checkable
 class ShiftsOverRounds(Protocol):
-    """A task whose users are told something in each round, such as which of their data counts."""
+    """A task that sends its users public tensors in each round, such as which data to use."""
 
     @property
     def round_tensors(self) -> Callable[[int], Params] | None:
@@ -168,7 +216,7 @@ class ShiftsOverRounds(Protocol):
 
 @runtime_checkable
 class KnowsUserLosses(Protocol):
-    """A task that says how well a model does on each user's training text.
+    """A task that gives a model's loss on each user's training text.
 
     Private, and of public users too: asked by attacks on simulations only.
     """
@@ -194,12 +242,68 @@ class KnowsUserLosses(Protocol):
 
 @runtime_checkable
 class MakesExamples(Protocol):
-    """A task that makes up examples, so that it can be tried before anything is charged."""
+    """A task with synthetic examples, on which it is tried before anything is charged."""
 
     def synthetic_batch(self) -> Any | None:
         """Return examples in the form of one user's, of no one on the roster; None for none.
 
-        Made up, or public. A task without any is not tried, and the run says so: a mistake in what
+        Synthetic, or public. A task without any is not tried, and the run warns: a mistake in what
         its users do makes every one of them contribute zero, and leaves nothing but noise.
         """
         ...
+
+
+@runtime_checkable
+class KnowsDigests(Protocol):
+    """A task with digests of its data, by which a resumed run recognises them."""
+
+    @property
+    def data_sha256(self) -> Callable[[], Mapping[str, str]] | None:
+        """From nothing to digests in hex by part; None where they are not known."""
+        ...
+
+
+def data_digests(task: Any, secret: bytes | None = None) -> dict[str, str] | None:
+    """Return digests of a task's data by part, keyed where there is a secret.
+
+    Returns:
+        None where the task has no digests: its data cannot be checked.
+    """
+    if not isinstance(task, KnowsDigests) or task.data_sha256 is None:
+        return None
+    digests = dict(task.data_sha256())
+    return digests if secret is None else key_digests(digests, secret)
+
+
+def check_data_digests(
+    task: Any, sealed: Mapping[str, str] | None, secret: bytes | None, where: str
+) -> None:
+    """Compare a task's data with those that a run was started with.
+
+    Args:
+        task: Of the run that is resumed.
+        sealed: What `data_digests` gave at the start; None, where it was not known, checks nothing.
+        secret: The one of the start.
+        where: The run's name in messages.
+
+    Raises:
+        ValueError: If the data differ, or the task says nothing of them any more.
+    """
+    if sealed is None:
+        return
+    name, found = task.describe().name, data_digests(task, secret)
+    if found is None:
+        raise ValueError(
+            f"{name} no longer says what its data are (data_sha256 None), but {where} was "
+            "started on known ones; give the task its data_sha256 again, or start a new run"
+        )
+    changed = [part for part in sorted({*sealed, *found}) if sealed.get(part) != found.get(part)]
+    if changed:
+        short = ", ".join(
+            f"{part} {found.get(part, 'none')[:12]} instead of {sealed.get(part, 'none')[:12]}"
+            for part in changed
+        )
+        raise ValueError(
+            f"the {' and '.join(changed)} examples of {name} are not those that {where} was "
+            f"started with (SHA-256: {short}); restore them, or start a new run in another folder"
+        )

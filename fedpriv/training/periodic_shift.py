@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedpriv.datasets.stackexchange.sentences import KINDS
+from fedpriv.datasets.stackexchange.sentence_store import KINDS
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum

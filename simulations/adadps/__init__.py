@@ -2,5 +2,5 @@
 
 One file a table or figure, made of setups (`imdb`, `lstm`, `mnist`, `pooled_tags` and, by user,
 `federated_tags`) and `methods`. `fedpriv reproduce` lists them; Figure 3 is in
-`simulations.by_example.toy`.
+`simulations.adadps.toy`.
 """

@@ -9,6 +9,9 @@ from functools import lru_cache
 from itertools import pairwise, product
 from typing import Any
 
+import numpy as np
+from scipy.special import gammaln, logsumexp
+
 from fedpriv.mechanisms import Capped, Clip
 from fedpriv.mechanisms.bounds import Displaced
 from fedpriv.mechanisms.perturbation import OutputGaussian
@@ -19,9 +22,7 @@ from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.privacy.zcdp import rho_of_epsilon
-from fedpriv.reproduction import TUNING_SEED, Split
 from fedpriv.training.bolt_on import BoltOn
-from fedpriv.training.comparators.methods import dp_sgd, fixed_steps, full_descent
 from fedpriv.training.dp_agd import (
     LOSSES,
     REJECTIONS,
@@ -33,10 +34,43 @@ from fedpriv.training.dp_agd import (
     StepSizes,
 )
 from fedpriv.training.work import TRAIN
-from simulations.agd.moments import sigma_of_last_order
+from simulations.linear_models.comparators import dp_sgd, fixed_steps, full_descent
 from simulations.linear_models.problems import problem
-from simulations.linear_models.store import Row, Spec
 from simulations.linear_models.training import Model, Outcome, perturbed_objective, run
+from simulations.reproduction.items import TUNING_SEED, Split
+from simulations.reproduction.study import Row, Spec
+
+LAST = 32
+
+
+def last_order(sampling_prob: float, noise_multiplier: float, steps: int, delta: float) -> float:
+    """Return T D_{33} + ln(1/δ)/32 of Poisson-subsampled Gaussians.
+
+    Reference: Mironov, Talwar and Zhang (2019), Section 3.3, for whole orders.
+    """
+    order = LAST + 1
+    k = np.arange(order + 1)
+    log_binomial = gammaln(order + 1) - gammaln(k + 1) - gammaln(order - k + 1)
+    drawn = log_binomial + k * math.log(sampling_prob) + (order - k) * math.log1p(-sampling_prob)
+    moment = float(np.asarray(logsumexp(drawn + (k * k - k) / (2.0 * noise_multiplier**2))))
+    return steps * max(0.0, moment) / LAST + math.log(1.0 / delta) / LAST
+
+
+def sigma_of_last_order(
+    sampling_prob: float, steps: int, epsilon: float, delta: float
+) -> float | None:
+    """Return the least σ of which the artefact says ε or less; None where it never does."""
+    low, high = 0.3, 1e4
+    if last_order(sampling_prob, high, steps, delta) > epsilon:
+        return None
+    for _ in range(60):
+        middle = math.sqrt(low * high)
+        if last_order(sampling_prob, middle, steps, delta) > epsilon:
+            low = middle
+        else:
+            high = middle
+    return high
+
 
 DELTA = 1e-8
 EPSILONS = (0.1, 0.4, 0.8, 1.6)

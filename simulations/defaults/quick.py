@@ -23,7 +23,7 @@ from fedpriv.kernels.sparse_softmax import train
 from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.event import Relation, cohort_event
 from fedpriv.rng import Key
-from fedpriv.tasks.tag_metrics import evaluate_tags
+from fedpriv.tasks.tag_prediction import evaluate_tags
 from fedpriv.tree import Params, interpolate
 
 BATCH, MOST_EXAMPLES = 100, 256

@@ -17,16 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.datasets.stackexchange.corpus import Corpus
-from fedpriv.evaluation.evaluate import evaluate
-from fedpriv.evaluation.fold import measure_fold
-from fedpriv.evaluation.result import Estimate
-from fedpriv.evaluation.table import shown
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.parts.start import public_only
 from fedpriv.report.export.model_folder import released_params
 from fedpriv.report.series import RunRecord, read_run
 from fedpriv.rng import Key
+from simulations.evaluation.evaluate import Estimate, evaluate
+from simulations.evaluation.held_out import measure_fold
+from simulations.evaluation.table import shown
 
 PUBLIC = "public-only"
 

@@ -13,8 +13,8 @@ from functools import partial
 
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.measures import LOSS
-from fedpriv.reproduction import Cell, Figure, Row, Split
 from simulations.dpnsgd.images import MNIST, Rule, bounded
+from simulations.reproduction.items import Cell, Figure, Row, Split
 
 _SIZES: Mapping[str, tuple[Rule, float]] = {
     "normalised, r = 0.01 (not private)": ("normalise", 0.01),

@@ -16,10 +16,10 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedpriv.reproduction import Script, read
-from simulations.dpnsgd.heat_maps import SEEDS, HeatMaps, page, plot
+from simulations.dpnsgd.heat_maps import SEEDS, HeatMaps, page, plot, trained
 from simulations.dpnsgd.images import RULES, SETUPS
-from simulations.dpnsgd.two_stages import trained
+from simulations.reproduction.items import Script
+from simulations.reproduction.runs import read
 
 RATES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 DECADES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)

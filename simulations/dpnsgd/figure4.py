@@ -41,13 +41,13 @@ from fedpriv.datasets.sst2 import load_sst2
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.of_examples import num_steps
 from fedpriv.privacy.epsilon import format_delta, rounded_up_to
-from fedpriv.reproduction import TUNING_SEED, Run, Script, Split, read
 from fedpriv.rng import Key
-from fedpriv.tasks.example_task import CentralTask
-from simulations.dpnsgd.by_length import ByLength
+from fedpriv.tasks.central import CentralTask
+from simulations.dpnsgd.heat_maps import Done, trained
 from simulations.dpnsgd.images import RULES, bounded
-from simulations.dpnsgd.sst2 import SIGMA, Setup, digest, reduced_setup, task
-from simulations.dpnsgd.two_stages import Done, trained
+from simulations.dpnsgd.sst2 import SIGMA, ByLength, Setup, digest, reduced_setup, task
+from simulations.reproduction.items import TUNING_SEED, Script, Split
+from simulations.reproduction.runs import Run, read
 
 DELTA = 1e-5
 SEEDS = (0, 1, 2)

@@ -10,14 +10,14 @@ from typing import Any, Literal
 import numpy as np
 from torch import nn
 
-from fedpriv.datasets.dataset import Dataset, for_tuning
+from fedpriv.datasets.dataset import Dataset, hold_out_validation
 from fedpriv.datasets.images import load_cifar10
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.models.images import ResNet20
-from fedpriv.reproduction import Split
-from fedpriv.tasks.datasets import module_task
-from fedpriv.tasks.example_task import CentralTask
+from fedpriv.tasks.central import CentralTask
+from fedpriv.tasks.dataset_tasks import module_task
 from simulations.adadps.setups import mnist
+from simulations.reproduction.items import Split
 
 Rule = Literal["normalise", "clip"]
 
@@ -116,7 +116,7 @@ def synthetic_images(num_train: int = 500, num_test: int = 100) -> Dataset:
 @cache
 def cifar_task(split: Split) -> CentralTask:
     """Return ResNet-20's task, on test or on held-out examples."""
-    data = for_tuning(cifar()) if split == "validation" else cifar()
+    data = hold_out_validation(cifar()) if split == "validation" else cifar()
     return module_task(data, ResNet20, nn.functional.cross_entropy, _centred)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -12,19 +14,185 @@ import numpy as np
 import torch
 from torch import nn
 
+from fedpriv.datasets.bag_of_words import Texts
 from fedpriv.datasets.digests import fingerprint
 from fedpriv.datasets.sst2 import TextSplits
 from fedpriv.hashes import file_sha256
-from fedpriv.models.roberta import RobertaClassifier, load_roberta, tokens, weights_path
-from fedpriv.reproduction import Split
+from fedpriv.mechanisms.bounds import Bound
+from fedpriv.models.roberta import (
+    RobertaClassifier,
+    load_roberta,
+    random_roberta,
+    save_roberta,
+    tokens,
+    weights_path,
+)
 from fedpriv.rng import Key
-from fedpriv.tasks.example_task import CentralTask
+from fedpriv.tasks.central import CentralTask
 from fedpriv.training.evaluate import Metrics, Total
 from fedpriv.training.local.module import load_params, module_params
+from fedpriv.training.per_example.example_sum import ExampleGradients
 from fedpriv.training.per_example.module import ModuleGradients
 from fedpriv.tree import Params
-from simulations.dpnsgd.by_length import by_length
-from simulations.dpnsgd.sst2_stand_in import LENGTH, synthetic_sentences, write_tiny_weights
+from simulations.reproduction.items import Split
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByLength:
+    """Gradients of padded rows, each row cut to the narrowest width that holds all of it.
+
+    Which width a row is cut to depends on that row alone, so an example's update (and what dropout
+    draws for it) still depends on itself and its key only.
+
+    Attributes:
+        parts: By width, the model on all rows cut to it.
+        place: Which part each row belongs to, int64 `(n,)`.
+        after: Called after each bounded sum, to show progress.
+    """
+
+    parts: tuple[ExampleGradients, ...] = field(repr=False)
+    place: np.ndarray = field(repr=False)
+    after: Callable[[], None] = field(default=lambda: None, repr=False)
+
+    def bounded_sum(
+        self, params: Params, index: np.ndarray, bound: Bound, key: Key | None = None
+    ) -> Params:
+        """Return the sum of all parts' bounded sums, see `ExampleGradients`."""
+        total: dict[str, np.ndarray] = {}
+        for part, mine in self._split(index):
+            for name, array in part.bounded_sum(params, mine, bound, key).items():
+                total[name] = total[name] + array if name in total else array
+        self.after()
+        return total or dict(self.parts[0].bounded_sum(params, index, bound, key))
+
+    def grouped_sum(
+        self, params: Params, groups: Sequence[np.ndarray], bound: Bound, key: Key | None = None
+    ) -> Params:
+        """Return the grouped sum over rows of full width, see `ExampleGradients`."""
+        return self.parts[-1].grouped_sum(params, groups, bound, key)
+
+    def gradient(self, params: Params, index: np.ndarray, key: Key | None = None) -> Params:
+        """Return the mean gradient over rows of full width, see `ExampleGradients`."""
+        return self.parts[-1].gradient(params, index, key)
+
+    def _split(self, index: np.ndarray) -> list[tuple[ExampleGradients, np.ndarray]]:
+        places = self.place[index]
+        split = [(part, index[places == number]) for number, part in enumerate(self.parts)]
+        return [(part, mine) for part, mine in split if len(mine)]
+
+
+def by_length(
+    make: Callable[[np.ndarray], ExampleGradients],
+    rows: np.ndarray,
+    padding: int,
+    widths: Sequence[int] = (16, 32),
+) -> ByLength:
+    """Return gradients of padded rows.
+
+    Args:
+        make: From rows `(n, width)` to the model on them; called for each width.
+        rows: Token ids `(n, length)`, padded at the end.
+        padding: The id that pads.
+        widths: To cut to; those below `length` are used, and `length` itself.
+    """
+    length = rows.shape[1]
+    edges = [*sorted(width for width in widths if width < length), length]
+    filled = np.where(rows != padding, np.arange(1, length + 1), 0).max(axis=1)
+    return ByLength(
+        parts=tuple(make(rows[:, :width]) for width in edges),
+        place=np.searchsorted(edges, filled),
+    )
+
+
+LENGTH = 16
+
+_SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+_PLAIN = tuple(f"plain{a}{b}" for a in "abcdefgh" for b in "abcde")
+_TELLING = tuple(tuple(f"{side}{a}" for a in "abcdef") for side in ("bad", "good"))
+
+
+def synthetic_sentences(
+    num_train: int = 2_000, num_test: int = 1_000, *, seed: int = 0
+) -> TextSplits:
+    """Return sentences of 3 to 9 plain words with two words at random places that tell the label.
+
+    Labels are drawn evenly; whoever knows the telling words is always right.
+    """
+    rng = Key.simulation(seed).fold("made-up sentences").generator()
+
+    def some(number: int) -> Texts:
+        labels = rng.integers(0, 2, number)
+        texts = []
+        for label in labels:
+            words = list(rng.choice(_PLAIN, int(rng.integers(3, 10))))
+            for _ in range(2):
+                words.insert(int(rng.integers(len(words) + 1)), str(rng.choice(_TELLING[label])))
+            texts.append(" ".join(words))
+        return Texts(texts=tuple(texts), labels=labels)
+
+    return TextSplits(
+        name="synthetic-sentences",
+        train=some(num_train),
+        test=some(num_test),
+        provenance={"source": "text made by a generator", "seed": seed},
+        synthetic=True,
+    )
+
+
+def write_tiny_weights(folder: Path, *, seed: int = 0, dropout: float = 0.0) -> None:
+    """Write a folder as `load_roberta` reads it: configuration, random weights, a tokeniser.
+
+    Two layers of width 32. The tokeniser knows the words of `synthetic_sentences` as one token each
+    and everything else by its bytes.
+    """
+    symbols = _write_tokeniser(folder, [*_PLAIN, *_TELLING[0], *_TELLING[1]])
+    options = {
+        "vocab_size": symbols,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+        "max_position_embeddings": 66,
+        "type_vocab_size": 1,
+        "layer_norm_eps": 1e-5,
+        "initializer_range": 0.2,
+        "hidden_dropout_prob": dropout,
+        "attention_probs_dropout_prob": dropout,
+    }
+    save_roberta(random_roberta(options, Key.simulation(seed).fold("tiny weights")), folder)
+
+
+def _write_tokeniser(folder: Path, words: Sequence[str]) -> int:
+    """Write `vocab.json` and `merges.txt`; return the number of tokens.
+
+    Every word is put together letter by letter from its beginning. The space before a word (`Ġ`)
+    belongs to it; at the beginning of a text there is none. Merges with it come first, or a word's
+    letters would be joined before it could be.
+    """
+    pieces = dict.fromkeys((*_SPECIAL, *_byte_symbols()))
+    merges: dict[str, None] = {}
+    for spelt in [*("Ġ" + word for word in words), *words]:
+        for end in range(2, len(spelt) + 1):
+            merges[f"{spelt[: end - 1]} {spelt[end - 1]}"] = None
+            pieces[spelt[:end]] = None
+    numbers = {piece: number for number, piece in enumerate(pieces)}
+    (folder / "vocab.json").write_text(json.dumps(numbers, ensure_ascii=False), "utf-8")
+    text = "#version: 0.2\n" + "".join(f"{merge}\n" for merge in merges)
+    (folder / "merges.txt").write_text(text, "utf-8")
+    return len(pieces)
+
+
+def _byte_symbols() -> list[str]:
+    """Return the printable symbol of every byte, as byte-level tokenisers write them.
+
+    Bytes that Latin-1 prints stand for themselves, the others are numbered from 256 on.
+    """
+    printed = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printed]
+    symbols = {byte: chr(byte) for byte in printed}
+    symbols |= {byte: chr(256 + number) for number, byte in enumerate(others)}
+    return [symbols[byte] for byte in np.arange(256).tolist()]
+
 
 BATCH, EPOCHS, VALIDATION = 1000, 10, 0.1
 #: Noise multipliers by ε, as RDP counts 680 Poisson batches of 1000 from 67,349.

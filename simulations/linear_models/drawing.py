@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from simulations.linear_models.references import spread
+from simulations.linear_models.training import spread
 
 #: Colours that are told apart without red and green.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")

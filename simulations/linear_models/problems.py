@@ -26,12 +26,12 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from fedpriv.datasets.dataset import Dataset, for_tuning, hold_out_public, shape_of
+from fedpriv.datasets.dataset import Dataset, hold_out_public, hold_out_validation, shape_of
 from fedpriv.datasets.images import load_mnist
-from fedpriv.datasets.projection import projected
-from fedpriv.reproduction import Split
+from fedpriv.datasets.projection import project
 from fedpriv.rng import Key
 from simulations.adadps.setups import imdb, mnist
+from simulations.reproduction.items import Split
 
 #: Rows of Covertype that are taken, by an order that hangs on their number alone.
 COVERTYPE_ROWS = 60_000
@@ -66,7 +66,7 @@ class Problem:
 
     def part(self, split: Split) -> Dataset:
         """Return the data to train and to measure on."""
-        return for_tuning(self.data) if split == "validation" else self.data
+        return hold_out_validation(self.data) if split == "validation" else self.data
 
     def smaller(self, rows: int) -> Dataset:
         """Return the data with the first so many training rows of a public order."""
@@ -116,7 +116,7 @@ def _mnist_projected(tiny: bool) -> Problem:
         name: np.asarray(getattr(digits, name), np.float32).reshape(len(getattr(digits, name)), -1)
         for name in ("x_train", "x_test")
     }
-    data = projected(_of(digits, **flat), 50)
+    data = project(_of(digits, **flat), 50)
     dense: dict[str, Any] = {name: getattr(data, name).toarray() for name in flat}
     made = hold_out_public(_of(data, **dense))
     return Problem(key="mnist-projected", title="MNIST, ten digits", data=made, num_classes=10)

@@ -11,15 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
-from fedpriv.evaluation.evaluate import differences
-from fedpriv.evaluation.fold import Fold
-from fedpriv.evaluation.result import Estimate
-from fedpriv.evaluation.table import shown
-from fedpriv.reproduction import Script
 from fedpriv.rng import Key
-from simulations.threads.command import parser_of, study_of, write
+from simulations.evaluation.evaluate import Estimate, differences
+from simulations.evaluation.held_out import Fold
+from simulations.evaluation.table import shown
+from simulations.reproduction.items import Script
+from simulations.reproduction.study import publish
 from simulations.threads.methods import ABLATION
-from simulations.threads.page import promise
+from simulations.threads.page import parser_of, promise, study_of
 from simulations.threads.study import PUBLIC, Study, model_name
 
 WHOLE = "whole"
@@ -90,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         {"model": first, "against": second, **asdict(estimate), **about}
         for (first, second), estimate in found.items()
     ]
-    write(given.out, "\n".join(page(study, folds[0], found)) + "\n", rows)
+    publish("\n".join(page(study, folds[0], found)) + "\n", given.out, rows)
 
 
 if __name__ == "__main__":

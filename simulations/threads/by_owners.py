@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 
-from fedpriv.evaluation.evaluate import differences
-from fedpriv.evaluation.result import Estimate
-from fedpriv.evaluation.table import markdown, shown
 from fedpriv.rng import Key
-from simulations.threads.command import parser_of, study_of, write
+from simulations.evaluation.evaluate import Estimate, differences
+from simulations.evaluation.table import markdown, shown
+from simulations.reproduction.study import publish
 from simulations.threads.methods import METHODS, Method
-from simulations.threads.page import layout, promise
+from simulations.threads.page import layout, parser_of, promise, study_of
 from simulations.threads.study import PUBLIC, Study, model_name
 
 _WIDER = ", owners all"
@@ -70,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     rows = [{"model": a, "against": b, **asdict(one)} for (a, b), one in compared.items()]
     page = "\n".join([markdown(found, layout(study)).rstrip("\n"), *lines(compared)]) + "\n"
-    write(given.out, page, {**found.to_json(), "differences": rows})
+    publish(page, given.out, {**found.to_json(), "differences": rows})
 
 
 if __name__ == "__main__":

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
-from fedpriv.evaluation.table import markdown
-from fedpriv.reproduction import Script
-from simulations.threads.command import parser_of, study_of, write
+from simulations.evaluation.table import markdown
+from simulations.reproduction.items import Script
+from simulations.reproduction.study import publish
 from simulations.threads.methods import METHODS, UNIT_NORM
-from simulations.threads.page import chart, layout, promise
+from simulations.threads.page import chart, layout, parser_of, promise, study_of
 
 REPRODUCTIONS = (
     Script(
@@ -36,10 +35,11 @@ REPRODUCTIONS = (
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Evaluate a corpus and print the page."""
-    parser = parser_of(__doc__, "simulations.threads.by_thread", seeds=3)
+    parser = parser_of(
+        __doc__, "simulations.threads.by_thread", seeds=3, plot="draw accuracy against ε, an SVG"
+    )
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
     parser.add_argument("--inputs", default=UNIT_NORM, choices=(UNIT_NORM, "tf-idf"))
-    parser.add_argument("--plot", type=Path, default=None, help="draw accuracy against ε, an SVG")
     given = parser.parse_args(arguments)
     if given.plot is not None and given.plot.suffix.lower() != ".svg":
         raise ValueError(f"--plot {given.plot} of tags must end in .svg")
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.plot is not None:
         given.plot.parent.mkdir(parents=True, exist_ok=True)
         given.plot.write_text(chart(found, study), "utf-8")
-    write(given.out, markdown(found, layout(study)), found.to_json())
+    publish(markdown(found, layout(study)), given.out, found.to_json())
 
 
 if __name__ == "__main__":

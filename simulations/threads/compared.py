@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 
-from fedpriv.evaluation.evaluate import differences
-from fedpriv.evaluation.fold import MAJORITY
-from fedpriv.evaluation.result import Estimate
-from fedpriv.evaluation.table import markdown, shown
 from fedpriv.rng import Key
-from simulations.threads.command import parser_of, study_of, write
+from simulations.evaluation.evaluate import Estimate, differences
+from simulations.evaluation.held_out import MAJORITY
+from simulations.evaluation.table import markdown, shown
+from simulations.reproduction.study import publish
 from simulations.threads.methods import Method
-from simulations.threads.page import chart, layout, promise
+from simulations.threads.page import chart, layout, parser_of, promise, study_of
 from simulations.threads.study import Study
 
 
@@ -63,8 +61,7 @@ def compare(
         pairs: Which models of a study are compared.
         otherwise: What else is to be said of their ε.
     """
-    parser = parser_of(described, program, seeds=3)
-    parser.add_argument("--plot", type=Path, default=None, help="draw accuracy against ε, an SVG")
+    parser = parser_of(described, program, seeds=3, plot="draw accuracy against ε, an SVG")
     starts = list(methods)
     parser.set_defaults(start=starts[0])
     if len(starts) > 1:
@@ -94,4 +91,4 @@ def compare(
         )
         + "\n"
     )
-    write(given.out, page, {**found.to_json(), "differences": rows})
+    publish(page, given.out, {**found.to_json(), "differences": rows})

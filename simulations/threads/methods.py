@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fedpriv.datasets.stackexchange.tags import TagView
+from fedpriv.datasets.stackexchange.tag_view import TagView
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.composing.options import Option
 from fedpriv.experiments.experiment import Experiment

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import textwrap
+from collections.abc import Mapping
+from pathlib import Path
 
-from fedpriv.evaluation.result import Evaluation
-from fedpriv.evaluation.table import Layout, Row, wider
+from fedpriv.datasets.stackexchange.locate import resolve_corpus
+from fedpriv.datasets.stackexchange.splits import KINDS, NUM_FOLDS, Split
 from fedpriv.privacy.epsilon import format_delta
 from fedpriv.report.plots.drawing import Reference
 from fedpriv.report.plots.tradeoff import Point, tradeoff_plot
+from simulations.evaluation.evaluate import Evaluation
+from simulations.evaluation.table import Layout, Row, wider
+from simulations.reproduction.study import study_parser
+from simulations.threads.methods import UNIT_NORM, Method
 from simulations.threads.study import CENTRAL, LOCAL, PUBLIC, Study, model_name
 
 # Of methods in their order; reference lines have the others.
@@ -101,4 +108,66 @@ def chart(evaluation: Evaluation, study: Study, more: str = "") -> str:
         title=f"Accuracy on threads held out, {made}{evaluation.data.get('name')}: a diagnostic, "
         "not covered by ε.\n" + "\n".join([f"{_terms(study)}.", *textwrap.wrap(more, _LINE)]),
         alone=True,
+    )
+
+
+def parser_of(
+    described: str | None, program: str, *, seeds: int, plot: str = ""
+) -> argparse.ArgumentParser:
+    """Return a parser of the options that every study has.
+
+    Args:
+        described: What the program does.
+        program: Its name.
+        seeds: How many a method has by default.
+        plot: What --plot draws; "" for no such option.
+    """
+    parser = study_parser(
+        described,
+        program,
+        seeds=seeds,
+        epsilons=(2.0, 8.0),
+        results=Path("results/tags"),
+        plot=plot,
+    )
+    parser.add_argument("--corpus", default=None, help="a prepared corpus, a dump or a name")
+    parser.add_argument("--roster", default=None, help="of the corpus; by default its own")
+    parser.add_argument(
+        "--split",
+        default="by-thread",
+        choices=[kind for kind in KINDS if kind != "by-sentence"],
+        help="what is held out; by-time has no folds",
+    )
+    parser.add_argument(
+        "--public-users", type=int, default=None, help="how many count as public; by default all"
+    )
+    parser.add_argument("--folds", type=int, default=NUM_FOLDS)
+    return parser
+
+
+def study_of(
+    given: argparse.Namespace, methods: Mapping[str, Method], inputs: str = UNIT_NORM
+) -> Study:
+    """Return the study that parsed options ask for; it says what it does on stderr.
+
+    Raises:
+        ValueError: If there are not so many folds or seeds, or no such corpus.
+    """
+    if not 1 <= given.folds <= NUM_FOLDS or given.seeds < 1:
+        raise ValueError(f"--folds {given.folds} must be 1 to {NUM_FOLDS}, --seeds at least 1")
+    if given.split == "by-time" and given.folds == NUM_FOLDS:  # which has no folds
+        given.folds = 1
+    splits = tuple(
+        Split(kind=given.split, fold=number, public_users=given.public_users)
+        for number in range(given.folds)
+    )
+    return Study(
+        corpus=resolve_corpus(given.corpus, allow_synthetic=False),
+        roster=given.roster,
+        splits=splits,
+        seeds=given.seeds,
+        epsilons=tuple(given.epsilon),
+        methods=methods,
+        kept=given.results.with_suffix("") / "outcomes",
+        inputs=inputs,
     )

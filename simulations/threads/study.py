@@ -13,13 +13,7 @@ import numpy as np
 from fedpriv.checkpoints.tensor_files import read_tensors, write_tensors
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.splits import Split
-from fedpriv.datasets.stackexchange.tags import TagView
-from fedpriv.evaluation.baselines import local_only
-from fedpriv.evaluation.central import central
-from fedpriv.evaluation.evaluate import evaluate
-from fedpriv.evaluation.examples import Outcomes, outcomes
-from fedpriv.evaluation.fold import Fold, measure_fold
-from fedpriv.evaluation.result import Evaluation
+from fedpriv.datasets.stackexchange.tag_view import TagView
 from fedpriv.experiments.build import build
 from fedpriv.experiments.composing.options import Option
 from fedpriv.experiments.experiment import Experiment
@@ -29,6 +23,15 @@ from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
 from fedpriv.runs.loop import first_state, rounds
 from fedpriv.runs.progress import Pace
+from simulations.evaluation.evaluate import Evaluation, evaluate
+from simulations.evaluation.held_out import (
+    Fold,
+    Outcomes,
+    central,
+    local_only,
+    measure_fold,
+    outcomes,
+)
 from simulations.threads.methods import UNIT_NORM, Method
 
 PUBLIC, CENTRAL, LOCAL = "public-only", "central", "local-only"

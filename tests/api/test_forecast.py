@@ -15,7 +15,7 @@ from fedpriv.api.forecast import round_cost as cost_module
 from fedpriv.datasets.dataset import Dataset
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.tasks.datasets import module_task
+from fedpriv.tasks.dataset_tasks import module_task
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
 from fedpriv.training.work import TRAIN, UserByUser

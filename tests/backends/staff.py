@@ -15,7 +15,7 @@ import numpy as np
 from torch import nn
 
 from fedpriv.backends.worker import WorkerContext
-from fedpriv.datasets.stackexchange.tags import TagExamples
+from fedpriv.datasets.stackexchange.tag_view import TagExamples
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.evaluate import WHOLE, Metrics

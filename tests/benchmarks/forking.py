@@ -25,11 +25,11 @@ from typing import Any
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 IMPORTED = (
     "fedpriv.api", "fedpriv.cli", "fedpriv.datasets.stackexchange.locate",
-    "fedpriv.datasets.stackexchange.synthetic", "fedpriv.datasets.stackexchange.words",
+    "fedpriv.datasets.stackexchange.synthetic", "fedpriv.datasets.stackexchange.word_view",
     "fedpriv.experiments.catalogue", "fedpriv.kernels.normals", "fedpriv.kernels.tag_scores",
     "fedpriv.models", "fedpriv.mechanisms.correlated.optimise",
-    "fedpriv.runs.prepared", "fedpriv.tasks.datasets", "fedpriv.tasks.tag_prediction",
-    "fedpriv.tasks.words.encoding", "fedpriv.training.public_learning",
+    "fedpriv.runs.prepared", "fedpriv.tasks.central", "fedpriv.tasks.tag_prediction",
+    "fedpriv.tasks.next_words", "fedpriv.training.public_learning",
     "fedpriv.training.per_example.module", "fedpriv.training.local.words",
     "dp_accounting.pld.privacy_loss_distribution", "flwr.clientapp", "flwr.serverapp",
     "matplotlib.pyplot", "torch.func",

@@ -6,7 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedpriv.datasets.stackexchange.overlap import Shared, Size, near_duplicates, overlap
+from fedpriv.datasets.stackexchange.overlap import (
+    Shared,
+    Size,
+    find_near_duplicates,
+    measure_overlap,
+)
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, BY_THREAD, Split
 from fedpriv.datasets.stackexchange.writer import Sentence
@@ -62,7 +67,7 @@ def corpus(tmp_path):
 
 
 def test_shares_and_sizes_are_those_counted_by_hand(corpus):
-    found = overlap(corpus.view(split=BY_TIME), corpus.titles())
+    found = measure_overlap(corpus.view(split=BY_TIME), corpus.titles())
     assert found.split == "by-time"
     assert found.training == Size(users=2, sentences=5, threads=3, tokens=5 + 2 * 5 + 4 + 2)
     assert found.measured == Size(users=3, sentences=8, threads=4, tokens=4 * 5 + 6 + 2 + 2 * 4)
@@ -82,14 +87,14 @@ def test_threads_in_common_are_counted_by_user_and_by_anyone(corpus):
     view = corpus.view(split=BY_TIME)
     keys = ["A", "B", "C", "D", "E", "F", "G"]  # and then the public user's
     threads = np.where(view.threads == keys.index("C"), keys.index("A"), view.threads)
-    found = overlap(replace(view, threads=threads), corpus.titles())
+    found = measure_overlap(replace(view, threads=threads), corpus.titles())
     assert found.thread == Shared(same_user=3 / 8, anyone=4 / 8)
 
 
 def test_titles_that_are_not_kept_are_not_invented(tmp_path):
     own = write(tmp_path / "c", ROWS, [ROSTER], own_text_only=True)
     assert own.titles() is None and not (tmp_path / "c" / "titles.txt").exists()
-    found = overlap(own.view(split=BY_TIME), own.titles())
+    found = measure_overlap(own.view(split=BY_TIME), own.titles())
     assert (found.title, found.label_and_title, found.near) == (None, None, None)
     assert found.thread == Shared(same_user=0, anyone=0)
     assert found.to_json()["title"] is None
@@ -103,12 +108,14 @@ def test_titles_are_those_of_their_threads_in_their_order(corpus):
 def test_the_default_shares_nothing_and_by_sentence_everything(tmp_path):
     corpus = threaded.make(tmp_path / "c")
     for fold, measured in itertools.product(range(5), ("test", "validation")):
-        found = overlap(corpus.view(split=Split(fold=fold, measured_on=measured)), corpus.titles())
+        found = measure_overlap(
+            corpus.view(split=Split(fold=fold, measured_on=measured)), corpus.titles()
+        )
         for shared in (found.thread, found.title, found.label_and_title):
             assert shared == Shared(same_user=0, anyone=0)
         assert found.near == {0.8: 0, 0.6: 0} and found.measured.sentences > 0
     assert corpus.view().split == BY_THREAD
-    by_sentence = overlap(corpus.view(split=BY_SENTENCE), corpus.titles())
+    by_sentence = measure_overlap(corpus.view(split=BY_SENTENCE), corpus.titles())
     assert by_sentence.label_and_title.anyone == by_sentence.thread.anyone > 0.9
     assert by_sentence.near[0.8] > 0.9
 
@@ -116,7 +123,7 @@ def test_the_default_shares_nothing_and_by_sentence_everything(tmp_path):
 def test_nothing_measured_shares_nothing(tmp_path):
     rows = [row for row in ROWS if row.user_id == "p" or row.day < 10]
     corpus = write(tmp_path / "c", rows, [ROSTER])
-    found = overlap(corpus.view(split=BY_TIME), corpus.titles())
+    found = measure_overlap(corpus.view(split=BY_TIME), corpus.titles())
     assert found.measured == Size(users=0, sentences=0, threads=0, tokens=0)
     assert found.title == Shared(same_user=0, anyone=0) and found.near == {0.8: 0, 0.6: 0}
 
@@ -137,15 +144,19 @@ class TestNearDuplicates:
     )
     def test_a_pair(self, measured, trained, similarity):
         for least in (0.2, 0.5, 0.65, 0.8, 1.0):
-            assert near_duplicates([measured], [trained], [least]) == {least: similarity >= least}
+            assert find_near_duplicates([measured], [trained], [least]) == {
+                least: similarity >= least
+            }
 
     def test_the_best_of_many_counts_for_every_title(self):
         trained = ["how to sue a bank", "name of a firm"]
         measured = ["how to sue a bank now", "name of the firm", "how to sue a bank now", "else"]
-        assert near_duplicates(measured, trained) == {0.8: 2 / 4, 0.6: 3 / 4}
+        assert find_near_duplicates(measured, trained) == {0.8: 2 / 4, 0.6: 3 / 4}
 
     def test_of_none_none(self):
-        assert near_duplicates([], ["a"]) == near_duplicates(["a"], []) == {0.8: 0, 0.6: 0}
+        assert (
+            find_near_duplicates([], ["a"]) == find_near_duplicates(["a"], []) == {0.8: 0, 0.6: 0}
+        )
 
     @every_case("least", [0.1, 0.3, 0.6, 0.7, 0.8, 1.0])
     def test_looking_at_rare_words_alone_misses_no_pair(self, least):
@@ -161,7 +172,7 @@ class TestNearDuplicates:
         for words in (set(title.split()) for title in measured):
             best = max(len(words & other) / len(words | other) for other in sets)
             expected += best >= least
-        assert near_duplicates(measured, trained, [least]) == {least: expected / 150}
+        assert find_near_duplicates(measured, trained, [least]) == {least: expected / 150}
         assert 0 < expected < 150
 
 
@@ -172,10 +183,10 @@ def test_on_a_real_dump(shared_data, tmp_path):
 
     dump = shared_data / "stackexchange" / "onstartups.Posts.xml.xz"
     corpus = import_stackexchange(dump, tmp_path / "c")
-    held = overlap(corpus.view(), corpus.titles())
+    held = measure_overlap(corpus.view(), corpus.titles())
     assert held.thread == Shared(same_user=0, anyone=0)
     assert held.title.anyone < 0.005 and 0 < held.near[0.8] < held.near[0.6] < 0.03
     assert held.users_without_training == pytest.approx(870, abs=20)
-    shared = overlap(corpus.view(split=BY_SENTENCE), corpus.titles())
+    shared = measure_overlap(corpus.view(split=BY_SENTENCE), corpus.titles())
     assert shared.thread.same_user == pytest.approx(0.99, abs=0.005)
     assert shared.label_and_title.anyone > 0.995

@@ -15,7 +15,7 @@ from tests.deployment.loopback import Layout
 
 #: What images run, imported in an environment that has nothing but what they install.
 _USED = (
-    "import fedpriv.cli, fedpriv.runs.prepared, fedpriv.report.page, simulations, "
+    "import fedpriv.cli, fedpriv.runs.prepared, fedpriv.report.page, "
     "fedpriv.backends.flower.settings, flwr.superlink.cli.flwr_serverapp, "
     "flwr.supernode.runtime.run_clientapp"
 )
@@ -52,7 +52,6 @@ def clean_environment(folder: Path) -> str:
     """Return what fails where a new environment installs what images do; "" if all is well."""
     place = folder / "clean"
     shutil.copytree(CHECKOUT / "fedpriv", place / "own" / "fedpriv", ignore=_CACHES)
-    shutil.copytree(CHECKOUT / "simulations", place / "own" / "simulations", ignore=_CACHES)
     for name in ("pyproject.toml", "LICENSE", "README.md"):
         shutil.copy(CHECKOUT / name, place / "own" / name)
     python = str(place / "venv" / "bin" / "python")

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from fedpriv.cli import app
 from fedpriv.datasets.local_data import NodeData
 from fedpriv.datasets.stackexchange import manifest as manifests
-from fedpriv.datasets.stackexchange.parts import SERVER, cut
+from fedpriv.datasets.stackexchange.parts import SERVER, cut_corpus
 from fedpriv.datasets.user_ids import write_key
 from fedpriv.deploy import checks
 from fedpriv.deploy.launcher import ASKED
@@ -63,7 +63,7 @@ def test_a_folder_without_keys_says_how_they_are_made(tmp_path):
 
 
 def test_users_are_counted_and_their_lack_is_refused(tiny_corpus, tmp_path):
-    made = cut(tiny_corpus, tmp_path / "parts", nodes=2)
+    made = cut_corpus(tiny_corpus, tmp_path / "parts", nodes=2)
     for name, ids in made.users.items():
         assert checks.check_users(made.folder / name) == len(ids)
     assert checks.check_users(made.folder / SERVER) == len(tiny_corpus.listed())
@@ -72,7 +72,7 @@ def test_users_are_counted_and_their_lack_is_refused(tiny_corpus, tmp_path):
 
 
 def test_a_damaged_part_is_refused(tiny_corpus, tmp_path):
-    made = cut(tiny_corpus, tmp_path / "parts", nodes=1)
+    made = cut_corpus(tiny_corpus, tmp_path / "parts", nodes=1)
     (users,) = (made.folder / "node-1").rglob("users.json")
     users.write_text("{}", "utf-8")
     with pytest.raises(ValueError, match=r"users\.json"):
@@ -81,7 +81,7 @@ def test_a_damaged_part_is_refused(tiny_corpus, tmp_path):
 
 def test_a_large_file_that_cannot_be_read_is_refused(tiny_corpus, tmp_path, monkeypatch):
     """Those that are not compared with their checksum whenever a corpus is opened."""
-    made = cut(tiny_corpus, tmp_path / "parts", nodes=1)
+    made = cut_corpus(tiny_corpus, tmp_path / "parts", nodes=1)
     monkeypatch.setattr(manifests, "_CHECKED_ON_OPEN", 0)
     assert checks.check_users(made.folder / "node-1") > 0
     whole, refused = Path.open, []

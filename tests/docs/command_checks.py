@@ -18,10 +18,10 @@ import click
 import typer
 
 from fedpriv import cli
-from fedpriv.cli.reproduce import _named
 from fedpriv.datasets.downloads import DATASETS
 from fedpriv.datasets.stackexchange import locate
-from fedpriv.experiments.catalogue import find_reproductions, load_experiment
+from fedpriv.experiments.catalogue import load_experiment
+from simulations.reproduction.command import _named, find_reproductions
 from tests.docs.shell_blocks import Command
 
 ROOT = Path(__file__).parents[2]

@@ -68,9 +68,11 @@ class TestEveryExperiment:
         with pytest.raises(ValueError, match="there is no module 'no_such_module'"):
             load_experiment("no_such_module:thing")
         with pytest.raises(ValueError, match="has no function 'thing'"):
-            load_experiment("simulations.tags:thing")
+            load_experiment("fedpriv.experiments.ready_made.tags:thing")
         with pytest.raises(ValueError, match="return an Experiment"):
             load_experiment("builtins:dict")
 
     def test_one_of_your_own_by_module_and_function(self):
-        assert load_experiment("simulations.tags:fedavg_tags").name == "fedavg-tags"
+        assert (
+            load_experiment("fedpriv.experiments.ready_made.tags:fedavg_tags").name == "fedavg-tags"
+        )

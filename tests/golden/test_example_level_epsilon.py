@@ -12,7 +12,7 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.privacy.plan import cohort_plan
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
-from fedpriv.tasks.example_task import CentralTask, zeros
+from fedpriv.tasks.central import CentralTask, zeros
 from fedpriv.training.per_example.linear import LogisticGradients
 from tests.repeats import first, only
 

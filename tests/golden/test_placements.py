@@ -3,13 +3,13 @@
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.datasets.stackexchange.tags import TagExamples
+from fedpriv.datasets.stackexchange.tag_view import TagExamples
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.gaussian import gaussian
 from fedpriv.rng import Key
-from fedpriv.tasks.description import TaskDescription
+from fedpriv.tasks.task import TaskDescription
 from fedpriv.training.local.trainer import SparseSoftmaxTrainer
 from fedpriv.training.work import as_work
 from tests.repeats import every_case

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv import tree
-from fedpriv.datasets.stackexchange.tags import TagExamples
+from fedpriv.datasets.stackexchange.tag_view import TagExamples
 from fedpriv.kernels.sparse_softmax import softmax_residual, train
 from fedpriv.rng import Key
 from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer

@@ -12,7 +12,7 @@ from fedpriv.cli import privacy
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.tasks.example_task import CentralTask, zeros
+from fedpriv.tasks.central import CentralTask, zeros
 from fedpriv.training.per_example.linear import LogisticGradients
 
 # What is refused by a plan, a bound, a schedule or an optimiser, far from where it was typed.

@@ -20,7 +20,7 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.parts.start import public_only
 from fedpriv.rng import Key
-from fedpriv.tasks.datasets import linear_task, module_task
+from fedpriv.tasks.dataset_tasks import linear_task, module_task
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.per_example.linear import LogisticGradients
 from tests.repeats import each_once

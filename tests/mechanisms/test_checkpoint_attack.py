@@ -22,7 +22,7 @@ from fedpriv.privacy import mechanism as mechanism_module
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
 from fedpriv.runs.loop import first_state, rounds
-from fedpriv.tasks.datasets import linear_task
+from fedpriv.tasks.dataset_tasks import linear_task
 from fedpriv.training.per_example.linear import SoftmaxGradients
 
 RUNS = 20

@@ -22,7 +22,7 @@ from fedpriv.training.local.module import check_module, module_params
 from fedpriv.training.per_example.backends import choose
 from fedpriv.training.per_example.ghost import ExampleMasks
 from fedpriv.training.per_example.module import ModuleGradients
-from simulations.dpnsgd.sst2_stand_in import synthetic_sentences, write_tiny_weights
+from simulations.dpnsgd.sst2 import synthetic_sentences, write_tiny_weights
 
 if find_spec("transformers") is None:
     pytest.skip("the extra `transformers` is not installed", allow_module_level=True)

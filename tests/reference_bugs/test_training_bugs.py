@@ -14,7 +14,7 @@ from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
-from fedpriv.tasks.tag_metrics import evaluate_tags, majority_share
+from fedpriv.tasks.tag_prediction import evaluate_tags, majority_share
 from fedpriv.training.evaluate import combined
 from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
 from fedpriv.training.work import as_work

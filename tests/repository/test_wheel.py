@@ -1,4 +1,4 @@
-"""The wheel holds all that a user needs: built, installed in an empty folder, run for a round."""
+"""The wheel holds all that a user needs: built, installed in a new environment, used there."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
 import pytest
+
+from fedpriv.datasets.stackexchange.synthetic import Shape, synthesize
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 def wheel(tmp_path_factory):
     """The built wheel; a copy of the sources is built so that the checkout stays clean."""
     copy = tmp_path_factory.mktemp("sources")
-    for name in ("fedpriv", "simulations", "pyproject.toml", "README.md", "LICENSE"):
+    for name in ("fedpriv", "pyproject.toml", "README.md", "LICENSE"):
         subprocess.run(["cp", "-r", str(ROOT / name), str(copy)], check=True)
     out = copy / "dist"
     subprocess.run(
@@ -39,10 +42,10 @@ def wheel(tmp_path_factory):
     return built
 
 
-def test_it_holds_the_library_and_the_experiments_only(wheel):
+def test_it_holds_the_library_only(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names if ".dist-info" not in name}
-    assert tops == {"fedpriv", "simulations"}
+    assert tops == {"fedpriv"}
     assert not any("test" in Path(name).name for name in names)
 
 
@@ -52,10 +55,9 @@ def test_what_is_in_it_finds_its_experiments(wheel, tmp_path):
     empty.mkdir()
     zipfile.ZipFile(wheel).extractall(site)
     code = (
-        "import fedpriv, pathlib, simulations, sys\n"
+        "import fedpriv, pathlib, sys\n"
         "from fedpriv.cli import main\n"
-        "for module in (fedpriv, simulations):\n"
-        f"    assert pathlib.Path(module.__file__).is_relative_to({str(site)!r})\n"
+        f"assert pathlib.Path(fedpriv.__file__).is_relative_to({str(site)!r})\n"
         "sys.argv = ['fedpriv', 'list', '--json']\n"
         "main()\n"
     )
@@ -70,42 +72,69 @@ def test_what_is_in_it_finds_its_experiments(wheel, tmp_path):
     assert "adadps-tags" in {entry["name"] for entry in json.loads(done.stdout)}
 
 
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """A call of `fedpriv` in a new environment that has the wheel and sees our dependencies alone.
+
+    A path file names the folder of the dependencies: those in it are not read, so that a checkout
+    that is installed there is not seen.
+    """
+    folder = tmp_path_factory.mktemp("installed")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
+    python = folder / "venv" / "bin" / "python"
+    [site] = (folder / "venv" / "lib").glob("python*/site-packages")
+    install = ["-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([sys.executable, *install, wheel], check=True, capture_output=True)
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", "utf-8")
+    environment = {**os.environ, "FEDPRIV_CACHE": str(folder / "cache")}
+    for name in ("FEDPRIV_DATA", "PYTHONPATH"):
+        environment.pop(name, None)
+    work = folder / "work"
+    work.mkdir()
+
+    def call(*arguments: str | Path, code: int = 0) -> str:
+        done = subprocess.run(
+            [python.with_name("fedpriv"), *arguments],
+            cwd=work, env=environment, capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == code, done.stderr
+        return done.stdout if code == 0 else done.stderr
+
+    shown = subprocess.run(
+        [python, "-c", "import fedpriv; print(fedpriv.__file__)"],
+        cwd=work, env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert Path(shown.stdout.strip()).is_relative_to(site)
+    shape = Shape(
+        num_users=24, num_sentences=500, public_users=6, num_words=200, num_tags=12, num_topics=4
+    )
+    synthesize(work / "tiny", shape=shape, max_words=150, max_tags=10)
+    return call
+
+
+_LITTLE = (
+    *("--corpus", "tiny", "--rounds", "2", "--cohort", "6", "--noise-multiplier", "1"),
+    *("--delta", "0.001", "-s", "eval-every=2"),
+)
+
+
 @pytest.mark.slow
-def test_an_installed_package_runs_a_round(wheel, tmp_path):
-    site, empty = tmp_path / "site", tmp_path / "empty"
-    empty.mkdir()
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--no-deps",
-            "--target",
-            str(site),
-            str(wheel),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    code = (
-        "import fedpriv, pathlib, sys\n"
-        f"assert pathlib.Path(fedpriv.__file__).is_relative_to({str(site)!r})\n"
-        "from fedpriv.datasets.stackexchange.synthetic import Shape, synthesize\n"
-        "from fedpriv.cli import main\n"
-        "shape = Shape(num_users=24, num_sentences=500, public_users=6, num_words=200,"
-        " num_tags=12, num_topics=4)\n"
-        "synthesize(pathlib.Path('tiny'), shape=shape, max_words=150, max_tags=10)\n"
-        "sys.argv = ['fedpriv', 'run', 'adadps-tags', '--corpus', 'tiny', '--rounds', '1',"
-        " '--json']\n"
-        "main()\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(site), "FEDPRIV_CACHE": str(tmp_path / "cache")}
-    environment.pop("FEDPRIV_DATA", None)
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=empty, env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    figures = json.loads(done.stdout)
-    assert figures["synthetic"] is True and figures["rounds"] == 1
+class TestInstalled:
+    def test_experiments_are_listed(self, installed):
+        assert "adadps-tags" in {entry["name"] for entry in json.loads(installed("list", "--json"))}
+
+    def test_a_run(self, installed):
+        given = ("--corpus", "tiny", "--rounds", "1", "--json")
+        found = json.loads(installed("run", "adadps-tags", *given))
+        assert found["synthetic"] is True and found["rounds"] == 1
+
+    def test_tuning(self, installed):
+        grid = ("--grid", "l2-clip-norm=0.1,0.5", "--mean", "2", "--out", "study")
+        assert json.loads(installed("tune", "dp-fedavg-tags", *_LITTLE, *grid, "--json"))
+
+    def test_an_audit(self, installed):
+        found = installed("audit", "dp-fedavg-tags", *_LITTLE, "--trials", "1000", "--json")
+        assert json.loads(found)
+
+    def test_studies_are_run_from_a_checkout(self, installed):
+        assert "studies are run from a checkout of fedpriv" in installed("reproduce", code=2)

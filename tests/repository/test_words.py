@@ -45,12 +45,12 @@ _THREADS = "goes with the parameter that the study by threads passes by name"
 _KEYS = "labels a key: with another word its stream would be another"
 #: What stays: (file, name or part of the message) and why.
 KEPT = {
-    ("fedpriv/evaluation/fold.py", "beside"): "the study by threads passes it by name",
+    ("simulations/evaluation/held_out.py", "beside"): "the study by threads passes it by name",
     ("simulations/threads/study.py", "_beside"): _THREADS,
     ("simulations/threads/study.py", "_learn_beside"): _THREADS,
     ("fedpriv/training/local/vectorised.py", "made-up user"): _KEYS,
     ("fedpriv/training/per_example/backends.py", "made-up examples"): _KEYS,
-    ("simulations/dpnsgd/sst2_stand_in.py", "made-up sentences"): _KEYS,
+    ("simulations/dpnsgd/sst2.py", "made-up sentences"): _KEYS,
     ("simulations/linear_models/problems.py", "made-up covertype"): _KEYS,
     ("simulations/adadps/setups/imdb.py", "can be priced"): "a note of a page that is recorded",
 }

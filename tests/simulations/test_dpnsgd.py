@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from fedpriv.datasets.dataset import hold_out_public
-from fedpriv.reproduction import Run, final_runs, perform
 from simulations.adadps.setups import mnist
 from simulations.dpnsgd import figure2, images
 from simulations.dpnsgd.figure3 import heat_maps
 from simulations.dpnsgd.heat_maps import page, plot
+from simulations.reproduction.runs import Run, final_runs, perform
 
 
 @pytest.fixture(autouse=True)

@@ -7,18 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedpriv.reproduction import (
-    Run,
-    best,
-    final_runs,
-    pending,
-    perform,
-    read,
-    table_markdown,
-    tuning_runs,
-)
-from simulations.adadps.figures.figure6 import REPRODUCTIONS
-from simulations.adadps.setups import federated_tags
+from simulations.adadps import figure6
+from simulations.adadps.figure6 import REPRODUCTIONS
+from simulations.reproduction.page import table_markdown
+from simulations.reproduction.runs import Run, best, final_runs, pending, perform, read, tuning_runs
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "docs" / "results" / "tags.jsonl"
@@ -32,7 +24,7 @@ BASELINES = ("DP-FedAvg", "DP-FedAdam", "DP-NormFedAvg")
 def real_corpus(monkeypatch):
     """What the recorded runs were on, of which nothing but the name is needed to find them."""
     seen = SimpleNamespace(name="onstartups", synthetic=False)
-    monkeypatch.setattr(federated_tags, "corpus", lambda: seen)
+    monkeypatch.setattr(figure6, "corpus", lambda: seen)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +73,7 @@ class TestGrid:
 
     def test_without_real_data_the_synthetic_roster_is_used(self, monkeypatch):
         seen = SimpleNamespace(name="synthetic-stackoverflow", synthetic=True)
-        monkeypatch.setattr(federated_tags, "corpus", lambda: seen)
+        monkeypatch.setattr(figure6, "corpus", lambda: seen)
         one = ROWS["DP-FedAvg"].cells["private-8 tff"].make("test", True)
         assert one.roster is None and one.name == "synthetic-stackoverflow-by-user"
 
@@ -89,7 +81,7 @@ class TestGrid:
 class TestRuns:
     @pytest.mark.parametrize("label", ROWS)
     def test_two_rounds_of_every_cell(self, label, monkeypatch, tiny_corpus):
-        monkeypatch.setattr(federated_tags, "corpus", lambda: tiny_corpus)
+        monkeypatch.setattr(figure6, "corpus", lambda: tiny_corpus)
         small = {"rounds": 2, "users": 20, "cohort": 5}
         for column, cell in ROWS[label].cells.items():
             made = cell.make("test", False).with_options(small)

@@ -9,8 +9,8 @@ import pytest
 
 from fedpriv.datasets.reviews import synthetic_reviews
 from fedpriv.experiments.build import build
-from fedpriv.tasks.example_task import CentralTask, zeros
-from simulations.adadps.figures import figure2
+from fedpriv.tasks.central import CentralTask, zeros
+from simulations.adadps import figure2
 from simulations.adadps.setups import imdb
 
 COLUMNS = ("paper", "right")

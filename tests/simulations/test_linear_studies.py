@@ -11,17 +11,17 @@ import pytest
 from fedpriv.privacy.accounting import epsilon
 from fedpriv.privacy.event import Event, Relation
 from simulations.agd import methods as agd
-from simulations.agd import page as agd_page
+from simulations.agd import study as agd_page
 from simulations.agd import study as agd_study
-from simulations.agd.moments import last_order, sigma_of_last_order
+from simulations.agd.methods import last_order, sigma_of_last_order
 from simulations.bolt_on import methods as bolt_on
-from simulations.bolt_on import page as bolt_on_page
+from simulations.bolt_on import study as bolt_on_page
 from simulations.bolt_on import study as bolt_on_study
-from simulations.bolt_on.command import over_batches
-from simulations.bolt_on.timing import timed
+from simulations.bolt_on.methods import timed
+from simulations.bolt_on.study import over_batches
 from simulations.linear_models.problems import problem
-from simulations.linear_models.references import majority, not_private, public_only
-from simulations.linear_models.store import Store
+from simulations.linear_models.training import majority, not_private, public_only
+from simulations.reproduction.study import Store
 from tests.repeats import every_case
 
 
@@ -222,7 +222,7 @@ def test_specs_are_plain_json():
 
 class TestCommands:
     def test_bolt_on_writes_a_page_with_its_plot(self, tmp_path, capsys):
-        from simulations.bolt_on.command import main
+        from simulations.bolt_on.study import main
 
         main([
             "--study", "pair-svm", "--tiny", "--seeds", "2", "--target-epsilon", "1",
@@ -236,7 +236,7 @@ class TestCommands:
         assert (tmp_path / "bolt-on-runs.jsonl").exists()
 
     def test_all_are_found_by_name(self):
-        from fedpriv.experiments.catalogue import find_reproductions
+        from simulations.reproduction.command import find_reproductions
 
         names = set(find_reproductions())
         assert {"agd-mnist-3-8", "agd-covertype", "agd-imdb", "bolt-on-mnist"} <= names

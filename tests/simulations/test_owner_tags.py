@@ -15,7 +15,7 @@ from simulations.threads.methods import METHODS
 from tests.laws.test_raw_deletion import LITTLE, community, imported
 from tests.resumed import resume_run
 
-NAME = "simulations.by_example.owner_tags:dp_sgd_tags"
+NAME = "simulations.threads.owner_tags:dp_sgd_tags"
 
 
 @pytest.fixture(scope="module")

@@ -8,18 +8,15 @@ from importlib.util import find_spec
 
 import pytest
 
-from fedpriv.experiments.catalogue import find_reproductions
 from fedpriv.runs.progress import Pace
-from simulations.adadps.figures import figure2
+from simulations.adadps import figure2, toy
 from simulations.adadps.setups import mnist
-from simulations.agd import command as agd
 from simulations.agd import methods as agd_methods
-from simulations.bolt_on import command as bolt_on
-from simulations.by_example import toy
+from simulations.agd import study as agd
+from simulations.bolt_on import study as bolt_on
 from simulations.dpnsgd import figure3, figure4
-from simulations.scraps import command as convex
-from simulations.scraps.by_example import command as by_example
-from simulations.scraps.by_example import problem
+from simulations.reproduction.command import find_reproductions
+from simulations.scraps import by_example, convex
 from simulations.scraps.checkpoints import Aggregates
 from simulations.scraps.tags import command as scraps_tags
 from simulations.threads import ablation, by_thread
@@ -62,11 +59,11 @@ def small(monkeypatch):
         monkeypatch.setitem(agd_methods.GRIDS, grid, few)
     few = {name: replace(method, steps=200) for name, method in toy.METHODS.items()}
     monkeypatch.setattr(toy, "METHODS", few)
-    made = problem.conversions(reduced=True)
+    made = by_example.conversions(reduced=True)
     options = {"log-rows": 60, "epochs": 0.25, "batch-size": 10.0, "buckets": 20}
     which = Aggregates(decays=(0.8,), ks=(3,))
     made = replace(made, options={**made.options, **options}, which=which, seeds=2)
-    monkeypatch.setitem(problem.PROBLEMS, "pcvr", lambda reduced: made)
+    monkeypatch.setitem(by_example.PROBLEMS, "pcvr", lambda reduced: made)
     digits = mnist.synthetic_digits(200, 50)
     monkeypatch.setattr(mnist, "dataset", lambda: digits)
     mnist.task.cache_clear()

@@ -11,7 +11,7 @@ from scipy import sparse
 
 from fedpriv.datasets.dataset import Dataset, hold_out_public
 from fedpriv.measures import ACCURACY
-from fedpriv.tasks.datasets import linear_task
+from fedpriv.tasks.dataset_tasks import linear_task
 from fedpriv.training.per_example.linear import LogisticGradients
 from simulations.adadps.public_only import examples as script
 from tests.repeats import every_case

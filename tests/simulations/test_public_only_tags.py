@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from simulations.adadps.figures import figure6
+from simulations.adadps import figure6
 from simulations.adadps.public_only import tags as script
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"

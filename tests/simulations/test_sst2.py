@@ -16,15 +16,14 @@ from fedpriv.experiments.build import build
 from fedpriv.mechanisms import Clip
 from fedpriv.models.roberta import load_roberta, tokens
 from fedpriv.privacy.sampling import PoissonSampler
-from fedpriv.reproduction import Run, perform, read
 from fedpriv.rng import Key
-from fedpriv.tasks.example_task import CentralTask, zeros
+from fedpriv.tasks.central import CentralTask, zeros
 from fedpriv.training.local.module import module_params
 from fedpriv.training.per_example.module import ModuleGradients
 from simulations.dpnsgd import figure4, sst2
-from simulations.dpnsgd.by_length import by_length
 from simulations.dpnsgd.figure4 import METHODS, Grid, experiment, main
-from simulations.dpnsgd.sst2_stand_in import synthetic_sentences, write_tiny_weights
+from simulations.dpnsgd.sst2 import by_length, synthetic_sentences, write_tiny_weights
+from simulations.reproduction.runs import Run, perform, read
 from tests.repeats import every_case
 
 if find_spec("transformers") is None:
@@ -253,7 +252,7 @@ class TestCommand:
         def never(run):
             raise AssertionError("it was done already")
 
-        monkeypatch.setattr("fedpriv.reproduction.perform", never)
+        monkeypatch.setattr("simulations.reproduction.runs.perform", never)
         main(arguments)
         assert (tmp_path / "r.jsonl").read_text() == lines
         assert "then 0 final runs" in capsys.readouterr().out

@@ -7,8 +7,8 @@ from statistics import mean
 import numpy as np
 import pytest
 
-from simulations.by_example import toy
-from simulations.by_example.toy import METHODS, SEEDS
+from simulations.adadps import toy
+from simulations.adadps.toy import METHODS, SEEDS
 
 
 @pytest.fixture(scope="module")

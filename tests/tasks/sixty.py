@@ -3,7 +3,7 @@
 import numpy as np
 from scipy import sparse
 
-from fedpriv.tasks.example_task import CentralTask, zeros
+from fedpriv.tasks.central import CentralTask, zeros
 from fedpriv.training.per_example.linear import LogisticGradients, linear_metrics
 
 

@@ -9,8 +9,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from fedpriv.rng import Key
-from fedpriv.tasks.array_users import ArrayUsers, array_examples
-from fedpriv.tasks.module_task import ModuleTask
+from fedpriv.tasks.module_task import ArrayUsers, ModuleTask, array_examples
 from fedpriv.training.local.module import ArrayExamples
 from tests.repeats import every_case
 

@@ -11,13 +11,13 @@ from torch import nn
 
 from fedpriv.backends import SerialBackend
 from fedpriv.datasets import dataset as data_room
-from fedpriv.datasets.dataset import Dataset, fewer_public, for_tuning, hold_out_public
+from fedpriv.datasets.dataset import Dataset, hold_out_public, hold_out_validation, limit_public
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
-from fedpriv.tasks.data_digest import check_data_digests, data_digests
-from fedpriv.tasks.datasets import linear_task, module_task
+from fedpriv.tasks.dataset_tasks import linear_task, module_task
+from fedpriv.tasks.task import check_data_digests, data_digests
 from fedpriv.training.per_example.linear import LogisticGradients
 
 DIM = 4
@@ -105,7 +105,7 @@ class TestDigests:
     def test_other_public_examples_are_another(self, made):
         data, make = made
         with pytest.raises(ValueError, match="the public examples of made up are not those"):
-            check_data_digests(make(fewer_public(data, 9)), data.sha256(), None, "run")
+            check_data_digests(make(limit_public(data, 9)), data.sha256(), None, "run")
         bare = replace(data, x_public=None, y_public=None)
         with pytest.raises(ValueError, match=r"public none instead of [0-9a-f]{12}\)"):
             check_data_digests(make(bare), data.sha256(), None, "run")
@@ -127,7 +127,7 @@ class TestDigests:
 
     def test_held_out_for_tuning_is_another_training_set(self, made):
         data, make = made
-        assert data_digests(make(for_tuning(data)))["private"] != data.sha256()["private"]
+        assert data_digests(make(hold_out_validation(data)))["private"] != data.sha256()["private"]
 
     def test_keyed_they_are_compared_and_tell_nothing(self, made):
         data, make = made

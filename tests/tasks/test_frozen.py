@@ -14,7 +14,7 @@ from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.export.model_folder import MODEL, export_run
 from fedpriv.rng import Key
 from fedpriv.runs.prepared import resume_run, start_run
-from fedpriv.tasks.datasets import module_task
+from fedpriv.tasks.dataset_tasks import module_task
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import load_params
 from fedpriv.training.local.module_state import SameFrozen

@@ -12,7 +12,7 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.measures import Measure
 from fedpriv.mechanisms.bounds import Clip
 from fedpriv.runs.prepared import start_run
-from fedpriv.tasks.datasets import module_task
+from fedpriv.tasks.dataset_tasks import module_task
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module_measures import REGRESSION, ModuleMeasure
 from fedpriv.training.per_example.losses import check_loss

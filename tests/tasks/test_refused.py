@@ -12,8 +12,8 @@ import torch
 from fedpriv import cli
 from fedpriv.experiments.build import build
 from fedpriv.measures import ACCURACY, LOSS, RESERVED, Measure, check_measures
-from fedpriv.tasks.check import check_task
-from fedpriv.tasks.description import TaskDescription
+from fedpriv.tasks.checks import check_task
+from fedpriv.tasks.task import TaskDescription
 from tests.repeats import every_case
 
 #: What is said before a task is tried.
@@ -24,7 +24,7 @@ import numpy as np
 from fedpriv.datasets.stackexchange.rosters import roster_sha256
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.measures import Measure
-from fedpriv.tasks.description import TaskDescription
+from fedpriv.tasks.task import TaskDescription
 from fedpriv.training.evaluate import Metrics
 
 
@@ -82,7 +82,7 @@ CENTRAL = """
 import numpy as np
 from scipy import sparse
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.tasks.example_task import CentralTask, zeros
+from fedpriv.tasks.central import CentralTask, zeros
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.per_example.linear import LogisticGradients
 

@@ -10,8 +10,7 @@ from fedpriv.experiments.parts.precondition import Frequency, Rank, TfIdf
 from fedpriv.privacy.statement.coverage import private_knowledge
 from fedpriv.report.export.model_folder import TagModel
 from fedpriv.rng import Key
-from fedpriv.tasks.tag_metrics import evaluate_tags
-from fedpriv.tasks.tag_prediction import TagPrediction
+from fedpriv.tasks.tag_prediction import TagPrediction, evaluate_tags
 from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
 from tests.data.corpus.sentences import write
 from tests.repeats import every_case

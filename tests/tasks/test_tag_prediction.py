@@ -6,8 +6,7 @@ import pytest
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, BY_THREAD
 from fedpriv.models.images import SoftmaxRegression
 from fedpriv.rng import Key
-from fedpriv.tasks.tag_metrics import evaluate_tags
-from fedpriv.tasks.tag_prediction import TagPrediction
+from fedpriv.tasks.tag_prediction import TagPrediction, evaluate_tags
 from fedpriv.training.local.module import module_params
 
 

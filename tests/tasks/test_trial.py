@@ -13,7 +13,7 @@ from fedpriv.datasets.dataset import Dataset
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.runs.prepared import start_run
-from fedpriv.tasks.datasets import module_task
+from fedpriv.tasks.dataset_tasks import module_task
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.failures import KeepsStateError
 from fedpriv.training.local.module import ArrayExamples

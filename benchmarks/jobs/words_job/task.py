@@ -14,7 +14,7 @@ from fedpriv.datasets.stackexchange.rosters import roster_sha256
 from fedpriv.measures import Measure
 from fedpriv.models.text import WordLSTM
 from fedpriv.rng import Key
-from fedpriv.tasks.description import TaskDescription
+from fedpriv.tasks.task import TaskDescription
 from fedpriv.training.local.module import ArrayExamples, load_params, module_params
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.local.words import WordTrainer

@@ -283,9 +283,8 @@ def _load(name: str) -> Experiment:
     except OwnExperimentNotFoundError as error:
         raise OwnExperimentNotFoundError(
             f"no {where!r} on this machine for experiment {name!r}: in a deployment install it on "
-            "every machine, or put it into the bundle (simulations/own.py is "
-            "'simulations.own:experiment'); a simulation also takes an absolute path, "
-            "'/path/own.py:experiment'"
+            "every machine, or put it into the bundle (docs/your-own.md); a simulation also "
+            "takes an absolute path, '/path/own.py:experiment'"
         ) from error
 
 

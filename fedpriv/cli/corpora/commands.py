@@ -72,7 +72,7 @@ def list_corpora(as_json: Json = False) -> None:
     """List the corpora and raw files that are here, and what can be fetched."""
     here = []
     for name in sorted({*locate.NAMES, *_cached_names()}):
-        for found in locate.find(name):
+        for found in locate.find_candidates(name):
             state = _state(found.path) if found.prepared else "raw, imported when first used"
             here.append(
                 {"name": name, "path": str(found.path), "state": state, "where": found.where}
@@ -361,7 +361,7 @@ def _raw_file(source: str) -> Path:
     path = Path(source).expanduser()
     if path.is_file():
         return path
-    for found in locate.find(source):
+    for found in locate.find_candidates(source):
         if not found.prepared:
             return found.path
     if path.is_dir():

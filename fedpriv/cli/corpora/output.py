@@ -16,7 +16,7 @@ from fedpriv.cli.terminal.output import console, errors, print_json, print_table
 from fedpriv.datasets.cache import cache_dir
 from fedpriv.datasets.stackexchange import locate
 from fedpriv.datasets.stackexchange.corpus import Corpus
-from fedpriv.datasets.stackexchange.overlap import NEAR, overlap
+from fedpriv.datasets.stackexchange.overlap import NEAR, measure_overlap
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, BY_THREAD
 from fedpriv.datasets.stackexchange.synthetic import NAME as SYNTHETIC
 from fedpriv.datasets.tff_files import open_client_data
@@ -98,7 +98,7 @@ def overlaps(corpus: Corpus, tell: Callable[[int, int], None] | None) -> dict[st
     for split in (BY_THREAD, BY_SENTENCE):
         try:
             view = corpus.view(split=split, progress=tell)
-            found[split.kind] = overlap(view, corpus.titles()).to_json()
+            found[split.kind] = measure_overlap(view, corpus.titles()).to_json()
         except ValueError as error:
             found[split.kind] = {"missing": str(error)}
     return found

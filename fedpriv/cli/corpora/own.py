@@ -13,7 +13,7 @@ import typer
 from fedpriv.cli.terminal.output import console, errors, fail, print_json
 from fedpriv.datasets.local_data import NodeData, Table, open_source
 from fedpriv.datasets.user_ids import read_key, read_roster, user_id, write_key
-from fedpriv.deploy.checks import own_users_of
+from fedpriv.deploy.checks import local_users_of
 from fedpriv.output_paths import writing_to
 
 _MOST_SHOWN = 20
@@ -59,7 +59,7 @@ def ids(
         found = sorted({user_id(secret, name) for name in source.names})
         problems = source.problems
     else:
-        users = own_users_of(experiment, NodeData(data.resolve(), key.resolve()))
+        users = local_users_of(experiment, NodeData(data.resolve(), key.resolve()))
         found, problems = sorted(users), users.problems()
     if not found:
         fail(f"{data} holds no one's data; give the files of this node's people")

@@ -10,7 +10,7 @@ import typer
 from fedpriv.cli.corpora.output import progress_bar
 from fedpriv.cli.terminal.output import console, print_json
 from fedpriv.datasets.stackexchange import locate
-from fedpriv.datasets.stackexchange.parts import SERVER, cut
+from fedpriv.datasets.stackexchange.parts import SERVER, cut_corpus
 from fedpriv.datasets.stackexchange.splits import BY_THREAD, KINDS, Kind, Split
 
 
@@ -41,7 +41,7 @@ def part(
         raise ValueError(f"--select {select!r} is unknown; choose public or last")
     selecting = select == "public" and kind != "by-sentence"
     chosen = Split(kind=cast("Kind", kind), fold=fold, selecting=selecting)
-    made = cut(opened, out, nodes=nodes, roster=roster, users=users, split=chosen)
+    made = cut_corpus(opened, out, nodes=nodes, roster=roster, users=users, split=chosen)
     sizes = {name: len(ids) for name, ids in made.users.items()}
     if as_json:
         print_json({"path": str(out), "users": sizes, "split": chosen.name})

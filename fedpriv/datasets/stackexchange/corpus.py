@@ -9,34 +9,34 @@ others in seconds when they are first asked for, in the cache where the corpus i
 
 from __future__ import annotations
 
-import errno
 import json
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedpriv.datasets.cache import cache_dir
+from fedpriv.datasets.cache import new_folder
 from fedpriv.datasets.stackexchange import manifest as manifests
-from fedpriv.datasets.stackexchange.ownership import Graph, Kept, kept
-from fedpriv.datasets.stackexchange.rosters import RosterSpec, choose, fewer_public, roster_sha256
-from fedpriv.datasets.stackexchange.sentences import SentenceStore
+from fedpriv.datasets.stackexchange.roster_view import find_view
+from fedpriv.datasets.stackexchange.rosters import (
+    RosterSpec,
+    choose_roster,
+    limit_public,
+    roster_sha256,
+)
+from fedpriv.datasets.stackexchange.sentence_store import SentenceStore
 from fedpriv.datasets.stackexchange.splits import (
     BY_SENTENCE,
     BY_THREAD,
     Division,
+    Kept,
     Split,
-    divided,
-    training,
-    with_kept,
-    without_public_threads,
+    divide,
+    keep_bounded,
 )
-from fedpriv.datasets.stackexchange.tags import Facts, TagView, materialise, open_view
+from fedpriv.datasets.stackexchange.tag_view import TagView, open_view, write_tag_view
 from fedpriv.datasets.stackexchange.vocabulary import PUBLIC, RosterVocabulary, build_vocabulary
 from fedpriv.hashes import Progress, document_sha256
-from fedpriv.output_paths import keep_private
 
 DIAGNOSTIC_FACTS = (
     "dropped",
@@ -44,75 +44,7 @@ DIAGNOSTIC_FACTS = (
     "foreign_text_share",
     "foreign_text_share_by_rostered_users",
 )
-"""What of a view's provenance is counted on rostered users; a share to the last digit is, too."""
-
-READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
-"""Error numbers of a corpus that nothing can be written into."""
-
-
-def find_view(
-    corpus: Path, manifest: Mapping[str, Any], roster: str, split: Split, progress: Progress | None
-) -> tuple[Path, Mapping[str, Any]]:
-    """Return a view's folder and facts, making it if need be.
-
-    Raises:
-        ValueError: it is damaged, cannot be made, or can be written nowhere.
-    """
-    parent = corpus / "rosters" / roster
-    elsewhere = cache_dir() / "views" / manifest["manifest_sha256"][:16] / roster
-    for place in (parent / split.name, elsewhere / split.name):
-        if (place / manifests.VIEW_FILE).is_file():
-            return place, manifests.read_view(place)
-    if manifests.is_part(manifest):
-        raise ValueError(
-            f"{corpus} is a part of a corpus, cut for split "
-            f"{manifest['rosters'][roster]['split']}, and has none {split.name}; cut the corpus "
-            "again for the split of the run: `fedpriv data part` with --select "
-            f"{'public' if split.selecting else 'last'}"
-        )
-    ids = read_roster_ids(parent)
-    declared = manifest["rosters"][roster]["rule"] == "declared"
-
-    def make_in(where: Path) -> tuple[Path, Mapping[str, Any]]:
-        facts = make_view(corpus, manifest, ids, split, where, progress, declared=declared)
-        return where / split.name, facts
-
-    try:
-        return make_in(parent)
-    except PermissionError:
-        pass
-    except OSError as error:
-        if error.errno not in READ_ONLY:
-            raise
-    return make_in(elsewhere)
-
-
-def read_roster_ids(parent: Path) -> tuple[str, ...]:
-    """Return the ids of a roster, from a view of it.
-
-    Raises:
-        ValueError: there is no view, or it is damaged.
-    """
-    where = _any_view(parent)
-    manifests.read_view(where)
-    return tuple(json.loads((where / "users.json").read_text("utf-8"))["roster"])
-
-
-def make_first_view(
-    corpus: Path, manifest: Mapping[str, Any], roster: Sequence[str], parent: Path
-) -> dict[str, Any]:
-    """Make the view that a new roster is published with, and return its facts.
-
-    It is the default one, by thread. Where public users give it no words or labels, as in files of
-    a few users, it is the one by sentence, and asking for threads is an error that says why.
-
-    Raises:
-        ValueError: neither can be made.
-    """
-    try:
-        return make_view(corpus, manifest, roster, BY_THREAD, parent)
-    except ValueError:
-        return make_view(corpus, manifest, roster, BY_SENTENCE, parent)
+"""Values of a view's provenance that are counted on rostered users, and so are not released."""
 
 
 def make_view(
@@ -142,82 +74,53 @@ def make_view(
         ValueError: the corpus cannot be split so, or public users give no words.
     """
     parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    unready = Path(tempfile.mkdtemp(prefix=f".{split.name}.partial-", dir=parent))
-    try:
-        facts = _write(corpus, manifest, roster, split, unready, progress, declared)
-        manifests.write_view(unready, facts)
-        keep_private(unready)
-        try:
-            unready.rename(parent / split.name)
-        except OSError:
-            if not (parent / split.name / manifests.VIEW_FILE).is_file():
-                raise
-            shutil.rmtree(unready)
-    except BaseException:
-        shutil.rmtree(unready, ignore_errors=True)
-        raise
+    with new_folder(parent / split.name, complete=manifests.VIEW_FILE) as folder:
+        store = SentenceStore(corpus)
+        inside = set(roster)
+        public = [user for user in store.users if user not in inside]
+        if split.public_users is not None:
+            public = limit_public(public, split.public_users)
+        division = divide(split, store, roster, public, manifest["split_seed"])
+        kept: Kept | None = None
+        if split.owners == "all":
+            kept = _bound_owners(manifest, split, store, roster, division, declared)
+            rows = kept.rows
+            division = division.without(lambda batch: ~rows[batch.rows])
+        published = corpus / "published.json"
+        vocabulary = build_vocabulary(
+            store,
+            public,
+            manifest=manifest,
+            division=division,
+            published=json.loads(published.read_text("utf-8")) if published.exists() else None,
+        )
+        counted = write_tag_view(
+            store,
+            folder,
+            roster=roster,
+            public_users=public,
+            vocabulary=vocabulary,
+            totals=manifest["totals"],
+            division=division,
+            listed=None if kept is None else kept.listed,
+            progress=progress,
+        )
+        facts = {
+            "split": split.name,
+            "num_public_users": len(public),
+            **counted,
+            "vocabulary": _describe_vocabulary(vocabulary, split),
+        }
+        if kept is not None:
+            facts["owners"] = {
+                "share_dropped": kept.share_dropped,
+                "num_training": kept.num_training,
+            }
+        manifests.write_view(folder, facts)
     return facts
 
 
-def _any_view(parent: Path) -> Path:
-    for path in sorted(parent.glob(f"*/{manifests.VIEW_FILE}")):
-        return path.parent
-    raise ValueError(f"{parent} holds no view; import the corpus again")
-
-
-def _write(
-    corpus: Path,
-    manifest: Mapping[str, Any],
-    roster: Sequence[str],
-    split: Split,
-    directory: Path,
-    progress: Progress | None,
-    declared: bool,
-) -> dict[str, Any]:
-    store = SentenceStore(corpus)
-    inside = set(roster)
-    public = [user for user in store.users if user not in inside]
-    if split.public_users is not None:
-        public = fewer_public(public, split.public_users)
-    division = divided(split, store, roster, public, manifest["split_seed"])
-    if split.selecting:
-        division = without_public_threads(division, store, roster, public)
-    left: Kept | None = None
-    if split.owners == "all":
-        left = _bound_contributions(manifest, split, store, roster, division, declared)
-        division = with_kept(division, left, roster)
-    totals = manifest["totals"]
-    sizes = totals["words"], totals["tags"]
-    published = corpus / "published.json"
-    vocabulary = build_vocabulary(
-        store,
-        public,
-        sizes=sizes,
-        max_words=manifest["max_words"],
-        max_tags=manifest["max_tags"],
-        division=division,
-        published=json.loads(published.read_text("utf-8")) if published.exists() else None,
-    )
-    facts = materialise(
-        store,
-        directory,
-        roster=roster,
-        public_users=public,
-        vocabulary=vocabulary,
-        sizes=sizes,
-        largest_count=totals["most_tokens_in_a_sentence"],
-        division=division,
-        listed=None if left is None else left.listed,
-        progress=progress,
-    )
-    found = _facts(len(public), vocabulary, facts, split)
-    if left is None:
-        return found
-    found["owners"] = {"share_dropped": left.share_dropped, "num_training": left.num_training}
-    return found
-
-
-def _bound_contributions(
+def _bound_owners(
     manifest: Mapping[str, Any],
     split: Split,
     store: SentenceStore,
@@ -225,42 +128,27 @@ def _bound_contributions(
     division: Division,
     declared: bool,
 ) -> Kept:
-    # Corpora of dumps that were prepared before it was written down knew as well who asked.
-    of_dump = manifest["source"].get("kind") == "Stack Exchange dump"
-    if not manifest.get("knows_askers", of_dump):
+    if not manifest.get("knows_askers"):
         raise ValueError(
             f"owners all: corpus {manifest['name']!r} does not know who asked the questions that "
             "its answers belong to, and so whose titles and tags they carry; import a Stack "
             "Exchange dump, or leave owners at account"
         )
-    graph = Graph.of(store, roster, elsewhere_rostered=declared)
     most = split.examples_per_owner
-    return kept(graph, roster, partial(training, division), most)
+    return keep_bounded(store, roster, division.training, most, elsewhere_rostered=declared)
 
 
-def _facts(
-    num_public: int, vocabulary: RosterVocabulary, facts: Facts, split: Split
-) -> dict[str, Any]:
-    examples = max(facts.num_examples, 1)
-    names = ("train", "validation", "test")
-    return {
-        "split": split.name,
-        "num_public_users": num_public,
-        "num_examples": facts.num_examples,
-        "num_public_examples": facts.num_public_examples,
-        "num_public_sentences": vocabulary.num_sentences,
-        "examples_by_subset": dict(zip(names, facts.subsets, strict=True)),
-        "examples_of_public_threads": dict(zip(names, facts.public_subsets, strict=True)),
-        "users_without_training_examples": facts.without_training,
-        "sentences_without_label": dict(
-            zip(("rostered", "public"), facts.without_label, strict=True)
-        ),
-        "foreign_titles": {
-            "share": facts.foreign_titles / examples,
-            "share_by_rostered_users": facts.rostered_titles / examples,
-        },
-        "vocabulary": _vocabulary_facts(vocabulary, split),
-    }
+def _read_roster_ids(parent: Path) -> tuple[str, ...]:
+    """Return the ids of a roster, from a view of it that is there.
+
+    Raises:
+        ValueError: there is no view, or it is damaged.
+    """
+    found = sorted(parent.glob(f"*/{manifests.VIEW_FILE}"))
+    if not found:
+        raise ValueError(f"{parent} holds no view; import the corpus again")
+    manifests.read_view(found[0].parent)
+    return tuple(json.loads((found[0].parent / "users.json").read_text("utf-8"))["roster"])
 
 
 def view_provenance(
@@ -298,7 +186,7 @@ def view_provenance(
     }
 
 
-def _vocabulary_facts(vocabulary: RosterVocabulary, split: Split) -> dict[str, object]:
+def _describe_vocabulary(vocabulary: RosterVocabulary, split: Split) -> dict[str, object]:
     public = vocabulary.source == PUBLIC
     chosen = (
         "those used by most users outside the roster, ties in sorted order"
@@ -401,20 +289,41 @@ class Corpus:
                 f"corpus {self.name!r} has no roster {name!r}, only {', '.join(self.rosters)}; "
                 "add one with `fedpriv data split`"
             )
-        roster_facts = self.manifest["rosters"][name]
-        folder, facts = find_view(self.directory, self.manifest, name, split, progress)
+        folder = self.view_folder(name, split, progress)
+        facts = manifests.read_view(folder)
         return open_view(
             folder,
+            manifest=self.manifest,
             roster=name,
             split=split,
-            about={key: self.manifest[key] for key in ("name", "synthetic", "licence", "credit")},
-            provenance=view_provenance(self.manifest, roster_facts, facts, split),
+            provenance=view_provenance(self.manifest, self.manifest["rosters"][name], facts, split),
             users=users,
         )
 
-    def view_folder(self, roster: str, split: Split) -> Path:
-        """Return the folder of a view's files, which is made if need be."""
-        return find_view(self.directory, self.manifest, roster, split, None)[0]
+    def view_folder(self, roster: str, split: Split, progress: Progress | None = None) -> Path:
+        """Return the folder of a view's files, which is made if need be.
+
+        Raises:
+            ValueError: it cannot be made, or can be written nowhere.
+        """
+        entry = self.manifest["rosters"][roster]
+
+        def make(folder: Path) -> None:
+            if self.is_part:
+                raise ValueError(
+                    f"{self.directory} is a part of a corpus, cut for split {entry['split']}, and "
+                    f"has none {split.name}; cut the corpus again for the split of the run: "
+                    "`fedpriv data part` with --select "
+                    f"{'public' if split.selecting else 'last'}"
+                )
+            ids = _read_roster_ids(self.directory / "rosters" / roster)
+            declared = entry["rule"] == "declared"
+            parent = folder.parent
+            make_view(
+                self.directory, self.manifest, ids, split, parent, progress, declared=declared
+            )
+
+        return find_view(self.directory, self.manifest, roster, split.name, make)
 
     def listed(self) -> tuple[str, ...]:
         """Return the ids of the default roster, from a view that is there; none is made.
@@ -422,7 +331,7 @@ class Corpus:
         Raises:
             ValueError: there is none, or it is damaged.
         """
-        return read_roster_ids(self.directory / "rosters" / self.default_roster)
+        return _read_roster_ids(self.directory / "rosters" / self.default_roster)
 
     def titles(self) -> tuple[str, ...] | None:
         """Return every thread's title, by thread number; None if titles are not kept."""
@@ -451,13 +360,13 @@ class Corpus:
                 "frozen; choose another name"
             )
         store = SentenceStore(self.directory)
-        roster = choose(spec, store.num_sentences())
+        roster = choose_roster(spec, store.num_sentences())
         parent = self.directory / "rosters"
         parent.mkdir(mode=0o700, exist_ok=True)
         if (parent / spec.name).exists():  # left by an addition that was killed before its listing
             shutil.rmtree(parent / spec.name)
         try:
-            facts = make_first_view(self.directory, self.manifest, roster, parent / spec.name)
+            facts = self._make_first_view(roster, parent / spec.name)
         except BaseException:
             shutil.rmtree(parent / spec.name, ignore_errors=True)
             raise
@@ -476,3 +385,15 @@ class Corpus:
         return self.view(
             spec.name, split=BY_THREAD if facts["split"] == BY_THREAD.name else BY_SENTENCE
         )
+
+    def _make_first_view(self, roster: Sequence[str], parent: Path) -> dict[str, Any]:
+        """Make the view that a new roster is published with, and return its facts.
+
+        It is the default one, by thread. Where public users give it no words or labels, as in
+        files of a few users, it is the one by sentence, and asking for threads is an error that
+        says why.
+        """
+        try:
+            return make_view(self.directory, self.manifest, roster, BY_THREAD, parent)
+        except ValueError:
+            return make_view(self.directory, self.manifest, roster, BY_SENTENCE, parent)

@@ -29,7 +29,7 @@ from defusedxml import sax as defused_sax
 from fedpriv.datasets.raw_files import unpack_one
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
-from fedpriv.datasets.stackexchange.tokens import sentences, tff_tokens
+from fedpriv.datasets.stackexchange.tokens import split_sentences, tff_tokens
 from fedpriv.datasets.stackexchange.writer import CorpusWriter, Sentence
 from fedpriv.hashes import Progress, file_sha256
 
@@ -376,7 +376,7 @@ def _add_post(
     # It keeps its thread, whatever is left of that.
     thread = row["Id"] if kind == QUESTION else row.get("ParentId", "")
     author, title, tags, day = questions.find(thread) or (None, "", "", None)
-    parts = sentences(row.get("Body", ""))
+    parts = split_sentences(row.get("Body", ""))
     if not parts:
         writer.drop(_NO_TEXT)
     title_tokens, tag_list = tff_tokens(title), split_tags(tags)

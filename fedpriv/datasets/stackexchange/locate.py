@@ -1,4 +1,4 @@
-"""Finds a corpus: by argument, environment, cache or data folder by the checkout, or makes one.
+"""Search for a corpus: by argument, environment, cache or data folder; or its synthesis.
 
 Raw files (a Stack Exchange dump, TFF's StackOverflow) are imported once into the cache, under a key
 made of the corpus' name, the file's SHA-256, the options and the format's version, and opened from
@@ -10,13 +10,12 @@ from __future__ import annotations
 import inspect
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
-from fedpriv.datasets.cache import cache_dir, data_folders, locked, remembered_sha256
+from fedpriv.datasets.cache import cache_dir, data_folders, open_or_make, remembered_sha256
 from fedpriv.datasets.stackexchange import manifest as manifests
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.dump import import_stackexchange, site_name
@@ -24,10 +23,10 @@ from fedpriv.datasets.stackexchange.stackoverflow import import_stackoverflow
 from fedpriv.datasets.stackexchange.synthetic import GENERATOR, Shape, synthesize
 from fedpriv.datasets.stackexchange.synthetic import NAME as SYNTHETIC
 from fedpriv.datasets.tff_files import SQLITE_MAGIC
-from fedpriv.hashes import Progress, document_sha256
+from fedpriv.hashes import Progress
 
 STAND_IN = Shape(num_users=4_000, num_sentences=120_000, public_users=60)
-"""What is made where there is no real corpus: many users with little text, and few public ones.
+"""Synthetic corpus where there is no real one: many users with little text, few public ones.
 
 Of the 400 users of `Shape()` the noise of ε = 8 leaves less than their hundred public users know.
 """
@@ -56,8 +55,8 @@ _PLACES: Mapping[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What there is to open under a name, without opening it.
+class Candidate:
+    """Prepared corpus or raw file under a name, not opened yet.
 
     Attributes:
         name: The corpus' name.
@@ -78,7 +77,7 @@ def resolve_corpus(
     allow_synthetic: bool,
     progress: Progress | None = None,
 ) -> Corpus:
-    """Return the corpus that is meant, importing it first if only its raw file is there.
+    """Return the corpus of an argument, importing it first if only its raw file is there.
 
     What counts, in this order: `argument`; the environment variable `FEDPRIV_DATA`; the cache
     (`FEDPRIV_CACHE`, or the platform's own place); a folder `../shared/data` next to the checkout
@@ -110,7 +109,7 @@ def resolve_corpus(
     )
 
 
-def find(name: str) -> Iterator[Found]:
+def find_candidates(name: str) -> Iterator[Candidate]:
     """Yield what there is under a name in the cache and the data folders, best first.
 
     What cannot be a name (a path, a pattern) finds nothing.
@@ -119,13 +118,13 @@ def find(name: str) -> Iterator[Found]:
         return
     cache = cache_dir()
     raws = [
-        Found(name=name, path=folder / place, prepared=False, where=where)
+        Candidate(name=name, path=folder / place, prepared=False, where=where)
         for folder, where in ((cache, "cache"), *((f, "data folder") for f in data_folders()))
         for place in _PLACES.get(name, ())
         if (folder / place).is_file()
     ]
     prepared = [
-        Found(name=name, path=path, prepared=True, where="cache")
+        Candidate(name=name, path=path, prepared=True, where="cache")
         for path in sorted((cache / "corpora").glob(f"{name}-{'[0-9a-f]' * 16}"))
         if (path / manifests.FILE_NAME).is_file()
     ]
@@ -156,7 +155,7 @@ def _resolve_wish(wish: str, asked: str, progress: Progress | None) -> Corpus:
 def _by_name(name: str, progress: Progress | None) -> Corpus | None:
     """Open the best of what there is under a name; None if there is nothing."""
     damage: ValueError | None = None
-    for found in find(name):
+    for found in find_candidates(name):
         try:
             return _open(found.path, progress, name=name)
         except ValueError as error:
@@ -185,30 +184,22 @@ def _open(path: Path, progress: Progress | None, name: str | None = None) -> Cor
     if path.name == manifests.FILE_NAME:
         return Corpus.open(path.parent)
     if raw_kind(path) == "tff-stackoverflow":
-        return cached(
-            "stackoverflow",
-            lambda target, tell: import_stackoverflow(
-                path, target, name="stackoverflow", progress=tell
-            ),
-            source=path,
-            options={},
-            progress=progress,
-        )
-    name, about = stackexchange_name(path) if name is None else (name, _ABOUT.get(name, {}))
-    return cached(
-        name,
-        lambda target, tell: import_stackexchange(
+        name = "stackoverflow"
+        importer: Callable[..., Corpus] = partial(import_stackoverflow, path, name=name)
+    else:
+        name, about = stackexchange_name(path) if name is None else (name, _ABOUT.get(name, {}))
+        importer = partial(
+            import_stackexchange,
             path,
-            target,
             name=name,
             licence=about.get("licence"),
             credit=about.get("credit"),
-            progress=tell,
-        ),
-        source=path,
-        options={},
-        progress=progress,
-    )
+        )
+
+    def make(target: Path, progress: Progress | None) -> Corpus:
+        return importer(target, progress=progress)
+
+    return cached(name, make, source=path, options={}, progress=progress)
 
 
 def stackexchange_name(path: Path) -> tuple[str, Mapping[str, str]]:
@@ -268,26 +259,14 @@ def cached(
         options: What else it depends on; JSON values.
         progress: Passed on to `make`.
     """
-    cache = cache_dir()
     facts = {
         "version": manifests.VERSION,
         "options": dict(options),
-        "sha256": None if source is None else remembered_sha256(source, cache, progress),
+        "sha256": None if source is None else remembered_sha256(source, cache_dir(), progress),
     }
-    digest = document_sha256(facts)[:16]
-    target = cache / "corpora" / f"{name}-{digest}"
-    if target.exists():  # a cache that cannot be written to, as an image brings one, is read
-        with suppress(ValueError):
-            return Corpus.open(target)
-    with locked(target.name, cache):
-        if target.exists():
-            try:
-                return Corpus.open(target)
-            except ValueError:
-                shutil.rmtree(target)  # damaged, and ours to make again from its source
-        for half in target.parent.glob(f".{target.name}.*"):  # of a process that was killed
-            shutil.rmtree(half, ignore_errors=True)
-        return make(target, progress)
+    return open_or_make(
+        "corpora", name, facts, read=Corpus.open, make=lambda target: make(target, progress)
+    )
 
 
 def cached_synthetic(

@@ -1,7 +1,7 @@
-"""The manifest of a prepared corpus: what it is, where it came from, and a checksum of each file.
+"""Manifest of a prepared corpus: its description, its source, and a checksum of each file.
 
 `manifest.json`, format "fedpriv-corpus", version 2. It is written last and replaced atomically, so
-a directory with a valid manifest is complete. A view has a small one of its own, `view.json`: views
+a directory with a valid manifest is complete. A view has a small one, `view.json`: views
 are made when they are first asked for.
 """
 

@@ -1,4 +1,4 @@
-"""How much two sides of a split share: threads, titles and labels of what is measured.
+"""Overlap between the training and the measured text of a split: threads, titles and labels.
 
 Where a sentence that is measured has its title and its label in training text, a model is asked
 what it was trained on. Near-duplicates are what is left of that where whole threads are held out: a
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.datasets.stackexchange.tags import TagView
+from fedpriv.datasets.stackexchange.tag_view import TagView
 
 NEAR = (0.8, 0.6)
 """Jaccard similarities of two titles' sets of words from which they are near-duplicates."""
@@ -25,7 +25,7 @@ _ROUNDING = 1e-9  # of a similarity times a number of words
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How much text: users with any, sentences, threads, and tokens of sentences and titles."""
+    """Amount of text: users with any, sentences, threads, and tokens of sentences and titles."""
 
     users: int
     sentences: int
@@ -48,7 +48,7 @@ class Shared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlap:
-    """What measured text of rostered users shares with their training text.
+    """Overlap between rostered users' measured text and their training text.
 
     Attributes:
         split: the split's name.
@@ -83,8 +83,8 @@ class Overlap:
         return values
 
 
-def overlap(view: TagView, titles: Sequence[str] | None) -> Overlap:
-    """Return what the sides of a view share.
+def measure_overlap(view: TagView, titles: Sequence[str] | None) -> Overlap:
+    """Measure the overlap of the sides of a view.
 
     Args:
         view: a roster seen through a split.
@@ -107,7 +107,7 @@ def overlap(view: TagView, titles: Sequence[str] | None) -> Overlap:
                 for found, labels, users in pairs
             )
         )
-        near = near_duplicates(
+        near = find_near_duplicates(
             [titles[int(number)] for number in np.unique(measured.threads)],
             [titles[int(number)] for number in np.unique(trained.threads)],
         )
@@ -126,7 +126,7 @@ def overlap(view: TagView, titles: Sequence[str] | None) -> Overlap:
     )
 
 
-def near_duplicates(
+def find_near_duplicates(
     measured: Iterable[str], trained: Iterable[str], similarities: Sequence[float] = NEAR
 ) -> dict[float, float]:
     """Return the share of measured titles that have one so similar among those of training.
@@ -134,7 +134,7 @@ def near_duplicates(
     The similarity is Jaccard's of their sets of words: words in both over words in either; signs
     are no words, and a title without words is similar to none.
 
-    >>> near_duplicates(["how to sue ?", "a name"], ["how to sue", "the name"], [1.0, 0.3])
+    >>> find_near_duplicates(["how to sue ?", "a name"], ["how to sue", "the name"], [1.0, 0.3])
     {1.0: 0.5, 0.3: 1.0}
     """
     asked = [_words(title) for title in measured]

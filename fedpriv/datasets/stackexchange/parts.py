@@ -1,4 +1,4 @@
-"""Cut one view of a corpus into parts: one for the server, and one for each node.
+"""Division of a corpus's view into parts: one for the server, and one for each node.
 
 Each part is a prepared corpus of its own, which holds the view that it was cut from and no other.
 Vocabulary, side information and public users are the same in all of them. The server's part lists
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,15 +19,15 @@ from typing import Any
 import numpy as np
 
 from fedpriv.datasets.arrays import offsets
+from fedpriv.datasets.cache import new_folder
 from fedpriv.datasets.stackexchange import manifest as manifests
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import roster_sha256
 from fedpriv.datasets.stackexchange.splits import BY_THREAD, Split
-from fedpriv.datasets.stackexchange.tags import TagView, row_positions
-from fedpriv.output_paths import keep_private
+from fedpriv.datasets.stackexchange.tag_view import TagView, row_positions
 
 SERVER = "server"
-#: Who is whose, by the name of a part; in the folder that holds the parts.
+#: Each node's user ids, by the name of its part; in the folder that holds the parts.
 USERS_FILE = "users.json"
 _PER_EXAMPLE = ("num_tokens", "labels", "threads", "public_threads")
 _PUBLIC = ("vocabulary.json", "word_counts.npy", "word_users.npy", "word_sentences.npy",
@@ -39,7 +38,7 @@ _PUBLIC_FACTS = ("split", "num_public_users", "num_public_sentences",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What was cut.
+    """Parts of a corpus on disk.
 
     Attributes:
         folder: Where the parts lie, each under its name.
@@ -50,7 +49,7 @@ class Parts:
     users: Mapping[str, tuple[str, ...]] = field(repr=False)
 
 
-def cut(
+def cut_corpus(
     corpus: Corpus,
     folder: Path,
     *,
@@ -92,21 +91,15 @@ def cut(
         )
     owners = {f"node-{number + 1}": view.roster[number::nodes] for number in range(nodes)}
     folder.parent.mkdir(parents=True, exist_ok=True)
-    unready = Path(tempfile.mkdtemp(prefix=f".{folder.name}.partial-", dir=folder.parent))
-    try:
+    with new_folder(folder) as unready:
         sources = [_Source.of(corpus, view)]
         if split.kind != "by-sentence":  # the server chooses the public start's settings by it
             choosing = corpus.view(roster=roster, users=users, split=split.choosing())
             sources.append(_Source.of(corpus, choosing))
         _write(sources, unready / SERVER, listed=view.roster, held=())
-        for name, own in owners.items():
-            _write(sources[:1], unready / name, listed=own, held=own)
+        for name, local in owners.items():
+            _write(sources[:1], unready / name, listed=local, held=local)
         (unready / USERS_FILE).write_text(json.dumps(owners, indent=1), "utf-8")
-        keep_private(unready)
-        unready.rename(folder)
-    except BaseException:
-        shutil.rmtree(unready, ignore_errors=True)
-        raise
     return Parts(folder=folder, users=owners)
 
 
@@ -190,8 +183,8 @@ def _write(
     """Write a part: its views, of which the first is the one it is known by, and its manifest."""
     facts, *_ = [source.write(part, listed=listed, held=held) for source in sources]
     whole, name = sources[0].corpus.manifest, sources[0].view.roster_name
-    said = ("rule", "how", "looks_at_data", "seed")
-    entry = {key: whole["rosters"][name].get(key) for key in said}
+    published = ("rule", "how", "looks_at_data", "seed")
+    entry = {key: whole["rosters"][name].get(key) for key in published}
     copied = ("name", "synthetic", "licence", "credit", "own_text_only", "split_seed",
               "max_words", "max_tags", "version")  # fmt: skip
     about = {
@@ -212,7 +205,7 @@ def _write(
     manifests.write(part, {key: whole[key] for key in copied} | about)
 
 
-#: What a whole view counts on rostered users, and a part does not say.
+#: Counts on rostered users of a whole view, which a part leaves out.
 _UNCOUNTED: dict[str, Any] = {
     "sentences_without_label": {},
     "foreign_titles": {"share": None, "share_by_rostered_users": None},

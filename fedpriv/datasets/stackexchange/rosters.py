@@ -10,16 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from fedpriv.datasets.stackexchange.splits import Split
-
-SUBSETS = ("train", "validation", "test", "all")
 RULES = ("all-but-public-tenth", "most-sentences", "first-sorted", "seeded", "declared")
 
 PUBLIC_SALT = "fedpriv public tenth 1"  # fixed for ever: changing it changes published rosters
@@ -31,7 +26,7 @@ _LOOKED_AT_DATA = "Its selection looked at the data, so its list is simply decla
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RosterSpec:
-    """How a roster is chosen.
+    """Rule by which a roster is chosen.
 
     Rules:
         all-but-public-tenth: users whose salted, hashed id falls outside a fixed 10 %; looks at
@@ -115,10 +110,10 @@ def is_public_tenth(user_id: str) -> bool:
 
     It looks at this one id and at nothing else, so no user's presence moves another.
     """
-    return _hash64(PUBLIC_SALT, user_id) < 2**64 // 10
+    return hash64(PUBLIC_SALT, user_id) < 2**64 // 10
 
 
-def fewer_public(public_users: Sequence[str], number: int) -> list[str]:
+def limit_public(public_users: Sequence[str], number: int) -> list[str]:
     """Return so many of the users outside a roster, sorted; fewer are always among more.
 
     They are the first by a salted hash of their ids, and no rostered user is looked at.
@@ -131,10 +126,10 @@ def fewer_public(public_users: Sequence[str], number: int) -> list[str]:
             f"public-users {number}, but {len(public_users)} users are outside the roster; give "
             "fewer, or none for all"
         )
-    return sorted(sorted(public_users, key=lambda user: _hash64(_FEWER_SALT, user))[:number])
+    return sorted(sorted(public_users, key=lambda user: hash64(_FEWER_SALT, user))[:number])
 
 
-def choose(spec: RosterSpec, num_sentences: Mapping[str, int]) -> tuple[str, ...]:
+def choose_roster(spec: RosterSpec, num_sentences: Mapping[str, int]) -> tuple[str, ...]:
     """Return the ids of a roster, sorted (a declared list keeps its order).
 
     Args:
@@ -152,7 +147,7 @@ def choose(spec: RosterSpec, num_sentences: Mapping[str, int]) -> tuple[str, ...
     elif spec.rule == "most-sentences":
         eligible.sort(key=lambda user: -num_sentences[user])  # stable: ties stay in id order
     elif spec.rule == "seeded":
-        eligible.sort(key=lambda user: _hash64(f"fedpriv seeded roster {spec.seed}", user))
+        eligible.sort(key=lambda user: hash64(f"fedpriv seeded roster {spec.seed}", user))
     if not eligible or len(eligible) < (spec.size or 0):
         raise ValueError(
             f"roster {spec.name!r} wants {spec.size or 'some'} users with at least "
@@ -176,163 +171,19 @@ def training_set_sha256(ids: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(ids).encode()).hexdigest()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Places:
-    """Where users' rows lie in the columns of a view: the roster in its order, then the public.
-
-    Attributes:
-        roster_sha256: of the rostered ids.
-        positions: a user's place among those of the view.
-        edges: by subset, where each place's rows start and end, int64 (places,) each.
-    """
-
-    roster_sha256: str
-    positions: Mapping[str, int]
-    edges: Mapping[str, tuple[np.ndarray, np.ndarray]]
-
-
-def first_users(ids: tuple[str, ...], users: int | None, roster: str) -> tuple[str, ...]:
-    """Return the first so many rostered users, or all.
-
-    Raises:
-        ValueError: there are not so many.
-    """
-    if users is not None and not 1 <= users <= len(ids):
-        raise ValueError(f"users {users}: roster {roster!r} has {len(ids)}; give 1 to that many")
-    return ids[:users]
-
-
-def places(
-    ids: Sequence[str],
-    kept: Sequence[str],
-    public: Sequence[str],
-    bounds: tuple[np.ndarray, np.ndarray, np.ndarray],
-) -> Places:
-    """Return where users' rows lie.
-
-    Args:
-        ids: the roster as the files have it.
-        kept: its first users, who are known to the view.
-        public: users outside the roster.
-        bounds: where a user's rows start, int64 (users + 1,), where those for training end and
-            where those for validation do, int64 (users,) each.
-    """
-    offsets, trained, validated = bounds
-    positions = dict(zip(kept, range(len(kept)), strict=True))
-    positions.update(zip(public, range(len(ids), len(ids) + len(public)), strict=True))
-    return Places(
-        roster_sha256=roster_sha256(kept),
-        positions=positions,
-        edges={
-            "all": (offsets[:-1], offsets[1:]),
-            "train": (offsets[:-1], trained),
-            "validation": (trained, validated),
-            "test": (validated, offsets[1:]),
-        },
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class RosterView(ABC):
-    """One roster of a prepared corpus: what its examples of any kind have in common.
-
-    Attributes:
-        name: the corpus' name.
-        synthetic: whether a generator made the text; every figure must then say so.
-        roster_name: the roster's name.
-        licence: the text's licence.
-        credit: whom to credit for it.
-        roster: the rostered ids, in the published order.
-        public_users: all other users of the corpus, sorted.
-        words: the vocabulary (V), the word used by most public users first.
-        split: what is for training, validation and testing.
-        provenance: where each of these came from, whose text is in an example, what was left out.
-        places: where each user's rows lie.
-    """
-
-    name: str
-    synthetic: bool
-    roster_name: str
-    licence: str
-    credit: str
-    roster: tuple[str, ...]
-    public_users: tuple[str, ...]
-    words: tuple[str, ...]
-    split: Split
-    provenance: Mapping[str, object]
-    places: Places
-
-    @property
-    def roster_sha256(self) -> str:
-        """Hash of the rostered ids."""
-        return self.places.roster_sha256
-
-    def describe(self) -> dict[str, str | bool]:
-        """Return what names this data in a run folder: corpus, roster and its hash, licence."""
-        return {
-            "name": self.name,
-            "synthetic": self.synthetic,
-            "roster": self.roster_name,
-            "roster_sha256": self.roster_sha256,
-            "licence": self.licence,
-            "credit": self.credit,
-        }
-
-    def num_examples(self, user_id: str, subset: str = "train") -> int:
-        """Return how many examples `examples` would return, without touching them.
-
-        Raises:
-            ValueError: unknown user or subset.
-        """
-        start, end = self._span(user_id, subset)
-        return end - start
-
-    @abstractmethod
-    def examples(self, user_id: str, subset: str = "train") -> Any:
-        """Return one user's examples, as slices of the mapped files; possibly none."""
-
-    def _spans(self, user_ids: Sequence[str], subset: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return where each user's examples start and end, int64 (users,) each."""
-        # No objects a user: with hundreds of thousands of them, memory would follow.
-        positions = np.fromiter(map(self._position, user_ids), np.int64, len(user_ids))
-        starts, ends = self._edges(subset)
-        return starts[positions], ends[positions]
-
-    def _span(self, user_id: str, subset: str) -> tuple[int, int]:
-        starts, ends = self._edges(subset)
-        position = self._position(user_id)
-        return int(starts[position]), int(ends[position])
-
-    def _edges(self, subset: str) -> tuple[np.ndarray, np.ndarray]:
-        if subset not in self.places.edges:
-            raise ValueError(f"subset {subset!r} is unknown; choose one of {SUBSETS}")
-        return self.places.edges[subset]
-
-    def _position(self, user_id: str) -> int:
-        position = self.places.positions.get(user_id)
-        if position is None:
-            raise ValueError(
-                f"user {user_id!r} is unknown in roster {self.roster_name!r}: neither among its "
-                f"{len(self.roster)} rostered nor its {len(self.public_users)} public users"
-            )
-        return position
-
-
-class TrainingSplit:
-    """The training split of a view, as `fedpriv.training.work.UserData`."""
-
-    def __init__(self, view: RosterView) -> None:
-        self._view = view
-
-    def examples(self, user_id: str) -> Any:
-        """Return a user's training examples."""
-        return self._view.examples(user_id, subset="train")
-
-    def num_examples(self, user_id: str) -> int:
-        """Return how many they are."""
-        return self._view.num_examples(user_id, subset="train")
-
-
-def _hash64(salt: str, user_id: str) -> int:
-    digest = hashlib.sha256(f"{salt}\0{user_id}".encode()).digest()
+def hash64(salt: str, key: str) -> int:
+    """Return the first 64 bits of a salted SHA-256, as an unsigned integer."""
+    digest = hashlib.sha256(f"{salt}\0{key}".encode()).digest()
     return int.from_bytes(digest[:8], "big")
+
+
+def ordinal_hashes(salt: str, user_id: str, ordinals: np.ndarray) -> np.ndarray:
+    """Return one uint64 per sentence of a user, a function of the arguments alone.
+
+    `hash64` of the user's id keys a bijection of the ordinals (SplitMix64's finaliser).
+    """
+    mixed = ordinals.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    mixed += np.uint64(hash64(salt, user_id))  # wraps around, as intended
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    return mixed ^ (mixed >> np.uint64(31))

@@ -14,15 +14,14 @@ import re
 import shlex
 import tarfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from fedpriv.datasets.stackexchange.corpus import Corpus
-from fedpriv.datasets.stackexchange.rosters import RosterSpec, choose
-from fedpriv.datasets.stackexchange.sentences import known_kind
+from fedpriv.datasets.stackexchange.rosters import RosterSpec, choose_roster
+from fedpriv.datasets.stackexchange.sentence_store import known_kind
 from fedpriv.datasets.stackexchange.writer import CorpusWriter, Sentence, titled_thread
 from fedpriv.datasets.tff_files import ClientData, open_client_data
 from fedpriv.hashes import Progress
@@ -115,7 +114,7 @@ def select_roster(
     spec = RosterSpec(
         name="chosen", rule=select, size=num_users, seed=seed if select == "seeded" else None
     )
-    return choose(spec, dict.fromkeys(client_ids, 1))
+    return choose_roster(spec, dict.fromkeys(client_ids, 1))
 
 
 def import_stackoverflow(
@@ -192,7 +191,10 @@ def import_stackoverflow(
         if public_users is not None and public_users < len(outside):
             if public_users < 1 and published_words is None:
                 raise ValueError(f"--public-users {public_users}: at least one is needed")
-            outside = _public(outside, public_users, seed)
+            some = (
+                select_roster(sorted(outside), "seeded", public_users, seed) if public_users else ()
+            )
+            outside = set(some)
         held = None if tff_split is None else data.of_split(tff_split)
         held_out = () if held is None else _held_out(data, held, held_users, seed)
         source = {
@@ -222,34 +224,29 @@ def import_stackoverflow(
             held_users=held_out,
         ) as writer:
             _add_examples(writer, data, outside.union(roster), progress)
-            chosen = _spec(roster, select, len(data.client_ids), seed)
+            name, ids = f"tff-{len(roster)}", roster
+            declared = f"{len(roster):,} of {len(data.client_ids):,} client ids, "
+            if select == "first-sorted":
+                declared += "the first in sorted order"
+            else:
+                name = f"{name}-seed-{seed}"
+                declared += f"those whose hashed ids are lowest under seed {seed}"
+            declared += "; chosen without looking at their content"
             if held is not None:
                 _add_examples(writer, held, set(held_out), progress)
-                chosen = _with_held_out(chosen, held_out, held)
+                name = f"{name}-{held.split_name}-{len(held_out)}"
+                ids = (*roster, *held_out)
+                declared += (
+                    f"; and {len(held_out):,} of {len(held.client_ids):,} of TFF's split "
+                    f"{held.split_name}, by hashed ids, who train nothing by the split as-published"
+                )
+            spec = RosterSpec(name=name, rule="declared", ids=ids, declared=declared)
             return writer.finish(
-                [chosen],
-                chosen.name,
+                [spec],
+                spec.name,
                 published_word_counts=published_words,
                 published_tag_counts=published_tags,
             )
-
-
-def _public(outside: set[str], public_users: int, seed: int) -> set[str]:
-    """Return so many of the users outside the roster, those whose ids hash lowest."""
-    if public_users == 0:
-        return set()
-    return set(select_roster(sorted(outside), "seeded", public_users, seed))
-
-
-def _spec(roster: tuple[str, ...], select: Select, num_clients: int, seed: int) -> RosterSpec:
-    """Return the roster as it is published: its name, and how it was chosen."""
-    name = f"tff-{len(roster)}"
-    return RosterSpec(
-        name=name if select == "first-sorted" else f"{name}-seed-{seed}",
-        rule="declared",
-        ids=roster,
-        declared=_declared(select, len(roster), num_clients, seed),
-    )
 
 
 def _held_out(data: ClientData, held: ClientData, number: int, seed: int) -> tuple[str, ...]:
@@ -264,18 +261,6 @@ def _held_out(data: ClientData, held: ClientData, number: int, seed: int) -> tup
     return select_roster(others, "seeded", number, seed)
 
 
-def _with_held_out(chosen: RosterSpec, held_out: tuple[str, ...], held: ClientData) -> RosterSpec:
-    """Return a roster with the users held out after the others."""
-    split = held.split_name
-    return replace(
-        chosen,
-        name=f"{chosen.name}-{split}-{len(held_out)}",
-        ids=(*(chosen.ids or ()), *held_out),
-        declared=f"{chosen.declared}; and {len(held_out):,} of {len(held.client_ids):,} of TFF's "
-        f"split {split}, by hashed ids, who train nothing by the split as-published",
-    )
-
-
 def _smaller(path: Path, num_clients: int) -> str:
     """Return how a file of so few users is imported, as a command that is taken as it stands."""
     if num_clients < 2:
@@ -285,15 +270,6 @@ def _smaller(path: Path, num_clients: int) -> str:
     options = ["--users", str(num_users), "--name", f"{stem}-{num_users}"]
     command = shlex.join(["fedpriv", "data", "import", str(path), *options])
     return f"take fewer, and give the corpus a name to run it by: `{command}`"
-
-
-def _declared(select: str, num_users: int, of: int, seed: int) -> str:
-    how = (
-        "the first in sorted order"
-        if select == "first-sorted"
-        else (f"those whose hashed ids are lowest under seed {seed}")
-    )
-    return f"{num_users:,} of {of:,} client ids, {how}; chosen without looking at their content"
 
 
 def _add_examples(

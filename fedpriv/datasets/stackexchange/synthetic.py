@@ -40,7 +40,7 @@ _WORDS_PER_TOPIC, _WORDS_PER_TAG = 25, 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """How large a synthetic corpus is; the defaults are the paper's StackOverflow.
+    """Size of a synthetic corpus; the defaults are the paper's StackOverflow.
 
     Attributes:
         num_users: Users on the roster.
@@ -142,23 +142,16 @@ def synthesize(
     roster = [f"u{number:05d}" for number in range(shape.num_users)]
     public = [f"p{number:05d}" for number in range(shape.public_users)]
     total = shape.num_sentences * (shape.num_users + shape.public_users) // shape.num_users
+    groups = (
+        ("roster", shape.num_users, shape.num_sentences),
+        ("public", shape.public_users, total - shape.num_sentences),
+    )
     counts = [
-        *_sentence_counts(
-            shape.num_users, shape.num_sentences, shape.spread, key.fold("roster").generator()
-        ),
-        *_sentence_counts(
-            shape.public_users,
-            total - shape.num_sentences,
-            shape.spread,
-            key.fold("public").generator(),
-        ),
+        int(count)
+        for name, users, number in groups
+        for count in _sentence_counts(users, number, shape.spread, key.fold(name).generator())
     ]
-    source = {
-        "kind": "synthetic",
-        "generator": GENERATOR,
-        "seed": seed,
-        "shape": asdict(shape),
-    }
+    source = {"kind": "synthetic", "generator": GENERATOR, "seed": seed, "shape": asdict(shape)}
     done = 0
     with CorpusWriter(
         directory,
@@ -172,9 +165,9 @@ def synthesize(
     ) as writer:
         for user_id, count in zip(roster + public, counts, strict=True):
             generator = key.fold("user").fold(user_id).generator()
-            for sentence in _sentences(user_id, int(count), language, generator):
+            for sentence in _sentences(user_id, count, language, generator):
                 writer.add(sentence)
-            done += int(count)
+            done += count
             if progress is not None:
                 progress(done, total)
         return writer.finish(

@@ -1,4 +1,4 @@
-"""Turn a post's HTML into sentences of tokens, by TensorFlow Federated's StackOverflow rule.
+"""Tokeniser of posts' HTML into sentences, by TensorFlow Federated's StackOverflow rule.
 
 The rule (TFF's description of its StackOverflow dataset; `docs/your-own.md` shows how to use
 another): tags stripped, entities unescaped, lower case, addresses replaced by `<URL>`, characters
@@ -45,13 +45,13 @@ def tff_tokens(text: str) -> list[str]:
     return _TOKEN.findall(_normalise(text))
 
 
-def sentences(markup: str) -> list[list[str]]:
+def split_sentences(markup: str) -> list[list[str]]:
     """Return the sentences of an HTML fragment, each a non-empty list of tokens.
 
     A sentence ends at a line break, at the end of a block element, and after `.`, `!` or `?`
     followed by white space.
 
-    >>> sentences("<p>Go. It works! v1.2 is out</p><p>&nbsp;</p>")
+    >>> split_sentences("<p>Go. It works! v1.2 is out</p><p>&nbsp;</p>")
     [['go', '.'], ['it', 'works', '!'], ['v1', '.', '2', 'is', 'out']]
     """
     pieces = _BOUNDARY.split(_normalise(strip_html(markup)))

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from fedpriv.datasets.stackexchange.sentences import SentenceStore
+from fedpriv.datasets.stackexchange.sentence_store import SentenceStore
 from fedpriv.datasets.stackexchange.splits import Division
 
 PUBLIC = "public-users"
@@ -50,22 +51,11 @@ class RosterVocabulary:
     source: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Counts:
-    word_counts: np.ndarray
-    word_users: np.ndarray
-    word_sentences: np.ndarray
-    tag_users: np.ndarray
-    num_sentences: int
-
-
 def build_vocabulary(
     store: SentenceStore,
     public_users: Sequence[str],
     *,
-    sizes: tuple[int, int],
-    max_words: int,
-    max_tags: int,
+    manifest: Mapping[str, Any],
     division: Division,
     published: Mapping[str, Mapping[str, int]] | None = None,
 ) -> RosterVocabulary:
@@ -74,9 +64,8 @@ def build_vocabulary(
     Args:
         store: the corpus' sentences.
         public_users: the users outside the roster; no other sentences are read.
-        sizes: numbers of distinct words and tags in the corpus.
-        max_words: size of the vocabulary, less where public users use fewer words.
-        max_tags: size of the tag list, likewise.
+        manifest: the corpus's, with its numbers of distinct words and tags, and the sizes of the
+            vocabulary and of the tag list, which are less where public users use fewer.
         division: says which of their sentences may be counted.
         published: `{"words": counts, "tags": counts}` published with the data; they replace
             the choice made by public users.
@@ -84,19 +73,30 @@ def build_vocabulary(
     Raises:
         ValueError: no public user, or public users without words or tags, and nothing published.
     """
-    counts = _count(store, public_users, sizes, division)
+    totals, max_words, max_tags = (manifest[key] for key in ("totals", "max_words", "max_tags"))
+    word_counts, word_users, word_sentences = np.zeros((3, totals["words"]), np.int64)
+    tag_users = np.zeros(totals["tags"], np.int64)
+    num_sentences = 0
+    for batch in store.batches(public_users):
+        counted = division.counted(batch)
+        own = (batch.own_counts > 0) & counted[batch.word_rows]
+        tagged = counted[batch.tag_rows]
+        chosen = batch.words[own]
+        np.add.at(word_counts, chosen, batch.own_counts[own].astype(np.int64))
+        np.add.at(word_sentences, chosen, 1)
+        _add_users(word_users, batch.users[batch.word_rows[own]], chosen)
+        _add_users(tag_users, batch.users[batch.tag_rows[tagged]], batch.tags[tagged])
+        num_sentences += int(np.count_nonzero(counted))
     if published:
-        words, word_counts = _published(published["words"], max_words)
-        tags, _ = _published(published["tags"], max_tags)
-        word_numbers = _numbers(store, "words", words)
-        tag_numbers = _numbers(store, "tags", tags)
-        source = PRIVATE
+        kept = most_counted(published["words"], max_words)
+        words, tags = tuple(kept), tuple(most_counted(published["tags"], max_tags))
+        word_numbers, tag_numbers = _numbers(store, "words", words), _numbers(store, "tags", tags)
+        counts = np.array(list(kept.values()), dtype=np.int64)
     else:
-        word_numbers = _most_used(counts.word_users, max_words)
-        tag_numbers = _most_used(counts.tag_users, max_tags)
+        word_numbers = _most_used(word_users, max_words)
+        tag_numbers = _most_used(tag_users, max_tags)
         words, tags = store.names("words", word_numbers), store.names("tags", tag_numbers)
-        word_counts = counts.word_counts[word_numbers]
-        source = PUBLIC
+        counts = word_counts[word_numbers]
     if not words or not tags:
         raise ValueError(
             f"the {len(public_users)} users outside the roster give {len(words)} words and "
@@ -108,12 +108,12 @@ def build_vocabulary(
         tags=tags,
         word_numbers=word_numbers,
         tag_numbers=tag_numbers,
-        word_counts=word_counts,
-        word_users=_known(counts.word_users, word_numbers),
-        word_sentences=_known(counts.word_sentences, word_numbers),
-        tag_users=_known(counts.tag_users, tag_numbers),
-        num_sentences=counts.num_sentences,
-        source=source,
+        word_counts=counts,
+        word_users=_known(word_users, word_numbers),
+        word_sentences=_known(word_sentences, word_numbers),
+        tag_users=_known(tag_users, tag_numbers),
+        num_sentences=num_sentences,
+        source=PRIVATE if published else PUBLIC,
     )
 
 
@@ -126,34 +126,6 @@ def most_counted(counts: Mapping[str, int], size: int) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda pair: -pair[1])[:size])
 
 
-def _count(
-    store: SentenceStore, users: Sequence[str], sizes: tuple[int, int], division: Division
-) -> _Counts:
-    num_words, num_tags = sizes
-    word_counts = np.zeros(num_words, dtype=np.int64)
-    word_users = np.zeros(num_words, dtype=np.int64)
-    word_sentences = np.zeros(num_words, dtype=np.int64)
-    tag_users = np.zeros(num_tags, dtype=np.int64)
-    num_sentences = 0
-    for batch in store.batches(users):
-        counted = division.counted(batch)
-        own = (batch.own_counts > 0) & counted[batch.word_rows]
-        tagged = counted[batch.tag_rows]
-        words = batch.words[own]
-        np.add.at(word_counts, words, batch.own_counts[own].astype(np.int64))
-        np.add.at(word_sentences, words, 1)
-        _add_users(word_users, batch.users[batch.word_rows[own]], words)
-        _add_users(tag_users, batch.users[batch.tag_rows[tagged]], batch.tags[tagged])
-        num_sentences += int(np.count_nonzero(counted))
-    return _Counts(
-        word_counts=word_counts,
-        word_users=word_users,
-        word_sentences=word_sentences,
-        tag_users=tag_users,
-        num_sentences=num_sentences,
-    )
-
-
 def _add_users(totals: np.ndarray, users: np.ndarray, items: np.ndarray) -> None:
     """Add, for every item, the number of different users that have it."""
     pairs = np.unique(users.astype(np.int64) * len(totals) + items)
@@ -164,11 +136,6 @@ def _most_used(users: np.ndarray, size: int) -> np.ndarray:
     # Numbers are in sorted order of the strings, so a stable sort breaks ties by string.
     order = np.argsort(-users, kind="stable")[:size]
     return order[users[order] > 0].astype(np.int32)
-
-
-def _published(counts: Mapping[str, int], size: int) -> tuple[tuple[str, ...], np.ndarray]:
-    kept = most_counted(counts, size)
-    return tuple(kept), np.array(list(kept.values()), dtype=np.int64)
 
 
 def _numbers(store: SentenceStore, kind: str, names: tuple[str, ...]) -> np.ndarray:

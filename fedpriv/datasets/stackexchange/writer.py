@@ -9,19 +9,18 @@ import sqlite3
 import tempfile
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 import numpy as np
 
-from fedpriv.datasets.arrays import ArrayWriter, offsets, ranges, smallest_unsigned
+from fedpriv.datasets.arrays import array_writers, offsets, ranges
 from fedpriv.datasets.stackexchange import manifest as manifests
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
-from fedpriv.datasets.stackexchange.sentences import (
+from fedpriv.datasets.stackexchange.sentence_store import (
     BATCH_SENTENCES,
     ELSEWHERE,
     HELD_USERS,
@@ -117,7 +116,7 @@ _PICK_WORDS = 1 << 16  # words come in runs, one run a sentence
 
 
 def group(raw: Path, directory: Path, interners: Mapping[str, Interner]) -> dict[str, int]:
-    """Write the files that `fedpriv.datasets.stackexchange.sentences` describes.
+    """Write the files that `fedpriv.datasets.stackexchange.sentence_store` describes.
 
     Args:
         raw: directory of the raw files, and of "titles", a line a thread, if they are kept.
@@ -132,91 +131,74 @@ def group(raw: Path, directory: Path, interners: Mapping[str, Interner]) -> dict
     """
     if not len(interners["users"]):
         raise ValueError("there is no sentence to write: is this the right file?")
-    users, user_map = _sorted_names(interners["users"])
+    users: list[str] = []
+    user_map = _sorted_numbers(interners["users"], users.append)
     (directory / "users.json").write_text(json.dumps(users), "utf-8")
-    word_map = _write_names(directory / "words.txt", interners["words"])
-    tag_map = _write_names(directory / "tags.txt", interners["tags"])
-    thread_map = _write_names(directory / "threads.txt", interners["threads"])
+    maps = {
+        kind: _write_names(directory / f"{kind}.txt", interners[kind])
+        for kind in ("words", "tags", "threads")
+    }
     if (raw / "titles").is_file():
-        _write_in_order(directory / "titles.txt", raw / "titles", thread_map)
-    title_map = _title_map(interners["title_users"], users)
-    sorter = _Sorter(raw, user_map)
-    sorter.sort()
+        _write_in_order(directory / "titles.txt", raw / "titles", maps["threads"])
+    positions = {user: position for position, user in enumerate(users)}
+    accounts = np.full(max(len(interners["title_users"]), 1), ELSEWHERE, dtype=np.int32)
+    for name, number in interners["title_users"].sorted_pairs():
+        accounts[number] = positions.get(name, ELSEWHERE)
+    user_offsets = _sort_by_user(raw, user_map)
+    num_sentences = int(user_offsets[-1])
+    most_tokens = _write_starts(raw, "num_tokens", "word_starts", num_sentences)
+    _write_starts(raw, "num_tags", "tag_starts", num_sentences)
     (directory / "sentences").mkdir()
-    np.save(directory / "sentences" / "user_offsets.npy", sorter.user_offsets)
-    maps = _Maps(words=word_map, tags=tag_map, askers=title_map, threads=thread_map)
-    num_tokens = _write(directory / "sentences", raw, sorter, maps)
+    np.save(directory / "sentences" / "user_offsets.npy", user_offsets)
+    num_tokens = _write_sentences(
+        directory / "sentences", raw, num_sentences, most_tokens, {**maps, "accounts": accounts}
+    )
     return {
         "users": len(users),
-        "sentences": sorter.num_sentences,
+        "sentences": num_sentences,
         "tokens": num_tokens,
-        "words": len(word_map),
-        "tags": len(tag_map),
-        "threads": len(thread_map),
-        "most_tokens_in_a_sentence": sorter.most_tokens,
+        **{kind: len(numbers) for kind, numbers in maps.items()},
+        "most_tokens_in_a_sentence": most_tokens,
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Maps:
-    """From raw numbers to those of the store."""
+def _sort_by_user(raw: Path, user_map: np.ndarray) -> np.ndarray:
+    """Write `order` (int64) next to the raw files, by a stable counting sort from file to file.
 
-    words: np.ndarray
-    tags: np.ndarray
-    askers: np.ndarray
-    threads: np.ndarray
+    Returns:
+        int64 (users + 1,), the first sentence of each user.
+    """
+    total = (raw / "users").stat().st_size // 4
+    counts = np.zeros(len(user_map), dtype=np.int64)
+    for start in range(0, total, _PIECE):
+        counts += np.bincount(user_map[read(raw, "users", start, _PIECE)], minlength=len(counts))
+    user_offsets = offsets(counts)
+    following = user_offsets[:-1].copy()
+    # Written whole first: a map over a file with holes kills the process when the disk is full.
+    with (raw / "order").open("xb") as file:
+        for start in range(0, total, _PIECE):
+            file.write(bytes(8 * min(_PIECE, total - start)))
+    for start in range(0, total, _PIECE):
+        users = user_map[read(raw, "users", start, _PIECE)]
+        number = np.bincount(users, minlength=len(counts))
+        places = ranges(following, number)
+        following += number
+        target = np.memmap(raw / "order", np.int64, "r+", shape=total)
+        target[places] = start + np.argsort(users, kind="stable")
+        target.flush()
+    return user_offsets
 
-    def users(self, numbers: np.ndarray) -> np.ndarray:
-        """Return accounts by their numbers in the store; what is below 0 stays."""
-        return np.where(numbers < 0, numbers, self.askers[np.maximum(numbers, 0)])
 
-
-class _Sorter:
-    """Counting sort of the sentences by user, stable, from file to file."""
-
-    def __init__(self, raw: Path, user_map: np.ndarray) -> None:
-        self._raw = raw
-        self._user_map = user_map
-        self.num_sentences = (raw / "users").stat().st_size // 4
-        self.most_tokens = 0
-        self.user_offsets = np.zeros(len(user_map) + 1, dtype=np.int64)
-
-    def sort(self) -> None:
-        """Write `order`, `word_starts` and `tag_starts` next to the raw files (int64)."""
-        counts = np.zeros(len(self._user_map), dtype=np.int64)
-        for start in range(0, self.num_sentences, _PIECE):
-            counts += np.bincount(self._users(start), minlength=len(counts))
-        self.user_offsets = offsets(counts)
-        following = self.user_offsets[:-1].copy()
-        # Written whole first: a map over a file with holes kills the process when the disk is full.
-        with (self._raw / "order").open("xb") as file:
-            for start in range(0, self.num_sentences, _PIECE):
-                file.write(bytes(8 * min(_PIECE, self.num_sentences - start)))
-        for start in range(0, self.num_sentences, _PIECE):
-            users = self._users(start)
-            order = np.argsort(users, kind="stable")
-            number = np.bincount(users, minlength=len(counts))
-            places = ranges(following, number)
-            following += number
-            target = np.memmap(self._raw / "order", np.int64, "r+", shape=self.num_sentences)
-            target[places] = start + order
-            target.flush()
-        self._starts("num_tokens", "word_starts")
-        self._starts("num_tags", "tag_starts")
-
-    def _users(self, start: int) -> np.ndarray:
-        return self._user_map[read(self._raw, "users", start, _PIECE)]
-
-    def _starts(self, column: str, name: str) -> None:
-        total = 0
-        with (self._raw / name).open("xb") as file:
-            for start in range(0, self.num_sentences, _PIECE):
-                lengths = read(self._raw, column, start, _PIECE).astype(np.int64)
-                ends = total + np.cumsum(lengths)
-                (ends - lengths).tofile(file)
-                total = int(ends[-1])
-                if column == "num_tokens":
-                    self.most_tokens = max(self.most_tokens, int(lengths.max()))
+def _write_starts(raw: Path, column: str, name: str, total: int) -> int:
+    """Write where each sentence's run starts (int64), and return the length of the longest."""
+    most = before = 0
+    with (raw / name).open("xb") as file:
+        for start in range(0, total, _PIECE):
+            lengths = read(raw, column, start, _PIECE).astype(np.int64)
+            ends = before + np.cumsum(lengths)
+            (ends - lengths).tofile(file)
+            before, most = int(ends[-1]), max(most, int(lengths.max()))
+    return most
 
 
 def read(
@@ -227,53 +209,53 @@ def read(
     return np.fromfile(raw / column, dtype, count=number, offset=start * itemsize)
 
 
-def _write(
+def _write_sentences(
     directory: Path,
     raw: Path,
-    sorter: _Sorter,
-    maps: _Maps,
+    num_sentences: int,
+    most_tokens: int,
+    maps: Mapping[str, np.ndarray],
 ) -> int:
-    narrow = smallest_unsigned(sorter.most_tokens)
-    types = {
-        "word_offsets": np.int64, "words": np.int32, "counts": narrow, "own_counts": narrow,
-        "num_tokens": np.int32, "title_users": np.int32, "askers": np.int32, "threads": np.int32,
-        "days": np.int32, "tag_offsets": np.int64, "tags": np.int32,
-        "sequence_offsets": np.int64, "sequences": np.int32, "kinds": np.uint8,
+    """Write the columns of sentences in the order of users; return how many tokens there are.
+
+    `maps` are from raw numbers to those of the store; what is below 0 is no account and stays.
+    """
+    narrow = np.min_scalar_type(most_tokens)
+    dtypes = {
+        "words": np.int32, "counts": narrow, "own_counts": narrow, "num_tokens": np.int32,
+        "title_users": np.int32, "askers": np.int32, "threads": np.int32, "days": np.int32,
+        "tags": np.int32, "sequences": np.int32, "kinds": np.uint8,
     }  # fmt: skip
     all_tokens = 0
-    with ExitStack() as stack:
-        files = {
-            name: stack.enter_context(ArrayWriter(directory / f"{name}.npy", dtype))
-            for name, dtype in types.items()
-        }
-        files["word_offsets"].append(np.zeros(1, dtype=np.int64))
-        files["tag_offsets"].append(np.zeros(1, dtype=np.int64))
-        files["sequence_offsets"].append(np.zeros(1, dtype=np.int64))
-        for start in range(0, sorter.num_sentences, BATCH_SENTENCES):
+    starts = ("word_offsets", "tag_offsets", "sequence_offsets")
+    with array_writers(directory, dtypes, offsets=starts) as files:
+        for start in range(0, num_sentences, BATCH_SENTENCES):
             rows = read(raw, "order", start, BATCH_SENTENCES, np.int64)
             tokens, token_rows = _runs(raw, rows, "words", "word_starts", "num_tokens")
             num_tokens = _pick(raw, "num_tokens", rows, np.int32)
             place = ranges(np.zeros(len(rows), dtype=np.int64), num_tokens)
             own = place < _pick(raw, "num_own_tokens", rows, np.int32)[token_rows]
-            words = maps.words[tokens]
+            words = maps["words"][tokens]
             in_order = _pick(raw, "num_sentence_tokens", rows, np.int32)
-            files["sequence_offsets"].append(files["sequences"].length + np.cumsum(in_order))
+            files["sequence_offsets"].append_ends(in_order)
             files["sequences"].append(words[place < in_order[token_rows]])
-            files["kinds"].append(_pick(raw, "kinds", rows, np.int32))
             lengths, words, counts, own_counts = _count(token_rows, words, own, len(rows))
-            files["word_offsets"].append(files["words"].length + np.cumsum(lengths))
+            files["word_offsets"].append_ends(lengths)
             files["words"].append(words)
             files["counts"].append(counts)
             files["own_counts"].append(own_counts)
             files["num_tokens"].append(num_tokens)
             for column in ("title_users", "askers"):
-                files[column].append(maps.users(_pick(raw, column, rows, np.int32)))
-            files["threads"].append(maps.threads[_pick(raw, "threads", rows, np.int32)])
-            files["days"].append(_pick(raw, "days", rows, np.int32))
+                accounts = _pick(raw, column, rows, np.int32)
+                known = maps["accounts"][np.maximum(accounts, 0)]
+                files[column].append(np.where(accounts < 0, accounts, known))
+            files["threads"].append(maps["threads"][_pick(raw, "threads", rows, np.int32)])
+            for column in ("days", "kinds"):
+                files[column].append(_pick(raw, column, rows, np.int32))
             tags, tag_rows = _runs(raw, rows, "tags", "tag_starts", "num_tags")
             every = np.ones(len(tags), dtype=bool)
-            lengths, names, _, _ = _count(tag_rows, maps.tags[tags], every, len(rows))
-            files["tag_offsets"].append(files["tags"].length + np.cumsum(lengths))
+            lengths, names, _, _ = _count(tag_rows, maps["tags"][tags], every, len(rows))
+            files["tag_offsets"].append_ends(lengths)
             files["tags"].append(names)
             all_tokens += len(tokens)
     return all_tokens
@@ -313,24 +295,24 @@ def _count(
     return np.bincount(distinct_rows, minlength=num_rows), distinct_items, counts, own_counts
 
 
-def _sorted_names(interner: Interner) -> tuple[list[str], np.ndarray]:
+def _sorted_numbers(interner: Interner, take: Callable[[str], object]) -> np.ndarray:
+    """Give every string in sorted order, and return the place of each by its raw number, int32."""
     mapping = np.empty(len(interner), dtype=np.int32)
-    names = []
     for position, (name, number) in enumerate(interner.sorted_pairs()):
         mapping[number] = position
-        names.append(name)
-    return names, mapping
+        take(name)
+    return mapping
 
 
 def _write_names(path: Path, interner: Interner) -> np.ndarray:
-    mapping = np.empty(len(interner), dtype=np.int32)
     with path.open("x", encoding="utf-8", newline="\n") as file:
-        for position, (name, number) in enumerate(interner.sorted_pairs()):
+
+        def write(name: str) -> None:
             if "\n" in name:
                 raise ValueError(f"{name!r} holds a line break; split it before adding it")
-            mapping[number] = position
             file.write(name + "\n")
-    return mapping
+
+        return _sorted_numbers(interner, write)
 
 
 def _write_in_order(path: Path, raw: Path, mapping: np.ndarray) -> None:
@@ -341,14 +323,6 @@ def _write_in_order(path: Path, raw: Path, mapping: np.ndarray) -> None:
             for number in np.argsort(mapping).tolist():
                 lines.seek(int(starts[number]))
                 file.write(lines.readline())
-
-
-def _title_map(interner: Interner, users: list[str]) -> np.ndarray:
-    positions = {user: position for position, user in enumerate(users)}
-    mapping = np.full(max(len(interner), 1), ELSEWHERE, dtype=np.int32)
-    for name, number in interner.sorted_pairs():
-        mapping[number] = positions.get(name, ELSEWHERE)
-    return mapping
 
 
 _BUFFER = 1 << 18  # numbers held for a file before they are written

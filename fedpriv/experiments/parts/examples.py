@@ -27,7 +27,7 @@ from fedpriv.transform import Transform, chain
 from fedpriv.tree import Params
 
 if TYPE_CHECKING:
-    from fedpriv.tasks.example_task import CentralTask
+    from fedpriv.tasks.central import CentralTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from fedpriv.mechanisms.preconditioners import (
 from fedpriv.ranges import Range
 
 if TYPE_CHECKING:
-    from fedpriv.tasks.example_task import CentralTask
+    from fedpriv.tasks.central import CentralTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ from fedpriv.ranges import Range
 # are imported where one is made.
 if TYPE_CHECKING:
     from fedpriv.datasets.stackexchange.corpus import Corpus
-    from fedpriv.datasets.stackexchange.tags import TagView
+    from fedpriv.datasets.stackexchange.tag_view import TagView
     from fedpriv.tasks.tag_prediction import TagPrediction
     from fedpriv.training.local.trainer import Schedule
 

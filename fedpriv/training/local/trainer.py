@@ -16,7 +16,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedpriv.checkpoints.vocabulary import WordFeatures
-from fedpriv.datasets.stackexchange.tags import INPUTS, TagExamples
+from fedpriv.datasets.stackexchange.tag_view import INPUTS, TagExamples
 from fedpriv.ranges import positive_float, positive_int
 from fedpriv.rng import Key
 from fedpriv.tree import Params, RowSparse, Tree

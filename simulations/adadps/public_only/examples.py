@@ -25,13 +25,13 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.datasets.dataset import Dataset, for_tuning, hold_out_public
+from fedpriv.datasets.dataset import Dataset, hold_out_public, hold_out_validation
 from fedpriv.datasets.images import load_mnist
 from fedpriv.datasets.reviews import bag_of_words
 from fedpriv.measures import LOSS, Measure
 from fedpriv.rng import Key
-from fedpriv.tasks.datasets import linear_task
-from fedpriv.tasks.example_task import CentralTask
+from fedpriv.tasks.central import CentralTask
+from fedpriv.tasks.dataset_tasks import linear_task
 from fedpriv.training.evaluate import Metrics, combined
 from fedpriv.training.per_example.linear import LogisticGradients
 from fedpriv.training.public_learning import Choice, GradientLearner, learn
@@ -136,7 +136,7 @@ def public_only(study: Study, draw: int) -> dict[str, Any]:
 def private_without_noise(study: Study, draw: int) -> dict[str, Any]:
     """Return what the private training set reaches on test, without privacy."""
     data, key = study.data(draw), Key.simulation(draw)
-    tuned, whole = study.task(for_tuning(data)), study.task(data)
+    tuned, whole = study.task(hold_out_validation(data)), study.task(data)
     return _reached(whole, [_of_all(tuned, key)], _of_all(whole, key), study.private)
 
 

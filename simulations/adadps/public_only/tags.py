@@ -23,12 +23,12 @@ import numpy as np
 
 from fedpriv.datasets.stackexchange.locate import resolve_corpus
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
-from fedpriv.datasets.stackexchange.tags import TagView
-from fedpriv.evaluation.examples import held_rows
+from fedpriv.datasets.stackexchange.tag_view import TagView
 from fedpriv.measures import ACCURACY
 from fedpriv.rng import Key
-from fedpriv.tasks.tag_metrics import evaluate_tags, majority_share
+from fedpriv.tasks.tag_prediction import evaluate_tags, majority_share
 from fedpriv.training.public_learning import TagLearner, choose, learn
+from simulations.evaluation.held_out import held_rows
 
 ROSTERS = ("onstartups-all", "onstartups-400")
 INPUTS = ("tff", "unit-norm")

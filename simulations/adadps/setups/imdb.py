@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedpriv.datasets.bag_of_words import RESERVED, WordRows, column_sums, mean_magnitude
-from fedpriv.datasets.dataset import Dataset, fewer_public, for_tuning
+from fedpriv.datasets.dataset import Dataset, hold_out_validation, limit_public
 from fedpriv.datasets.reviews import (
     Reviews,
     bag_of_words,
@@ -30,11 +30,11 @@ from fedpriv.mechanisms.side_information import (
     magnitude_multiplier,
     tf_idf_mass_multiplier,
 )
-from fedpriv.reproduction import Split
-from fedpriv.tasks.datasets import linear_task
-from fedpriv.tasks.example_task import CentralTask
+from fedpriv.tasks.central import CentralTask
+from fedpriv.tasks.dataset_tasks import linear_task
 from fedpriv.training.per_example.linear import LogisticGradients
 from simulations.adadps.setups.setup import Column, Setup
+from simulations.reproduction.items import Split
 
 #: Public reviews: 250 held out of IMDB, so many of these, or Amazon's.
 Public = Literal["held out", "amazon"] | int
@@ -76,14 +76,14 @@ def dataset(column: Column, public: Public = "held out") -> Dataset:
             vocabulary="private",
             public=elsewhere,
         )
-    return fewer_public(data, public) if isinstance(public, int) else data
+    return limit_public(data, public) if isinstance(public, int) else data
 
 
 @cache
 def task(column: Column, split: Split, public: Public = "held out") -> CentralTask:
     """Return the task: on the test set, or on a part of the training set held out for tuning."""
     whole = dataset(column, public)
-    data = for_tuning(whole) if split == "validation" else whole
+    data = hold_out_validation(whole) if split == "validation" else whole
     shapes = {"weight": (NUM_WORDS,), "bias": (1,)}
     return linear_task(data, LogisticGradients, shapes, _side(whole, column))
 

@@ -12,15 +12,15 @@ from functools import cache
 import numpy as np
 from torch import nn
 
-from fedpriv.datasets.dataset import Dataset, for_tuning
+from fedpriv.datasets.dataset import Dataset, hold_out_validation
 from fedpriv.datasets.reviews import sequences
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.models.text import TextLSTM
-from fedpriv.reproduction import Split
-from fedpriv.tasks.datasets import module_task
-from fedpriv.tasks.example_task import CentralTask
+from fedpriv.tasks.central import CentralTask
+from fedpriv.tasks.dataset_tasks import module_task
 from simulations.adadps.setups import imdb
 from simulations.adadps.setups.setup import Column, Rates, Setup
+from simulations.reproduction.items import Split
 
 LENGTH, SHORT = 290, 40
 BATCH, DELTA = 64, 4e-5
@@ -37,7 +37,7 @@ def dataset(column: Column, length: int) -> Dataset:
 def task(column: Column, split: Split, length: int) -> CentralTask:
     """Return the task: on the test set, or on a part of the training set held out for tuning."""
     data = dataset(column, length)
-    data = for_tuning(data) if split == "validation" else data
+    data = hold_out_validation(data) if split == "validation" else data
     return module_task(data, TextLSTM, nn.functional.cross_entropy, _ids)
 
 

@@ -13,16 +13,16 @@ from typing import Literal
 import numpy as np
 from torch import nn
 
-from fedpriv.datasets.dataset import Dataset, for_tuning, hold_out_public
+from fedpriv.datasets.dataset import Dataset, hold_out_public, hold_out_validation
 from fedpriv.datasets.images import load_mnist
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.measures import LOSS
 from fedpriv.models.images import Autoencoder, DigitClassifier
-from fedpriv.reproduction import Split
 from fedpriv.rng import Key
-from fedpriv.tasks.datasets import module_task
-from fedpriv.tasks.example_task import CentralTask
+from fedpriv.tasks.central import CentralTask
+from fedpriv.tasks.dataset_tasks import module_task
 from simulations.adadps.setups.setup import Column, Rates, Setup
+from simulations.reproduction.items import Split
 
 Kind = Literal["autoencoder", "classifier"]
 
@@ -64,7 +64,7 @@ def synthetic_digits(num_train: int = 2_000, num_test: int = 500) -> Dataset:
 @cache
 def task(kind: Kind, column: Column, split: Split) -> CentralTask:
     """Return the auto-encoder's or the classifier's task, on test or on held-out examples."""
-    data = for_tuning(dataset()) if split == "validation" else dataset()
+    data = hold_out_validation(dataset()) if split == "validation" else dataset()
     return task_of(kind, column, data)
 
 

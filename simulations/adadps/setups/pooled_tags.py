@@ -15,18 +15,18 @@ from typing import Literal
 import numpy as np
 from scipy import sparse
 
-from fedpriv.datasets.dataset import Dataset, fewer_public, for_tuning, hold_out_public
+from fedpriv.datasets.dataset import Dataset, hold_out_public, hold_out_validation, limit_public
 from fedpriv.datasets.stackexchange.locate import resolve_corpus
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
-from fedpriv.datasets.stackexchange.tags import TagView
+from fedpriv.datasets.stackexchange.tag_view import TagView
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.side_information import rank_multiplier
-from fedpriv.reproduction import Split
-from fedpriv.tasks.datasets import linear_task
-from fedpriv.tasks.example_task import CentralTask
+from fedpriv.tasks.central import CentralTask
+from fedpriv.tasks.dataset_tasks import linear_task
 from fedpriv.training.per_example.linear import SoftmaxGradients
 from simulations.adadps.setups.setup import Column, Rates, Setup
+from simulations.reproduction.items import Split
 
 #: Public sentences: a hundredth of the pool, a fraction of them, or those of the first four users.
 Public = Literal["held out", "first users"] | int
@@ -70,14 +70,14 @@ def dataset(column: Column, public: Public = "held out") -> Dataset:
         x_public, y_public = pool(seen.roster[:apart], "train", inputs)
         return replace(data, x_public=x_public, y_public=y_public)
     data = hold_out_public(data, PUBLIC_SHARE)
-    return fewer_public(data, public) if isinstance(public, int) else data
+    return limit_public(data, public) if isinstance(public, int) else data
 
 
 @cache
 def task(column: Column, split: Split, public: Public = "held out") -> CentralTask:
     """Return the task, on the users' test sentences or on held-out training ones."""
     data = dataset(column, public)
-    data = for_tuning(data) if split == "validation" else data
+    data = hold_out_validation(data) if split == "validation" else data
     words, tags = len(view().words), len(view().tags)
     return linear_task(
         data,

@@ -18,18 +18,24 @@ from pathlib import Path
 import numpy as np
 
 from fedpriv.datasets.stackexchange.locate import resolve_corpus
-from fedpriv.reproduction import Script
 from fedpriv.runs.progress import Pace
-from simulations.scraps.output import add_output, check_output, publish
+from simulations.reproduction.items import Script
+from simulations.reproduction.study import (
+    parse_study,
+    publish,
+    study_parser,
+)
 from simulations.scraps.tags import page, shift_page
-from simulations.scraps.tags.figures import lines_of
+from simulations.scraps.tags.page import lines_of
 from simulations.scraps.tags.runs import NotKeptError, Site
-from simulations.scraps.tags.scores import Arms, both_arms
-from simulations.scraps.tags.shifting import Period, accuracies
 from simulations.scraps.tags.study import (
     FAMILIES,
     TINY,
+    Arms,
+    Period,
     Size,
+    accuracies,
+    both_arms,
     case_runs,
     found,
     options,
@@ -63,16 +69,18 @@ _TINY_ARMS = Arms(burn_in=2, longest=2, pilots=2, runs=3, k=3, examples=50)
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train what is missing and print the page."""
-    parser = argparse.ArgumentParser(description=__doc__, prog="simulations.scraps.tags.command")
+    parser = study_parser(
+        __doc__,
+        "simulations.scraps.tags.command",
+        seeds="5 or 3",
+        results=Path("results/scraps"),
+        tiny="few runs, short ones",
+    )
     parser.add_argument("what", choices=("aggregates", "shift"))
     parser.add_argument("--corpus", default=None, help="a prepared corpus, a dump or a name")
     parser.add_argument("--roster", default=None, help="of the corpus; by default its own")
-    parser.add_argument("--tiny", action="store_true", help="few runs, short ones")
     parser.add_argument("--kept", action="store_true", help="train nothing: of what is kept alone")
-    parser.add_argument("--results", type=Path, default=Path("results/scraps"))
-    add_output(parser, seeds="5 or 3")
-    given = parser.parse_args(arguments)
-    check_output(given)
+    given = parse_study(parser, arguments)
     site = Site(
         resolve_corpus(given.corpus, allow_synthetic=False),
         given.roster,

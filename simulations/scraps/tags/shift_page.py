@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from fedpriv.privacy.epsilon import format_delta
+from simulations.reproduction.study import (
+    save_figure,
+    t_half,
+)
 from simulations.scraps.checkpoints import LAST
-from simulations.scraps.gains import save
-from simulations.scraps.seeds import t_half
 from simulations.scraps.tags.page import kind_of, kinds, promise
-from simulations.scraps.tags.shifting import Halves, Period
-from simulations.scraps.tags.study import Epsilon
+from simulations.scraps.tags.study import Epsilon, Halves, Period
 
 #: ε and the paper's gain under shift, relative, per cent.
 PAPER = ((18.9, "+2.64"), (8.2, "+2.82"))
@@ -126,4 +127,4 @@ def plot(found: Shifted, path: Path) -> None:
         f"a diagnostic, not covered by ε. Mean of {found.period.seeds} seeds.",
         fontsize=7, color="#666666", x=0.01, ha="left",
     )  # fmt: skip
-    save(figure, path)
+    save_figure(figure, path)

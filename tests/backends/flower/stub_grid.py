@@ -28,7 +28,7 @@ from fedpriv.backends.flower.messages import BOUNDS
 from fedpriv.backends.flower.registry import QUERY
 from fedpriv.backends.worker import WorkerContext
 from fedpriv.checkpoints.vocabulary import WordFeatures
-from fedpriv.datasets.stackexchange.tags import TagExamples
+from fedpriv.datasets.stackexchange.tag_view import TagExamples
 from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
 
 Tamper = Callable[[Message, Message], list[Message]]

@@ -17,7 +17,7 @@ from client import app as client_app
 from fedpriv.backends.flower import settings
 from fedpriv.backends.flower.messages import SharedRecords
 from fedpriv.datasets.stackexchange.corpus import Corpus
-from fedpriv.datasets.stackexchange.parts import SERVER, cut
+from fedpriv.datasets.stackexchange.parts import SERVER, cut_corpus
 from fedpriv.datasets.stackexchange.splits import Split
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
@@ -116,7 +116,7 @@ def test_parts_on_machines_of_their_own_train_what_the_whole_does(deploy, tiny_c
 
     The other run has the server's noise, which is of the server's copy, and everybody's sentences.
     """
-    cut(Corpus.open(tiny_corpus), tmp_path / "parts", nodes=NUM_NODES)
+    cut_corpus(Corpus.open(tiny_corpus), tmp_path / "parts", nodes=NUM_NODES)
     places = {"corpus": tmp_path / "parts" / SERVER, "parts": tmp_path / "parts"}
     deploy(out=tmp_path / "run", select="last", **places)
     experiment = read_document(tmp_path / "run")
@@ -147,7 +147,7 @@ def test_settings_and_the_returned_model_are_those_of_one_process(deploy, tmp_pa
     """
     corpus, places = topical.make(tmp_path / "c"), {"corpus": tmp_path / "c"}
     if parted:
-        cut(corpus, tmp_path / "parts", nodes=NUM_NODES, split=Split(selecting=True))
+        cut_corpus(corpus, tmp_path / "parts", nodes=NUM_NODES, split=Split(selecting=True))
         places = {"corpus": tmp_path / "parts" / SERVER, "parts": tmp_path / "parts"}
     given = {"target-epsilon": 40.0, "rounds": 3, "delta": 1e-3, "eval-every": 3}
     unset = {"noise-multiplier": "", "cohort": ""}

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from fedpriv import json_lines
-from fedpriv.cli import reproduce as reproducing
 from fedpriv.datasets import cache
 from fedpriv.datasets.downloads import fetch_file
 from fedpriv.datasets.stackexchange import locate, writer
-from fedpriv.experiments.catalogue import find_reproductions
 from fedpriv.report.export import model_folder
+from simulations.reproduction import command as reproducing
+from simulations.reproduction.command import find_reproductions
 from tests.cli.typed import SMALL, main
 
 FULL = Path("/dev/full")
@@ -140,8 +140,7 @@ def test_a_cache_that_can_only_be_read_is_read(place, tiny_corpus, monkeypatch):
     facts = {"source": None, "options": {}}
     locate.cached("tiny", make, **facts)
     arrays = cache.cached_arrays("a", {}, lambda: {"x": np.arange(3)})
-    for module in (locate, cache):
-        monkeypatch.setattr(module, "locked", None)  # would have to write
+    monkeypatch.setattr(cache, "locked", None)  # would have to write
     assert locate.cached("tiny", lambda *_: None, **facts).name == tiny_corpus.name
     assert list(cache.cached_arrays("a", {}, dict)["x"]) == list(arrays["x"]) == [0, 1, 2]
 

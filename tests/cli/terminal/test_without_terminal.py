@@ -12,11 +12,12 @@ from rich.console import Console
 from rich.table import Table
 
 from fedpriv import __version__
-from fedpriv.cli import reproduce as reproducing
 from fedpriv.cli.corpora import output as data_output
 from fedpriv.cli.corpora.output import progress_bar
 from fedpriv.cli.terminal import output
-from fedpriv.experiments.catalogue import find_experiments, find_reproductions, load_experiment
+from fedpriv.experiments.catalogue import find_experiments, load_experiment
+from simulations.reproduction import command as reproducing
+from simulations.reproduction.command import find_reproductions
 from tests.cli.typed import SMALL, main, run
 
 SLOW = ("torch", "scipy", "matplotlib", "pandas", "ray", "flwr", "numba", "requests")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedpriv.datasets.stackexchange import sentences, writer
+from fedpriv.datasets.stackexchange import sentence_store, writer
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
@@ -75,8 +75,8 @@ def test_what_was_left_out_and_whose_text_it_is_are_counted(corpus):
 
 
 def test_foreign_titles_by_rostered_users_are_counted_apart(tmp_path):
-    sentences = [*SENTENCES, said("in2", "is", "law", "title", own=False, by="in1")]
-    provenance = write(tmp_path / "c", sentences).view(split=BY_SENTENCE).provenance
+    sentence_store = [*SENTENCES, said("in2", "is", "law", "title", own=False, by="in1")]
+    provenance = write(tmp_path / "c", sentence_store).view(split=BY_SENTENCE).provenance
     assert provenance["foreign_text_share"] == pytest.approx(2 / 4)
     assert provenance["foreign_text_share_by_rostered_users"] == pytest.approx(1 / 4)
 
@@ -223,7 +223,7 @@ def test_the_split_follows_its_seed_and_forgets_order_of_arrival_between_users(t
 
 def test_batches_of_any_size_give_the_same_corpus(tmp_path, monkeypatch):
     whole = write(tmp_path / "a", many(), rosters=[HALF])
-    for module in (sentences, writer):
+    for module in (sentence_store, writer):
         monkeypatch.setattr(module, "BATCH_SENTENCES", 7)
     monkeypatch.setattr(writer, "_PIECE", 13)
     pieces = write(tmp_path / "b", many(), rosters=[HALF])

@@ -7,8 +7,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from fedpriv.datasets.stackexchange.sentences import SentenceStore
-from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, NUM_FOLDS, Split, divided
+from fedpriv.datasets.stackexchange.sentence_store import SentenceStore
+from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, NUM_FOLDS, Split, divide
 from tests.data.corpus.sentences import write
 from tests.data.corpus.threaded import (
     HELD,
@@ -41,7 +41,7 @@ def counted_threads(corpus, split):
     """The threads that words, tags and side information are counted in."""
     store = SentenceStore(corpus.directory)
     public = corpus.view(split=split).public_users
-    division = divided(split, store, ROSTER.ids, public, SEED)
+    division = divide(split, store, ROSTER.ids, public, SEED)
     return {
         int(thread)
         for batch in store.batches(public)
@@ -224,7 +224,7 @@ def test_days_of_rostered_threads_move_no_cut(tmp_path):
     def of_public(directory, by, split):
         corpus = make(directory, moved(by))
         store = SentenceStore(corpus.directory)
-        cuts = divided(split, store, ROSTER.ids, PUBLIC, SEED).cuts
+        cuts = divide(split, store, ROSTER.ids, PUBLIC, SEED).cuts
         view = corpus.view(split=split)
         rows = {s: view.public_rows(s).tolist() for s in ("train", "validation", "test")}
         threads = {s: sorted({int(view.threads[row]) for row in rows[s]}) for s in rows}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedpriv.datasets.stackexchange.rosters import fewer_public
+from fedpriv.datasets.stackexchange.rosters import limit_public
 from fedpriv.datasets.stackexchange.splits import Split
 from tests.data.corpus.threaded import PUBLIC, ROSTERED, make
 
@@ -21,20 +21,20 @@ def corpus(tmp_path):
 
 
 def test_fewer_are_among_more_and_their_order_is_no_matter():
-    ten = fewer_public(NAMES, 10)
+    ten = limit_public(NAMES, 10)
     assert len(ten) == 10 and ten == sorted(ten)
-    assert set(ten) < set(fewer_public(NAMES, 20)) < set(fewer_public(NAMES, 50)) == set(NAMES)
-    assert fewer_public(NAMES[::-1], 10) == ten
+    assert set(ten) < set(limit_public(NAMES, 20)) < set(limit_public(NAMES, 50)) == set(NAMES)
+    assert limit_public(NAMES[::-1], 10) == ten
 
 
 def test_another_user_moves_at_most_one():
-    with_others = fewer_public([*NAMES, "another"], 10)
-    assert len(set(with_others) - set(fewer_public(NAMES, 10))) <= 1
+    with_others = limit_public([*NAMES, "another"], 10)
+    assert len(set(with_others) - set(limit_public(NAMES, 10))) <= 1
 
 
 def test_the_others_are_in_no_count_and_in_no_public_text(corpus):
     number = len(PUBLIC) - 1
-    kept = fewer_public(PUBLIC, number)
+    kept = limit_public(PUBLIC, number)
     (left_out,) = set(PUBLIC) - set(kept)
     whole, fewer = corpus.view(), corpus.view(split=Split(public_users=number))
     assert list(fewer.public_users) == kept and fewer.roster == whole.roster

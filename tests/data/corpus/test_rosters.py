@@ -2,7 +2,7 @@ import pytest
 
 from fedpriv.datasets.stackexchange.rosters import (
     RosterSpec,
-    choose,
+    choose_roster,
     is_public_tenth,
     roster_sha256,
 )
@@ -14,14 +14,14 @@ COUNTS = {"b": 5, "a": 5, "d": 9, "c": 1, "e": 7}
 
 def test_most_sentences_breaks_ties_by_id():
     spec = RosterSpec(name="r", rule="most-sentences", size=3)
-    assert choose(spec, COUNTS) == ("a", "d", "e")
-    assert choose(spec, dict(reversed(COUNTS.items()))) == ("a", "d", "e")
+    assert choose_roster(spec, COUNTS) == ("a", "d", "e")
+    assert choose_roster(spec, dict(reversed(COUNTS.items()))) == ("a", "d", "e")
 
 
 def test_first_sorted_and_the_cut():
-    assert choose(RosterSpec(name="r", rule="first-sorted", size=2), COUNTS) == ("a", "b")
+    assert choose_roster(RosterSpec(name="r", rule="first-sorted", size=2), COUNTS) == ("a", "b")
     cut = RosterSpec(name="r", rule="first-sorted", size=2, min_sentences=6)
-    assert choose(cut, COUNTS) == ("d", "e")
+    assert choose_roster(cut, COUNTS) == ("d", "e")
     assert cut.looks_at_data
     assert "looked at the data" in cut.statement()
 
@@ -29,22 +29,26 @@ def test_first_sorted_and_the_cut():
 def test_seeded_draws_depend_on_the_seed_and_on_no_content():
     users = {str(number): 1 for number in range(1000)}
     draws = [
-        choose(RosterSpec(name="r", rule="seeded", size=100, seed=seed), users)
+        choose_roster(RosterSpec(name="r", rule="seeded", size=100, seed=seed), users)
         for seed in (1, 1, 2)
     ]
     assert draws[0] == draws[1] != draws[2]
-    busier = choose(RosterSpec(name="r", rule="seeded", size=100, seed=1), dict.fromkeys(users, 9))
+    busier = choose_roster(
+        RosterSpec(name="r", rule="seeded", size=100, seed=1), dict.fromkeys(users, 9)
+    )
     assert busier == draws[0]
     assert 2 <= len(set(draws[0]) & set(draws[2])) <= 25  # 10 expected
 
 
 def test_the_public_tenth_is_a_tenth_and_looks_at_one_id_only():
     users = {str(number): 1 for number in range(5000)}
-    everybody = choose(RosterSpec(name="r", rule="all-but-public-tenth"), users)
+    everybody = choose_roster(RosterSpec(name="r", rule="all-but-public-tenth"), users)
     assert 4400 < len(everybody) < 4600
     assert set(everybody) == {user for user in users if not is_public_tenth(user)}
     without = {user: 1 for user in users if user != everybody[0]}
-    assert choose(RosterSpec(name="r", rule="all-but-public-tenth"), without) == everybody[1:]
+    assert (
+        choose_roster(RosterSpec(name="r", rule="all-but-public-tenth"), without) == everybody[1:]
+    )
 
 
 def test_the_public_tenth_never_moves():
@@ -54,7 +58,7 @@ def test_the_public_tenth_never_moves():
 
 def test_declared_keeps_order_and_absent_users():
     spec = RosterSpec(name="r", rule="declared", ids=["z", "a"], declared="from the paper")
-    assert choose(spec, COUNTS) == ("z", "a")
+    assert choose_roster(spec, COUNTS) == ("z", "a")
     assert spec.statement() == "from the paper"
 
 
@@ -88,4 +92,4 @@ def test_parts_that_do_not_fit_are_refused(options, message):
 
 def test_too_few_users_are_refused():
     with pytest.raises(ValueError, match="the corpus has 1"):
-        choose(RosterSpec(name="r", rule="first-sorted", size=2, min_sentences=8), COUNTS)
+        choose_roster(RosterSpec(name="r", rule="first-sorted", size=2, min_sentences=8), COUNTS)

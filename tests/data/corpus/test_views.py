@@ -1,6 +1,7 @@
 """Where views come from: corpora that can only be read, split by split."""
 
 import json
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -51,14 +52,14 @@ def test_a_corpus_of_another_version_is_refused(corpus):
 @pytest.fixture
 def only_read(corpus, monkeypatch):
     """The corpus, with its folders refusing new files, whoever runs this."""
-    real = views.tempfile.mkdtemp
+    real = tempfile.mkdtemp
 
     def refuse(prefix, dir):
         if corpus.directory in Path(dir).parents:
             raise PermissionError(13, "Permission denied", str(dir))
         return real(prefix=prefix, dir=dir)
 
-    monkeypatch.setattr(views.tempfile, "mkdtemp", refuse)
+    monkeypatch.setattr(tempfile, "mkdtemp", refuse)
     return corpus
 
 

@@ -7,7 +7,7 @@ import pytest
 from scipy import sparse
 
 from fedpriv.datasets.cache import cached_arrays
-from fedpriv.datasets.dataset import Dataset, fewer_public, hold_out_public, split_public
+from fedpriv.datasets.dataset import Dataset, hold_out_public, limit_public, split_public
 from fedpriv.datasets.digests import fingerprint, read_secret, write_secret
 from tests.repeats import every_case
 
@@ -193,5 +193,5 @@ def test_the_digests_of_a_data_set_are_of_its_private_and_its_public_part():
         "private": fingerprint(held.x_train, held.y_train),
         "public": fingerprint(held.x_public, held.y_public),
     }
-    assert fewer_public(held, 3).sha256()["private"] == held.sha256()["private"]
+    assert limit_public(held, 3).sha256()["private"] == held.sha256()["private"]
     assert dataset(x_test=data.x_test + 1).sha256() == data.sha256()

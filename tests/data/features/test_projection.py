@@ -8,8 +8,8 @@ import pytest
 from scipy import sparse, stats
 
 from fedpriv.datasets.dataset import Dataset
-from fedpriv.datasets.projection import GaussianProjection, projected
-from fedpriv.tasks.datasets import linear_task
+from fedpriv.datasets.projection import GaussianProjection, project
+from fedpriv.tasks.dataset_tasks import linear_task
 from fedpriv.training.per_example.linear import LogisticGradients
 
 
@@ -48,10 +48,10 @@ def test_no_row_has_a_part_in_it():
     for data in (one, other, fewer):
         matrix = GaussianProjection(inputs=40, outputs=6, seed=3).matrix
         image = np.asarray(data.x_train @ matrix, np.float32)
-        assert np.allclose(dense(projected(data, 6, 3).x_train), image, atol=1e-6)
-    changed = dense(projected(one, 6, 3).x_train)[1:]
-    assert np.array_equal(dense(projected(fewer, 6, 3).x_train), changed)
-    assert not np.allclose(dense(projected(one, 6, 4).x_train)[1:], changed)
+        assert np.allclose(dense(project(data, 6, 3).x_train), image, atol=1e-6)
+    changed = dense(project(one, 6, 3).x_train)[1:]
+    assert np.array_equal(dense(project(fewer, 6, 3).x_train), changed)
+    assert not np.allclose(dense(project(one, 6, 4).x_train)[1:], changed)
 
 
 def test_rows_are_within_the_unit_ball_and_none_is_refused():
@@ -66,7 +66,7 @@ def test_rows_are_within_the_unit_ball_and_none_is_refused():
 
 
 def test_it_goes_with_the_model():
-    data = projected(made(), 6, 5)
+    data = project(made(), 6, 5)
     task = linear_task(data, LogisticGradients, {"weight": (6,), "bias": (1,)})
     content = task.files()["projection.json"]
     again = GaussianProjection.from_bytes(content)

@@ -5,12 +5,13 @@ import io
 import lzma
 import struct
 import tarfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from fedpriv.datasets import images
-from fedpriv.datasets.images import load_cifar10, load_mnist, read_cifar10_records, read_idx
+from fedpriv.datasets.images import load_cifar10, load_mnist, read_cifar_records, read_idx
 from tests.repeats import every_case
 
 
@@ -99,10 +100,10 @@ def records(labels, seed=0):
 
 def test_records_are_read_as_written():
     content, pixels = records([9, 0, 4])
-    images, labels = read_cifar10_records(content, "x")
-    assert labels.tolist() == [9, 0, 4] and images.dtype == np.uint8
-    assert images.shape == (3, 3, 32, 32)
-    assert images[1, 2, 31, 5] == pixels[1, 2 * 1024 + 31 * 32 + 5]  # plane, row, column
+    pictures, labels = read_cifar_records(content, "x", images.CIFAR10)
+    assert labels.tolist() == [9, 0, 4] and pictures.dtype == np.uint8
+    assert pictures.shape == (3, 3, 32, 32)
+    assert pictures[1, 2, 31, 5] == pixels[1, 2 * 1024 + 31 * 32 + 5]  # plane, row, column
 
 
 @every_case(
@@ -115,13 +116,13 @@ def test_records_are_read_as_written():
 )
 def test_hostile_records_are_refused(content, message):
     with pytest.raises(ValueError, match=message):
-        read_cifar10_records(content, "x")
+        read_cifar_records(content, "x", images.CIFAR10)
 
 
 @pytest.fixture
 def canonical(tmp_path, monkeypatch):
     """Write CIFAR-10's six files, two images each, into an archive or a folder."""
-    monkeypatch.setattr(images, "_IMAGES_A_FILE", 2)
+    monkeypatch.setattr(images, "CIFAR10", replace(images.CIFAR10, images=(2,) * 6))
     monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
     names = [f"data_batch_{number}.bin" for number in range(1, 6)] + ["test_batch.bin"]
     files = {name: records([number, 9], number)[0] for number, name in enumerate(names)}
@@ -168,7 +169,7 @@ def test_a_canonical_set_with_missing_images_is_refused(canonical, monkeypatch):
 
 def test_a_canonical_file_with_too_few_images_is_refused(canonical, monkeypatch):
     folder = canonical(pack=False)
-    monkeypatch.setattr(images, "_IMAGES_A_FILE", 3)
+    monkeypatch.setattr(images, "CIFAR10", replace(images.CIFAR10, images=(3,) * 6))
     with pytest.raises(ValueError, match=r"data_batch_1.bin has 2 images, not 3"):
         load_cifar10(folder)
 
@@ -211,7 +212,7 @@ def fine_records(labels, seed):
 @pytest.fixture
 def hundred(tmp_path, monkeypatch):
     """A folder with a tiny CIFAR-100 in its binary form, packed or not."""
-    monkeypatch.setattr(images, "_CIFAR100_IMAGES", (3, 2))
+    monkeypatch.setattr(images, "CIFAR100", replace(images.CIFAR100, images=(3, 2)))
     monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
 
     def write(*, pack, train=(0, 99, 7), test=(5, 50)):
@@ -243,10 +244,10 @@ def test_cifar100_has_fine_labels(hundred, pack):
 
 def test_cifar100_with_other_labels_or_too_few_images_is_refused(hundred, tmp_path):
     with pytest.raises(ValueError, match="label 100 is not one of 0 to 99"):
-        images.read_cifar100_records(bytes([0, 100]) + bytes(3072), "here")
+        read_cifar_records(bytes([0, 100]) + bytes(3072), "here", images.CIFAR100)
     with pytest.raises(ValueError, match="label 20 is not one of 0 to 19"):
-        images.read_cifar100_records(bytes([20, 3]) + bytes(3072), "here")
+        read_cifar_records(bytes([20, 3]) + bytes(3072), "here", images.CIFAR100)
     with pytest.raises(ValueError, match="no whole number"):
-        images.read_cifar100_records(bytes(3073), "here")
+        read_cifar_records(bytes(3073), "here", images.CIFAR100)
     with pytest.raises(ValueError, match="not 3"):
         images.load_cifar100(hundred(pack=False, train=(1, 2)))

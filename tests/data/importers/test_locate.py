@@ -15,7 +15,7 @@ from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.locate import (
     cached,
     cached_synthetic,
-    find,
+    find_candidates,
     raw_kind,
     resolve_corpus,
 )
@@ -239,7 +239,7 @@ def test_other_options_are_another_entry():
 def test_only_the_default_synthetic_corpus_answers_to_the_plain_name():
     other = cached_synthetic(seed=5)
     assert "synthetic" in other.directory.name
-    assert [found.path for found in find(NAME)] == []
+    assert [found.path for found in find_candidates(NAME)] == []
     assert resolve_corpus(NAME, allow_synthetic=False).manifest["source"]["seed"] == 0
 
 
@@ -325,5 +325,5 @@ def test_the_cache_is_where_the_environment_says_or_the_platform(tmp_path, monke
 @pytest.mark.data
 def test_the_real_folder_beside_the_checkout_is_found(shared_data, monkeypatch):
     monkeypatch.setenv("FEDPRIV_DATA", str(shared_data))
-    (found,) = find("onstartups")
+    (found,) = find_candidates("onstartups")
     assert found.path == shared_data / "stackexchange" / "onstartups.Posts.xml.xz"

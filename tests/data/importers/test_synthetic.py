@@ -10,7 +10,7 @@ from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
 from fedpriv.datasets.stackexchange.synthetic import NAME, Shape, _sentence_counts, synthesize
 from fedpriv.rng import Key
-from fedpriv.tasks.tag_metrics import evaluate_tags
+from fedpriv.tasks.tag_prediction import evaluate_tags
 from fedpriv.training.public_learning import TagLearner
 from tests.repeats import every_case
 

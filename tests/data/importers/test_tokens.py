@@ -1,4 +1,4 @@
-from fedpriv.datasets.stackexchange.tokens import sentences, strip_html, tff_tokens
+from fedpriv.datasets.stackexchange.tokens import split_sentences, strip_html, tff_tokens
 from tests.repeats import every_case
 
 
@@ -38,7 +38,7 @@ def test_text_is_lower_case_ascii_with_punctuation_apart(text, tokens):
     ],
 )
 def test_html_becomes_sentences(markup, expected):
-    assert [" ".join(tokens) for tokens in sentences(markup)] == expected
+    assert [" ".join(tokens) for tokens in split_sentences(markup)] == expected
 
 
 def test_inline_tags_join_and_blocks_part():
@@ -48,4 +48,4 @@ def test_inline_tags_join_and_blocks_part():
 
 def test_a_run_of_open_brackets_costs_linear_time():
     # With quadratic matching this input takes minutes and the suite's timeout ends it.
-    assert len(sentences("<a" * 400_000)) == 1
+    assert len(split_sentences("<a" * 400_000)) == 1

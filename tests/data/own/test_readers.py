@@ -10,7 +10,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from fedpriv.datasets.local_data import BadRowError, NodeData, Table, own_users
+from fedpriv.datasets.local_data import BadRowError, NodeData, Table, local_users
 from fedpriv.datasets.user_ids import read_key, read_roster, user_id, write_key
 from tests.repeats import every_case
 
@@ -55,7 +55,7 @@ def key(tmp_path):
 
 
 def opened(path, key, table=TABLE):
-    return own_users(table, lambda columns: dict(columns), data=NodeData(path, key))
+    return local_users(table, lambda columns: dict(columns), data=NodeData(path, key))
 
 
 @pytest.mark.parametrize("kind", MADE)
@@ -189,12 +189,12 @@ def test_a_roster_lists_everybody_once(text, why, tmp_path):
 
 def test_a_server_knows_ids_and_nothing_else(tmp_path):
     (tmp_path / "roster.txt").write_text("b\n\na\n", "utf-8")
-    users = own_users(TABLE, dict, roster=tmp_path / "roster.txt")
+    users = local_users(TABLE, dict, roster=tmp_path / "roster.txt")
     assert list(users) == ["a", "b"] and "a" not in users
     with pytest.raises(KeyError, match="on its node"):
         users["a"]
     with pytest.raises(ValueError, match="neither a roster nor"):
-        own_users(TABLE, dict)
+        local_users(TABLE, dict)
 
 
 def test_no_value_is_in_what_is_said(tmp_path, key):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedpriv.datasets.stackexchange.ownership import NO_OWNER, bounded, hashes
+from fedpriv.datasets.stackexchange.splits import NO_OWNER, choose_bounded, hash_examples
 from tests.repeats import every_case
 
 
@@ -25,7 +25,7 @@ def of_owner(owners, kept, owner):
 @every_case("most", [1, 3, 10])
 def test_no_owner_has_more_and_none_could_be_added(seed, most):
     owners, order = graph(seed)
-    kept = bounded(owners, order, most)
+    kept = choose_bounded(owners, order, most)
     has = {owner: of_owner(owners, kept, owner) for owner in range(25)}
     assert max(has.values()) == most  # it binds
     for place in np.flatnonzero(~kept):
@@ -35,38 +35,38 @@ def test_no_owner_has_more_and_none_could_be_added(seed, most):
 
 def test_with_room_for_all_nothing_is_left_out():
     owners, order = graph(0)
-    assert bounded(owners, order, 300).all()
-    assert bounded(np.zeros((0, 2), np.int64), np.zeros(0, np.uint64), 1).tolist() == []
+    assert choose_bounded(owners, order, 300).all()
+    assert choose_bounded(np.zeros((0, 2), np.int64), np.zeros(0, np.uint64), 1).tolist() == []
 
 
 @every_case("seed", range(5))
 def test_where_an_example_stands_does_not_matter_its_hash_does(seed):
     owners, order = graph(seed)
-    kept = bounded(owners, order, 3)
+    kept = choose_bounded(owners, order, 3)
     shuffled = np.random.default_rng(seed + 9).permutation(len(order))
-    assert (bounded(owners[shuffled], order[shuffled], 3) == kept[shuffled]).all()
+    assert (choose_bounded(owners[shuffled], order[shuffled], 3) == kept[shuffled]).all()
     # The first by hash has room for certain; by position it would be the first of the list.
     assert kept[np.argmin(order)]
-    assert (bounded(owners, order[::-1].copy(), 3) != kept).any()
+    assert (choose_bounded(owners, order[::-1].copy(), 3) != kept).any()
 
 
 def test_one_owner_s_place_is_taken_by_both_of_an_example():
     owners = np.array([[0, 1], [1, NO_OWNER], [0, NO_OWNER], [2, 0]])
-    kept = bounded(owners, np.array([0, 1, 2, 3], np.uint64), 1)
+    kept = choose_bounded(owners, np.array([0, 1, 2, 3], np.uint64), 1)
     assert kept.tolist() == [True, False, False, False]
 
 
 def test_fewer_than_one_is_refused():
     with pytest.raises(ValueError, match="examples-per-owner 0"):
-        bounded(*graph(0), 0)
+        choose_bounded(*graph(0), 0)
 
 
 def test_a_hash_is_of_user_and_ordinal_alone():
     ordinals = np.arange(10_000)
-    found = hashes("7", ordinals)
+    found = hash_examples("7", ordinals)
     assert len(np.unique(found)) == len(ordinals)
-    assert (hashes("7", ordinals[500:510]) == found[500:510]).all()
-    assert not np.intersect1d(found, hashes("8", ordinals)).size
+    assert (hash_examples("7", ordinals[500:510]) == found[500:510]).all()
+    assert not np.intersect1d(found, hash_examples("8", ordinals)).size
     # Uniform: 16 bins of 625 expected; chi-square of 15 degrees beyond 44 once in 10^4.
     counts = np.bincount((found >> np.uint64(60)).astype(int), minlength=16)
     assert ((counts - 625.0) ** 2 / 625.0).sum() < 44.0

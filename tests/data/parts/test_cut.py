@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from fedpriv.cli import app
 from fedpriv.datasets.stackexchange import manifest as manifests
 from fedpriv.datasets.stackexchange.corpus import Corpus
-from fedpriv.datasets.stackexchange.parts import SERVER, cut
+from fedpriv.datasets.stackexchange.parts import SERVER, cut_corpus
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, Split
 from tests.repeats import every_case
 
@@ -26,7 +26,7 @@ def whole(tiny_corpus) -> Corpus:
 
 @pytest.fixture(scope="module")
 def parts(whole, tmp_path_factory):
-    return cut(whole, tmp_path_factory.mktemp("cut") / "parts", nodes=3)
+    return cut_corpus(whole, tmp_path_factory.mktemp("cut") / "parts", nodes=3)
 
 
 def view_of(parts, name):
@@ -93,7 +93,7 @@ def test_with_one_users_sentences_changed_no_other_part_changes(tmp_path, whole,
     (mine,) = (name for name, ids in parts.users.items() if gone in ids)
     folder = tmp_path / "whole"
     changed = _changed(whole, gone, folder)
-    again = cut(changed, tmp_path / "parts", nodes=3)
+    again = cut_corpus(changed, tmp_path / "parts", nodes=3)
     for name in (SERVER, *parts.users):
         here, there = files_of(parts.folder / name), files_of(again.folder / name)
         assert (here == there) == (name != mine), name
@@ -126,7 +126,7 @@ def test_parts_are_readable_by_their_owner_alone(parts):
 
 
 def test_fewer_users_are_the_first_of_the_roster(whole, tmp_path):
-    made = cut(whole, tmp_path / "parts", nodes=2, users=5)
+    made = cut_corpus(whole, tmp_path / "parts", nodes=2, users=5)
     expected = whole.view(users=5)
     server = view_of(made, SERVER)
     assert server.roster == expected.roster and server.roster_sha256 == expected.roster_sha256
@@ -135,7 +135,7 @@ def test_fewer_users_are_the_first_of_the_roster(whole, tmp_path):
 def test_a_part_has_the_split_it_was_cut_for_and_says_so(whole, parts, tmp_path):
     with pytest.raises(ValueError, match="cut for split by-thread-0, and has none by-sentence"):
         Corpus.open(parts.folder / "node-1").view(split=BY_SENTENCE)
-    made = cut(whole, tmp_path / "parts", nodes=1, split=BY_SENTENCE)
+    made = cut_corpus(whole, tmp_path / "parts", nodes=1, split=BY_SENTENCE)
     assert Corpus.open(made.folder / "node-1").view(split=BY_SENTENCE).roster
 
 
@@ -150,15 +150,15 @@ def test_a_part_has_the_split_it_was_cut_for_and_says_so(whole, parts, tmp_path)
 )
 def test_what_cannot_be_cut_is_said_and_leaves_nothing(whole, tmp_path, changes, said):
     with pytest.raises(ValueError, match=said):
-        cut(whole, tmp_path / "parts", **{"nodes": 2, **changes})
+        cut_corpus(whole, tmp_path / "parts", **{"nodes": 2, **changes})
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_part_and_a_folder_that_is_there_are_refused(parts, whole, tmp_path):
     with pytest.raises(ValueError, match="a part already"):
-        cut(Corpus.open(parts.folder / "node-1"), tmp_path / "again", nodes=2)
+        cut_corpus(Corpus.open(parts.folder / "node-1"), tmp_path / "again", nodes=2)
     with pytest.raises(ValueError, match="there already"):
-        cut(whole, tmp_path, nodes=2)
+        cut_corpus(whole, tmp_path, nodes=2)
 
 
 def test_the_command_says_who_went_where(whole, tmp_path):

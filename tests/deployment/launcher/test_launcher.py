@@ -213,7 +213,6 @@ def test_a_bundle_that_was_changed_on_disk_is_unpacked_anew(unpacking, tmp_path)
 
 @pytest.mark.parametrize("changed", [False, True])
 def test_code_that_a_bundle_has_otherwise_is_forgotten(monkeypatch, tmp_path, changed):
-    monkeypatch.setattr(warm, "_OURS", ("madeup",))
     for place in ("installed", "bundled"):
         (tmp_path / place / "madeup").mkdir(parents=True)
         (tmp_path / place / "madeup" / "__init__.py").write_text("")

@@ -24,7 +24,7 @@ from fedpriv.ranges import Range
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
 from fedpriv.runs.loop import rounds
-from fedpriv.tasks.example_task import CentralTask, zeros
+from fedpriv.tasks.central import CentralTask, zeros
 from fedpriv.training.per_example.linear import LogisticGradients
 from fedpriv.transform import Transform
 from tests.repeats import every_case

@@ -16,9 +16,9 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
-from fedpriv.tasks.example_task import OwnedExamples
+from fedpriv.tasks.central import OwnedExamples
 from fedpriv.training.per_example.example_sum import CentralSum
-from simulations.by_example.owner_tags import task_of
+from simulations.threads.owner_tags import task_of
 from tests.data.corpus.threaded import ROSTERED, make, sentences
 from tests.repeats import every_case
 from tests.tasks.sixty import sixty

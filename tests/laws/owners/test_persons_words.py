@@ -14,7 +14,7 @@ from fedpriv import tree
 from fedpriv.datasets.stackexchange.corpus import make_view
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.datasets.stackexchange.splits import BY_THREAD, Split
-from fedpriv.datasets.stackexchange.tags import open_view
+from fedpriv.datasets.stackexchange.tag_view import open_view
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.privacy.statement.statement import run_statement
@@ -175,7 +175,7 @@ def test_a_roster_made_by_rule_knows_that_a_deleted_account_is_nobody(
         about = {"name": "", "synthetic": False, "licence": "", "credit": ""}
         view = open_view(
             tmp_path / person / ALL_OWNERS.name,
-            roster="site-all", split=ALL_OWNERS, about=about, provenance=facts,
+            roster="site-all", split=ALL_OWNERS, manifest=about, provenance=facts,
         )  # fmt: skip
         for user in roster:
             mine, theirs = kept.examples(user), view.examples(user)

@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from fedpriv.datasets.stackexchange.words import word_view
+from fedpriv.datasets.stackexchange.word_view import open_word_view
 from fedpriv.rng import Key
-from fedpriv.tasks.words.next_words import NextWords
+from fedpriv.tasks.next_words import NextWords
 from tests.tasks.words import phrases
 
 
 def task_of(folder, left_out):
     given = [s for s in phrases.sentences() if s.user_id != left_out]
     return NextWords(
-        word_view(phrases.write(folder, given)), multipliers=lambda n: np.arange(1, n + 1)
+        open_word_view(phrases.write(folder, given)), multipliers=lambda n: np.arange(1, n + 1)
     )
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from fedpriv.backends.worker import WorkerContext
 from fedpriv.datasets.stackexchange.corpus import Corpus
-from fedpriv.datasets.stackexchange.words import word_view
-from fedpriv.tasks.words.next_words import NextWords, Size
+from fedpriv.datasets.stackexchange.word_view import open_word_view
+from fedpriv.tasks.next_words import NextWords, Size
 from fedpriv.training.local.trainer import Schedule
 
 SCHEDULE = Schedule(learning_rate=2.0, batch_size=2, epochs=2, max_examples=6)
@@ -27,7 +27,7 @@ def corpus(folder):
 
 def task(corpus):
     size = Size(num_words=40, width=8, units=12, tied=True)
-    return NextWords(word_view(corpus), size=size, length=8)
+    return NextWords(open_word_view(corpus), size=size, length=8)
 
 
 def make_context(device, folder):

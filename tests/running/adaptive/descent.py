@@ -20,7 +20,7 @@ from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.adaptive_plan import AdaptivePlan
 from fedpriv.privacy.sampling import Everybody
-from fedpriv.tasks.description import TaskDescription
+from fedpriv.tasks.task import TaskDescription
 from fedpriv.training.algorithm import Algorithm, ArrayState, Query
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.work import UserByUser

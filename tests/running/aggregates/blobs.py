@@ -5,7 +5,7 @@ from scipy import sparse
 
 from fedpriv.datasets.dataset import Dataset
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.tasks.datasets import linear_task
+from fedpriv.tasks.dataset_tasks import linear_task
 from fedpriv.training.per_example.linear import LogisticGradients
 
 

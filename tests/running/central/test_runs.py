@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from fedpriv import cli, json_lines
 from fedpriv.backends import SerialBackend
 from fedpriv.backends.flower.settings import read_experiment
+from fedpriv.experiments import catalogue
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import Experiment
@@ -304,9 +305,10 @@ class TestCommand:
         assert verified.exit_code == 0, verified.output
 
     def test_by_name(self, tmp_path, monkeypatch):
-        package = ModuleType("simulations")
+        package = ModuleType("ready_made")
         package.EXPERIMENTS = (synthetic_experiment,)
-        monkeypatch.setitem(sys.modules, "simulations", package)
+        monkeypatch.setitem(sys.modules, "ready_made", package)
+        monkeypatch.setattr(catalogue, "READY_MADE", ("ready_made",))
         assert "synthetic-experiment" in self.run("list").output
         said = self.run(
             "run", "synthetic-experiment", "--out", tmp_path / "r", "-s", "steps=3", "--json"

@@ -14,7 +14,7 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.statement.sections import describe_accounting
 from fedpriv.runs.prepared import start_run
-from fedpriv.tasks.example_task import CentralTask, OwnedExamples, zeros
+from fedpriv.tasks.central import CentralTask, OwnedExamples, zeros
 from fedpriv.training.per_example.linear import LogisticGradients
 from tests.running.methods.test_runs import AGD, BOLT_ON, central
 

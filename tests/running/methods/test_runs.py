@@ -17,7 +17,7 @@ from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.page import write_report
 from fedpriv.runs.backends import on_threads, serial
 from fedpriv.runs.prepared import start_run
-from fedpriv.tasks.example_task import CentralTask, zeros
+from fedpriv.tasks.central import CentralTask, zeros
 from fedpriv.training.per_example.linear import (
     HingeGradients,
     HuberGradients,

@@ -17,7 +17,7 @@ from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.rng import Key
 from fedpriv.runs.document import read_document
 from fedpriv.runs.prepared import resume_run, start_run
-from fedpriv.tasks.example_task import CentralTask, zeros
+from fedpriv.tasks.central import CentralTask, zeros
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.per_example.linear import LogisticGradients, linear_metrics
 from tests.tasks.sixty import features_and_labels

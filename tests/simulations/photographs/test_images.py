@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from fedpriv.checkpoints.tensor_files import read_tensors
+from fedpriv.experiments.ready_made.images import dp_sgd_cifar
 from fedpriv.runs.prepared import start_run
-from simulations.by_example.images import dp_sgd_cifar
 from tests.simulations.photographs.records import write_records
 
 

@@ -10,7 +10,7 @@ import pytest
 from fedpriv.checkpoints.aggregates import packed
 from fedpriv.experiments.build import build
 from fedpriv.training.evaluate import measure_models
-from simulations.scraps.by_example import command, page, problem, runs
+from simulations.scraps import by_example
 from simulations.scraps.checkpoints import LAST, Aggregates, averages, checkpoints, states
 from tests.simulations.photographs.records import write_records
 
@@ -20,7 +20,7 @@ TINY = {"log-rows": 60, "epochs": 0.25, "batch-size": 10.0, "buckets": 20}
 
 @pytest.fixture
 def conversions():
-    made = problem.conversions(reduced=True)
+    made = by_example.conversions(reduced=True)
     return replace(made, options={**made.options, **TINY}, which=WHICH, seeds=2, epsilons=(6.0,))
 
 
@@ -54,17 +54,17 @@ def test_outputs_are_those_that_a_run_would_measure(conversions):
     past = averages(checkpoints(experiment, made, 0), WHICH)
     own = measure_models(made.task, packed("opa", list(past.recent)), public=True)
     assert own is not None and len(past.recent) == 3
-    as_labels = replace(conversions, outputs={"OPA": problem._accuracy("opa")})
-    found = runs.measured(as_labels, made.task, past)
+    as_labels = replace(conversions, outputs={"OPA": by_example._accuracy("opa")})
+    found = by_example.measured(as_labels, made.task, past)
     assert own.get("accuracy") == pytest.approx(found["OPA 3"], abs=1e-12)
 
 
 def test_runs_are_kept_and_seeds_are_runs_of_their_own(conversions, tmp_path, capsys):
-    first = runs.found(conversions, tmp_path / "r.jsonl")
+    first = by_example.found(conversions, tmp_path / "r.jsonl")
     ((case, values),) = first.values.items()
     assert (case.epsilon, len(capsys.readouterr().err.splitlines())) == (6.0, 2)
     assert first.synthetic and values[LAST][0] != values[LAST][1]
-    again = runs.found(conversions, tmp_path / "r.jsonl")
+    again = by_example.found(conversions, tmp_path / "r.jsonl")
     assert np.array_equal(again.values[case]["UPA 3"], values["UPA 3"])
     assert not capsys.readouterr().err
 
@@ -72,20 +72,22 @@ def test_runs_are_kept_and_seeds_are_runs_of_their_own(conversions, tmp_path, ca
 def test_what_is_no_better_than_chance_is_no_signal(conversions):
     apart = np.array([0.0, 0.01])
     good = {LAST: 0.3 + apart, "EMA 0.8": 0.2 + apart, "UPA 3": 0.4 + apart}
-    assert page.verdict(conversions, good) == (
+    assert by_example.verdict(conversions, good) == (
         "Over seeds clearly better: EMA 0.8; clearly worse: UPA 3."
     )
-    assert "No signal" in page.verdict(conversions, {name: v + 0.2 for name, v in good.items()})
+    assert "No signal" in by_example.verdict(
+        conversions, {name: v + 0.2 for name, v in good.items()}
+    )
     alone = {name: v[:1] for name, v in good.items()}
-    assert page.verdict(conversions, alone) == "One seed says nothing of differences."
-    higher = replace(conversions, measure=problem.ACCURACY, chance=0.1)
-    assert "better: UPA 3; clearly worse: EMA 0.8" in page.verdict(higher, good)
+    assert by_example.verdict(conversions, alone) == "One seed says nothing of differences."
+    higher = replace(conversions, measure=by_example.ACCURACY, chance=0.1)
+    assert "better: UPA 3; clearly worse: EMA 0.8" in by_example.verdict(higher, good)
 
 
 def test_one_command_gives_the_page(conversions, tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(problem.PROBLEMS, "pcvr", lambda reduced: conversions)
+    monkeypatch.setitem(by_example.PROBLEMS, "pcvr", lambda reduced: conversions)
     plot, out = tmp_path / "p.svg", tmp_path / "page.md"
-    command.main([
+    by_example.main([
         "pcvr", "--reduced", "--results", str(tmp_path / "r.jsonl"), "--plot", str(plot),
         "--out", str(out),
     ])  # fmt: skip
@@ -99,28 +101,31 @@ def test_one_command_gives_the_page(conversions, tmp_path, monkeypatch, capsys):
         (["--folder", "here"], "the log is synthetic"),
     ):
         with pytest.raises(ValueError, match=why):
-            command.main(["pcvr", *bad])
+            by_example.main(["pcvr", *bad])
 
 
 def test_the_average_of_public_models_is_a_start(folder, tmp_path):
-    made = problem.within(problem.cifar100(reduced=True), str(folder))
+    made = by_example.within(by_example.cifar100(reduced=True), str(folder))
     small = {"batch-size": 6.0, "epochs": 0.6}
     assert made.public is not None
     made = replace(
         made, options={**made.options, **small}, public={**made.public, **small}, which=WHICH,
         seeds=1, epsilons=(8.0,),
     )  # fmt: skip
-    found = runs.found(made, tmp_path / "r.jsonl")
-    assert [case.start for case in found.values] == [runs.FRESH, *runs._STARTS]
+    found = by_example.found(made, tmp_path / "r.jsonl")
+    assert [case.start for case in found.values] == [
+        by_example.FRESH,
+        *by_example._STARTS,
+    ]
     _, last, average = found.values.values()
     assert any(last[name] != average[name] for name in last)
-    text = page.page(made, found, command="c")
+    text = by_example.page(made, found, command="c")
     assert "What starting from the average" in text and "classes 5 to 9" in text
     assert "± inf" not in text and "nan" not in text and "(one seed)" in text
 
 
 def test_halves_of_the_classes_share_no_example(folder):
-    make = problem.cifar10(reduced=True).make
+    make = by_example.cifar10(reduced=True).make
     halves = [
         make().with_options({"folder": str(folder), "classes": own}).task(None)
         for own in ("first-half", "last-half")

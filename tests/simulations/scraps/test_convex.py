@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from simulations.scraps import command, control, intervals, last_iterate, page, problems
+from simulations.scraps import convex, convex_studies
 
 
 class TestHardFunction:
@@ -34,12 +34,12 @@ class TestHardFunction:
         assert np.linalg.norm(rows, axis=1).max() <= 1  # 1-Lipschitz
 
     def test_the_last_iterate_falls_behind_by_the_logarithm(self):
-        found = {steps: last_iterate.hard_ratio(steps) for steps in (64, 256, 1024)}
+        found = {steps: convex_studies.hard_ratio(steps) for steps in (64, 256, 1024)}
         first, second = found[256] - found[64], found[1024] - found[256]
         assert first == pytest.approx(second, rel=0.05) and first > 0.5
 
     def test_on_an_ordinary_problem_averages_are_better(self):
-        found = last_iterate.ordinary_ratios(256, runs=20)
+        found = convex_studies.ordinary_ratios(256, runs=20)
         assert set(found) == {"last", "upa 10", "upa T/10", "upa T/2", "ema 0.9"}
         assert all(min(values) > 0 for values in found.values())
         assert np.mean(found["upa T/2"]) < np.mean(found["last"])
@@ -51,7 +51,7 @@ class TestAverages:
 
         rng = np.random.default_rng(1)
         path = [rng.normal(size=(2, 3)) for _ in range(7)]
-        seen = problems.Averages((3,), (0.8,))
+        seen = convex_studies.Averages((3,), (0.8,))
         for one in path:
             seen.see(one)
         found = seen.found()
@@ -65,17 +65,17 @@ class TestAverages:
 class TestControl:
     def test_seeds_and_noise_are_those_of_every_method(self):
         """An aggregate of nothing would be the last iterate, seed for seed."""
-        found = control.control(None, seeds=3, steps=20)
+        found = convex_studies.control(None, seeds=3, steps=20)
         assert len(found) == 11 and all(len(one.accuracy) == 3 for one in found.values())
-        again = control.control(None, seeds=3, steps=20)
+        again = convex_studies.control(None, seeds=3, steps=20)
         assert found == again
         assert found["OPA 10"].excess == () and min(found["last"].excess) > 0
 
     def test_without_noise_there_is_no_multiplier(self):
-        assert control.noise_multiplier(None) == 0.0
+        assert convex_studies.noise_multiplier(None) == 0.0
 
     def test_gradients_are_never_clipped(self):
-        data = control.problem()
+        data = convex_studies.problem()
         assert np.linalg.norm(data.x, axis=1).max() <= 1 + 1e-12
 
 
@@ -85,39 +85,41 @@ class TestIntervals:
 
         At the planned spacing 5 % of the mean's variance may be short, which costs half a point.
         """
-        close, planned = intervals.coverage((0.02, 1.0), runs=200, ks=(5,))
+        close, planned = convex_studies.coverage((0.02, 1.0), runs=200, ks=(5,))
         assert close.spacing <= 2 and planned.spacing > 50
         assert 0.90 < planned.plain < 0.985
         assert close.plain < 0.7 < close.corrected
 
     def test_what_is_covered_is_not_what_the_rows_were_made_by(self):
-        data = problems.made("squares", num=400, width=5, seed=7)
+        data = convex_studies.made("squares", num=400, width=5, seed=7)
         assert data.x.shape == (400, 5) and not np.array_equal(data.x[:5], data.x_test[:5])
 
 
 def test_the_page_and_the_plot_say_what_they_are(tmp_path, monkeypatch):
-    monkeypatch.setattr(control, "STEPS", 40)
-    monkeypatch.setattr(intervals, "_spacing", lambda sigma, burn_in: 3)
-    small = control.control
+    monkeypatch.setattr(convex_studies, "STEPS", 40)
+    monkeypatch.setattr(convex_studies, "_spacing", lambda sigma, burn_in: 3)
+    small = convex_studies.control
 
     def few(epsilon, *, faster, seeds):
         return small(epsilon, faster=faster, seeds=4, steps=30)
 
-    monkeypatch.setattr(command, "control", few)
-    monkeypatch.setattr(command, "best_rate", lambda epsilon: 2.0)
+    monkeypatch.setattr(convex, "control", few)
+    monkeypatch.setattr(convex, "best_rate", lambda epsilon: 2.0)
     monkeypatch.setattr(
-        command, "widths", lambda epsilon, repeats: intervals.widths(epsilon, repeats=2, burn_in=20)
+        convex,
+        "widths",
+        lambda epsilon, repeats: convex_studies.widths(epsilon, repeats=2, burn_in=20),
     )
-    found = command.measured((8.0,), tiny=True)
-    text = page.page(found, command="fedpriv reproduce scraps-convex", picture="a.png")
+    found = convex.measured((8.0,), tiny=True)
+    text = convex.page(found, command="fedpriv reproduce scraps-convex", picture="a.png")
     for words in ("*synthetic*", "Theorem 3.2", "ε at δ = 1e-05 (add-remove, per example, by PLD",
                   "**Inference aggregates**", "**Training over aggregates**", "Within a factor 2",
                   "says nothing of the parameters that the rows were made by"):  # fmt: skip
         assert words in text, words
-    page.plot(found, tmp_path / "a.png")
+    convex.plot(found, tmp_path / "a.png")
     assert (tmp_path / "a.png").stat().st_size > 10_000
 
 
 def test_a_problem_of_another_kind_is_refused():
     with pytest.raises(ValueError, match="kind 'cubes' is not known"):
-        problems.made("cubes", num=3, width=2, seed=0)
+        convex_studies.made("cubes", num=3, width=2, seed=0)

@@ -14,15 +14,15 @@ from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
 from fedpriv.training.periodic_shift import SHARE
 from fedpriv.training.work import UserByUser
+from simulations.reproduction.study import (
+    t_half,
+)
 from simulations.scraps import checkpoints as made_of
 from simulations.scraps.checkpoints import LAST, Aggregates, averages, checkpoints, states
-from simulations.scraps.seeds import t_half
-from simulations.scraps.tags import command, runs, scores
-from simulations.scraps.tags.figures import MAJORITY, Gain, Line, lines_of, verdict
-from simulations.scraps.tags.runs import Site
-from simulations.scraps.tags.shifting import one_half
-from simulations.scraps.tags.study import FAMILIES, TINY, options, over
-from simulations.scraps.tags.together import Together, columns_of
+from simulations.scraps.tags import command, runs, study
+from simulations.scraps.tags.page import MAJORITY, Gain, Line, lines_of, verdict
+from simulations.scraps.tags.runs import Site, Together, columns_of
+from simulations.scraps.tags.study import FAMILIES, TINY, one_half, options, over
 
 WHICH = Aggregates(decays=(0.8,), ks=(3,))
 
@@ -153,7 +153,7 @@ class TestFigures:
         assert found[LAST].gain is None and {MAJORITY, "public-only"} < set(found)
 
     def test_nothing_is_said_where_there_is_no_signal(self):
-        from fedpriv.evaluation.bootstrap import Interval
+        from simulations.evaluation.bootstrap import Interval
 
         clear = Gain(value=1.0, by_seed=0.5, by_thread=Interval(low=0.002, high=0.02))
         dim = replace(clear, by_seed=1.5)
@@ -181,12 +181,12 @@ def test_widths_of_two_samples_of_one_law_are_alike():
     rng = np.random.default_rng(1)
     logits = rng.normal(size=(10, 10, 400, 3)) * 0.1 + [2.0, 0.0, 0.0]
     chains = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
-    found = scores._widths(chains, list(range(10)), 10, 1)
+    found = study._widths(chains, list(range(10)), 10, 1)
     assert found.within_two == pytest.approx(found.chance, abs=0.03)
     assert found.ratio == pytest.approx(1, abs=0.05) and 0.4 < found.below < 0.6
     still = chains.copy()
     still[:, :-1] = still[:, -1:] + 0.05 * (still[:, :-1] - still[:, -1:])  # hardly move
-    assert scores._widths(still, list(range(10)), 10, 1).within_two < 0.1
+    assert study._widths(still, list(range(10)), 10, 1).within_two < 0.1
 
 
 @pytest.mark.parametrize("what", ["aggregates", "shift"])

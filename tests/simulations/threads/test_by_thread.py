@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fedpriv.datasets.stackexchange.synthetic import Shape, synthesize
-from fedpriv.evaluation.result import Evaluation
-from fedpriv.evaluation.table import shown
+from simulations.evaluation.evaluate import Evaluation
+from simulations.evaluation.table import shown
 from simulations.threads import by_thread, study
 from simulations.threads.methods import METHODS, Method
 

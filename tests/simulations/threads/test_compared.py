@@ -1,6 +1,6 @@
 """Differences between methods count only where one of them is above the majority class."""
 
-from fedpriv.evaluation.result import Estimate, Interval
+from simulations.evaluation.evaluate import Estimate, Interval
 from simulations.threads.compared import lines
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from fedpriv.experiments.build import build
 from fedpriv.experiments.parts.tasks.words import NextWordsTask
+from fedpriv.experiments.ready_made import words
 from fedpriv.runs.prepared import start_run
-from simulations import words
 from tests.repeats import every_case
 from tests.tasks.words import phrases
 

@@ -1,4 +1,4 @@
-"""AUC loss against counting every pair, its variance over seeds, and a private run that learns."""
+"""AUC loss against counting every pair and a private run that learns."""
 
 import itertools
 import math
@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from fedpriv.experiments.build import build
+from fedpriv.experiments.ready_made.conversions import dp_sgd_conversions
 from fedpriv.rng import Key
 from fedpriv.runs.prepared import start_run
-from fedpriv.tasks.conversions.auc import auc_total, over_seeds
-from simulations.by_example.conversions import dp_sgd_conversions
+from fedpriv.tasks.dataset_tasks import auc_total
 
 
 def test_auc_loss_counts_pairs_and_ties_by_halves():
@@ -31,15 +31,6 @@ def test_one_class_and_nan_are_refused():
         auc_total(np.zeros(3), np.ones(3, np.int64))
     with pytest.raises(ValueError, match="NaN"):
         auc_total(np.array([np.nan, 0.0]), np.array([0, 1]))
-
-
-def test_variance_over_seeds():
-    found = over_seeds([0.2, 0.3, 0.4])
-    assert (found.mean, found.variance, found.seeds) == (
-        pytest.approx(0.3), pytest.approx(0.01), 3,
-    )  # fmt: skip
-    with pytest.raises(ValueError, match="at least 2 seeds"):
-        over_seeds([0.2])
 
 
 def test_a_private_run_ranks_better_than_chance(tmp_path):

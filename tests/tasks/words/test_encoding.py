@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 
-from fedpriv.datasets.stackexchange.words import Sentences
+from fedpriv.datasets.stackexchange.word_view import WordSequences
 from fedpriv.models.text import IGNORED, Tokens
-from fedpriv.tasks.words.encoding import Encoding
-from fedpriv.tasks.words.measures import shares_right
-from fedpriv.tasks.words.trivial import Bigrams
+from fedpriv.tasks.next_words import Bigrams, Encoding, shares_right
 from tests.repeats import every_case
 
 # Words 1 to 3, unknown 4, begin 5, end 6.
@@ -15,7 +13,7 @@ TOKENS = Tokens(num_words=3)
 
 
 def rows(*ranks):
-    return Sentences(
+    return WordSequences(
         starts=np.cumsum([0, *map(len, ranks)]),
         words=np.array([rank for row in ranks for rank in row], np.int32),
         kinds=np.zeros(len(ranks), np.uint8),
@@ -65,8 +63,8 @@ def test_bigrams_count_words_alone_and_ties_go_to_the_lower_number():
     # begin: 1 three times, 2 once. 1: 2 twice, 3 twice. 2: 1 once. 3: end, and so nothing.
     assert found.follows.tolist() == [1, 2, 1, 1, 1, 1, 1]
     x = np.array([[5, 1, 4]])
-    assert found.predicted(x).tolist() == [[1, 2, 1]]
-    assert found.always(x).tolist() == [[1, 1, 1]]
+    assert found.predict(x).tolist() == [[1, 2, 1]]
+    assert found.predict_commonest(x).tolist() == [[1, 1, 1]]
 
 
 def test_text_without_a_known_word_is_refused():

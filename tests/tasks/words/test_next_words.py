@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from fedpriv.datasets.stackexchange.splits import Split
-from fedpriv.datasets.stackexchange.words import word_view
+from fedpriv.datasets.stackexchange.word_view import open_word_view
 from fedpriv.rng import Key
-from fedpriv.tasks.words.next_words import FULL, REDUCED, NextWords, Size
+from fedpriv.tasks.next_words import FULL, REDUCED, NextWords, Size
 from fedpriv.training.local.trainer import Schedule
 from tests.tasks.words import phrases
 
@@ -24,7 +24,7 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def view(corpus):
-    return word_view(corpus)
+    return open_word_view(corpus)
 
 
 def said(view, user, subset="all"):
@@ -122,21 +122,9 @@ def test_multipliers_are_of_words_alone(view):
         NextWords(view).side_information()
 
 
-def test_a_corpus_without_the_order_of_words_says_so(corpus, tmp_path):
-    import shutil
-
-    from fedpriv.datasets.stackexchange.sentences import Sequences
-
-    folder = tmp_path / "old"
-    shutil.copytree(corpus.directory / "sentences", folder / "sentences")
-    (folder / "sentences" / "sequences.npy").unlink()
-    with pytest.raises(ValueError, match="before the order of words was kept"):
-        Sequences(folder)
-
-
 def test_owners_are_refused(corpus):
     with pytest.raises(ValueError, match="one owner"):
-        word_view(corpus, split=Split(owners="all"))
+        open_word_view(corpus, split=Split(owners="all"))
 
 
 def test_threads_of_a_pool_train_the_same_update(view):

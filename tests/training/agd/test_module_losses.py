@@ -12,7 +12,7 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms.bounds import Capped
 from fedpriv.rng import Key
-from fedpriv.tasks.example_task import CentralTask
+from fedpriv.tasks.central import CentralTask
 from fedpriv.training.dp_agd import LOSSES, CentralLosses, pack_line
 from fedpriv.training.local.module import module_params
 from fedpriv.training.per_example.module import ModuleGradients

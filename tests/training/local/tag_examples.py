@@ -3,7 +3,7 @@
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.datasets.stackexchange.tags import TagExamples
+from fedpriv.datasets.stackexchange.tag_view import TagExamples
 
 WORDS, TAGS = 30, 5
 PARAMS = {

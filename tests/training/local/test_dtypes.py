@@ -6,7 +6,7 @@ from torch import nn
 
 from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
-from fedpriv.tasks.array_users import ArrayUsers
+from fedpriv.tasks.module_task import ArrayUsers
 from fedpriv.training.local.module import (
     ArrayExamples,
     ModuleTrainer,

@@ -8,14 +8,14 @@ import pytest
 from fedpriv import tree
 from fedpriv.backends import SerialBackend
 from fedpriv.backends.threads import ThreadBackend
-from fedpriv.datasets.stackexchange.words import Sentences, word_view
+from fedpriv.datasets.stackexchange.word_view import WordSequences, open_word_view
+from fedpriv.experiments.ready_made import words
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 from fedpriv.runs.prepared import start_run
-from fedpriv.tasks.words.next_words import NextWords, Size
+from fedpriv.tasks.next_words import NextWords, Size
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.periodic_shift import SHARE, Shift, ShiftedUsers
-from simulations import words
 from tests.repeats import every_case
 from tests.tasks.words import phrases
 
@@ -43,7 +43,7 @@ class Users:
 
     def examples(self, user_id):
         kinds = np.array([1] * 40 + [2] * 60, np.uint8)
-        return Sentences(starts=np.arange(101), words=np.zeros(100, np.int32), kinds=kinds)
+        return WordSequences(starts=np.arange(101), words=np.zeros(100, np.int32), kinds=kinds)
 
     def num_examples(self, user_id):
         return 100
@@ -98,7 +98,9 @@ def corpus(tmp_path_factory):
 
 
 def test_threads_and_serial_find_the_same_sum(corpus):
-    task = NextWords(word_view(corpus), size=TINY, length=6, shift=Shift(kind="smooth", period=6))
+    task = NextWords(
+        open_word_view(corpus), size=TINY, length=6, shift=Shift(kind="smooth", period=6)
+    )
     trainer = task.trainer(SCHEDULE, {})
     params = {**task.init_params(Key.simulation(0)), **task.round_tensors(3)}
     asked = {"params": params, "bound": BOUND, "cohort": task.roster, "key": KEY,
@@ -129,7 +131,7 @@ def test_a_corpus_that_does_not_say_what_posts_are_is_refused(tmp_path):
 
     unknown = phrases.write(tmp_path / "c", [replace(s, kind=None) for s in phrases.sentences()])
     with pytest.raises(ValueError, match="not of questions and of answers"):
-        NextWords(word_view(unknown), shift=Shift(kind="blocks", period=2))
+        NextWords(open_word_view(unknown), shift=Shift(kind="blocks", period=2))
 
 
 @pytest.mark.parametrize(

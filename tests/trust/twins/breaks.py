@@ -374,17 +374,26 @@ class _AllPosts:
         return self._view.public_rows(subset, of=of)
 
 
-def settings_of_all_posts(tag_folds):
+def _with_all_posts(task, **changes):
+    """A task whose view is `_AllPosts`."""
+    from copy import copy
+
+    changed = copy(task)
+    vars(changed).update(_view=_AllPosts(task.view), **changes)
+    return changed
+
+
+def settings_of_all_posts(tag_prediction):
     """Public users' updates are measured on their answers to rostered users, too."""
-    right = tag_folds.user_folds
-    tag_folds.user_folds = lambda task, view, *given: right(task, _AllPosts(view), *given)
+    right = tag_prediction.TagPrediction.public_users_held_out
+    tag_prediction.TagPrediction.public_users_held_out = lambda task: right(_with_all_posts(task))
 
 
-def judged_by_all_posts(tag_folds):
+def judged_by_all_posts(tag_prediction):
     """The returned model is selected on answers to rostered users, too."""
-    right = tag_folds.thread_folds
-    tag_folds.thread_folds = lambda task, view, text, *given: right(
-        task, _AllPosts(view), "all-posts", *given
+    right = tag_prediction.TagPrediction.public_folds
+    tag_prediction.TagPrediction.public_folds = lambda task: right(
+        _with_all_posts(task, _public_text="all-posts")
     )
 
 
@@ -423,8 +432,8 @@ BREAKS = {
         ("fedpriv.mechanisms.selection", cap_of_scores_halved),
         ("fedpriv.mechanisms.selection", sign_of_the_noise_turned),
         ("fedpriv.mechanisms.selection", candidates_drawn_again),
-        ("fedpriv.tasks.tag_folds", settings_of_all_posts),
-        ("fedpriv.tasks.tag_folds", judged_by_all_posts),
+        ("fedpriv.tasks.tag_prediction", settings_of_all_posts),
+        ("fedpriv.tasks.tag_prediction", judged_by_all_posts),
         ("fedpriv.mechanisms.bounds", losses_capped_one_percent_high),
         ("fedpriv.rng", four_random_bytes),
         (f"{_PRIVACY}.calibration", target_passed_by_a_thousandth),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from fedpriv.datasets.stackexchange.corpus import Corpus
-    from fedpriv.tasks.words.next_words import NextWords
+    from fedpriv.tasks.next_words import NextWords
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +71,9 @@ class NextWordsTask:
         """
         from dataclasses import replace
 
-        from fedpriv.datasets.stackexchange.words import word_view
+        from fedpriv.datasets.stackexchange.word_view import open_word_view
         from fedpriv.mechanisms.side_information import rank_multiplier
-        from fedpriv.tasks.words.next_words import NextWords, reduced_or_full
+        from fedpriv.tasks.next_words import NextWords, reduced_or_full
         from fedpriv.training.periodic_shift import Shift
 
         if corpus is None:
@@ -94,7 +94,7 @@ class NextWordsTask:
             return rank_multiplier(num_words, top=top, gain=self.word_gain)
 
         return NextWords(
-            word_view(corpus, self.roster, self.users, split),
+            open_word_view(corpus, self.roster, self.users, split),
             size=size if self.vocabulary is None else replace(size, num_words=self.vocabulary),
             length=self.sequence_length,
             measured=self.measured_sentences,

@@ -18,19 +18,19 @@ from tests.repository.test_import_floors import all_sources, imports
 CHECKOUT = Path(__file__).parents[4]
 ALLOWED = {".py", ".toml", ".md", ".yaml", ".yml", ".json", ".jsonl"}
 # Rooms that no app and no experiment of users imports: what a person calls at a keyboard,
-# experiments of examples, and the papers' tables and figures.
+# experiments of examples, and the studies of papers.
 LEFT_OUT = {
     "fedpriv.__main__", "fedpriv.api.account", "fedpriv.api.bolted", "fedpriv.api.forecast",
     "fedpriv.api.frames", "fedpriv.api.own_loop", "fedpriv.api.result", "fedpriv.api.running",
     "fedpriv.api.shown", "fedpriv.api.stream_account", "fedpriv.api.tuning",
     "fedpriv.api.uncertainty", "fedpriv.attacks", "fedpriv.audit", "fedpriv.cli", "fedpriv.deploy",
-    "fedpriv.evaluation", "fedpriv.experiments.reference",
-    "fedpriv.report.comparison", "fedpriv.report.export",
-    "fedpriv.report.plots.noise", "fedpriv.report.plots.tradeoff", "fedpriv.reproduction",
-    "fedpriv.tasks.conversions", "fedpriv.tasks.datasets", "fedpriv.tuning",
-    "simulations.adadps", "simulations.agd", "simulations.bolt_on", "simulations.by_example",
-    "simulations.defaults", "simulations.dpnsgd", "simulations.linear_models", "simulations.scraps",
-    "simulations.threads",
+    "fedpriv.experiments.ready_made.conversions", "fedpriv.experiments.ready_made.images",
+    "fedpriv.experiments.reference", "fedpriv.report.comparison", "fedpriv.report.export",
+    "fedpriv.report.plots.noise", "fedpriv.report.plots.tradeoff",
+    "fedpriv.tuning",
+    "simulations.adadps", "simulations.agd", "simulations.bolt_on", "simulations.defaults",
+    "simulations.dpnsgd", "simulations.evaluation", "simulations.linear_models",
+    "simulations.reproduction", "simulations.scraps", "simulations.threads",
 }  # fmt: skip
 ONE_ROUND = {
     "experiment": "adadps-tags", "noise_multiplier": 0.5, "rounds": 1, "cohort": 4,
@@ -81,7 +81,7 @@ def test_nothing_that_is_left_out_can_be_reached_from_the_bundle(bundle):
     sources = all_sources()
     inside = {module for module in sources if path_of(module) in names}
     apps = {module for module in sources if module.split(".")[0] in ("server", "client")}
-    assert apps | {"simulations", "simulations.tags"} <= inside
+    assert apps | {"simulations", "fedpriv.experiments.ready_made.tags"} <= inside
     left_out = set(sources) - inside
     # What an experiment of one's own may be made of goes along, whether an app imports it or not.
     assert {room_of(module, inside) for module in left_out} == LEFT_OUT
@@ -90,7 +90,9 @@ def test_nothing_that_is_left_out_can_be_reached_from_the_bundle(bundle):
     )
     assert reached & left_out == set()
     named = {room_of(module, inside) for module in left_out if named_experiments(sources[module])}
-    assert named <= {"simulations.by_example"}  # examples are not trained by nodes
+    # Examples are not trained by nodes.
+    examples = {f"fedpriv.experiments.ready_made.{task}" for task in ("conversions", "images")}
+    assert named <= {*examples, "simulations.threads"}
 
 
 def test_what_is_called_at_a_keyboard_says_in_a_bundle_where_it_is(bundle, tmp_path):

@@ -89,9 +89,9 @@ def test_a_known_field_of_another_wire_type_is_a_field_nobody_knows(tff_writer):
     assert found.dtype == np.int64 and not len(found)
     # What is then missing, the schema of the data set asks for.
     with pytest.raises(ValueError, match="no field 'creation_date'"):
-        SCHEMAS["stackoverflow"].typed(parse_example(b"\x08\x01"))
+        SCHEMAS["stackoverflow"].convert(parse_example(b"\x08\x01"))
     with pytest.raises(ValueError, match="field 'label' has 0 values, not 1"):
-        SCHEMAS["emnist"].typed({"label": found})
+        SCHEMAS["emnist"].convert({"label": found})
 
 
 def test_an_inner_length_may_not_reach_past_its_own_message(tff_writer):

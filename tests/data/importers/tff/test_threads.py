@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 
-from fedpriv.datasets.stackexchange.sentences import SentenceStore
+from fedpriv.datasets.stackexchange.sentence_store import SentenceStore
 from fedpriv.datasets.stackexchange.splits import Split
 from fedpriv.datasets.stackexchange.stackoverflow import import_stackoverflow
 from fedpriv.datasets.stackexchange.writer import titled_thread

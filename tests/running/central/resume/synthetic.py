@@ -10,7 +10,7 @@ from fedpriv.datasets.dataset import Dataset
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.preconditioners import Statistics
-from fedpriv.tasks.datasets import linear_task
+from fedpriv.tasks.dataset_tasks import linear_task
 from fedpriv.training.per_example.linear import LogisticGradients
 
 NAME = "resumed_central:synthetic_experiment"

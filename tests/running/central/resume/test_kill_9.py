@@ -21,7 +21,7 @@ HELD = '''
 import os, time
 import numpy as np
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.tasks.example_task import CentralTask, zeros
+from fedpriv.tasks.central import CentralTask, zeros
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.per_example.linear import LinearRegressionGradients
 

@@ -11,7 +11,7 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms import SideInformation
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
-from fedpriv.tasks.example_task import CentralTask, zeros
+from fedpriv.tasks.central import CentralTask, zeros
 from fedpriv.training.per_example.linear import (
     LogisticGradients,
 )

@@ -1,0 +1,235 @@
+"""Views of a corpus: what tag views and word views have in common, as objects and as files.
+
+A view is one roster seen through one split, a folder of memory-mapped files (users: the roster in
+its order, then the public users; a user's rows lie together, those for training first):
+
+    users.json                  {"roster": [...], "public": [...]}
+    vocabulary.json             {"words": [...], "tags": [...], "num_public_examples", "source"}
+    user_offsets int64 (U + 1)  first row of each user
+    train_ends   int64 (U)      end of each user's rows for training
+    validation_ends   int64 (U) end of each user's rows for validation; then come those for testing
+
+It is made when it is first asked for, in the corpus, or in the cache where that is read-only.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpriv.datasets.arrays import offsets, open_array
+from fedpriv.datasets.cache import cache_dir
+from fedpriv.datasets.stackexchange import manifest as manifests
+from fedpriv.datasets.stackexchange.rosters import roster_sha256
+from fedpriv.datasets.stackexchange.splits import TEST, TRAIN, Split
+
+_READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
+_ENDS = ("train_ends", "validation_ends")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class RosterView(ABC):
+    """One roster of a prepared corpus: what its examples of any kind have in common.
+
+    Attributes:
+        name: the corpus' name.
+        synthetic: whether a generator made the text; every figure must then say so.
+        roster_name: the roster's name.
+        licence: the text's licence.
+        credit: whom to credit for it.
+        roster: the rostered ids, in the published order.
+        roster_sha256: hash of the rostered ids.
+        public_users: all other users of the corpus, sorted.
+        words: the vocabulary (V), the word used by most public users first.
+        split: what is for training, validation and testing.
+        provenance: where each of these came from, whose text is in an example, what was left out.
+    """
+
+    name: str
+    synthetic: bool
+    roster_name: str
+    licence: str
+    credit: str
+    roster: tuple[str, ...]
+    roster_sha256: str
+    public_users: tuple[str, ...]
+    words: tuple[str, ...]
+    split: Split
+    provenance: Mapping[str, object]
+    _positions: Mapping[str, int]
+    _edges: Mapping[str, tuple[np.ndarray, np.ndarray]]
+
+    def describe(self) -> dict[str, str | bool]:
+        """Return what names this data in a run folder: corpus, roster and its hash, licence."""
+        return {
+            "name": self.name,
+            "synthetic": self.synthetic,
+            "roster": self.roster_name,
+            "roster_sha256": self.roster_sha256,
+            "licence": self.licence,
+            "credit": self.credit,
+        }
+
+    def num_examples(self, user_id: str, subset: str = "train") -> int:
+        """Return how many examples `examples` would return, without touching them.
+
+        Raises:
+            ValueError: unknown user or subset.
+        """
+        start, end = self._span(user_id, subset)
+        return end - start
+
+    @abstractmethod
+    def examples(self, user_id: str, subset: str = "train") -> Any:
+        """Return one user's examples, as slices of the mapped files; possibly none."""
+
+    def _spans(self, user_ids: Sequence[str], subset: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return where each user's examples start and end, int64 (users,) each."""
+        # No objects a user: with hundreds of thousands of them, memory would follow.
+        positions = np.fromiter(map(self._position, user_ids), np.int64, len(user_ids))
+        if subset not in self._edges:
+            raise ValueError(f"subset {subset!r} is unknown; choose one of {tuple(self._edges)}")
+        starts, ends = self._edges[subset]
+        return starts[positions], ends[positions]
+
+    def _span(self, user_id: str, subset: str) -> tuple[int, int]:
+        starts, ends = self._spans([user_id], subset)
+        return int(starts[0]), int(ends[0])
+
+    def _position(self, user_id: str) -> int:
+        position = self._positions.get(user_id)
+        if position is None:
+            raise ValueError(
+                f"user {user_id!r} is unknown in roster {self.roster_name!r}: neither among its "
+                f"{len(self.roster)} rostered nor its {len(self.public_users)} public users"
+            )
+        return position
+
+
+class TrainingSplit:
+    """The training split of a view, as `fedpriv.training.work.UserData`."""
+
+    def __init__(self, view: RosterView) -> None:
+        self._view = view
+
+    def examples(self, user_id: str) -> Any:
+        """Return a user's training examples."""
+        return self._view.examples(user_id, subset="train")
+
+    def num_examples(self, user_id: str) -> int:
+        """Return how many they are."""
+        return self._view.num_examples(user_id, subset="train")
+
+
+def find_view(
+    corpus: Path,
+    manifest: Mapping[str, Any],
+    roster: str,
+    name: str,
+    make: Callable[[Path], object],
+) -> Path:
+    """Return the folder of a view, which is made if need be.
+
+    Args:
+        corpus: the corpus's folder.
+        manifest: its manifest.
+        roster: the roster's name.
+        name: the view's.
+        make: makes the view in its folder, whose parent may be missing.
+    """
+    cached = cache_dir() / "views" / manifest["manifest_sha256"][:16]
+    places = [parent / roster / name for parent in (corpus / "rosters", cached)]
+    for place in places:
+        if (place / manifests.VIEW_FILE).is_file():
+            return place
+    try:
+        make(places[0])
+        return places[0]
+    except OSError as error:
+        if error.errno not in _READ_ONLY:
+            raise
+    make(places[1])
+    return places[1]
+
+
+def open_users(
+    directory: Path,
+    *,
+    manifest: Mapping[str, Any],
+    roster: str,
+    split: Split,
+    provenance: Mapping[str, object],
+    users: int | None,
+) -> tuple[dict[str, Any], dict[str, Any], int]:
+    """Return a view's fields of `RosterView`, its vocabulary.json, and how many rows it has.
+
+    Args:
+        directory: the view's folder.
+        manifest: "name", "synthetic", "licence" and "credit" of the corpus, among others.
+        roster: the roster's name.
+        split: the split it was made for.
+        provenance: where it came from, for run folders.
+        users: keep the first so many rostered users only; the vocabulary stays the same.
+
+    Raises:
+        ValueError: a file is missing, cut short or inconsistent; `users` is out of range.
+    """
+    try:
+        lists = json.loads((directory / "users.json").read_text("utf-8"))
+        vocabulary = json.loads((directory / "vocabulary.json").read_text("utf-8"))
+        ids, public = tuple(lists["roster"]), tuple(lists["public"])
+        words = tuple(vocabulary["words"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{directory} is damaged ({error}); import the corpus again") from error
+    if users is not None and not 1 <= users <= len(ids):
+        raise ValueError(f"users {users}: roster {roster!r} has {len(ids)}; give 1 to that many")
+    kept, number = ids[:users], len(ids) + len(public)
+    table = open_array(directory / "user_offsets.npy", dtype="int64", length=number + 1)
+    begins, ends = table[:-1], table[1:]
+    trained, validated = (
+        open_array(directory / f"{name}.npy", dtype="int64", length=number) for name in _ENDS
+    )
+    ordered = (begins <= trained) & (trained <= validated) & (validated <= ends)
+    if table[0] != 0 or not ordered.all():
+        raise ValueError(f"{directory} is damaged; remove it, and it is made again")
+    positions = {user: place for place, user in enumerate(kept)}
+    positions.update((user, place) for place, user in enumerate(public, start=len(ids)))
+    fields = {
+        **{key: manifest[key] for key in ("name", "synthetic", "licence", "credit")},
+        "roster_name": roster,
+        "roster": kept,
+        "roster_sha256": roster_sha256(kept),
+        "public_users": public,
+        "words": words,
+        "split": split,
+        "provenance": provenance,
+        "_positions": positions,
+        "_edges": {
+            "train": (begins, trained),
+            "validation": (trained, validated),
+            "test": (validated, ends),
+            "all": (begins, ends),
+        },
+    }
+    return fields, vocabulary, int(table[-1])
+
+
+def save_user_rows(directory: Path, rows: np.ndarray) -> None:
+    """Write the three tables of users' rows.
+
+    Args:
+        directory: the view's folder.
+        rows: int64 (3, U), how many rows each user has for training, validation and testing.
+    """
+    table = offsets(rows.sum(axis=0))
+    ends = table[:-1] + rows[TRAIN], table[1:] - rows[TEST]
+    np.save(directory / "user_offsets.npy", table)
+    for name, values in zip(_ENDS, ends, strict=True):
+        np.save(directory / f"{name}.npy", values)

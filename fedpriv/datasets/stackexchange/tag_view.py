@@ -1,0 +1,516 @@
+"""Tag prediction on a corpus: sparse word counts and tags of each sentence, by user.
+
+`corpus.make_view` writes one roster's view from the sentences of a corpus, `open_view` maps it.
+Files in a view's folder, beside those of every view (`roster_view`):
+
+    word_counts, word_users, word_sentences, tag_users      int64, see `vocabulary.RosterVocabulary`
+    threads      int32          each example's thread, its number in the corpus
+    public_threads    uint8     of public users: 1 where a public user asked that thread
+    word_offsets, words, counts, num_tokens, labels, tag_offsets, tags    see `TagExamples`
+    listed       int64          of views that bound an owner's examples: each listed example's
+                                number here, -1 for one without a label
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedpriv.checkpoints.vocabulary import WordFeatures
+from fedpriv.datasets.arrays import array_writers, offsets, open_array, ranges
+from fedpriv.datasets.stackexchange.roster_view import RosterView, open_users, save_user_rows
+from fedpriv.datasets.stackexchange.sentence_store import OWN, SentenceStore
+from fedpriv.datasets.stackexchange.splits import (
+    PUBLIC_TEXT,
+    SUBSETS,
+    TEST,
+    TRAIN,
+    VALIDATION,
+    Division,
+    PublicText,
+    Split,
+)
+from fedpriv.datasets.stackexchange.vocabulary import RosterVocabulary
+from fedpriv.hashes import Progress
+
+if TYPE_CHECKING:
+    from scipy import sparse
+
+
+# SciPy is slow to import: what builds a matrix loads it, `fedpriv --help` does not.
+
+INPUTS = ("tff", "unit-norm")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TagExamples:
+    """n examples in compressed sparse rows; arrays may be read-only views of a file.
+
+    Attributes:
+        indptr: int64 (n + 1,), row starts in `indices`, from 0.
+        indices: int32 (nnz,), word numbers, strictly increasing within a row.
+        counts: unsigned integer (nnz,), occurrences of the word in sentence and title; float32
+            values of `with_features`.
+        num_tokens: int32 (n,), all tokens of sentence and title, out-of-vocabulary included.
+        labels: int32 (n,), the post's tag that comes first in the tag order.
+        tag_indptr: int64 (n + 1,), row starts in `tag_indices`, from 0.
+        tag_indices: int32, the post's tags that are in the tag list, strictly increasing.
+        num_words: size of the vocabulary, with the rows of pairs where there are any.
+        num_tags: size of the tag list.
+    """
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    counts: np.ndarray
+    num_tokens: np.ndarray
+    labels: np.ndarray
+    tag_indptr: np.ndarray
+    tag_indices: np.ndarray
+    num_words: int
+    num_tags: int
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, rows: np.ndarray) -> TagExamples:
+        """Return the examples at the given row numbers, in that order (a copy)."""
+        rows = np.asarray(rows, dtype=np.int64)
+        indptr, words = row_positions(self.indptr, rows)
+        tag_indptr, tags = row_positions(self.tag_indptr, rows)
+        return TagExamples(
+            indptr=indptr,
+            indices=self.indices[words],
+            counts=self.counts[words],
+            num_tokens=self.num_tokens[rows],
+            labels=self.labels[rows],
+            tag_indptr=tag_indptr,
+            tag_indices=self.tag_indices[tags],
+            num_words=self.num_words,
+            num_tags=self.num_tags,
+        )
+
+    def with_features(self, made: WordFeatures, rows: np.ndarray) -> TagExamples:
+        """Return the examples at the given row numbers, weighted and with pairs (a copy).
+
+        Their `counts` are float32 and to be scaled to unit norm. Only these rows are read.
+
+        Raises:
+            ValueError: a word is outside the vocabulary.
+        """
+        chosen = self.take(rows)
+        indptr, indices, values = made.made(chosen.indptr, chosen.indices, chosen.counts)
+        return replace(
+            chosen, indptr=indptr, indices=indices, counts=values, num_words=made.num_rows
+        )
+
+    def features(self, inputs: str = "tff") -> sparse.csr_array:
+        """Return the model's inputs, float32 (n, num_words).
+
+        Args:
+            inputs: "tff" is TensorFlow Federated's mean of one-hot words over the tokens that are
+                in the vocabulary, so a row sums to 1 (TFF 0.87, value for value; versions before
+                counted unknown tokens too); "unit-norm" scales every row to L2 norm 1. Rows
+                without a known word stay zero.
+
+        Raises:
+            ValueError: unknown `inputs`.
+        """
+        from scipy import sparse
+
+        return sparse.csr_array(
+            (self.values(inputs), self.indices, self.indptr), shape=(len(self), self.num_words)
+        )
+
+    def values(self, inputs: str = "tff") -> np.ndarray:
+        """Return the stored entries of `features`, float32 (nnz,), without building a matrix.
+
+        Raises:
+            ValueError: unknown `inputs`.
+        """
+        values = self.counts.astype(np.float32)
+        lengths = np.diff(self.indptr)
+        if inputs == "tff":
+            values /= np.repeat(_row_sums(values, lengths), lengths)
+        elif inputs == "unit-norm":
+            values /= np.repeat(np.sqrt(_row_sums(np.square(values), lengths)), lengths)
+        else:
+            raise ValueError(f"inputs {inputs!r} is unknown; choose one of {INPUTS}")
+        return values
+
+
+def row_positions(indptr: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the new row starts, and where the entries of `rows` lie, for a gather.
+
+    >>> starts, entries = row_positions(np.array([0, 2, 2, 5]), np.array([2, 0]))
+    >>> starts.tolist(), entries.tolist()
+    ([0, 3, 5], [2, 3, 4, 0, 1])
+    """
+    lengths = indptr[rows + 1] - indptr[rows]
+    return offsets(lengths), ranges(indptr[rows], lengths)
+
+
+def _row_sums(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    rows = np.repeat(np.arange(len(lengths)), lengths)
+    return np.bincount(rows, weights=values, minlength=len(lengths)).astype(np.float32)
+
+
+BATCH_EXAMPLES = 4096
+"""Examples of a large set that are held in memory at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class TagView(RosterView):
+    """Examples of tag prediction, memory-mapped: many processes share the same pages.
+
+    Guarantee: `words`, `tags`, their order and every count come from users outside the roster
+    (or from published counts, and `provenance` says so), so adding or removing the records of any
+    rostered user changes none of them, nor another user's examples *as prepared*.
+
+    Attributes:
+        tags: the tag list (G), the tag used by most public users first; the order decides labels.
+        word_counts: int64 (V,), occurrences in public users' own text.
+        word_users: int64 (V,), public users whose own text uses the word.
+        word_sentences: int64 (V,), public sentences whose own text contains the word.
+        num_public_examples: the number of public sentences the counts above were taken over.
+        tag_users: int64 (G,), public users with a post that carries the tag.
+        columns: all examples as mapped from disk, which row numbers refer to.
+        threads: int32, the thread of every example in `columns`, as numbers within the corpus.
+    """
+
+    tags: tuple[str, ...]
+    word_counts: np.ndarray
+    word_users: np.ndarray
+    word_sentences: np.ndarray
+    num_public_examples: int
+    tag_users: np.ndarray
+    columns: TagExamples
+    threads: np.ndarray
+    _public_threads: np.ndarray
+    _listed: np.ndarray | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"TagView({self.name!r}, roster {self.roster_name!r}: {len(self.roster)} users, "
+            f"{len(self.public_users)} public, {len(self.words)} words, {len(self.tags)} tags)"
+        )
+
+    def examples(self, user_id: str, subset: str = "train") -> TagExamples:
+        """Return one user's examples, as slices of the mapped files; possibly none.
+
+        Args:
+            user_id: a rostered or public user of this view.
+            subset: "train", "validation", "test" or "all".
+
+        Raises:
+            ValueError: unknown user or subset.
+        """
+        start, end = self._span(user_id, subset)
+        whole = self.columns
+        words, tags = whole.indptr[start : end + 1], whole.tag_indptr[start : end + 1]
+        return TagExamples(
+            indptr=words - words[0],
+            indices=whole.indices[words[0] : words[-1]],
+            counts=whole.counts[words[0] : words[-1]],
+            num_tokens=whole.num_tokens[start:end],
+            labels=whole.labels[start:end],
+            tag_indptr=tags - tags[0],
+            tag_indices=whole.tag_indices[tags[0] : tags[-1]],
+            num_words=whole.num_words,
+            num_tags=whole.num_tags,
+        )
+
+    def label_counts(self, user_ids: Sequence[str], subset: str = "test") -> np.ndarray:
+        """Return how often each tag is the label of users' examples, int64 (G,).
+
+        Only labels are read, no words.
+
+        Raises:
+            ValueError: unknown user or subset.
+        """
+        counts = np.zeros(len(self.tags), dtype=np.int64)
+        for rows in self.rows(user_ids, subset):
+            counts += np.bincount(self.columns.labels[rows], minlength=len(counts))
+        return counts
+
+    def rows(
+        self, user_ids: Sequence[str], subset: str = "test", *, size: int = BATCH_EXAMPLES
+    ) -> Iterator[np.ndarray]:
+        """Yield the row numbers in `columns` of users' examples, int64, at most `size` at a time.
+
+        Raises:
+            ValueError: unknown user or subset, `size` below 1.
+        """
+        if size < 1:
+            raise ValueError(f"size {size} is below 1; give how many examples to hold at once")
+        starts, ends = self._spans(user_ids, subset)
+        past = np.cumsum(ends - starts)  # examples up to and with each user
+        for first in range(0, int(past[-1]) if len(past) else 0, size):
+            numbers = np.arange(first, min(first + size, int(past[-1])))
+            owners = np.searchsorted(past, numbers, side="right")
+            yield ends[owners] - past[owners] + numbers
+
+    @property
+    def listed(self) -> np.ndarray:
+        """Each listed training example's row number in `columns`, int64; -1 without a label.
+
+        The list is one of ids, and no label or word is looked at for it: with one owner's examples
+        blanked it is the same.
+
+        Raises:
+            ValueError: the split bounds no owner's examples, so none are listed.
+        """
+        if self._listed is None:
+            raise ValueError(
+                f"split {self.split.name} lists no examples; give it owners all and "
+                "examples-per-owner"
+            )
+        return self._listed
+
+    def public_rows(self, subset: str, *, of: PublicText = "public-threads") -> np.ndarray:
+        """Return the row numbers in `columns` of public users' examples, int64.
+
+        Args:
+            subset: "train", "validation", "test" or "all".
+            of: "public-threads" leaves out threads that no public user asked, whose titles and
+                tags may be a rostered user's; "all-posts" keeps them.
+
+        Raises:
+            ValueError: unknown subset or `of`; all posts of a part of a corpus.
+        """
+        if of not in PUBLIC_TEXT:
+            raise ValueError(f"public text {of!r} is unknown; choose one of {PUBLIC_TEXT}")
+        if of == "all-posts" and "part" in self.provenance:
+            raise ValueError(
+                "a part of a corpus has no post under a rostered user's question; train on it with "
+                "public-text public-threads"
+            )
+        rows = np.concatenate([np.arange(0), *self.rows(self.public_users, subset)])
+        if of == "all-posts":
+            return rows
+        return rows[self._public_threads[rows] > 0]
+
+
+def open_view(
+    directory: Path,
+    *,
+    manifest: Mapping[str, Any],
+    roster: str,
+    split: Split,
+    provenance: Mapping[str, object],
+    users: int | None = None,
+) -> TagView:
+    """Open the files that `write_tag_view` wrote.
+
+    Args and Raises: as `roster_view.open_users`.
+    """
+    fields, vocabulary, total = open_users(
+        directory,
+        manifest=manifest,
+        roster=roster,
+        split=split,
+        provenance=provenance,
+        users=users,
+    )
+
+    def column(name: str, dtype: str | None = "int64", length: int | None = None) -> np.ndarray:
+        return open_array(directory / f"{name}.npy", dtype=dtype, length=length)
+
+    def row_starts(name: str, entries: np.ndarray) -> np.ndarray:
+        table = column(name, length=total + 1)
+        # Only the ends of the long tables are looked at, so that opening stays instant.
+        if table[0] != 0 or table[-1] != len(entries):
+            raise ValueError(f"{directory}: {name} is damaged; import the corpus again")
+        return table
+
+    tags = tuple(vocabulary["tags"])
+    num_words, num_tags = len(fields["words"]), len(tags)
+    words, tag_numbers = column("words", "int32"), column("tags", "int32")
+    return TagView(
+        **fields,
+        tags=tags,
+        word_counts=column("word_counts", length=num_words),
+        word_users=column("word_users", length=num_words),
+        word_sentences=column("word_sentences", length=num_words),
+        num_public_examples=int(vocabulary["num_public_examples"]),
+        tag_users=column("tag_users", length=num_tags),
+        columns=TagExamples(
+            indptr=row_starts("word_offsets", words),
+            indices=words,
+            counts=column("counts", None, len(words)),
+            num_tokens=column("num_tokens", "int32", total),
+            labels=column("labels", "int32", total),
+            tag_indptr=row_starts("tag_offsets", tag_numbers),
+            tag_indices=tag_numbers,
+            num_words=num_words,
+            num_tags=num_tags,
+        ),
+        threads=column("threads", "int32", total),
+        _public_threads=column("public_threads", "uint8", total),
+        _listed=None if split.examples_per_owner is None else column("listed"),
+    )
+
+
+def write_tag_view(
+    store: SentenceStore,
+    directory: Path,
+    *,
+    roster: Sequence[str],
+    public_users: Sequence[str],
+    vocabulary: RosterVocabulary,
+    totals: Mapping[str, int],
+    division: Division,
+    listed: np.ndarray | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Write the files of one view into an empty folder, and return what is counted of it.
+
+    Args:
+        store: the corpus' sentences.
+        directory: where to write.
+        roster: the rostered ids, in order.
+        public_users: all other users of the corpus, sorted.
+        vocabulary: the roster's words and tags.
+        totals: of the corpus: distinct "words" and "tags", and "most_tokens_in_a_sentence", above
+            which no word is counted in an example.
+        division: says what each sentence is for.
+        listed: rows of the store that training examples are listed of, if they are.
+        progress: called with (sentences done, sentences).
+
+    Returns:
+        Facts for the view's manifest: numbers of examples in all and by subset (of public users
+        those in threads that a public user asked), rostered users with none to train on, sentences
+        left out (for want of a tag from the tag list, or because the split has no side for them),
+        and shares of rostered users' examples that carry another account's title.
+    """
+    users = (*roster, *public_users)
+    _write_vocabulary(directory, roster, public_users, vocabulary)
+    word_ranks = _ranks(vocabulary.word_numbers, totals["words"])
+    tag_ranks = _ranks(vocabulary.tag_numbers, totals["tags"])
+    rostered = store.contains(roster)
+    by_subset = np.zeros((3, len(users)), dtype=np.int64)
+    in_public = np.zeros(3, dtype=np.int64)
+    sentences = np.zeros(len(users), dtype=np.int64)
+    foreign = by_roster = 0
+    trained = [np.zeros((0, 2), np.int64)]
+    dtypes = {
+        "words": np.int32,
+        "counts": np.min_scalar_type(totals["most_tokens_in_a_sentence"]),
+        "num_tokens": np.int32,
+        "labels": np.int32,
+        "tags": np.int32,
+        "threads": np.int32,
+        "public_threads": np.uint8,
+    }
+    with array_writers(directory, dtypes, offsets=("word_offsets", "tag_offsets")) as files:
+        for batch in store.batches(users):
+            tag_offsets, tags, _ = _in_list(batch.tag_rows, tag_ranks[batch.tags], len(batch))
+            word_offsets, words, counts = _in_list(
+                batch.word_rows, word_ranks[batch.words], len(batch), batch.counts
+            )
+            labelled = np.flatnonzero(np.diff(tag_offsets))
+            keep, subsets = division.subsets(batch, users, labelled)
+            word_starts, word_entries = row_positions(word_offsets, keep)
+            tag_starts, tag_entries = row_positions(tag_offsets, keep)
+            asked = division.asked_in_public(batch)[keep]
+            if listed is not None:
+                at = np.flatnonzero(subsets == TRAIN)
+                trained.append(
+                    np.stack([batch.rows[keep[at]], files["labels"].length + at], axis=1)
+                )
+            files["word_offsets"].append_ends(np.diff(word_starts))
+            files["words"].append(words[word_entries])
+            files["counts"].append(counts[word_entries])
+            files["num_tokens"].append(batch.num_tokens[keep])
+            # Tags increase within a row: the first is the label.
+            files["labels"].append(tags[tag_offsets[keep]])
+            files["tag_offsets"].append_ends(np.diff(tag_starts))
+            files["tags"].append(tags[tag_entries])
+            files["threads"].append(batch.threads[keep])
+            files["public_threads"].append(asked.astype(np.uint8))
+            owners, title_users = batch.users[keep], batch.title_users[keep]
+            for subset in (TRAIN, VALIDATION, TEST):
+                here = subsets == subset
+                by_subset[subset] += np.bincount(owners[here], minlength=len(users))
+                in_public[subset] += np.count_nonzero(here & asked & (owners >= len(roster)))
+            sentences += np.bincount(batch.users, minlength=len(users))
+            titles = title_users[(owners < len(roster)) & (title_users != OWN)]
+            foreign += len(titles)
+            by_roster += int(np.count_nonzero(rostered[titles[titles >= 0]]))
+            if progress is not None:
+                progress(int(sentences.sum()), int(store.offsets[-1]))
+    if listed is not None:
+        np.save(directory / "listed.npy", _numbers(listed, np.concatenate(trained)))
+    save_user_rows(directory, by_subset)
+    examples = by_subset.sum(axis=0)
+    inside, outside = slice(None, len(roster)), slice(len(roster), None)
+    missing, of_roster = sentences - examples, by_subset[:, inside]
+    num_examples = int(examples[inside].sum())
+    return {
+        "num_examples": num_examples,
+        "num_public_examples": int(examples[outside].sum()),
+        "num_public_sentences": vocabulary.num_sentences,
+        "examples_by_subset": dict(zip(SUBSETS, of_roster.sum(axis=1).tolist(), strict=True)),
+        "examples_of_public_threads": dict(zip(SUBSETS, in_public.tolist(), strict=True)),
+        "users_without_training_examples": int(np.count_nonzero(of_roster[TRAIN] == 0)),
+        "sentences_without_label": {
+            "rostered": int(missing[inside].sum()),
+            "public": int(missing[outside].sum()),
+        },
+        "foreign_titles": {
+            "share": foreign / max(num_examples, 1),
+            "share_by_rostered_users": by_roster / max(num_examples, 1),
+        },
+    }
+
+
+def _numbers(listed: np.ndarray, trained: np.ndarray) -> np.ndarray:
+    """Return the number of each listed row's example, -1 where it has none."""
+    trained = trained[np.argsort(trained[:, 0])]
+    places = np.searchsorted(trained[:, 0], listed)
+    within = np.minimum(places, max(len(trained) - 1, 0))
+    if not len(trained):
+        return np.full(len(listed), -1, np.int64)
+    return np.where(trained[within, 0] == listed, trained[within, 1], -1)
+
+
+def _write_vocabulary(
+    directory: Path,
+    roster: Sequence[str],
+    public_users: Sequence[str],
+    vocabulary: RosterVocabulary,
+) -> None:
+    users = {"roster": list(roster), "public": list(public_users)}
+    (directory / "users.json").write_text(json.dumps(users), "utf-8")
+    names = {
+        "words": list(vocabulary.words),
+        "tags": list(vocabulary.tags),
+        "num_public_examples": vocabulary.num_sentences,
+        "source": vocabulary.source,
+    }
+    (directory / "vocabulary.json").write_text(json.dumps(names), "utf-8")
+    for name in ("word_counts", "word_users", "word_sentences", "tag_users"):
+        np.save(directory / f"{name}.npy", getattr(vocabulary, name).astype(np.int64))
+
+
+def _ranks(numbers: np.ndarray, size: int) -> np.ndarray:
+    """Return the rank of every corpus number, -1 for those that were not chosen."""
+    ranks = np.full(size, -1, dtype=np.int32)
+    used = numbers >= 0
+    ranks[numbers[used]] = np.flatnonzero(used)
+    return ranks
+
+
+def _in_list(
+    rows: np.ndarray, ranks: np.ndarray, num_rows: int, values: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Drop entries that are not in the list, sort each row by rank; return offsets and columns."""
+    inside = ranks >= 0
+    rows, ranks = rows[inside], ranks[inside]
+    order = np.argsort(rows * (int(ranks.max(initial=0)) + 1) + ranks)
+    counts = ranks if values is None else values[inside]
+    return offsets(np.bincount(rows, minlength=num_rows)), ranks[order], counts[order]

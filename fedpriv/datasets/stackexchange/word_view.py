@@ -1,0 +1,255 @@
+"""Next-word prediction on a corpus: the sentences of each user, word by word.
+
+Files in a view's folder, beside those of every view (`roster_view`), next to that of the tag view
+it shares users, words and split with:
+
+    threads      int32           each sentence's thread
+    public_threads  uint8        1 where a public user asked that thread
+    kinds        uint8           of its post (`sentence_store.KINDS`)
+    starts       int64 (n + 1)   first word of each sentence in the file below
+    words        int32           ranks in the vocabulary, -1 for a word outside it
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedpriv.datasets.arrays import array_writers, offsets, open_array, ranges
+from fedpriv.datasets.cache import new_folder
+from fedpriv.datasets.stackexchange import manifest as manifests
+from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.roster_view import (
+    RosterView,
+    find_view,
+    open_users,
+    save_user_rows,
+)
+from fedpriv.datasets.stackexchange.sentence_store import SentenceStore
+from fedpriv.datasets.stackexchange.splits import (
+    BY_THREAD,
+    SUBSETS,
+    TEST,
+    TRAIN,
+    VALIDATION,
+    Split,
+    divide,
+)
+
+UNKNOWN = -1
+"""Number of a word that is not in the vocabulary."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WordSequences:
+    """n sentences; arrays may be read-only views of a file.
+
+    Attributes:
+        starts: int64 (n + 1,), where each begins in `words`, from 0.
+        words: int32 (total,), ranks in the view's vocabulary, 0 for the commonest; UNKNOWN for a
+            word outside it.
+        kinds: uint8 (n,), of the posts they stand in (`sentences.KINDS`).
+    """
+
+    starts: np.ndarray
+    words: np.ndarray
+    kinds: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+    def take(self, index: np.ndarray) -> WordSequences:
+        """Return the sentences at these positions, in that order (a copy)."""
+        index = np.asarray(index, np.int64)
+        lengths = self.starts[index + 1] - self.starts[index]
+        return WordSequences(
+            starts=offsets(lengths),
+            words=np.asarray(self.words[ranges(self.starts[index], lengths)]),
+            kinds=np.asarray(self.kinds[index]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class WordView(RosterView):
+    """One roster of a prepared corpus as sequences of words, memory-mapped.
+
+    Guarantee: `words` and their order come from users outside the roster (or from published counts,
+    and `provenance` says so), and a sentence holds words of the account that wrote it alone. So
+    adding or removing the records of a rostered user changes no other user's sentences as prepared.
+
+    Attributes:
+        word_counts: int64 (V,), occurrences in public users' own training text.
+        columns: all sentences as mapped from disk, which row numbers refer to.
+        threads: int32, each sentence's thread, as a number within the corpus.
+    """
+
+    word_counts: np.ndarray
+    columns: WordSequences
+    threads: np.ndarray
+    _asked_in_public: np.ndarray
+
+    def __repr__(self) -> str:
+        return (
+            f"WordView({self.name!r}, roster {self.roster_name!r}: {len(self.roster)} users, "
+            f"{len(self.public_users)} public, {len(self.words)} words)"
+        )
+
+    def examples(self, user_id: str, subset: str = "train") -> WordSequences:
+        """Return one user's sentences, as slices of the mapped files; possibly none.
+
+        Args:
+            user_id: a rostered or public user of this view.
+            subset: "train", "validation", "test" or "all".
+
+        Raises:
+            ValueError: unknown user or subset.
+        """
+        start, end = self._span(user_id, subset)
+        whole = self.columns
+        starts = whole.starts[start : end + 1]
+        return WordSequences(
+            starts=starts - starts[0],
+            words=whole.words[starts[0] : starts[-1]],
+            kinds=whole.kinds[start:end],
+        )
+
+    def rows(self, user_ids: Sequence[str], subset: str = "test") -> np.ndarray:
+        """Return the row numbers in `columns` of users' sentences, int64.
+
+        Raises:
+            ValueError: unknown user or subset.
+        """
+        spans = [np.arange(*self._span(user_id, subset)) for user_id in user_ids]
+        return np.concatenate([np.arange(0), *spans])
+
+    def public_rows(self, subset: str) -> np.ndarray:
+        """Return the row numbers in `columns` of public users' sentences, int64.
+
+        They are all of them: whoever asked the question, a sentence's words are its writer's. By
+        time only those in threads that a public user asked, because the day of a thread is a fact
+        of whoever asked it.
+
+        Raises:
+            ValueError: unknown subset.
+        """
+        rows = self.rows(self.public_users, subset)
+        return rows[self._asked_in_public[rows] > 0] if self.split.kind == "by-time" else rows
+
+    def users_of(self, user_ids: Sequence[str], subset: str) -> Iterator[tuple[str, WordSequences]]:
+        """Yield users that have sentences of a subset, with those."""
+        for user_id in user_ids:
+            if self.num_examples(user_id, subset):
+                yield user_id, self.examples(user_id, subset)
+
+
+_SHARED = ("users.json", "vocabulary.json", "word_counts.npy")
+_PROVENANCE = (
+    "split", "roster_rule", "roster_how", "roster_looks_at_data", "words", "word_counts",
+    "word_counts_source",
+)  # fmt: skip
+
+
+def open_word_view(
+    corpus: Corpus, roster: str | None = None, users: int | None = None, split: Split = BY_THREAD
+) -> WordView:
+    """Open the sequences of one roster, split one way; they are made when first asked for.
+
+    Args:
+        corpus: a prepared corpus.
+        roster: a name from its rosters; None for its default.
+        users: keep only the first so many users of the roster; vocabulary and public users stay.
+        split: what is for training, validation and testing.
+
+    Raises:
+        ValueError: as `Corpus.view`; a part of a corpus; a split that bounds what an owner has.
+    """
+    if corpus.is_part:
+        raise ValueError(
+            f"{corpus.directory} is a part of a corpus, and parts do not keep the order of words; "
+            "give the whole corpus"
+        )
+    if split.owners != "account":
+        raise ValueError(
+            f"owners {split.owners!r}: a sentence has one owner, who wrote it; leave it out"
+        )
+    tag_view = corpus.view(roster, users, split)
+    name = tag_view.roster_name
+
+    def make(folder: Path) -> None:
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with new_folder(folder, complete=manifests.VIEW_FILE) as unready:
+            for shared in _SHARED:
+                shutil.copyfile(corpus.view_folder(name, split) / shared, unready / shared)
+            manifests.write_view(unready, _write(corpus, unready, split))
+
+    folder = find_view(corpus.directory, corpus.manifest, name, f"{split.name}-words", make)
+    manifests.read_view(folder)
+    provenance = {key: tag_view.provenance[key] for key in _PROVENANCE}
+    provenance["example"] = "a sentence, in its writer's words alone: no title, no tag"
+    fields, _, total = open_users(
+        folder,
+        manifest=corpus.manifest,
+        roster=name,
+        split=split,
+        provenance=provenance,
+        users=users,
+    )
+
+    def column(name: str, dtype: str, length: int | None = None) -> np.ndarray:
+        return open_array(folder / f"{name}.npy", dtype=dtype, length=length)
+
+    starts, words = column("starts", "int64", total + 1), column("words", "int32")
+    if starts[0] != 0 or starts[-1] != len(words):
+        raise ValueError(f"{folder} is damaged; remove it, and it is made again")
+    return WordView(
+        **fields,
+        word_counts=column("word_counts", "int64", len(fields["words"])),
+        columns=WordSequences(starts=starts, words=words, kinds=column("kinds", "uint8", total)),
+        threads=column("threads", "int32", total),
+        _asked_in_public=column("public_threads", "uint8", total),
+    )
+
+
+def _write(corpus: Corpus, directory: Path, split: Split) -> dict[str, object]:
+    store, manifest = SentenceStore(corpus.directory), corpus.manifest
+    lists = json.loads((directory / "users.json").read_text("utf-8"))
+    names = json.loads((directory / "vocabulary.json").read_text("utf-8"))["words"]
+    roster, public = lists["roster"], lists["public"]
+    users = (*roster, *public)
+    division = divide(split, store, roster, public, manifest["split_seed"])
+    ranks = np.full(manifest["totals"]["words"], UNKNOWN, np.int32)
+    numbers = store.numbers("words", names)
+    for rank, name in enumerate(names):
+        if name in numbers:  # published words may never occur
+            ranks[numbers[name]] = rank
+    by_subset = np.zeros((3, len(users)), np.int64)
+    dtypes = {
+        "words": np.int32,
+        "threads": np.int32,
+        "kinds": np.uint8,
+        "public_threads": np.uint8,
+    }
+    with array_writers(directory, dtypes, offsets=("starts",)) as files:
+        for batch in store.batches(users):
+            rows, subsets = division.subsets(batch, users, np.arange(len(batch)))
+            found, lengths = store.sequences(batch.rows[rows])
+            files["starts"].append_ends(lengths)
+            files["words"].append(ranks[found])
+            files["threads"].append(batch.threads[rows])
+            files["kinds"].append(store.kinds(batch.rows[rows]))
+            files["public_threads"].append(division.asked_in_public(batch)[rows].astype(np.uint8))
+            for subset in (TRAIN, VALIDATION, TEST):
+                here = batch.users[rows[subsets == subset]]
+                by_subset[subset] += np.bincount(here, minlength=len(users))
+    save_user_rows(directory, by_subset)
+    of_roster = by_subset[:, : len(roster)]
+    return {
+        "split": split.name,
+        "sentences_by_subset": dict(zip(SUBSETS, of_roster.sum(axis=1).tolist(), strict=True)),
+        "users_without_training_sentences": int(np.count_nonzero(of_roster[TRAIN] == 0)),
+    }

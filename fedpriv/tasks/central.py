@@ -1,0 +1,211 @@
+"""Centralised task: a private training set, an optional public one, and a test set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fedpriv.datasets.stackexchange.rosters import training_set_sha256
+from fedpriv.measures import ACCURACY, LOSS, Measure, check_measures
+from fedpriv.mechanisms import SideInformation
+from fedpriv.privacy.sampling import DevicesSampler, Sampler
+from fedpriv.rng import Key
+from fedpriv.tasks.task import TaskDescription
+from fedpriv.training.evaluate import WHOLE, ClassScores, Metrics, Part
+from fedpriv.training.per_example.example_sum import ExampleGradients, example_ids
+from fedpriv.training.public_learning import GradientLearner, learner_of
+from fedpriv.tree import Params
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OwnedExamples:
+    """Bound on each owner's examples in a training set, which were chosen to respect it.
+
+    Which they are is decided by ids and by who owns them. One whose words or label are missing
+    keeps its place and is blank: the size of the set is no one's secret.
+
+    Attributes:
+        blank: bool (n,), which examples contribute nothing, though they are drawn like any other.
+        most: How many examples an owner has at most.
+
+    Raises:
+        ValueError: If no owner may have an example.
+    """
+
+    blank: np.ndarray = field(repr=False)
+    most: int
+
+    def __post_init__(self) -> None:
+        if self.most < 1:
+            raise ValueError(f"an owner has at most {self.most} examples; give at least 1")
+
+    def sampler(self, draws: Sampler) -> Sampler:
+        """Return who draws, accounted for one owner's examples together.
+
+        They are drawn and bounded each alone, as a person's devices are.
+
+        Raises:
+            ValueError: If examples are not drawn independently, without a cap.
+        """
+        return DevicesSampler(draws=draws, devices=self.most)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CentralTask:
+    """A model, its training set, and its public and test examples.
+
+    Attributes:
+        name: What the data are called in reports.
+        train: The model on the private training set.
+        num_train: Examples in it.
+        init: From a key to the params before the first round.
+        measure: From params to metrics on the test set, which holds no training example.
+        measures: What it measures, the headline first.
+        scores: From params to blocks of probabilities `(n, classes)` and labels of the test set;
+            None where the model answers with no class.
+        public: The model on public examples, which are not in the training set; None for none.
+        num_public: How many there are.
+        public_measure: From params and positions among the public examples to metrics on those;
+            with it the model can learn from public examples before private training, and a run
+            says what they alone reach. None where that is not wanted.
+        cold: What `init` was before it was made to learn from public examples; None where it was
+            not.
+        side: Side information by kind, made when it is asked for.
+        provenance: Where everything came from, for the run folder.
+        data_sha256: From nothing to digests in hex of what must not change in a run: "private"
+            of the training set, "public" of the public examples (`fingerprint`, or
+            `Dataset.sha256`). Asked by run folders only. With None it is not checked that a run is
+            resumed on the data it was started with.
+        synthetic: Whether a generator made the data.
+        owned: Where the unit is an owner of several examples, how they were chosen; None where
+            each example is a unit.
+        files: From nothing to files that go with the model into the run folder and every export,
+            by name.
+    """
+
+    name: str
+    train: ExampleGradients = field(repr=False)
+    num_train: int
+    init: Callable[[Key], Params] = field(repr=False)
+    measure: Callable[[Params], Metrics | None] = field(repr=False)
+    measures: tuple[Measure, ...] = (ACCURACY, LOSS)
+    scores: Callable[[Params], ClassScores] | None = field(default=None, repr=False)
+    public: ExampleGradients | None = field(default=None, repr=False)
+    num_public: int = 0
+    public_measure: Callable[[Params, np.ndarray], Metrics | None] | None = field(
+        default=None, repr=False
+    )
+    cold: Callable[[Key], Params] | None = field(default=None, repr=False)
+    side: Mapping[str, Callable[[], SideInformation]] = field(default_factory=dict, repr=False)
+    provenance: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    data_sha256: Callable[[], Mapping[str, str]] | None = field(default=None, repr=False)
+    synthetic: bool = False
+    owned: OwnedExamples | None = None
+    files: Callable[[], Mapping[str, bytes]] = field(default=dict, repr=False)
+    _roster: tuple[str, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_measures(self.measures)
+        object.__setattr__(self, "_roster", example_ids(self.num_train))
+        if self.num_train < 2:
+            raise ValueError(f"{self.num_train} training examples are too few; give at least 2")
+        if self.owned is not None and len(self.owned.blank) != self.num_train:
+            raise ValueError(
+                f"{len(self.owned.blank)} examples are owned and the training set has "
+                f"{self.num_train}; say of each whether it is blank"
+            )
+        if (self.public is None) != (self.num_public == 0):
+            raise ValueError(f"{self.num_public} public examples do not fit public={self.public!r}")
+
+    @property
+    def data(self) -> None:
+        """There are none but `train`, which holds its examples itself."""
+
+    @property
+    def roster(self) -> tuple[str, ...]:
+        """The ids of the training examples: their positions."""
+        return self._roster
+
+    @property
+    def roster_sha256(self) -> str:
+        """Digest of the roster: of how many examples there are, and nothing else of them."""
+        return training_set_sha256(self.roster)
+
+    def init_params(self, key: Key) -> Params:
+        """Return the params before the first round, float32."""
+        return self.init(key)
+
+    def side_information(self, kind: str) -> SideInformation:
+        """Return 1/A of a kind.
+
+        Raises:
+            ValueError: If the task has not got it.
+        """
+        if kind not in self.side:
+            known = ", ".join(sorted(self.side)) or "none"
+            raise ValueError(f"side information {kind!r} is not known for {self.name}; has {known}")
+        return self.side[kind]()
+
+    def public_examples(self) -> ExampleGradients:
+        """Return the model on public examples.
+
+        Raises:
+            ValueError: If there are none.
+        """
+        if self.public is None:
+            raise ValueError(
+                f"{self.name} has no public examples; choose a guide that needs none, or give some"
+            )
+        return self.public
+
+    def public_learner(self, key: Key, *, choosing: bool) -> GradientLearner | None:
+        """Return what learns from the public examples; None where there are none, or one.
+
+        Args:
+            key: Draws the params before and the order of the examples.
+            choosing: Whether to keep a fifth of them back, by the key, and measure on those.
+
+        Guarantees:
+            * No private example, and not even their number, goes into it; nor does the test set.
+        """
+        if self.public is None or self.public_measure is None:
+            return None
+        return learner_of(
+            self.num_public,
+            choosing=choosing,
+            key=key,
+            begun=(self.cold or self.init)(key),
+            gradient=self.public.gradient,
+            measure=self.public_measure,
+        )
+
+    def evaluate(self, params: Params, *, public: bool, part: Part = WHOLE) -> Metrics | None:
+        """Return metrics on the test set, which no one's privacy depends on (`public`)."""
+        return self.measure(params) if public and part == WHOLE else None
+
+    def class_scores(
+        self, params: Params, *, public: bool, part: Part = WHOLE
+    ) -> ClassScores | None:
+        """Return probabilities and labels of the test set (`public`); None without `scores`."""
+        if self.scores is None:
+            return None
+        return self.scores(params) if public and part == WHOLE else iter(())
+
+    def describe(self) -> TaskDescription:
+        """Return what the run folder records."""
+        return TaskDescription(
+            name=self.name,
+            synthetic=self.synthetic,
+            roster="training set",
+            num_users=self.num_train,
+            num_public_users=self.num_public,
+            provenance=self.provenance,
+        )
+
+
+def zeros(shapes: Mapping[str, tuple[int, ...]]) -> Callable[[Key], Params]:
+    """Return the initialisation of a convex model: zeros."""
+    return lambda key: {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}

@@ -1,0 +1,633 @@
+"""Checks of a task before a run: its members, its roster, a trial on synthetic examples.
+
+A task is checked before anything is charged, so that a mistake in it ends the run. In a round a
+user that fails contributes zero, alone, and its error is not logged: it may hold the user's data. A
+model of the wrong width fails for everybody, and a whole run would be spent on nothing but noise.
+So the same code is run first on examples of no one on the roster, and what it raises there is
+raised.
+
+Independence of users is tried on synthetic users, in many orders. A trainer that keeps something
+between users may look consistent in one order: a scaler that is fitted on the first data that it
+sees is the same for everybody after that, but another process makes another trainer, and there a
+rostered user comes first. So each order is asked of a work that has seen nothing, and each
+synthetic user is once the first of all.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fedpriv import tree
+from fedpriv.measures import Measure, check_measures
+from fedpriv.mechanisms.bounds import Bound, Clip
+from fedpriv.rng import Key
+from fedpriv.sums import PartialSum
+from fedpriv.tasks.central import CentralTask
+from fedpriv.tasks.task import (
+    ComparesPublic,
+    LearnsInPublic,
+    MakesExamples,
+    TaskDescription,
+)
+from fedpriv.training.dp_agd import ExampleLosses
+from fedpriv.training.evaluate import Metrics
+from fedpriv.training.failures import KeepsStateError, raised_failures
+from fedpriv.training.stopping import end_if_interrupted
+from fedpriv.training.work import (
+    TRAIN,
+    LocalTrainer,
+    Trainers,
+    UserByUser,
+    Work,
+    as_work,
+    as_works,
+    find_work,
+)
+from fedpriv.tree import Params, RowSparse, Tree
+
+#: Two synthetic users of a task's batch.
+FIRST, SECOND = "a synthetic user", "another synthetic user"
+_MANY, _LARGE = "one of many examples", "one of large numbers"
+
+_SAME = 1e-4
+_FEW_EXAMPLES, _NUM_MANY, _TIMES = 8, 32, 100.0
+# Of so few params one work is asked for everybody so many times over; of more, twice.
+_CHEAP, _PASSES = 1 << 20, 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreshWorks:
+    """Works that have seen no example.
+
+    Attributes:
+        untouched: What a user does, by name or alone, as it was made; None where it cannot be
+            copied.
+        again: Makes it again, as another process would.
+        shared: What copies have in common: the task and its data.
+    """
+
+    untouched: Trainers | None = field(repr=False)
+    again: Callable[[], Trainers] = field(repr=False)
+    shared: tuple[Any, ...] = field(repr=False)
+
+    @classmethod
+    def of(cls, trainer: Trainers, again: Callable[[], Trainers], *shared: Any) -> FreshWorks:
+        """Return works like a trainer's that has seen nothing yet.
+
+        Args:
+            trainer: What a user does, by name or alone.
+            again: Makes it again.
+            shared: What copies have in common.
+
+        Raises:
+            ValueError: If it cannot be copied and, made again, is the same object.
+        """
+        try:
+            untouched = _copied(trainer, shared)
+        except Exception as error:
+            end_if_interrupted(error)
+            made = _trainers(again())
+            for name, one in _trainers(trainer).items():
+                if made.get(name) is one:
+                    raise ValueError(
+                        f"whether users are apart could not be tried: a {type(one).__name__} "
+                        f"cannot be copied ({type(error).__name__}: {error}), and trainer() of "
+                        "the task returns the same one each time; let it make another one"
+                    ) from error
+            untouched = None
+        return cls(untouched=untouched, again=again, shared=shared)
+
+    def work(self, name: str) -> Work:
+        """Return another work of a name."""
+        fresh = self.again() if self.untouched is None else _copied(self.untouched, self.shared)
+        return find_work(as_works(fresh), name)
+
+
+def _copied(trainer: Trainers, shared: tuple[Any, ...]) -> Any:
+    return copy.deepcopy(trainer, {id(one): one for one in shared})
+
+
+def _trainers(trainer: Trainers) -> Mapping[str, Any]:
+    works = as_works(trainer)
+    return {n: work.trainer if isinstance(work, UserByUser) else work for n, work in works.items()}
+
+
+def refuse_dependence(
+    fresh: Callable[[], Work], *, params: Params, bound: Bound, batch: Any, key: Key
+) -> None:
+    """Refuse work in which one synthetic user changes what another one contributes.
+
+    Each user's contribution as the first of all must be what it is after any other: small ones
+    before large and large before small, and dozens of times over where the params are few. Two
+    asked for at once must add up.
+
+    Not found is what shows on none of these users (see `docs/sharp-edges.md`): what is kept of
+    particular examples or after more users, and what is fitted once outside the work itself, such
+    as in a global, a class or the task.
+
+    Args:
+        fresh: Makes a work that has seen nothing.
+        params: Not changed.
+        bound: What contributions are bounded by.
+        batch: Examples of no rostered user.
+        key: Of the round.
+
+    Raises:
+        Exception: What the work raises of a user.
+        KeepsStateError: Names the work.
+    """
+    data = SyntheticUsers(batch, extremes=True)
+
+    def contribution(work: Work, user_id: str) -> Tree:
+        if isinstance(work, UserByUser):
+            raw = work.trainer.train(params, data.examples(user_id), key.fold(user_id))
+            return tree.check_like(work.template(params), raw)
+        return total(work, user_id)
+
+    def total(work: Work, *user_ids: str) -> Tree:
+        with raised_failures():
+            return work.partial_sum(
+                params=params, bound=bound, data=data, user_ids=user_ids, key=key
+            ).total
+
+    alone: dict[str, Tree] = {}
+    for user_id in data.user_ids:
+        try:
+            alone[user_id] = contribution(fresh(), user_id)
+        except Exception as error:
+            end_if_interrupted(error)
+            if user_id in (FIRST, SECOND):
+                raise
+    passes = _PASSES if tree.num_elements(params) <= _CHEAP else 2
+    upwards, downwards = fresh(), fresh()
+    orders = [(upwards, list(alone))] * passes + [(downwards, [*reversed(alone)])]
+    whole = bound.granularity is not None and not isinstance(upwards, UserByUser)
+    for work, order in orders:
+        for user_id in order:
+            if _differ(contribution(work, user_id), alone[user_id], whole=whole):
+                raise _keeps_state(work)
+    work = fresh()
+    both, parts = total(work, SECOND, FIRST), (total(fresh(), FIRST), total(fresh(), SECOND))
+    if _differ(both, *parts, whole=bound.granularity is not None):
+        raise _keeps_state(work)
+
+
+def _keeps_state(work: Work) -> KeepsStateError:
+    inner = work.trainer if isinstance(work, UserByUser) else work
+    return KeepsStateError(
+        f"what a user contributes by {type(inner).__name__} depends on the user before it (or "
+        "on a generator of its own): one user would move the sum by more than the bound, and ε "
+        "be wrong; keep nothing between users, and draw from the key that train() is given"
+    )
+
+
+def _differ(total: Tree, *parts: Tree, whole: bool) -> bool:
+    """Return whether a sum is not that of its parts but for rounding, to `whole` numbers or not."""
+    gap = size = 0.0
+    for name in total:
+        first, *others = _same_rows([total[name], *(part[name] for part in parts)])
+        left = first.astype(np.float64)
+        for right in others:
+            right = right.astype(np.float64)
+            size += float(np.vdot(right, right))
+            left -= right
+        gap += float(np.vdot(left, left))
+        if whole:  # each whole number may be rounded to its other side
+            size += left.size / _SAME**2
+    return gap > _SAME**2 * size
+
+
+def _same_rows(tensors: list[Any]) -> list[np.ndarray]:
+    """Return tensors as arrays of one shape: of equal rows their values alone."""
+    sparse = [one for one in tensors if isinstance(one, RowSparse)]
+    if len(sparse) == len(tensors) and all(
+        np.array_equal(one.rows, sparse[0].rows) for one in sparse
+    ):
+        return [one.values for one in sparse]
+    return [tree.to_dense_tensor(one) for one in tensors]
+
+
+class SyntheticUsers:
+    """A `fedpriv.training.work.UserData` of users who share a batch.
+
+    Args:
+        batch: Where it can be halved, each of two users has a half.
+        extremes: Whether there is also one of many examples, and one of large numbers, and nobody
+            has more than a few of the batch.
+    """
+
+    def __init__(self, batch: Any, *, extremes: bool = False) -> None:
+        first = second = batch
+        if hasattr(batch, "take") and not isinstance(batch, np.ndarray) and len(batch) > 0:
+            number = min(len(batch), _FEW_EXAMPLES) if extremes else len(batch)
+            order = np.arange(number)
+            if number > 1:
+                first, second = batch.take(order[::2]), batch.take(order[1::2])
+        self._batches = {FIRST: first, SECOND: second}
+        if extremes:
+            if first is not second:
+                self._batches[_MANY] = batch.take(np.arange(_NUM_MANY) % number)
+            larger = _larger(second)
+            if larger is not None:
+                self._batches[_LARGE] = larger
+
+    @property
+    def user_ids(self) -> tuple[str, ...]:
+        """The users."""
+        return tuple(self._batches)
+
+    def examples(self, user_id: str) -> Any:
+        """Return the user's examples."""
+        return self._batches[user_id]
+
+    def num_examples(self, user_id: str) -> int:
+        """Return how many there are."""
+        batch = self._batches[user_id]
+        return len(batch) if hasattr(batch, "__len__") else 1
+
+
+def _larger(batch: Any) -> Any | None:
+    """Return examples of larger inputs; None where it is not known which numbers are inputs."""
+    from fedpriv.training.local.module import ArrayExamples  # slow: it imports torch
+
+    if isinstance(batch, ArrayExamples):
+        x = _larger(np.asarray(batch.x))
+        return None if x is None else ArrayExamples(x, batch.y)
+    if isinstance(batch, tuple) and batch:
+        x = _larger(batch[0])
+        return None if x is None else (x, *batch[1:])
+    if isinstance(batch, np.ndarray) and batch.dtype.kind == "f":
+        return (_TIMES * batch).astype(batch.dtype)
+    return None
+
+
+#: What every task has, with what it is for.
+_MEMBERS = {
+    "roster": "the ids of its users",
+    "roster_sha256": "fedpriv.datasets.stackexchange.rosters.roster_sha256(roster)",
+    "data": "the users' examples: an object with examples(user_id) and num_examples(user_id)",
+    "measures": "a tuple of fedpriv.measures.Measure, the headline first, or ()",
+}
+_METHODS = {
+    "init_params": "init_params(key) returns the params before the first round",
+    "trainer": "trainer(schedule, multiplier) returns what a user does",
+    "evaluate": "evaluate(params, *, public, part) returns Metrics or None",
+    "describe": "describe() returns a TaskDescription",
+}
+# Of a large roster so many users are looked for, from all over it.
+_MOST_USERS = 10_000
+
+
+def check_task(task: Any, of: str) -> None:
+    """Refuse what is no task, before anything is written or charged.
+
+    Args:
+        task: Of users.
+        of: The experiment's name, for messages.
+
+    Raises:
+        ValueError: If a member is missing or of another type, or its parts do not fit together.
+    """
+    wanted = {**_MEMBERS, **_METHODS}
+    missing = [name for name in wanted if not hasattr(task, name)]
+    if missing:
+        raise ValueError(
+            f"{_the_task(task, of)} has no {', '.join(missing)}; add "
+            f"{'it' if len(missing) == 1 else 'them'}: {'; '.join(wanted[n] for n in missing)}"
+        )
+    for name in wanted:
+        if name in _METHODS and not callable(getattr(task, name)):
+            raise ValueError(f"{name} of {_the_task(task, of)} is no method; {_METHODS[name]}")
+    _check_roster(task.roster, of)
+    for name in ("examples", "num_examples"):
+        if not callable(getattr(task.data, name, None)):
+            raise ValueError(
+                f"data of {_the_task(task, of)} are a {type(task.data).__name__} without a method "
+                f"{name}(user_id); add it, or see fedpriv.tasks.module_task.ArrayUsers"
+            )
+    check_described(task, of)
+
+
+def check_described(task: Any, of: str) -> None:
+    """Refuse a task, of users or of examples, whose measures or description are not of their types.
+
+    Raises:
+        ValueError: If that is so, or it is described with another number of users than it has.
+    """
+    for measure in task.measures:
+        if not isinstance(measure, Measure):
+            raise ValueError(
+                f"measures of {_the_task(task, of)} hold a {type(measure).__name__}; give "
+                "fedpriv.measures.Measure(name=..., label=...)"
+            )
+    check_measures(task.measures)
+    described = task.describe()
+    if not isinstance(described, TaskDescription):
+        raise ValueError(
+            f"describe() of {_the_task(task, of)} returned a {type(described).__name__}; return a "
+            "fedpriv.tasks.task.TaskDescription(name=..., synthetic=..., roster=..., "
+            "num_users=...)"
+        )
+    if described.num_users != len(task.roster):
+        raise ValueError(
+            f"describe() of {_the_task(task, of)} says {described.num_users} users, and its roster "
+            f"has {len(task.roster)}; say num_users=len(self.roster)"
+        )
+
+
+def check_central_task(task: Any, of: str) -> None:
+    """Refuse what is no centralised task.
+
+    Raises:
+        ValueError: If it is of another type, or does not describe itself.
+    """
+    if not isinstance(task, CentralTask):
+        raise ValueError(
+            f"the task of {of} is a {type(task).__name__}; an experiment whose unit is an example "
+            "takes a fedpriv.tasks.central.CentralTask"
+        )
+    check_described(task, of)
+
+
+def check_users(task: Any, of: str) -> None:
+    """Refuse a task that is to be trained here and has no examples of a rostered user.
+
+    Of a large roster some thousands, from all over it, are looked for. A user with no examples at
+    all is somebody who contributes zero, and is not refused.
+
+    Raises:
+        ValueError: If its data know nothing of one of them.
+    """
+    users = task.roster[:: -(-len(task.roster) // _MOST_USERS)]
+    known = task.data if hasattr(task.data, "__contains__") else None
+    for user_id in users:
+        error = None
+        try:
+            found = user_id in known if known is not None else task.data.num_examples(user_id) >= 0
+        except Exception as failure:
+            found, error = False, failure
+        if not found:
+            why = "" if error is None else f" ({type(error).__name__})"
+            raise ValueError(
+                f"data of {_the_task(task, of)} have nothing of rostered user {user_id!r}{why}; "
+                "give examples, maybe none, for everybody on the roster, or take the user off it"
+            ) from error
+
+
+def check_metrics(task: Any, found: Any) -> None:
+    """Refuse what measuring public examples returned where it is not what the measures name.
+
+    Args:
+        task: Of any kind.
+        found: What its trial returned; None where nothing was measured.
+
+    Raises:
+        ValueError: If it is no `Metrics`, has a figure of another name, or there should be some.
+    """
+    if found is None:
+        number = task.describe().num_public_users
+        # Public users that are learnt from need not have examples that are kept back.
+        elsewhere = isinstance(task, (CentralTask, LearnsInPublic))
+        if task.measures and number > 0 and not elsewhere:
+            raise ValueError(
+                f"describe() says {number} public users, but evaluate() measures nothing on them; "
+                "give their examples, or say num_public_users=0"
+            )
+        return
+    if not isinstance(found, Metrics) or not isinstance(found.totals, Mapping):
+        raise ValueError(
+            f"evaluate() of the task returned a {type(found).__name__}; return Metrics.of(number, "
+            "name=mean), or None where there is nothing to measure on"
+        )
+    named = [measure.name for measure in task.measures]
+    for name in found.totals:
+        if name not in named:
+            raise ValueError(
+                f"evaluate() measured {name!r}, which is not among the task's measures "
+                f"({', '.join(named) or 'none'}); add a Measure of that name"
+            )
+
+
+def _check_roster(roster: Any, of: str) -> None:
+    if not isinstance(roster, tuple):
+        raise ValueError(
+            f"the roster of {of} is a {type(roster).__name__}; give a tuple of user ids, sorted"
+        )
+    if not roster:
+        raise ValueError(f"the roster of {of} is empty; there must be users to learn from")
+    for user_id in roster:
+        if not isinstance(user_id, str):
+            raise ValueError(
+                f"user {user_id!r} on the roster of {of} is a {type(user_id).__name__}; give text"
+            )
+    if len(set(roster)) != len(roster):
+        twice = next(user_id for user_id in roster if roster.count(user_id) > 1)
+        raise ValueError(f"user {twice!r} is on the roster of {of} more than once; list each once")
+
+
+def _the_task(task: Any, of: str) -> str:
+    return f"the task of {of} ({type(task).__name__})"
+
+
+_KEY = Key.simulation(0).fold("trial of a task")
+_FEW = 2
+# Longer than any update, and short enough to be squared.
+_NO_BOUND = Clip(l2_clip_norm=1e100)
+_SOME = 1024
+# Of a task that divides by users, the first; of one that divides by blocks, the first block.
+_SMALL_PART = (0, 1 << 20)
+
+
+# By whether the model learns from the examples.
+_EQUAL_TO_ROSTERED = {
+    False: "public examples are equal to examples of rostered users: what is measured on them is "
+    "not released but private, and covered by no ε; take public examples of users outside the "
+    "roster",
+    True: "examples of public_train are equal to examples of rostered users: what is learnt from "
+    "them is not public but private, and a start from it is covered by no ε; take examples of "
+    "users outside the roster",
+}
+
+
+def synthetic_batch(task: Any) -> Any | None:
+    """Return what a task can be tried on; None where it makes no examples."""
+    return task.synthetic_batch() if isinstance(task, MakesExamples) else None
+
+
+def describe_untried(task: Any) -> str:
+    """Return the warning about a task that makes no examples, in one line."""
+    return (
+        f"what a user does in the task ({type(task).__name__}) could not be tried beforehand: a "
+        "mistake in its train would spend the whole ε on noise; give the task a method "
+        "synthetic_batch() that returns synthetic examples like one user's"
+    )
+
+
+def find_cautions(task: Any, found: Metrics | None, *, simulated: bool) -> tuple[str, ...]:
+    """Return warnings about a task's public examples, in a line each.
+
+    Args:
+        task: Of users.
+        found: What was measured of public examples in the trial; None for nothing.
+        simulated: Whether rostered users' examples may be looked at to say it.
+    """
+    cautions = []
+    if found is None and task.measures:
+        cautions.append(
+            f"nothing is measured on public examples, so no {task.measures[0].label} is released; "
+            "give the task public examples, of users outside the roster"
+        )
+    if simulated and isinstance(task, ComparesPublic):
+        for learnt, text in _EQUAL_TO_ROSTERED.items():
+            equal, number = task.public_of_rostered(learnt=learnt)
+            if equal:
+                cautions.append(f"{equal:,} of {number:,} {text}, unless these are equal by chance")
+    return tuple(cautions)
+
+
+def public_of_rostered(task: Any, *, learnt_from: bool) -> dict[str, int]:
+    """Return what a simulation records of public examples that equal rostered users'.
+
+    Args:
+        task: Of any kind; its rostered users' examples are looked at.
+        learnt_from: Whether the model starts from what public examples taught it.
+
+    Returns:
+        How many are equal, by name: of those that are measured on, and of those learnt from.
+        Nothing where there are none.
+    """
+    if not isinstance(task, ComparesPublic):
+        return {}
+    found = {"public_of_rostered": task.public_of_rostered()[0]}
+    if learnt_from:
+        found["public_train_of_rostered"] = task.public_of_rostered(learnt=True)[0]
+    return {name: equal for name, equal in found.items() if equal}
+
+
+def try_trainer(trainer: LocalTrainer, params: Params, batch: Any, fresh: FreshWorks) -> None:
+    """Train on a batch, then as two users in turn, and throw the updates away.
+
+    Args:
+        trainer: What a user does.
+        params: Before the first round; not changed.
+        batch: Examples of no rostered user.
+        fresh: Works like it that have seen nothing.
+
+    Raises:
+        Exception: What the trainer raises.
+        ValueError: If its update has other tensors than the params, or is not finite.
+        KeepsStateError: As of `try_work`.
+    """
+    users = SyntheticUsers(batch)
+    for examples in (batch, users.examples(FIRST), users.examples(SECOND)):
+        update = tree.check_like(params, trainer.train(params, examples, _KEY))
+        if not math.isfinite(tree.l2_norm(update)):
+            raise ValueError(
+                "the update of a user with public or synthetic examples is not finite: every "
+                "user's would be left out, and the whole ε be spent on noise; lower the local "
+                "learning rate (local-learning-rate), or give the task a synthetic_batch of "
+                "examples like its users'"
+            )
+    try_work(as_work(trainer), params=params, bound=_NO_BOUND, batch=batch, fresh=fresh)
+
+
+def try_work(
+    work: Work,
+    *,
+    params: Params,
+    bound: Bound,
+    batch: Any,
+    name: str = TRAIN,
+    fresh: FreshWorks | None,
+) -> PartialSum:
+    """Return the sum of one synthetic user, which no other one changes.
+
+    Args:
+        work: What users do, one by one or side by side.
+        params: Before the first round; not changed.
+        bound: What contributions are bounded by.
+        batch: Examples of no rostered user; where it can be halved, each user has a half.
+        name: Of the work, for a message.
+        fresh: Works like it that have seen nothing, to look for what users do to each other; None
+            asks one user alone.
+
+    Raises:
+        Exception: What the work raises of a user.
+        ValueError: If a user fails, and the work keeps to itself why.
+        KeepsStateError: If a user's contribution is another one where another user came before it,
+            or is there too: no bound of a single contribution would hold then
+            (`fedpriv.tasks.checks`).
+    """
+    with raised_failures():
+        found = work.partial_sum(
+            params=params, bound=bound, data=SyntheticUsers(batch), user_ids=(FIRST,), key=_KEY
+        )
+    if found.num_failed:
+        raise ValueError(
+            f"work {name!r} fails on what the task's synthetic_batch() makes, and does not say "
+            "why; let it call fedpriv.training.failures.contributes_zero(error)"
+        )
+    if fresh is not None:
+        refuse_dependence(
+            lambda: fresh.work(name), params=params, bound=bound, batch=batch, key=_KEY
+        )
+    return found
+
+
+def try_task(
+    task: Any, params: Params, batch: Any | None, train: Callable[[Any], None]
+) -> Metrics | None:
+    """Train on a batch, and measure the params on a small part of the public examples.
+
+    Args:
+        task: Of any kind; its rostered users are not looked at.
+        params: Before the first round; not changed.
+        batch: From `synthetic_batch`; None trains nothing.
+        train: What is done with the batch.
+
+    Raises:
+        Exception: What the training or the measuring raises.
+    """
+    if batch is not None:
+        train(batch)
+    found = task.evaluate(params, public=True, part=_SMALL_PART)
+    if found is None and task.measures and task.describe().num_public_users > 0:
+        found = task.evaluate(params, public=True)  # the first may have no example
+    return found
+
+
+def try_central_task(task: CentralTask, params: Params) -> Metrics | None:
+    """Make a gradient of a few public examples; without any, measure the params on the test set.
+
+    Args:
+        task: Its private training set is not looked at.
+        params: Before the first step; not changed.
+
+    Raises:
+        Exception: What the model or its loss raises.
+    """
+    if task.public is None:
+        return task.measure(params)
+    task.public.gradient(params, np.arange(min(task.num_public, _FEW)), _KEY)
+    return None
+
+
+def public_loss(task: CentralTask, params: Params) -> float | None:
+    """Return the mean loss of some public examples; None without any, or where it is not finite.
+
+    Args:
+        task: Its private training set and its test set are not looked at.
+        params: Before the first step; not changed.
+    """
+    if not isinstance(task.public, ExampleLosses):
+        return None
+    nowhere = {name: np.zeros_like(array) for name, array in params.items()}
+    index = np.arange(min(task.num_public, _SOME))
+    found = float(np.mean(task.public.losses_along(params, nowhere, [0.0], index)))
+    return found if math.isfinite(found) else None

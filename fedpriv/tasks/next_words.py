@@ -1,0 +1,510 @@
+"""Next-word prediction by user: a recurrent network on sentences, its encoding and its measures.
+
+Sentences are encoded as TensorFlow Federated does: cut to their first words; "begin" stands before
+them, "end" behind those that were shorter than the longest length, and padding behind that. Inputs
+are all but the last of these, targets all but the first; where there is padding no target is
+counted.
+
+Its StackOverflow tasks (google-research/federated, `stackoverflow_word_prediction`) report
+`accuracy_no_oov_or_eos`: the share of words predicted right among targets that are neither padding
+nor unknown nor the end of a sentence. What a model *predicts* may be any token; a prediction of
+"unknown" or "end" for a word is a mistake. It is the headline here. Two rules that need no network,
+the commonest word and the commonest word after the last one, are counted in public text alone, so
+they cost no privacy: a model that is not better has learnt nothing worth an ε.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedpriv.datasets.stackexchange.roster_view import TrainingSplit
+from fedpriv.datasets.stackexchange.vocabulary import PRIVATE
+from fedpriv.datasets.stackexchange.word_view import WordSequences, WordView
+from fedpriv.measures import LOSS, Measure
+from fedpriv.mechanisms.side_information import SideInformation
+from fedpriv.models.text import IGNORED, Tokens, WordLSTM
+from fedpriv.rng import Key
+from fedpriv.tasks.task import TaskDescription
+from fedpriv.training.devices import usable_device
+from fedpriv.training.evaluate import WHOLE, Metrics, Part, Total, chunks, combined
+from fedpriv.training.local.module import module_params
+from fedpriv.training.local.module_state import made_from
+from fedpriv.training.local.sgd import as_tensor, one_thread
+from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.local.words import WordTrainer, dense_gradients, token_scores
+from fedpriv.training.periodic_shift import Shift, ShiftedUsers
+from fedpriv.training.public_learning import GradientLearner
+from fedpriv.training.work import LocalTrainer, UserData, Work
+from fedpriv.tree import Params
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoding:
+    """From sentences to tokens.
+
+    Attributes:
+        tokens: Their numbers; words of a rank beyond its `num_words` are unknown.
+        length: Words of a sentence that are looked at, and of inputs and targets.
+    """
+
+    tokens: Tokens
+    length: int = 20
+
+    def __post_init__(self) -> None:
+        if self.length < 1:
+            raise ValueError(f"sequence-length {self.length} must be at least 1")
+
+    def __call__(self, sentences: WordSequences) -> tuple[np.ndarray, np.ndarray]:
+        """Return inputs and targets, int64 `(n, length)` each.
+
+        Targets are IGNORED where there is padding.
+        """
+        tokens, n = self.tokens, len(sentences)
+        starts = np.asarray(sentences.starts)
+        lengths = np.minimum(np.diff(starts), self.length)
+        place = np.arange(self.length)
+        inside = place < lengths[:, None]
+        rows = np.full((n, self.length + 1), tokens.pad, np.int64)
+        rows[:, 0] = tokens.begin
+        ranks = np.asarray(sentences.words[(starts[:-1, None] + place)[inside]], np.int64)
+        known = (ranks >= 0) & (ranks < tokens.num_words)
+        rows[:, 1:][inside] = np.where(known, ranks + 1, tokens.unknown)
+        short = np.flatnonzero(lengths < self.length)
+        rows[short, lengths[short] + 1] = tokens.end
+        targets = rows[:, 1:].copy()
+        targets[targets == tokens.pad] = IGNORED
+        return rows[:, :-1], targets
+
+
+WORD_ACCURACY = Measure(name="accuracy", label="word accuracy", form="share")
+WITH_END = Measure(name="accuracy_no_oov", label="accuracy with end of sentence", form="share")
+WITH_ALL = Measure(name="accuracy_with_oov", label="accuracy with unknown words", form="share")
+PERPLEXITY = Measure(name="perplexity", label="perplexity", higher_is_better=False)
+MEASURES = (WORD_ACCURACY, WITH_END, WITH_ALL, PERPLEXITY, LOSS)
+
+_BLOCK = 128
+
+
+def counted(targets: np.ndarray, tokens: Tokens) -> np.ndarray:
+    """Return where a target counts for `WORD_ACCURACY`, bool of the targets' shape."""
+    left_out = (IGNORED, tokens.pad, tokens.unknown, tokens.end)
+    return ~np.isin(targets, left_out)
+
+
+def shares_right(predicted: np.ndarray, targets: np.ndarray, tokens: Tokens) -> Mapping[str, Total]:
+    """Return the three accuracies of predictions.
+
+    Args:
+        predicted: int64, any shape.
+        targets: int64, the same; IGNORED for padding.
+        tokens: Their numbers.
+    """
+    right = predicted == targets
+    with_all = (targets != IGNORED) & (targets != tokens.pad)
+    with_end = with_all & (targets != tokens.unknown)
+    places = (counted(targets, tokens), with_end, with_all)
+    return {
+        measure.name: Total(sum=int(np.count_nonzero(right & where)), count=int(where.sum()))
+        for measure, where in zip((WORD_ACCURACY, WITH_END, WITH_ALL), places, strict=True)
+    }
+
+
+def word_metrics(
+    params: Mapping[str, torch.Tensor],
+    tokens: Tokens,
+    num_sentences: int,
+    encoded: Callable[[slice], tuple[np.ndarray, np.ndarray]],
+    part: Part = WHOLE,
+) -> Metrics | None:
+    """Return the figures of a model; None without sentences.
+
+    Args:
+        params: Of a `WordLSTM`.
+        tokens: Their numbers.
+        num_sentences: How many there are.
+        encoded: From a slice of them to inputs and targets.
+        part: Which share.
+    """
+
+    def of(chosen: slice) -> Metrics:
+        x, y = (torch.from_numpy(array) for array in encoded(chosen))
+        with torch.no_grad():
+            scores, targets = token_scores(params, x, y)
+            loss = torch.nn.functional.cross_entropy(scores, targets, reduction="sum").double()
+            predicted = scores.argmax(dim=1)
+        count = len(targets)
+        totals = dict(shares_right(predicted.numpy(), targets.numpy(), tokens))
+        totals[PERPLEXITY.name] = Total(sum=float(loss), count=count, value_is="exp of mean")
+        totals[LOSS.name] = Total(sum=float(loss), count=count)
+        return Metrics(totals=totals, num_examples=len(x))
+
+    return combined(of(chosen) for chosen in chunks(num_sentences, part, _BLOCK))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bigrams:
+    """The commonest word after each token in some text.
+
+    Attributes:
+        commonest: The commonest word of all, which the unigram rule always predicts.
+        follows: int64 (tokens,), for each token the word that most often followed it; the commonest
+            of all where none did. Ties go to the lower number.
+    """
+
+    commonest: int
+    follows: np.ndarray = field(repr=False)
+
+    @classmethod
+    def of(cls, x: np.ndarray, y: np.ndarray, tokens: Tokens) -> Bigrams:
+        """Count text.
+
+        Only what `WORD_ACCURACY` counts is counted: words, neither unknown ones nor ends.
+
+        Args:
+            x: int64 tokens `(n, time)`.
+            y: int64 targets, likewise.
+            tokens: Their numbers.
+
+        Raises:
+            ValueError: If there is no word.
+        """
+        where = counted(y, tokens)
+        before, after = x[where], y[where]
+        if not len(after):
+            raise ValueError("there is no public text with a word of the vocabulary to count")
+        commonest = int(np.argmax(np.bincount(after, minlength=tokens.total)))
+        pairs, times = np.unique(before * tokens.total + after, return_counts=True)
+        first, second = np.divmod(pairs, tokens.total)
+        # Sorted by count within a token, the commonest and lowest last: later writes win.
+        order = np.lexsort((-second, times, first))
+        follows = np.full(tokens.total, commonest, np.int64)
+        follows[first[order]] = second[order]
+        return cls(commonest=commonest, follows=follows)
+
+    def predict(self, x: np.ndarray) -> np.ndarray:
+        """Return the bigram rule's predictions of what follows each token."""
+        return self.follows[x]
+
+    def predict_commonest(self, x: np.ndarray) -> np.ndarray:
+        """Return the unigram rule's predictions."""
+        return np.full_like(x, self.commonest)
+
+
+TOKENS_FILE = "tokens.json"
+# Of public threads one in so many is kept back to choose settings by.
+_ONE_IN = 5
+# More public sentences than these say no more about which settings are better.
+_JUDGED_ON = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """Size of a network.
+
+    Attributes:
+        num_words: Of the vocabulary, at most; public users may use fewer.
+        width: Of the embedding.
+        units: Of the LSTM.
+        tied: Whether scores share the embedding's matrix.
+    """
+
+    num_words: int
+    width: int
+    units: int
+    tied: bool
+
+    def module(self, tokens: Tokens) -> WordLSTM:
+        """Return a network."""
+        return WordLSTM(tokens.total, width=self.width, units=self.units, tied=self.tied)
+
+
+FULL = Size(num_words=10_000, width=96, units=670, tied=False)
+"""That of Reddi et al.: 4,050,748 parameters with all its words."""
+REDUCED = Size(num_words=2_000, width=48, units=96, tied=True)
+"""For two cores: 158,532 parameters with all its words."""
+
+
+class NextWords:
+    """Predict each word of a sentence from those before it.
+
+    Guarantees:
+        * Vocabulary, order of tokens, side information and trivial rules come from users outside
+          the roster (or from published counts, and the description says so): deleting a rostered
+          user's records changes none of them.
+        * An example is a sentence in its writer's own words, without title and tags.
+
+    Args:
+        view: A corpus as sequences of words, through one roster.
+        size: Of the network.
+        length: Words of a sentence that are looked at.
+        measured: At most so many held-out sentences are measured, evenly spread; None for all.
+        multipliers: Makes the gain of a word's rows of its rank among public words, for
+            `side_information`.
+        shift: Which sentences a round has, by its number; None for all in every round.
+        data_sha256: From nothing to digests of what must not change in a run; None where it is not
+            known.
+    """
+
+    def __init__(
+        self,
+        view: WordView,
+        *,
+        size: Size = REDUCED,
+        length: int = 20,
+        measured: int | None = None,
+        multipliers: Callable[[int], np.ndarray] | None = None,
+        shift: Shift | None = None,
+        data_sha256: Callable[[], Mapping[str, str]] | None = None,
+    ) -> None:
+        if measured is not None and measured < 1:
+            raise ValueError(f"measured-sentences {measured} must be at least 1, or none for all")
+        self._view, self._measured_at_most = view, measured
+        self._multipliers, self._shift = multipliers, shift
+        self.data_sha256 = data_sha256
+        if shift is not None and len(set(self._public_kinds())) < 2:
+            raise ValueError(
+                f"shift {shift.kind}: public users' sentences are not of questions and of answers, "
+                "as far as this corpus knows; import one that says, or leave shift at none"
+            )
+        tokens = Tokens(num_words=min(size.num_words, len(view.words)))
+        self._size = replace(size, num_words=tokens.num_words)
+        self.encoding = Encoding(tokens=tokens, length=length)
+        self._data = TrainingSplit(view)
+
+    @property
+    def view(self) -> WordView:
+        """The corpus that it is made on."""
+        return self._view
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """Word accuracy first; perplexity, and the loss as a diagnostic."""
+        return MEASURES
+
+    @property
+    def roster(self) -> tuple[str, ...]:
+        """The frozen user ids."""
+        return self._view.roster
+
+    @property
+    def roster_sha256(self) -> str:
+        """Digest of the roster."""
+        return self._view.roster_sha256
+
+    @property
+    def data(self) -> UserData:
+        """The rostered users' training sentences."""
+        return self._data
+
+    def module(self) -> WordLSTM:
+        """Return the network, newly initialised from torch's generator."""
+        return self._size.module(self.encoding.tokens)
+
+    def init_params(self, key: Key) -> Params:
+        """Return the network's own initialisation, drawn from the key."""
+        return module_params(made_from(key, self.module))
+
+    def trainer(
+        self, schedule: Schedule, multiplier: Mapping[str, np.ndarray], device: str = "cpu"
+    ) -> LocalTrainer | Work:
+        """Return local SGD on sentences.
+
+        Raises:
+            ValueError: If there is no such device here.
+        """
+        trainer = WordTrainer(
+            schedule=schedule,
+            encode=self.encoding,
+            multiplier=multiplier,
+            device=usable_device(device),
+        )
+        return trainer if self._shift is None else ShiftedUsers(trainer=trainer)
+
+    @property
+    def round_tensors(self) -> Callable[[int], Params] | None:
+        """Public tensors that users get in each round; None without a shift."""
+        return None if self._shift is None else self._shift.tensors
+
+    def evaluate(self, params: Params, *, public: bool, part: Part = WHOLE) -> Metrics | None:
+        """Return the measures on held-out sentences, of public users or of the roster."""
+        return self._measured(params, self.held_rows(public=public), part)
+
+    def trivial(self, *, public: bool) -> dict[str, Metrics]:
+        """Return the accuracy of public text's commonest word, and of its bigrams.
+
+        Returns:
+            "unigram" and "bigram"; nothing where there is no sentence to measure, or no public text
+            to count.
+        """
+        rows, bigrams = self.held_rows(public=public), self.bigrams
+        if not len(rows) or bigrams is None:
+            return {}
+        x, y = self._encoded(rows)
+        found = {"unigram": bigrams.predict_commonest(x), "bigram": bigrams.predict(x)}
+        tokens = self.encoding.tokens
+        return {
+            name: Metrics(totals=shares_right(predicted, y, tokens), num_examples=len(x))
+            for name, predicted in found.items()
+        }
+
+    @cached_property
+    def bigrams(self) -> Bigrams | None:
+        """Bigrams of public training text; None where there is none."""
+        rows = self._view.public_rows("train")
+        return Bigrams.of(*self._encoded(rows), self.encoding.tokens) if len(rows) else None
+
+    def side_information(self) -> SideInformation:
+        """Return multipliers of the embedding's and the scores' rows, by rank in public text.
+
+        Raises:
+            ValueError: If none were asked for.
+        """
+        if self._multipliers is None:
+            raise ValueError("the task was given no rule for multipliers; leave precondition out")
+        tokens = self.encoding.tokens
+        rows = np.ones(tokens.total, np.float32)
+        rows[1 : tokens.num_words + 1] = self._multipliers(tokens.num_words)
+        names = ["embedding.weight"] if self._size.tied else ["embedding.weight", "output"]
+        published = self._view.provenance["word_counts_source"] == PRIVATE
+        return SideInformation(
+            multiplier={name: rows[:, None] for name in names},
+            source="private" if published else "public",
+            description="rows of rarer words are multiplied, by rank in "
+            + (
+                "counts published with the data, rostered users included"
+                if published
+                else "text that users outside the roster wrote"
+            ),
+        )
+
+    def synthetic_batch(self) -> WordSequences:
+        """Return one sentence of the first word and an unknown one, to try a trainer on."""
+        return WordSequences(
+            starts=np.array([0, 2]), words=np.array([0, -1], np.int32), kinds=np.zeros(1, np.uint8)
+        )
+
+    def public_learner(self, key: Key, *, choosing: bool) -> GradientLearner | None:
+        """Return what learns from public users' training sentences; None where there are none.
+
+        Args:
+            key: Draws the initialisation and orders the sentences.
+            choosing: Whether to keep a fifth of the threads back, by the key, and measure on some
+                of their sentences.
+        """
+        rows = self._view.public_rows("train")
+        seen = rows[:0]
+        if choosing:
+            threads = np.unique(self._view.threads[rows])
+            order = key.fold("kept back").generator().permutation(len(threads))
+            held = np.isin(self._view.threads[rows], threads[order[: len(threads) // _ONE_IN]])
+            rows, seen = rows[~held], _spread(rows[held], _JUDGED_ON)
+        if not len(rows) or (choosing and not len(seen)):
+            return None
+        x, y = self._encoded(rows)
+
+        def gradient(params: Params, index: np.ndarray, key: Key) -> Params:
+            of = {name: as_tensor(array) for name, array in params.items()}
+            batch = (torch.from_numpy(array[index]) for array in (x, y))
+            with one_thread():
+                return {n: g.numpy() for n, g in dense_gradients(of, *batch).items()}
+
+        return GradientLearner(
+            num_examples=len(rows),
+            begun=self.init_params(key),
+            gradient=gradient,
+            key=key.fold("in public"),
+            measured=lambda params: self._measured(params, seen) if len(seen) else None,
+            rates=(4e-3,),
+            batch_size=64,
+        )
+
+    def files(self) -> dict[str, bytes]:
+        """Return the words in the order of their tokens, and what the other tokens are."""
+        tokens = self.encoding.tokens
+        content = {
+            "format": "fedpriv-tokens",
+            "version": 1,
+            "words_from": 1,
+            "words": list(self._view.words[: tokens.num_words]),
+            "pad": tokens.pad,
+            "unknown": tokens.unknown,
+            "begin": tokens.begin,
+            "end": tokens.end,
+            "sequence_length": self.encoding.length,
+        }
+        return {TOKENS_FILE: json.dumps(content).encode()}
+
+    def describe(self) -> TaskDescription:
+        """Return names, counts and provenance of the view."""
+        view = self._view
+        unigram = self.trivial(public=False).get("unigram")
+        return TaskDescription(
+            name=view.name,
+            synthetic=view.synthetic,
+            roster=view.roster_name,
+            roster_sha256=view.roster_sha256,
+            licence=view.licence,
+            credit=view.credit,
+            num_users=len(view.roster),
+            num_public_users=len(view.public_users),
+            num_words=self.encoding.tokens.num_words,
+            provenance=dict(view.provenance),
+            majority_class_accuracy=None if unigram is None else unigram.get(WORD_ACCURACY.name),
+        )
+
+    def held_rows(self, *, public: bool) -> np.ndarray:
+        """Return row numbers of the held-out sentences that are measured, int64."""
+        view = self._view
+        on: str = view.split.measured_on
+        if public and view.split.shares_threads:
+            rows = view.public_rows("all")  # by sentence nothing else is held out
+        else:
+            rows = view.public_rows(on) if public else view.rows(view.roster, on)
+        return _spread(rows, self._measured_at_most)
+
+    def _public_kinds(self) -> list[int]:
+        """Return the kinds of posts that public sentences stand in, where they are known."""
+        kinds = np.unique(self._view.columns.kinds[self._view.public_rows("train")])
+        return kinds[kinds > 0].tolist()
+
+    def _encoded(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self.encoding(self._view.columns.take(rows))
+
+    def _measured(self, params: Params, rows: np.ndarray, part: Part = WHOLE) -> Metrics | None:
+        of: dict[str, Any] = {
+            name: as_tensor(np.ascontiguousarray(array)) for name, array in params.items()
+        }
+        with one_thread():
+            return word_metrics(
+                of,
+                self.encoding.tokens,
+                len(rows),
+                lambda chosen: self._encoded(rows[chosen]),
+                part,
+            )
+
+
+def _spread(rows: np.ndarray, most: int | None) -> np.ndarray:
+    """Return at most so many rows, evenly spread over all."""
+    if most is None or len(rows) <= most:
+        return rows
+    return rows[np.arange(most) * len(rows) // most]
+
+
+def reduced_or_full(name: str) -> Size:
+    """Return a size by its name.
+
+    Raises:
+        ValueError: If there is none of that name.
+    """
+    sizes: Mapping[str, Size] = {"reduced": REDUCED, "full": FULL}
+    if name not in sizes:
+        raise ValueError(f"model {name!r} is not known; use one of {', '.join(sizes)}")
+    return sizes[name]

@@ -1,1 +1,0 @@
-"""Next-word prediction: tokens, measures, trivial rules, and the task."""

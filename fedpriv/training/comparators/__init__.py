@@ -1,1 +1,0 @@
-"""What adaptive descent and bolt-on are compared with, on linear models in one place."""

@@ -1,1 +1,0 @@
-"""The figures of the AdaDPS paper, one file each."""

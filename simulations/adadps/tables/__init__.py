@@ -1,1 +1,0 @@
-"""The tables of the AdaDPS paper, one file each."""

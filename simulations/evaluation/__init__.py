@@ -1,0 +1,1 @@
+"""Results on held-out threads: baselines, bootstrap intervals, differences and tables."""

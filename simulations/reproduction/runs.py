@@ -1,0 +1,517 @@
+"""Runs: what is trained for a table or figure, what finds it again, and which settings win."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
+from pathlib import Path
+from typing import Any
+
+from fedpriv.experiments.build import build
+from fedpriv.experiments.composing.options import Option
+from fedpriv.experiments.experiment import Experiment, existing_options
+from fedpriv.experiments.of_examples import num_steps
+from fedpriv.experiments.task_factory import make_task
+from fedpriv.hashes import document_sha256
+from fedpriv.measures import Measure
+from fedpriv.privacy.statement.coverage import coverage
+from fedpriv.rng import Key
+from fedpriv.runs.backends import serial
+from fedpriv.runs.loop import rounds
+from fedpriv.runs.records import measured
+from fedpriv.training.devices import use_one_thread
+from fedpriv.training.stopping import end_if_interrupted
+from simulations.reproduction.items import TUNING_SEED, Cell, Item, Settings, Split
+from simulations.reproduction.study import Store
+
+Done = Mapping[str, dict[str, Any]]
+
+# What points of a curve are of where the row does not say so.
+_CURVE = ("accuracy", "loss")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run to be done, or done.
+
+    Attributes:
+        experiment: What is trained.
+        split: What it is measured on.
+        seed: Takes the place of the experiment's own.
+        reduced: Whether it is of the size that takes minutes.
+        curve: Steps between the measurements of a curve; 0 for none.
+    """
+
+    experiment: Experiment = field(repr=False)
+    split: Split
+    seed: int
+    reduced: bool
+    curve: int = 0
+
+    def __post_init__(self) -> None:
+        if self.curve < 0:
+            raise ValueError(f"a curve every {self.curve} steps; give 0 for none, or more")
+
+    @property
+    def identity(self) -> str:
+        """What finds it again: a digest of every option, the split, the size and the seed."""
+        return _digest(
+            self.experiment.name,
+            self.experiment.options(),
+            {"seed": self.seed, "split": self.split, "reduced": self.reduced},
+            self.curve,
+        )
+
+    def __str__(self) -> str:
+        """What a person knows it by: name, split, seed and every option that is not a default."""
+        changed = [
+            f"{line.name} {line.value}"
+            for line in self.experiment.lines()
+            if line.name not in ("seed", "eval-every") and line.value != line.default
+        ]
+        size = ", reduced" if self.reduced else ""
+        text = f"{self.experiment.name} on {self.split}, seed {self.seed}{size}"
+        return f"{text} ({', '.join(changed)})" if changed else text
+
+
+def identity_of(row: Mapping[str, Any]) -> str:
+    """Return the identity of the run that a row is of.
+
+    Rows that were written before options belonged to parts list all options and have a digest of
+    all; those without a part decided nothing, and the run is found by the others.
+    """
+    options = row["options"]
+    decided = existing_options(row["unit"], options)
+    if set(decided) == set(options):
+        return row["identity"]
+    rest = {name: row[name] for name in ("seed", "split", "reduced")}
+    # A curve's first point lies as far from the start as the others from each other.
+    curve = row["curve"][0][0] if "curve" in row else 0
+    return _digest(row["experiment"], decided, rest, curve)
+
+
+def _digest(name: str, options: Mapping[str, Option], rest: Mapping[str, Any], curve: int) -> str:
+    described = {"name": name, **options, **rest}
+    if curve:  # a run without one keeps the digest it had before there were curves
+        described["curve"] = curve
+    return document_sha256(described)[:16]
+
+
+def perform(run: Run) -> dict[str, Any]:
+    """Train to the end and return the figures of the last model, with its ε and what it is of.
+
+    What is measured is the test set, of users their own held-out examples; then there is also the
+    headline figure of public users. A run with a curve also gives
+    `"curve": [[step, accuracy, loss], ...]`, the last step included; where the task's measures are
+    others, `"curve_of"` names them.
+    """
+    started = time.perf_counter()
+    experiment = run.experiment.with_options({"seed": run.seed})
+    components = build(experiment)
+    backend, task = serial(experiment, components), components.task.describe().to_json()
+    measures = components.task.measures
+    of_users = components.plan.unit == "user"
+    steps = components.plan.planned_rounds
+    if steps is None:
+        raise ValueError(
+            f"{experiment.name} has an adaptive plan, which plans no number of steps; run it "
+            "by `fedpriv run`"
+        )
+    last, seen, curve = None, None, []
+    played = rounds(
+        components, backend, Key.simulation(run.seed), eval_every=steps, ends_if_all_fail=False
+    )
+    for record, state in played:
+        step = record.released.round_num
+        if step == steps or (run.curve and step % run.curve == 0):
+            seen = backend.evaluate(components.algorithm.measured(state), public=not of_users)
+            curve.append([step, *measured(measures, seen).values()])
+        last = record
+    assert last is not None and last.diagnostics is not None
+    baselines = {
+        **{m.released_name: last.released.measured[m.name] for m in measures[:1]},
+        "failed_in_last_round": last.diagnostics.num_failed,
+    }
+    names = [measure.name for measure in measures]
+    curves = {"curve": curve} if names == list(_CURVE) else {"curve": curve, "curve_of": names}
+    spent = components.plan.epsilon(steps)
+    side = components.side_information
+    covered = coverage(
+        components.plan,
+        corpus=task,
+        side_information=side and {"source": side.source, "description": side.description},
+        options=experiment.options(),
+    )
+    return {
+        "identity": run.identity,
+        "experiment": experiment.name,
+        "data": task["name"],
+        "synthetic": task["synthetic"],
+        "split": run.split,
+        "reduced": run.reduced,
+        "seed": run.seed,
+        "options": experiment.options(),
+        **measured(measures, seen),
+        **(baselines if of_users else {}),
+        **(curves if run.curve else {}),
+        **spent.to_json(),
+        "noise_multiplier": components.plan.live_mechanism.noise_multiplier,
+        "side_information": side and side.source,
+        "not_covered": list(covered.not_covered),
+        "steps": steps,
+        "seconds": round(time.perf_counter() - started, 2),
+    }
+
+
+def synthetic_data(runs: Iterable[Run]) -> list[str]:
+    """Return the names of the data of these runs that are synthetic, each once.
+
+    One task of each experiment's name is made, which opens its data; nothing is trained.
+    """
+    experiments = {run.experiment.name: run.experiment for run in runs}
+    tasks = [make_task(experiment, None).describe() for experiment in experiments.values()]
+    return list(dict.fromkeys(task.name for task in tasks if task.synthetic))
+
+
+def tuning_runs(item: Item, *, reduced: bool) -> Iterator[Run]:
+    """Yield the runs that choose settings: every setting of every cell that has a choice."""
+    for row in item.rows:
+        for cell in map(_tuned, row.cells.values()):
+            if len(cell.grid) > 1:
+                yield from tried(cell, reduced=reduced)
+
+
+def tried(cell: Cell, *, reduced: bool) -> Iterator[Run]:
+    """Yield the tuning runs of a cell's own grid, one a setting."""
+    made = cell.make("validation", reduced)
+    for settings in cell.grid:
+        experiment = made.with_options(settings)
+        yield Run(experiment=experiment, split="validation", seed=TUNING_SEED, reduced=reduced)
+
+
+def final_runs(item: Item, done: Done, *, seeds: Sequence[int], reduced: bool) -> Iterator[Run]:
+    """Yield the runs that a table or figure reports, in the settings that tuning chose.
+
+    Raises:
+        ValueError: If a cell has not been tuned.
+    """
+    for row in item.rows:
+        for cell in row.cells.values():
+            yield from _reported(item, cell, done, seeds=seeds, reduced=reduced)
+
+
+def best(item: Item, cell: Cell, done: Done, *, reduced: bool) -> Settings:
+    """Return the settings with the best figure on the validation split, the first of equals.
+
+    Raises:
+        ValueError: If some were not run.
+    """
+    if cell.tuned_as is not None:
+        return cell.adapt(best(item, cell.tuned_as, done, reduced=reduced))
+    if len(cell.grid) == 1:
+        return cell.grid[0]
+    worths: list[float] = []
+    for settings, run in zip(cell.grid, tried(cell, reduced=reduced), strict=True):
+        if run.identity not in done:
+            raise ValueError(f"{item.name}: {dict(settings)} was not run; tune it first")
+        worths.append(worth(item, done[run.identity]))
+    return cell.grid[worths.index(max(worths))]
+
+
+def worth(item: Item, row: Mapping[str, Any]) -> float:
+    """Return a run's figure, the higher the better; -∞ where it diverged."""
+    return item.measure.worth(row[item.measure.name])
+
+
+def curve_of(row: Mapping[str, Any], measure: Measure) -> list[tuple[int, float | None]]:
+    """Return the points of a run's curve of a measure: step and figure."""
+    where = 1 + row.get("curve_of", _CURVE).index(measure.name)
+    return [(point[0], point[where]) for point in row["curve"]]
+
+
+def figures(
+    item: Item, cell: Cell, done: Done, *, seeds: Sequence[int], reduced: bool
+) -> list[dict[str, Any]]:
+    """Return the reported runs of a cell, one a seed.
+
+    Raises:
+        ValueError: If one is missing.
+    """
+    rows = []
+    for run in _reported(item, cell, done, seeds=seeds, reduced=reduced):
+        if run.identity not in done:
+            raise ValueError(f"{item.name}: a run of seed {run.seed} is missing; run it first")
+        rows.append(done[run.identity])
+    return rows
+
+
+def all_figures(
+    item: Item, done: Done, *, seeds: Sequence[int], reduced: bool
+) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """Return the reported runs of every cell, by label and column.
+
+    Raises:
+        ValueError: If one is missing.
+    """
+    return {
+        (row.label, column): figures(item, cell, done, seeds=seeds, reduced=reduced)
+        for row in item.rows
+        for column, cell in row.cells.items()
+    }
+
+
+def _tuned(cell: Cell) -> Cell:
+    """Return the cell whose tuning a cell's settings come from."""
+    return cell if cell.tuned_as is None else _tuned(cell.tuned_as)
+
+
+def _reported(
+    item: Item, cell: Cell, done: Done, *, seeds: Sequence[int], reduced: bool
+) -> Iterator[Run]:
+    settings = best(item, cell, done, reduced=reduced)
+    made = cell.make("test", reduced).with_options(settings)
+    curve = 0
+    if item.kind == "figure":
+        curve = math.ceil(_num_steps(made) / item.points)
+    for seed in seeds:
+        chosen = made.with_options({"seed": seed})
+        yield Run(experiment=chosen, split="test", seed=seed, reduced=reduced, curve=curve)
+
+
+def _num_steps(experiment: Experiment) -> int:
+    if experiment.unit == "user":
+        return experiment.rounds
+    # Only the data know how many steps so many epochs are.
+    return experiment.steps or num_steps(experiment, make_task(experiment, None).num_train)
+
+
+#: Seconds that a worker is given to leave when asked to.
+_PATIENCE = 5.0
+
+
+def performed(todo: Sequence[Run], processes: int) -> Generator[dict[str, Any], None, None]:
+    """Do runs and yield the row of each as it ends; closing the generator ends every worker.
+
+    Args:
+        todo: The runs.
+        processes: How many at once; 1 does them in this process.
+
+    Raises:
+        ChildProcessError: If a worker died; names its run. Rows that had ended were yielded.
+        ValueError: If a run raised one; names the run.
+        RuntimeError: If a run raised anything else; names the run, with the worker's traceback.
+    """
+    if processes == 1:
+        for run in todo:
+            try:
+                row = perform(run)
+            except Exception as error:
+                end_if_interrupted(error)
+                raise _named(error, run) from error
+            yield row
+        return
+    positions = iter(range(len(todo)))
+    workers: list[_Worker] = []
+    try:
+        for _ in range(min(processes, len(todo))):
+            workers.append(_start(todo))
+            workers[-1].assign(next(positions, None))
+        yield from _collected(todo, workers, positions)
+    finally:
+        _end(workers)
+
+
+@dataclass(slots=True)
+class _Worker:
+    """A process, the parent's ends of its pipes, and what it is at."""
+
+    process: ForkProcess
+    numbers: Connection
+    rows: Connection
+    at: int | None = field(default=None)
+
+    def assign(self, position: int | None) -> None:
+        """Give it its next run, or nothing more, at which it leaves."""
+        self.at = position
+        # A worker that is dead already is found by its answer that does not come.
+        with contextlib.suppress(BrokenPipeError):
+            self.numbers.send_bytes(json.dumps(position).encode())
+
+    def answer(self) -> dict[str, Any]:
+        """Return its answer; raise `EOFError` if it died."""
+        try:
+            return json.loads(self.rows.recv_bytes())
+        except OSError as error:
+            raise EOFError from error
+
+
+def _start(todo: Sequence[Run]) -> _Worker:
+    forks = multiprocessing.get_context("fork")
+    numbers_in, numbers_out = forks.Pipe(duplex=False)
+    rows_in, rows_out = forks.Pipe(duplex=False)
+    process = forks.Process(target=_work, args=(todo, numbers_in, rows_out), daemon=True)
+    process.start()
+    # The worker's ends are its own: they close with it, and no later worker inherits them.
+    numbers_in.close()
+    rows_out.close()
+    return _Worker(process=process, numbers=numbers_out, rows=rows_in)
+
+
+def _collected(
+    todo: Sequence[Run], workers: Sequence[_Worker], positions: Iterator[int]
+) -> Iterator[dict[str, Any]]:
+    """Yield rows and assign what is left, until nothing is."""
+    failures: list[Exception] = []
+    while busy := {worker.rows: worker for worker in workers if worker.at is not None}:
+        # After a failure only what has ended already is waited for.
+        ready = [item for item in wait(list(busy), 0 if failures else None) if item in busy]
+        if not ready:
+            break
+        for worker in (busy[item] for item in ready):  # type: ignore[index]
+            assert worker.at is not None
+            run = todo[worker.at]
+            try:
+                answer = worker.answer()
+            except EOFError:
+                worker.at = None
+                failures.append(_death(worker, run))
+                continue
+            if "error" in answer:
+                failures.append(_error(answer))
+            worker.assign(None if failures else next(positions, None))
+            if "row" in answer:
+                yield answer["row"]
+    if failures:
+        raise failures[0]
+
+
+def _death(worker: _Worker, run: Run) -> ChildProcessError:
+    worker.process.join(_PATIENCE)
+    code = worker.process.exitcode
+    how = f"exit status {code}"
+    if code is not None and code < 0:
+        how = f"killed by {signal.Signals(-code).name}"
+    return ChildProcessError(
+        f"the process of {run} died ({how}); runs that had ended are kept. Start again with "
+        "fewer processes if memory was short"
+    )
+
+
+def _error(answer: dict[str, Any]) -> Exception:
+    error = (ValueError if answer["refused"] else RuntimeError)(answer["error"])
+    error.add_note(answer["traceback"])
+    return error
+
+
+def _named(error: Exception, run: Run) -> Exception:
+    """Return the error with its run, of the kind that a worker's would be of."""
+    if isinstance(error, ValueError):
+        return ValueError(f"{error}; in {run}")
+    return RuntimeError(f"{type(error).__name__}: {error}; in {run}")
+
+
+def _end(workers: Sequence[_Worker]) -> None:
+    for worker in workers:
+        worker.numbers.close()
+        # One that has nothing left to do leaves by itself.
+        if worker.at is not None:
+            worker.process.terminate()
+    for worker in workers:
+        worker.process.join(_PATIENCE)
+        if worker.process.is_alive():
+            worker.process.kill()
+            worker.process.join()
+        worker.rows.close()
+        worker.process.close()
+
+
+def _work(todo: Sequence[Run], numbers: Connection, rows: Connection) -> None:
+    """Do the runs whose positions come, until none does or the parent is gone."""
+    # A terminal sends Ctrl-C to every process: the parent alone decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    use_one_thread()
+    while (position := _next(numbers)) is not None:
+        try:
+            answer = json.dumps({"row": perform(todo[position])})
+        except Exception as error:
+            named = _named(error, todo[position])
+            answer = json.dumps(
+                {
+                    "error": str(named),
+                    "refused": isinstance(named, ValueError),
+                    "traceback": traceback.format_exc(),
+                }
+            )
+        rows.send_bytes(answer.encode())
+
+
+def _next(numbers: Connection) -> int | None:
+    try:
+        return json.loads(numbers.recv_bytes())
+    except EOFError:
+        return None
+
+
+def _leave_with_parent() -> None:
+    """End this process in the middle of a run if its parent is killed."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)
+
+
+def read(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the runs of a results file by identity; a torn last line is left out."""
+    return Store.at(path, identity_of).rows
+
+
+def pending(runs: Iterable[Run], done: Done) -> list[Run]:
+    """Return the runs that are not done yet, each once, in their order."""
+    return list({run.identity: run for run in runs if run.identity not in done}.values())
+
+
+def complete(
+    runs: Iterable[Run],
+    path: Path,
+    *,
+    processes: int = 1,
+    tell: Callable[[int, int, dict[str, Any]], None] = lambda done, total, row: None,
+) -> dict[str, dict[str, Any]]:
+    """Do what is not done yet, append it to the file as it ends, and return all of the file.
+
+    Args:
+        runs: What is wanted.
+        path: JSON lines; made if missing.
+        processes: How many runs at once, each on one thread of its own.
+        tell: Called with (done, total, row) after each.
+
+    Raises:
+        ChildProcessError: If a process died; names its run. What had ended is in the file.
+        ValueError: If a run is refused; names it. What had ended is in the file.
+        RuntimeError: If a run fails otherwise, likewise.
+    """
+    store = Store.at(path, identity_of)
+    todo = pending(runs, store.rows)
+    if not todo:
+        return store.rows
+    store.begin()
+    # Closed at once, so that nothing works on while an error is on its way up.
+    with closing(performed(todo, processes)) as rows:
+        for number, row in enumerate(rows, start=1):
+            store.add(row["identity"], row)
+            tell(number, len(todo), row)
+    return store.rows

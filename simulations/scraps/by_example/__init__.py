@@ -1,1 +1,0 @@
-"""Recycling checkpoints of runs whose unit is an example: photographs and conversions."""

@@ -1,0 +1,118 @@
+"""Tag prediction example by example, where a person owns what it wrote and what it asked.
+
+    fedpriv run simulations.threads.owner_tags:dp_sgd_tags --set examples-per-owner=8
+
+DP-SGD over the sentences of all rostered users, threads held out. A sentence of an answer has two
+owners: whoever wrote it, and whoever asked, whose title and tags it carries. No owner has more than
+`examples-per-owner` of them, which are chosen greedily by a hash of their ids, and ε is of blanking
+all of one owner's examples. Without that option the unit is a single sentence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+from scipy import sparse
+
+from fedpriv.datasets.dataset import Dataset
+from fedpriv.datasets.stackexchange.locate import resolve_corpus
+from fedpriv.datasets.stackexchange.splits import Split
+from fedpriv.datasets.stackexchange.tag_view import TagExamples, TagView
+from fedpriv.experiments.composing.options import option
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.ranges import Range
+from fedpriv.tasks.central import CentralTask, OwnedExamples
+from fedpriv.tasks.dataset_tasks import linear_task
+from fedpriv.training.per_example.linear import SoftmaxGradients
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerTags:
+    """Sentences of rostered users, maybe so few of every owner that all of them are protected."""
+
+    corpus: str | None = option(None, "A prepared corpus, a dump or a name; none for the default.")
+    roster: str | None = option(None, "A roster of the corpus; none for the corpus's own.")
+    fold: int = option(0, "Which fifth of the threads is for testing.", Range.AT_LEAST_ZERO)
+    examples_per_owner: int | None = option(
+        None, "The unit is an owner of at most so many examples; none for a single example.",
+        Range.AT_LEAST_ONE,
+    )  # fmt: skip
+
+    def __call__(self, experiment: object) -> CentralTask:
+        """Return the task.
+
+        Raises:
+            ValueError: If there is no such corpus or roster, or it does not know who asked.
+        """
+        return made(self.corpus, self.roster, self.fold, self.examples_per_owner)
+
+
+@cache
+def made(
+    corpus: str | None, roster: str | None, fold: int, examples_per_owner: int | None
+) -> CentralTask:
+    """Return the task of these options, made once."""
+    found = resolve_corpus(corpus, allow_synthetic=True)
+    owners = "account" if examples_per_owner is None else "all"
+    split = Split(fold=fold, owners=owners, examples_per_owner=examples_per_owner)
+    return task_of(found.view(roster=roster, split=split))
+
+
+def task_of(view: TagView) -> CentralTask:
+    """Return the task of a view: all its training sentences, or the listed ones."""
+    most = view.split.examples_per_owner
+    rows = view.listed if most is not None else _rows(view, "train")
+    x, y = _matrix(view.columns, rows)
+    x_test, y_test = _matrix(view.columns, _rows(view, "test"))
+    words, tags = len(view.words), len(view.tags)
+    data = Dataset(
+        name=f"{view.name}, sentence by sentence",
+        x_train=x,
+        y_train=y,
+        x_test=x_test,
+        y_test=y_test,
+        provenance={**view.provenance, "unit": "one sentence" if most is None else "an owner"},
+        synthetic=view.synthetic,
+    )
+    task = linear_task(
+        data,
+        lambda x, y: SoftmaxGradients(x, y, tags),
+        {"kernel": (words, tags), "bias": (tags,)},
+    )
+    return task if most is None else replace(task, owned=OwnedExamples(blank=rows < 0, most=most))
+
+
+def _rows(view: TagView, subset: str) -> np.ndarray:
+    return np.concatenate([np.arange(0), *view.rows(view.roster, subset)])
+
+
+def _matrix(columns: TagExamples, rows: np.ndarray) -> tuple[sparse.csr_matrix, np.ndarray]:
+    """Return examples of unit norm and their labels; of a row -1 an empty one, labelled 0."""
+    there = rows >= 0
+    taken = columns.take(rows[there])
+    found = sparse.csr_matrix(taken.features("unit-norm"))
+    lengths = np.zeros(len(rows), np.int64)
+    lengths[there] = np.diff(found.indptr)
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    labels = np.zeros(len(rows), np.int64)
+    labels[there] = taken.labels
+    shape = (len(rows), columns.num_words)
+    return sparse.csr_matrix((found.data, found.indices, indptr), shape=shape), labels
+
+
+def dp_sgd_tags() -> Experiment:
+    """DP-SGD over sentences."""
+    return Experiment(
+        unit="example",
+        name="dp-sgd-tags",
+        description="DP-SGD on tag prediction, sentence by sentence, or for all of an owner's.",
+        task=OwnerTags(),
+        batch_size=2048.0,
+        steps=400,
+        l2_clip_norm=1.0,
+        learning_rate=30.0,
+        target_epsilon=8.0,
+        eval_every=100,
+    )

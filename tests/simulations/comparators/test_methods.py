@@ -1,0 +1,286 @@
+"""The comparators: what each is charged, how much noise it adds, and a step by hand."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from fedpriv.backends import SerialBackend
+from fedpriv.mechanisms import Clip
+from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
+from fedpriv.mechanisms.perturbation import Sphere, SphereRows
+from fedpriv.privacy.adaptive_plan import AdaptivePlan
+from fedpriv.privacy.event import Event, Relation
+from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.sampling import Everybody, Partition, PoissonSampler
+from fedpriv.privacy.zcdp import rho_of
+from fedpriv.rng import Key
+from fedpriv.runs.loop import rounds
+from fedpriv.training.per_example.example_sum import CentralSum, example_ids
+from fedpriv.training.per_example.linear import LogisticGradients
+from fedpriv.training.permutation_sgd import Constants
+from simulations.linear_models.comparators import (
+    NoisyDescent,
+    bst14,
+    dp_sgd,
+    fixed_steps,
+    full_descent,
+    scs13,
+)
+
+NUMBER, CLIP = 200, Clip(l2_clip_norm=1.0)
+
+
+def run(method, seed=0, number=NUMBER):
+    """Through the door; returns the charges and the states."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(number, 3)).astype(np.float32)
+    gradients = LogisticGradients(sparse.csr_matrix(x), (x[:, 0] > 0).astype(int))
+    trainer = CentralSum(gradients=gradients, num_examples=number)
+    built = SimpleNamespace(
+        task=SimpleNamespace(roster=example_ids(number), measures=()),
+        plan=method.plan,
+        algorithm=method.algorithm,
+        trainer=trainer,
+        init_params=lambda key: {
+            "weight": np.zeros(3, np.float32),
+            "bias": np.zeros(1, np.float32),
+        },
+    )
+    charges, charge = [], Ledger.charge
+
+    def noted(self, round_num, attempt, event, **rest):
+        charge(self, round_num, attempt, event, **rest)
+        charges.append(event)
+
+    Ledger.charge = noted
+    try:
+        backend = SerialBackend(trainer=trainer, data=None)
+        states = [s for _, s in rounds(built, backend, Key.simulation(seed), eval_every=10**6)]
+    finally:
+        Ledger.charge = charge
+    return charges, states
+
+
+class Answers:
+    """A door that gives one update after the other."""
+
+    round_num = 1
+
+    def __init__(self, *updates):
+        self.updates = [np.array(update, np.float32) for update in updates]
+
+    def ask(self, query):
+        return SimpleNamespace(update={"w": self.updates.pop(0)})
+
+
+class TestDescent:
+    def steps(self, descent, *updates):
+        door, states = Answers(*updates), [descent.init({"w": np.array([1.0, 0.0], np.float32)})]
+        while (following := descent.step(states[-1], door)) is not None:
+            states.append(following)
+        return states
+
+    def test_steps_by_hand(self):
+        plain = self.steps(NoisyDescent(steps=2, rate=0.5), [2, 0], [0, 4])
+        assert [s.params["w"].tolist() for s in plain[1:]] == [[2, 0], [2, 2]]
+        shrinking = NoisyDescent(steps=4, rate=0.5, schedule="inverse-root", regulariser=0.2)
+        last = self.steps(shrinking, [0, 0], [0, 0], [0, 0], [0, 8])[-1].params["w"]
+        kept = math.prod(1 - 0.1 / math.sqrt(t) for t in (1, 2, 3, 4))
+        assert last == pytest.approx([kept, 0.25 * 8])
+
+    def test_projection_and_average(self):
+        short = NoisyDescent(steps=2, rate=1.0, radius=5.0, average=True)
+        states = self.steps(short, [5, 8], [-3, -4])
+        assert states[1].params["w"] == pytest.approx([3, 4])  # of (6, 8)
+        assert states[2].params["w"] == pytest.approx([0, 0])
+        assert short.result(states[2])["w"] == pytest.approx([1.5, 2])
+        assert short.result(states[0])["w"].tolist() == [1, 0]
+
+
+class TestFixedSteps:
+    @pytest.mark.parametrize("relation", list(Relation))
+    def test_all_steps_cost_rho(self, relation):
+        made = fixed_steps(
+            num_examples=NUMBER, rho=0.3, delta=1e-5, bound=CLIP, steps=7, rate=1.0,
+            relation=relation,
+        )  # fmt: skip
+        charges, states = run(made)
+        assert len(charges) == 7 == states[-1].round_num
+        assert math.fsum(rho_of(c, relation) for c in charges) == pytest.approx(0.3, rel=1e-9)
+        moved = 2 if relation is Relation.REPLACE_ONE else 1
+        assert charges[0].noise_multiplier == pytest.approx(moved * math.sqrt(7 / 0.6))
+
+    def test_too_many_steps_are_refused(self):
+        made = fixed_steps(num_examples=NUMBER, rho=0.3, delta=1e-5, bound=CLIP, steps=7, rate=1.0)
+        longer = NoisyDescent(steps=8, rate=1.0, mechanism=made.algorithm.mechanism)
+        with pytest.raises(ValueError, match="8 steps cost"):
+            longer.check_plan(made.plan)
+        with pytest.raises(ValueError, match="no mechanism"):
+            NoisyDescent(steps=7, rate=1.0).check_plan(made.plan)
+        made.algorithm.check_plan(made.plan)
+        assert isinstance(made.plan, AdaptivePlan)
+
+
+class TestScs13:
+    def test_one_charge_pays_for_all_batches(self):
+        made = scs13(num_examples=NUMBER, epsilon=2.0, bound=CLIP, batch_size=30, rate=1.0)
+        charges, states = run(made)
+        assert charges == [Event(kind="pure", epsilon=2.0)] and states[-1].round_num == 6
+        total = made.plan.total()
+        assert (total.value, total.delta, total.accountant) == (2.0, 0.0, "composition")
+
+    def test_a_replaced_example_is_two(self):
+        made = scs13(
+            num_examples=NUMBER, epsilon=2.0, bound=CLIP, batch_size=30, passes=2, rate=1.0,
+            relation=Relation.REPLACE_ONE,
+        )  # fmt: skip
+        assert made.plan.total().value == pytest.approx(2.0)
+        assert made.plan.live_mechanism.privatizer.epsilon == 1.0
+        assert made.plan.num_rounds == 12
+
+    def test_length_of_the_noise(self):
+        """Gamma(d, k Δ/ε): d = 20, Δ = 2, ε = .5, k = 3 make 240 (sd 53.7); 400 rows.
+
+        Within 4 standard errors of the mean: a false alarm in 16,000.
+        """
+        rows, template = SphereRows(epsilon=0.5, passes=3), {"w": np.zeros(20, np.float32)}
+        key, lengths, first = Key.simulation(3), [], None
+        memory = rows.init(template, key)
+        for _ in range(400):
+            noise, memory = rows.draw(memory, template=template, sensitivity=2.0, key=key)
+            first = noise if first is None else first
+            lengths.append(float(np.linalg.norm(noise["w"].astype(np.float64))))
+        scale = 2.0 * 3 / 0.5
+        assert abs(np.mean(lengths) - 20 * scale) < 4 * math.sqrt(20) * scale / 20
+        assert len(set(lengths)) == 400
+        again, _ = rows.draw(rows.init(template, key), template=template, sensitivity=2.0, key=key)
+        assert np.array_equal(again["w"], first["w"])
+
+    def test_only_disjoint_batches_are_so_cheap(self):
+        rows = SphereRows(epsilon=1.0)
+        for sampler in (
+            Everybody(num_users=40),
+            PoissonSampler(num_users=40, expected_cohort_size=4),
+            Partition(num_users=40, size=4, passes=2),
+        ):
+            with pytest.raises(ValueError, match=r"disjoint|whole run|participations"):
+                Mechanism(sampler=sampler, bound=CLIP, privatizer=rows)
+        with pytest.raises(ValueError, match="whole run"):
+            Mechanism(
+                sampler=Partition(num_users=40, size=4),
+                bound=CLIP,
+                privatizer=Gaussian(noise_multiplier=1.0),
+            )
+        bare = Mechanism(
+            sampler=Partition(num_users=40, size=4),
+            bound=CLIP,
+            privatizer=Unprotected(stddev=1.0),
+        )
+        assert not bare.is_private
+        with pytest.raises(ValueError, match="whole run"):
+            Mechanism(
+                sampler=Partition(num_users=40, size=4),
+                bound=CLIP,
+                privatizer=Sphere(epsilon=1.0),
+            )
+
+
+class TestPartition:
+    @pytest.mark.parametrize("secure", [False, True])
+    def test_everybody_is_once_a_pass(self, secure):
+        sampler, roster = Partition(num_users=11, size=3, passes=2), example_ids(11)
+        memory, key = sampler.init(), Key.secure() if secure else Key.simulation(1)
+        passes = []
+        for number in range(sampler.num_batches):
+            batch, memory = sampler.next(memory, key.fold(number), roster)
+            assert len(batch) == 3 and list(batch) == sorted(batch, key=int)
+            passes.append(batch)
+        for start in (0, 3):
+            of_pass = [one for batch in passes[start : start + 3] for one in batch]
+            assert len(set(of_pass)) == 9
+        with pytest.raises(ValueError, match="used up"):
+            sampler.next(memory, key, roster)
+
+    def test_refusals(self):
+        with pytest.raises(ValueError, match="cannot be cut"):
+            Partition(num_users=3, size=4)
+        with pytest.raises(ValueError, match="roster has 2"):
+            Partition(num_users=3, size=2).next(
+                Partition(num_users=3, size=2).init(), Key.simulation(0), ("0", "1")
+            )
+
+
+class TestBst14:
+    def test_its_steps_and_its_epsilon(self):
+        made = bst14(
+            num_examples=NUMBER, epsilon=1.0, delta=1e-4, bound=Clip(l2_clip_norm=2.0),
+            batch_size=20, passes=2, dimension=4, radius=3.0,
+        )  # fmt: skip
+        plan, algorithm = made.plan, made.algorithm
+        assert isinstance(plan, Plan) and plan.num_rounds == 20
+        assert 0.999 < plan.total().value <= 1.0
+        sigma = plan.noise_multiplier
+        steep = math.sqrt(4.0 + 4 * (2.0 * sigma / 20) ** 2)
+        assert algorithm.rate == pytest.approx(2 * 3.0 / steep)
+        assert (algorithm.schedule, algorithm.radius) == ("inverse-root", 3.0)
+        charges, states = run(made)
+        assert len(charges) == 20 and {c.kind for c in charges} == {"poisson-gaussian"}
+        for state in states:
+            norm = math.sqrt(sum(float(np.vdot(a, a)) for a in state.params.values()))
+            assert norm <= 3.0 * (1 + 1e-6)
+
+
+def test_dp_sgd_of_a_given_noise_states_what_it_truly_costs():
+    fields = {"num_examples": NUMBER, "delta": 1e-4, "bound": CLIP, "batch_size": 20, "steps": 5}
+    calibrated = dp_sgd(epsilon=1.0, rate=0.5, **fields)
+    assert calibrated.plan.total().value <= 1.0
+    given = dp_sgd(epsilon=1.0, rate=0.5, noise_multiplier=4.0, **fields)
+    assert given.plan.noise_multiplier == 4.0 and given.plan.total().value < 0.5
+    assert calibrated.algorithm.schedule == "constant"
+
+
+class TestFullDescent:
+    def test_how_far_it_moves(self):
+        convex = Constants(name="toy", lipschitz=1.0, smoothness=0.25)
+        passes = full_descent(num_examples=50, steps=8, rate=0.5)
+        assert passes.displacement(convex, 50).last == pytest.approx(8 * 0.5 / 50)
+        strongly = Constants(name="toy", lipschitz=1.0, smoothness=0.5, convexity=0.1)
+        found = passes.displacement(strongly, 50).last
+        assert found == pytest.approx((1 - (1 - 0.5 * 0.1) ** 8) / (0.1 * 50))
+
+    def test_measured(self):
+        """An example that is always wrong reaches it; random neighbours stay within."""
+        from fedpriv.training.per_example.linear import logistic_residual
+        from fedpriv.training.permutation_sgd import PermutationSgd, logistic_constants
+
+        number, constants = 40, logistic_constants()
+        passes = full_descent(num_examples=number, steps=6, rate=2.0)
+        bound, rng = passes.displacement(constants, number).last, np.random.default_rng(2)
+        furthest = 0.0
+        for trial in range(30):
+            x = rng.normal(size=(number, 2)).astype(np.float32) * rng.choice([0.1, 1, 10])
+            y, ends = rng.integers(0, 2, number), []
+            start = {"w": np.zeros(2, np.float32), "bias": np.zeros(1, np.float32)}
+            if trial == 0:  # alone, and so far on the wrong side that its gradient stays as long
+                x, y = np.full_like(x, 100.0), np.ones(number, np.int64)
+                start["w"] -= 50.0
+            for present in (np.ones(number, bool), np.arange(number) != 3):
+                if trial == 0:
+                    present = present & (np.arange(number) == 3)
+                sgd = PermutationSgd(
+                    x=x, y=y, name="w", residual=logistic_residual, constants=constants,
+                    passes=passes, present=present,
+                )  # fmt: skip
+                end = sgd.trained(start, Key.simulation(trial))
+                ends.append(np.concatenate([end["w"], end["bias"]]))
+            far = float(np.linalg.norm(ends[0] - ends[1]))
+            assert far <= bound
+            furthest = max(furthest, far)
+        assert furthest > 0.99 * bound

@@ -1,0 +1,354 @@
+"""Objective perturbation: its noise, its minimum, and one release through the door."""
+
+from __future__ import annotations
+
+import math
+from contextlib import closing
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy import optimize, stats
+
+from fedpriv.backends import SerialBackend
+from fedpriv.mechanisms.bounds import Displaced
+from fedpriv.mechanisms.perturbation import ObjectiveNoise
+from fedpriv.privacy.event import Event
+from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.sampling import Everybody
+from fedpriv.privacy.statement.sections import _describe_charge
+from fedpriv.privacy.statement.verify import verify_run
+from fedpriv.rng import Key
+from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.loop import rounds
+from fedpriv.training.per_example.example_sum import example_ids
+from fedpriv.training.per_example.linear import huber_residual, logistic_residual
+from fedpriv.training.permutation_sgd import (
+    PermutationSgd,
+    huber_svm_constants,
+    logistic_constants,
+    one_vs_all_constants,
+    softmax_constants,
+)
+from simulations.linear_models import comparators
+from simulations.linear_models.comparators import (
+    TERM,
+    PerturbedMinimum,
+    full_descent,
+    objective_perturbation,
+)
+
+KEY = Key.simulation(4)
+WIDTH = 0.1
+LOSSES = {
+    "logistic": (logistic_constants(), logistic_residual),
+    "huber": (huber_svm_constants(width=WIDTH), huber_residual(WIDTH)),
+}
+
+
+def made(kind="logistic", number=1000, epsilon=1.0, delta=1e-5, **given):
+    return objective_perturbation(
+        num_examples=number, epsilon=epsilon, delta=delta, constants=LOSSES[kind][0], **given
+    )
+
+
+def work(kind, x, y, method, present=None):
+    constants, residual = LOSSES[kind]
+    sgd = PermutationSgd(
+        x=np.asarray(x, np.float64),
+        y=np.asarray(y, np.int64),
+        name="weight",
+        residual=residual,
+        constants=constants,
+        passes=full_descent(num_examples=len(y), steps=1, rate=0.01),
+        present=present,
+    )
+    algorithm = method.algorithm
+    return PerturbedMinimum(sgd=sgd, strength=algorithm.strength, tolerance=algorithm.tolerance)
+
+
+def data(number, seed=0, d=3):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(number, d))
+    return x, (x[:, 0] + 0.3 * rng.normal(size=number) > 0).astype(int)
+
+
+class TestNoise:
+    def test_its_numbers(self):
+        """m = 1000, λ = .01: Λ = 10, shift log(1 + .25/10) = .0246926, ε₂ = .01."""
+        pure, gaussian = made(delta=None, regulariser=0.01), made(regulariser=0.01)
+        for method in (pure, gaussian):
+            assert method.algorithm.strength == pytest.approx(10.0)
+            assert method.algorithm.noise.shift == pytest.approx(0.0246926, abs=1e-7)
+            assert method.algorithm.noise.outside == pytest.approx(0.01)
+            assert method.plan.live_mechanism.sensitivity == pytest.approx(2e-7, rel=1e-9)
+        assert pure.algorithm.noise.inside == pytest.approx(0.9653074, abs=1e-7)
+        total = pure.plan.total()
+        assert total.value == pytest.approx(1.0, rel=1e-12)
+        assert (total.delta, total.accountant) == (0.0, "composition")
+
+        left = 1.0 - 0.0246926 - 0.01  # by the formula of Balle and Wang (2018), Theorem 5
+
+        def excess(sigma):
+            mean = 1.0 / sigma
+            upper = stats.norm.cdf(mean / 2 - left / mean)
+            return upper - math.exp(left) * stats.norm.cdf(-mean / 2 - left / mean) - 1e-5
+
+        expected = optimize.brentq(excess, 1.0, 20.0)
+        assert expected == pytest.approx(3.852568, abs=1e-6)
+        sigma = gaussian.algorithm.noise.inside
+        assert expected <= sigma <= 1.001 * expected
+        assert 0.999 < gaussian.plan.total().value <= 1.0
+        assert gaussian.plan.event == Event(
+            kind="objective-gaussian",
+            noise_multiplier=sigma,
+            shift=gaussian.algorithm.noise.shift + gaussian.algorithm.noise.outside,
+        )
+
+    def test_a_regulariser_that_is_too_small_is_raised(self):
+        """log(1 + β/Λ) is at most half of ε: Λ >= .25/(exp(.05) - 1) = 4.876."""
+        method = made(epsilon=0.1, regulariser=1e-5)
+        assert method.algorithm.strength == pytest.approx(0.25 / math.expm1(0.05))
+        assert method.algorithm.noise.shift <= 0.05 * (1 + 1e-9)
+        small = made(epsilon=0.1, regulariser=1e-5, most_shift=0.2)
+        assert small.algorithm.strength > 2 * method.algorithm.strength
+
+    def test_the_term_has_the_length_it_is_charged_for(self):
+        """Gamma(d, L/ε₁), d = 20: 400 terms, mean within 4 standard errors (a false alarm in
+        16,000); a Gaussian's 8,000 coordinates likewise."""
+        template = {"w": np.zeros(20)}
+        sphere = ObjectiveNoise(form="sphere", inside=0.5, shift=0.1, outside=0.01)
+        gaussian = replace(sphere, form="gaussian", inside=3.0)
+
+        def terms(noise):
+            return [
+                noise.linear_term(template=template, lipschitz=2.0, key=KEY.fold(n))["w"]
+                for n in range(400)
+            ]
+
+        mean = np.mean([np.linalg.norm(term) for term in terms(sphere)])
+        assert abs(mean - 20 * 4.0) < 4 * math.sqrt(20) * 4.0 / 20
+        spread = np.concatenate(terms(gaussian)).std()
+        assert abs(spread / 6.0 - 1.0) < 4 / math.sqrt(2 * 8000)
+
+
+class TestMinimum:
+    @pytest.mark.parametrize("kind", LOSSES)
+    def test_the_gradient_there_is_as_short_as_stated(self, kind):
+        constants, residual = LOSSES[kind]
+        for seed in range(8):
+            x, y = data(300, seed)
+            method = made(kind, 300, epsilon=10.0 ** (seed % 3 - 1))
+            found = work(kind, x * 10.0 ** (seed % 4 - 1), y, method)
+            term = 30.0 * KEY.fold(seed).normal((4,), np.float64)
+            w = found.minimum(np.zeros(4), term)
+            norms = np.sqrt(np.sum(np.square(x * 10.0 ** (seed % 4 - 1)), axis=1) + 1.0)
+            rows = np.column_stack([x * 10.0 ** (seed % 4 - 1), np.ones(300)])
+            rows *= np.minimum(1.0, constants.inputs / norms)[:, None]
+            pulls = residual((rows @ w)[:, None], y)[:, 0]
+            gradient = rows.T @ pulls + method.algorithm.strength * w + term
+            assert np.linalg.norm(gradient) <= method.algorithm.tolerance
+            # As near the exact minimum as strong convexity says.
+            exact = replace(found, tolerance=1e-9).minimum(w, term)
+            near = method.algorithm.tolerance / method.algorithm.strength
+            assert np.linalg.norm(exact - w) <= near
+            # From elsewhere it is the same one.
+            other = found.minimum(np.full(4, 5.0), term)
+            assert np.linalg.norm(other - w) <= 2 * near
+
+    @pytest.mark.parametrize("kind", LOSSES)
+    def test_neighbours(self, kind):
+        """Of one b a row moves the minimum by at most L/Λ; a steep one by nearly as much."""
+        method = made(kind, 60)
+        bound = (1.0 + 2 * method.algorithm.tolerance) / method.algorithm.strength
+        furthest = 0.0
+        for seed in range(20):
+            x, y = data(60, seed)
+            term = 3.0 * KEY.fold(seed).normal((4,), np.float64)
+            if seed == 0:  # far on the wrong side, and of full length
+                x[7], y[7] = np.array([1e6, 0, 0]), 1
+                term = np.array([300.0, 0, 0, 0])
+            ends = [
+                work(kind, x, y, method, present).minimum(np.zeros(4), term)
+                for present in (None, np.arange(60) != 7)
+            ]
+            furthest = max(furthest, float(np.linalg.norm(ends[0] - ends[1])))
+            assert furthest <= bound
+        assert furthest >= 0.9 * bound
+
+    def test_what_is_not_found_is_not_released(self, monkeypatch):
+        x, y = data(60)
+        monkeypatch.setattr(comparators, "_STEPS", 1)
+        with pytest.raises(ValueError, match=r"did not become as short as 1e-06 in 1 steps"):
+            work("logistic", x, y, made(number=60)).minimum(np.zeros(4), np.ones(4))
+        monkeypatch.undo()
+        found = replace(work("logistic", x, y, made(number=60)), tolerance=1e-16)
+        with pytest.raises(ValueError, match="nothing is released"):  # below what is rounded off
+            found.minimum(np.zeros(4), np.ones(4))
+
+    def test_all_rows_are_asked(self):
+        x, y = data(60)
+        with pytest.raises(ValueError, match="3 examples were asked for"):
+            work("logistic", x, y, made(number=60)).partial_sum(
+                params={}, bound=Displaced(l2_bound=1.0), user_ids=("0", "1", "2"), key=KEY
+            )
+
+
+class TestThroughTheDoor:
+    def components(self, method, trainer):
+        return SimpleNamespace(
+            task=SimpleNamespace(roster=example_ids(200), measures=()),
+            plan=method.plan,
+            algorithm=method.algorithm,
+            trainer=trainer,
+            init_params=lambda key: {
+                "weight": np.zeros(3, np.float32),
+                "bias": np.zeros(1, np.float32),
+            },
+        )
+
+    def run(self, method, kind="logistic", seed=0):
+        x, y = data(200)
+        components = self.components(method, work(kind, x, y, method))
+        backend = SerialBackend(trainer=components.trainer)
+        states = [s for _, s in rounds(components, backend, Key.simulation(seed), eval_every=9)]
+        assert len(states) == 1 and set(states[0].params) == {"weight", "bias"}
+        return states[0].params, (x, y)
+
+    @pytest.mark.parametrize("delta", [None, 1e-6])
+    def test_it_learns(self, delta):
+        params, (x, y) = self.run(made(number=200, epsilon=20.0, delta=delta))
+        logits = x @ params["weight"] + params["bias"]
+        assert np.mean((logits > 0) == y) > 0.85
+        again, _ = self.run(made(number=200, epsilon=20.0, delta=delta))
+        other, _ = self.run(made(number=200, epsilon=20.0, delta=delta), seed=1)
+        assert np.array_equal(params["weight"], again["weight"])
+        assert not np.array_equal(params["weight"], other["weight"])
+
+    def test_a_release_that_was_cut_off_is_made_again_the_same(self, tmp_path, monkeypatch):
+        """One charge; neither the term nor the bare minimum is anywhere in the folder."""
+        method, (x, y) = made(number=200, epsilon=5.0), data(200)
+        found, secrets, lost = work("logistic", x, y, method), [], []
+        real, drawn = PerturbedMinimum.minimum, ObjectiveNoise.linear_term
+
+        def minimum(self, start, term):
+            secrets.append(real(self, start, term))
+            return secrets[-1]
+
+        def linear_term(self, **given):
+            secrets.append(drawn(self, **given)["weight"])
+            return {**drawn(self, **given)}
+
+        monkeypatch.setattr(PerturbedMinimum, "minimum", minimum)
+        monkeypatch.setattr(ObjectiveNoise, "linear_term", linear_term)
+
+        def killed(self, state):
+            lost.append(state)
+            raise SystemExit
+
+        def play(root):
+            components = self.components(method, found)
+            backend = SerialBackend(trainer=found)
+            with closing(RunFolder.of_plan(tmp_path, method.plan, mode="secure")) as folder:
+                told = rounds(components, backend, root, folder=folder, eval_every=9)
+                return [state for _, state in told], folder.ledger.charges
+
+        with monkeypatch.context() as patched, pytest.raises(SystemExit):
+            patched.setattr(RunFolder, "keep", killed)
+            play(Key.secure())
+        (state,), charges = play(Key.secure())
+        assert charges == 1 and verify_run(tmp_path).ok
+        assert np.array_equal(state.params["weight"], lost[0].params["weight"])
+        assert len(secrets) == 4 and np.array_equal(secrets[1], secrets[3])
+        kept = b"".join(p.read_bytes() for p in tmp_path.rglob("*") if p.is_file())
+        assert state.params["weight"].tobytes() in kept
+        for secret in secrets:
+            for dtype in (np.float32, np.float64):
+                assert secret.astype(dtype)[:3].tobytes() not in kept
+
+    @pytest.mark.parametrize("delta", [None, 1e-6])
+    def test_the_statement_says_describe_charge(self, delta):
+        plan = made(delta=delta).plan
+        for read in (plan, Plan.from_json(plan.to_json())):
+            said = " ".join(_describe_charge(read, read.mechanism))
+            assert "released by ObjectiveNoise" in said and "linear term was added" in said
+            assert "normalised" not in said and "standard deviation" not in said
+
+    def test_the_term_is_the_works(self):
+        """What the work is handed beside the params is no part of what it returns."""
+        made_work = work("logistic", *data(200), made(number=200))
+        params = {"weight": np.zeros(3, np.float32), "bias": np.zeros(1, np.float32)}
+        asked = {**params, **{TERM + name: np.ones(a.shape) for name, a in params.items()}}
+        assert set(made_work.template(asked)) == set(params)
+        found = made_work.partial_sum(
+            params=asked, bound=Displaced(l2_bound=1.0), user_ids=example_ids(200), key=KEY
+        )
+        assert {name: a.shape for name, a in found.total.items()} == {"weight": (3,), "bias": (1,)}
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("constants", [softmax_constants(), one_vs_all_constants(3)])
+    def test_losses_of_more_than_one_line(self, constants):
+        with pytest.raises(ValueError, match="not along one line"):
+            objective_perturbation(num_examples=50, epsilon=1.0, delta=None, constants=constants)
+
+    def test_numbers(self):
+        with pytest.raises(ValueError, match="leave nothing of ε"):
+            made(most_shift=0.995)
+        with pytest.raises(ValueError, match=r"convexity 0\.1"):
+            objective_perturbation(
+                num_examples=50,
+                epsilon=1.0,
+                delta=None,
+                constants=logistic_constants(regulariser=0.1),
+            )
+        algorithm = made().algorithm
+        with pytest.raises(ValueError, match=r"shift .* is below log"):
+            replace(algorithm, strength=algorithm.strength / 2)
+        with pytest.raises(ValueError, match="form 'laplace'"):
+            replace(algorithm.noise, form="laplace")
+
+    def test_other_plans(self):
+        method = made()
+        method.algorithm.check_plan(method.plan)
+        mechanism = method.plan.live_mechanism
+        for changed, said in (
+            (replace(method.plan, num_rounds=2), "releases once"),
+            (
+                replace(
+                    method.plan,
+                    mechanism=replace(mechanism, bound=Displaced(l2_bound=1e-8)),
+                ),
+                "below 2τ/Λ",
+            ),
+            (
+                replace(
+                    method.plan,
+                    mechanism=replace(
+                        mechanism, privatizer=replace(mechanism.privatizer, inside=9.0)
+                    ),
+                ),
+                "this plan bounds by Displaced",
+            ),
+        ):
+            with pytest.raises(ValueError, match=said):
+                method.algorithm.check_plan(changed)
+        with pytest.raises(ValueError, match="accounted under relation 'add-remove'"):
+            replace(method.plan, relation="replace-one").total()
+
+    def test_a_part_of_the_examples(self):
+        from fedpriv.privacy.sampling import PoissonSampler
+
+        noise = made().algorithm.noise
+        with pytest.raises(ValueError, match="let everybody"):
+            Mechanism(
+                sampler=PoissonSampler(num_users=40, expected_cohort_size=4),
+                bound=Displaced(l2_bound=1.0),
+                privatizer=noise,
+            )
+        whole = Mechanism(
+            sampler=Everybody(num_users=40), bound=Displaced(l2_bound=1.0), privatizer=noise
+        )
+        assert isinstance(Plan(mechanism=whole, num_rounds=1, delta=1e-5), Plan)

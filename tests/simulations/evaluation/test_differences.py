@@ -1,0 +1,40 @@
+"""Differences of two models' accuracy: what they are, and that they are paired."""
+
+import numpy as np
+import pytest
+
+from simulations.evaluation.evaluate import differences, evaluate
+from tests.simulations.evaluation.made import random_fold
+
+
+def found(folds, pairs, seed=0):
+    return differences(folds, pairs, generator=np.random.default_rng(seed), replicates=200)
+
+
+@pytest.fixture(scope="module")
+def folds():
+    return [random_fold(n, public=(2, 0.3), whole=(2, 0.5), less=(2, 0.4)) for n in range(2)]
+
+
+def test_a_difference_to_public_only_is_the_gain(folds):
+    gain = evaluate(folds, public_only="public", generator=np.random.default_rng(0), replicates=200)
+    one = found(folds, [("whole", "public")])["whole", "public"]
+    assert one.value == pytest.approx(gain.models["whole"].gains["accuracy"].value)
+    assert one.by_thread.low < one.value < one.by_thread.high
+
+
+def test_a_model_against_itself_differs_by_exactly_nothing(folds):
+    one = found(folds, [("less", "less")])["less", "less"]
+    assert (one.value, one.by_thread.low, one.by_user.high) == (0.0, 0.0, 0.0)
+
+
+def test_the_other_way_round_is_the_same_with_the_other_sign(folds):
+    pairs = [("whole", "less"), ("less", "whole")]
+    there, back = found(folds, pairs).values()
+    assert there.value == -back.value
+    assert there.by_user.low == -back.by_user.high
+
+
+def test_a_model_that_is_not_there_is_named(folds):
+    with pytest.raises(ValueError, match="no model 'other', only public"):
+        found(folds, [("whole", "other")])

@@ -1,0 +1,251 @@
+"""From folds to figures: worked out by hand, pooled, and in settings with a known answer."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, Split
+from simulations.evaluation.bootstrap import Interval
+from simulations.evaluation.evaluate import MEASURES, USER_FIGURES, Estimate, Evaluation, evaluate
+from simulations.evaluation.held_out import Fold, HeldOut, Outcomes, pooled
+from tests.repeats import every_case
+from tests.simulations.evaluation.made import DATA, fold, held, outcomes, random_fold
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+def figures(*folds, public_only="public", best="central", **options):
+    return evaluate(
+        folds,
+        public_only=public_only,
+        best_nonprivate=best,
+        generator=options.pop("generator", rng()),
+        replicates=options.pop("replicates", 200),
+        **options,
+    )
+
+
+# Users 0, 0, 0, 1, 1, 2 of threads 0, 0, 1, 1, 2, 3; user 2 has no training text.
+EXAMPLES = held(
+    [0, 0, 1, 1, 2, 3], [0, 0, 0, 1, 1, 2], [1, 1, 1, 1, 1, 0], num_tags=[2, 2, 1, 1, 3, 1]
+)
+BY_HAND = fold(
+    EXAMPLES,
+    public=[[1, 0, 0, 0, 0, 0]],
+    private=[
+        outcomes([1, 1, 1, 0, 1, 0], [2, 1, 0, 0, 3, 1], [1, 1, 0, 0, 1, 0.5]),
+        outcomes([1, 0, 0, 0, 0, 1], [1, 1, 1, 0, 0, 0], [1, 0, 0, 0, 0, 0]),
+    ],
+    central=[[1, 1, 1, 1, 0, 1]],
+)
+
+
+class TestByHand:
+    def test_values(self):
+        found = figures(BY_HAND).models["private"]
+        assert found.seeds == 2
+        assert {name: round(each.value, 6) for name, each in found.values.items()} == {
+            "accuracy": round((4 + 2) / 12, 6),
+            "recall_at_5": round((7 + 3) / 20, 6),
+            "ndcg_at_5": round((3.5 + 1) / 12, 6),
+            # By user: (1 + 1/3) / 2, (1/2 + 0) / 2, (0 + 1) / 2.
+            "accuracy_per_user": round((2 / 3 + 0.25 + 0.5) / 3, 6),
+            "accuracy_with_training_text": round((4 + 1) / 10, 6),
+            "accuracy_without_training_text": 0.5,
+        }
+        assert list(found.values) == list(MEASURES)
+
+    def test_gains_and_shares_of_the_gap(self):
+        found = figures(BY_HAND)
+        private = found.models["private"]
+        assert private.gains["accuracy"].value == pytest.approx(6 / 12 - 1 / 6)
+        assert found.gap.value == pytest.approx(4 / 6)
+        assert private.closed_shares["accuracy"].value == pytest.approx((4 / 12) / (4 / 6))
+        assert found.models["public"].gains == {}
+        assert found.models["public"].closed_shares == {}
+        assert found.models["central"].closed_shares == {}
+        alone = figures(BY_HAND, best=None)
+        assert alone.gap is None and alone.models["private"].closed_shares == {}
+        assert alone.models["central"].gains["accuracy"].value == pytest.approx(4 / 6)
+
+    def test_users(self):
+        found = figures(BY_HAND).models
+        # public: 1/3, 0, 0. private: 2/3, 1/4, 1/2. central: 1, 1/2, 1.
+        values = {name: each.value for name, each in found["private"].users.items()}
+        assert values == {
+            "percentile_10": 0.25, "percentile_50": 0.5, "worse_off": 0.0, "better_off": 1.0,
+        }  # fmt: skip
+        assert list(found["private"].users) == list(USER_FIGURES)
+        assert {name: each.value for name, each in found["public"].users.items()} == {
+            "percentile_10": 0.0, "percentile_50": 0.0,
+        }  # fmt: skip
+        assert all(each.by_thread is None for each in found["private"].users.values())
+
+    def test_worse_off_is_strictly_so(self):
+        examples = held([0, 1, 2, 3], [0, 1, 2, 3])
+        one = fold(examples, public=[[1, 1, 0, 0]], other=[[1, 0, 1, 0], [1, 0, 1, 0]])
+        users = figures(one, best=None).models["other"].users
+        assert users["worse_off"].value == users["better_off"].value == 0.25
+
+    def test_counts(self):
+        found = figures(BY_HAND)
+        assert (found.num_examples, found.num_threads, found.num_users) == (6, 4, 3)
+        assert (found.num_untrained_examples, found.num_untrained_users) == (1, 1)
+        assert found.splits == ("by-thread-0",) and not found.shares_threads
+        assert found.data == DATA and found.replicates == 200 and found.confidence == 0.95
+
+
+class TestKnownAnswers:
+    def test_two_identical_models(self):
+        one = random_fold(public=(5, 0.3), central=(1, 0.7))
+        same = replace(one, outcomes={**one.outcomes, "copy": one.outcomes["public"]})
+        found = figures(same).models["copy"]
+        nothing = Interval(low=0.0, high=0.0)
+        for name in MEASURES:
+            assert found.gains[name] == Estimate(value=0.0, by_thread=nothing, by_user=nothing)
+        assert found.closed_shares["accuracy"].by_thread == nothing
+        assert found.users["worse_off"] == Estimate(value=0.0, by_user=nothing)
+        assert found.users["better_off"] == Estimate(value=0.0, by_user=nothing)
+        assert found.values["accuracy"].by_thread.low < found.values["accuracy"].by_thread.high
+
+    def test_one_thread_and_one_user(self):
+        one = fold(held([4, 4], [2, 2]), public=[[0, 1]], central=[[1, 1]])
+        for model in figures(one).models.values():
+            for group in (model.values, model.gains, model.closed_shares, model.users):
+                assert all(e.by_thread is None and e.by_user is None for e in group.values())
+        assert figures(one).gap.value == 0.5 and not figures(one).gap.excludes_zero
+
+    def test_a_gap_that_is_none(self):
+        one = fold(held([0, 1], [0, 1]), public=[[1, 1]], central=[[1, 0]], other=[[0, 0]])
+        share = figures(one).models["other"].closed_shares["accuracy"]
+        assert share == Estimate(value=None)
+
+    def test_threads_and_users_are_different_samples(self):
+        # Threads are all right or all wrong; users are right half of the time, each of them.
+        threads, users = np.repeat(np.arange(40), 10), np.tile(np.arange(10), 40)
+        one = fold(held(threads, users), public=[threads % 2])
+        found = figures(one, best=None).models["public"].values["accuracy"]
+        assert found.by_user == Interval(low=0.5, high=0.5)
+        # 40 threads: 1.96 * 0.5 / 40^0.5 = 0.155 to either side.
+        assert found.by_thread.low == pytest.approx(0.345, abs=0.05)
+        assert found.by_thread.high == pytest.approx(0.655, abs=0.05)
+
+    def test_the_order_of_examples_does_not_matter(self):
+        one = random_fold(public=(1, 0.3), private=(3, 0.5), central=(2, 0.7))
+        order = rng(1).permutation(len(one.held))
+
+        def turned(found, kind):
+            fields = kind.__dataclass_fields__
+            return kind(**{name: getattr(found, name)[order] for name in fields})
+
+        other = Fold(
+            data=one.data,
+            split=one.split,
+            held=turned(one.held, HeldOut),
+            outcomes={
+                name: tuple(turned(seed, Outcomes) for seed in seeds)
+                for name, seeds in one.outcomes.items()
+            },
+        )
+        a, b = (json.dumps(figures(each).to_json(), sort_keys=True) for each in (one, other))
+        numbers = [json.loads(each, parse_float=lambda x: round(float(x), 9)) for each in (a, b)]
+        assert numbers[0] == numbers[1]
+        assert figures(one) == figures(one)
+        assert figures(one) != figures(one, generator=rng(2))
+
+
+class TestFolds:
+    def test_pooled_folds_are_one_sample(self):
+        models = {"public": (2, 0.3), "private": (2, 0.5), "central": (1, 0.8)}
+        two = [random_fold(number, **models) for number in (0, 1)]
+        found = figures(*two)
+        examples, measured = pooled(two)
+        whole = Fold(data=DATA, split=Split(), held=examples, outcomes=measured)
+        assert found.models == figures(whole).models
+        assert found.splits == ("by-thread-0", "by-thread-1")
+        assert found.num_threads == 60 and found.num_users == 12
+        assert "folds 0, 1 of 0 to 4" in found.split_said
+        right = [np.mean([o.right for o in each.outcomes["private"]]) for each in two]
+        sizes = [len(each.held) for each in two]
+        assert found.models["private"].values["accuracy"].value == pytest.approx(
+            np.average(right, weights=sizes)
+        )
+
+    def test_a_user_of_two_folds_is_one(self):
+        one = fold(held([0], [3]), 0, public=[[1]])
+        other = fold(held([1], [3], [0]), 1, public=[[0]])
+        found = figures(one, other, best=None)
+        assert (found.num_users, found.num_untrained_users, found.num_threads) == (1, 1, 2)
+        assert found.models["public"].users["percentile_10"].value == 0.5
+
+    def test_by_sentence_is_said(self):
+        found = figures(replace(BY_HAND, split=BY_SENTENCE))
+        assert found.shares_threads and found.split_said.startswith("by sentence, as the papers")
+
+    @every_case(
+        ("change", "said"),
+        [
+            (lambda f: replace(f, data={**DATA, "roster": "other"}), "other data"),
+            (lambda f: replace(f, split=Split(kind="by-user")), "do not add up"),
+            (lambda f: replace(f, split=Split(measured_on="validation")), "do not add up"),
+            (lambda f: replace(f, outcomes={"public": f.outcomes["public"]}), "same models"),
+            (
+                lambda f: replace(f, outcomes={**f.outcomes, "central": f.outcomes["central"] * 2}),
+                "same models and seeds",
+            ),
+            (lambda f: f, None),
+        ],
+    )
+    def test_folds_that_do_not_add_up(self, change, said):
+        models = {"public": (1, 0.3), "central": (1, 0.8)}
+        one, other = random_fold(0, **models), change(random_fold(1, **models))
+        if said is None:
+            figures(one, other)
+            with pytest.raises(ValueError, match="threads that another does"):
+                figures(one, other, one)
+            return
+        with pytest.raises(ValueError, match=said):
+            figures(one, other)
+
+    @every_case(
+        ("options", "said"),
+        [
+            ({"public_only": "x"}, "no model 'x', only public, private, central"),
+            ({"best": "x"}, "no model 'x'"),
+            ({"best": "public"}, "both ends"),
+            ({"replicates": 99}, "at least 100"),
+            ({"confidence": 1.0}, "between 0 and 1"),
+        ],
+    )
+    def test_what_is_refused(self, options, said):
+        with pytest.raises(ValueError, match=said):
+            figures(BY_HAND, **options)
+
+    def test_no_folds_and_no_seeds(self):
+        with pytest.raises(ValueError, match="no fold"):
+            figures()
+        with pytest.raises(ValueError, match="no seed"):
+            fold(EXAMPLES, public=[])
+        with pytest.raises(ValueError, match="measured on 2 examples and not on the 6"):
+            fold(EXAMPLES, public=[[1, 0]])
+
+
+class TestJson:
+    def test_there_and_back(self):
+        one = random_fold(public=(2, 0.3), central=(1, 0.8), private=(2, 0.5))
+        for found in (figures(one), figures(one, best=None)):
+            document = json.loads(json.dumps(found.to_json(), allow_nan=False))
+            assert Evaluation.from_json(document) == found
+
+    @every_case("key", ["models", "splits", "num_threads"])
+    def test_what_is_missing(self, key):
+        document = figures(BY_HAND).to_json()
+        del document[key]
+        with pytest.raises(ValueError, match="cannot be read"):
+            Evaluation.from_json(document)
+        with pytest.raises(ValueError, match="cannot be read"):
+            Evaluation.from_json({**figures(BY_HAND).to_json(), "more": 1})

@@ -1,0 +1,136 @@
+"""The Markdown of an evaluation, and what it says where data are few, synthetic or by sentence."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
+from simulations.evaluation.bootstrap import Interval
+from simulations.evaluation.evaluate import Estimate, evaluate
+from simulations.evaluation.table import Layout, Row, markdown, shown, wider
+from tests.simulations.evaluation.made import DATA, fold, held, random_fold
+
+PROMISE = "ε at δ = 0.001, per user, add or remove one, PLD, simulated."
+LAYOUT = Layout(
+    columns={"8": "ε = 8", "2": "ε = 2"},
+    rows=[
+        Row(label="majority class", models="majority"),
+        Row(label="public-only", models="public"),
+        Row(label="private", models={"8": "private-8"}),
+        Row(label="central, not private", models="central"),
+    ],
+    promise=PROMISE,
+)
+MODELS = {
+    "majority": (1, 0.1), "public": (2, 0.3), "private-8": (5, 0.5), "central": (1, 0.9),
+}  # fmt: skip
+
+
+def evaluated(one):
+    return evaluate(
+        [one],
+        public_only="public",
+        best_nonprivate="central",
+        generator=np.random.default_rng(0),
+        replicates=200,
+    )
+
+
+@pytest.fixture(scope="module")
+def text():
+    return markdown(evaluated(random_fold(threads=60, **MODELS)), LAYOUT)
+
+
+def section(text, title):
+    """The rows of the table under a title, as lists of cells."""
+    rest = text.split(f"### {title}")[1].split("###")[0]
+    lines = [line for line in rest.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_every_row_and_column_is_there(text):
+    rows = section(text, "Held-out accuracy, %")
+    assert rows[0] == ["", "ε = 8", "ε = 2"] and rows[1] == ["---", "---:", "---:"]
+    assert [row[0] for row in rows[2:]] == [row.label for row in LAYOUT.rows]
+    assert rows[3][1] == rows[3][2] and rows[4][2] == "–"
+    assert all(len(row) == 3 for row in rows)
+
+
+def test_gains_and_shares_leave_out_what_they_are_over(text):
+    gains = section(text, "Gain in accuracy over public")
+    assert [row[0] for row in gains[2:]] == ["majority class", "private", "central, not private"]
+    assert gains[3][1].startswith("+") and gains[2][1].startswith("-")
+    shares = section(text, "Share closed of the gap in accuracy from public to central")
+    assert [row[0] for row in shares[2:]] == ["majority class", "private"]
+
+
+def test_figures_of_users_and_other_measures(text):
+    others, users = section(text, "Other measures"), section(text, "User by user")
+    assert others[0][1:3] == ["recall@5", "nDCG@5"] and "no interval" not in text
+    assert [row[0] for row in users[2:]] == [
+        "majority class", "public-only", "private, ε = 8", "central, not private",
+    ]  # fmt: skip
+    assert users[3][-2:] == ["–", "–"]
+
+
+def test_what_a_reader_has_to_know(text):
+    assert text.startswith("**Synthetic data")
+    assert PROMISE in text and "not covered by ε" in text and "95 % intervals" in text
+    assert "60 threads" in text and "whole threads held out" in text
+    assert "too few to tell" not in text
+    real = random_fold(threads=60, **MODELS)
+    real = replace(real, data={**DATA, "synthetic": False}, split=BY_SENTENCE)
+    told = markdown(evaluated(real), LAYOUT)
+    assert "ynthetic data" not in told and "by sentence, as the papers did" in told
+
+
+def test_data_that_cannot_tell_methods_apart():
+    few = fold(
+        held([0, 1, 2], [0, 1, 2]),
+        **{"majority": [[0, 0, 1]], "public": [[1, 0, 0]], "central": [[1, 1, 0]]},
+        **{"private-8": [[0, 1, 0]]},
+    )
+    text = markdown(evaluated(few), LAYOUT)
+    assert "too few to tell central from public" in text
+    assert section(text, "Share closed")[3][1] == "0.0 (no interval)"
+
+
+def test_public_data_below_a_trivial_rule_are_named():
+    made = held([0, 1, 2, 3], [0, 1, 2, 3])
+    models = {"public": [[1, 0, 0, 0]], "central": [[1, 1, 1, 1]], "private-8": [[0, 1, 0, 1]]}
+    better = fold(made, **{"majority": [[0, 0, 1, 1]]}, **models)
+    worse = fold(made, **{"majority": [[0, 0, 0, 1]]}, **models)
+    said = "public is below the class that most training examples of all users have (25.0 against"
+    assert f"{said} 50.0)" in markdown(evaluated(better), LAYOUT)
+    assert said not in markdown(evaluated(worse), LAYOUT)
+
+
+def test_another_measure():
+    found = evaluated(random_fold(threads=60, **MODELS))
+    assert "### Held-out recall@5, %" in markdown(found, LAYOUT, "recall_at_5")
+    with pytest.raises(ValueError, match="'f1' is unknown"):
+        markdown(found, LAYOUT, "f1")
+
+
+def test_the_wider_interval_is_shown():
+    narrow, wide = Interval(low=0.1, high=0.2), Interval(low=0.05, high=0.25)
+    assert wider(Estimate(value=0.15, by_thread=narrow, by_user=wide)) == wide
+    assert wider(Estimate(value=0.15, by_thread=wide, by_user=narrow)) == wide
+    assert wider(Estimate(value=0.15, by_thread=None, by_user=narrow)) is None
+    assert shown(Estimate(value=0.15, by_thread=narrow, by_user=wide)) == "15.0 (5.0 to 25.0)"
+    only = Estimate(value=0.15, by_user=wide)
+    assert shown(only) == "15.0 (no interval)"
+    assert shown(only, of_users=True, signed=True) == "+15.0 (+5.0 to +25.0)"
+    assert shown(None) == shown(Estimate(value=None)) == "–"
+
+
+def test_what_is_refused():
+    with pytest.raises(ValueError, match="say δ"):
+        Layout(columns={}, rows=[], promise=" ")
+    with pytest.raises(ValueError, match="row 'x' names 'y', which was not measured"):
+        row = Row(label="x", models="y")
+        markdown(
+            evaluated(random_fold(**MODELS)),
+            Layout(columns={"8": "ε = 8"}, rows=[row], promise=PROMISE),
+        )

@@ -1,0 +1,195 @@
+"""`fedpriv reproduce`: from nothing to a page, and again for nothing."""
+
+from __future__ import annotations
+
+import io
+import sys
+from types import ModuleType
+
+import pytest
+from rich.console import Console
+from tiny_tables import RATES, figure, row, table
+from typer.testing import CliRunner
+
+import simulations
+from fedpriv import cli
+from simulations.reproduction import command, runs
+from simulations.reproduction.items import Cell, Row, Script
+from simulations.reproduction.runs import read
+
+
+class TestCommand:
+    @pytest.fixture(autouse=True)
+    def known(self, monkeypatch):
+        """What the commands find: one table of ours."""
+        self.errors = io.StringIO()
+        monkeypatch.setattr(command, "errors", Console(file=self.errors, width=200))
+        tables = ModuleType("synthetic_tables")
+        monkeypatch.setattr(simulations, "REPRODUCTIONS", ("synthetic_tables",))
+        tables.REPRODUCTIONS = (
+            table(row("DP-SGD", 0.63, RATES)),
+            table(row("a"), name="other-table1-toy", title="Other, Table 1"),
+            table(
+                row("a", synthetic=False, name="real"),
+                name="other-table1-real",
+                title="Other, real",
+            ),
+            table(row("a"), name="other-table11", title="Other, Table 11"),
+            figure(row("a"), name="curves"),
+        )
+        monkeypatch.setitem(__import__("sys").modules, "synthetic_tables", tables)
+
+    def run(self, *arguments):
+        self.errors.seek(0), self.errors.truncate()
+        return CliRunner().invoke(cli.app, ["reproduce", *(str(a) for a in arguments)])
+
+    def test_lists(self):
+        said = self.run()
+        assert said.exit_code == 0
+        assert "tiny" in said.output and "Tiny, Table 1" in said.output and "0.5" in said.output
+
+    def test_without_a_checkout(self, monkeypatch, tmp_path):
+        from fedpriv.cli import reproduce
+
+        monkeypatch.setattr(reproduce, "STUDIES", "fedpriv.no-such-group")
+        monkeypatch.setattr(reproduce, "CHECKOUT", tmp_path)
+        said = self.run()
+        assert said.exit_code == 1 and isinstance(said.exception, ValueError)
+        assert "studies are run from a checkout of fedpriv" in str(said.exception)
+
+    def test_an_unknown_name(self):
+        said = self.run("nothing")
+        assert "'nothing' is not known; `fedpriv reproduce` lists them" in str(said.exception)
+
+    @pytest.mark.parametrize("option", ["--seeds", "--processes"])
+    def test_numbers_below_one(self, option, tmp_path):
+        said = self.run("tiny", option, 0, "--results", tmp_path / "r")
+        assert isinstance(said.exception, ValueError) and "at least 1" in str(said.exception)
+        assert not (tmp_path / "r").exists()
+
+    def test_from_nothing_to_a_table_and_again_for_nothing(self, tmp_path, monkeypatch):
+        results, out = tmp_path / "r.jsonl", tmp_path / "deep" / "t.md"
+        given = ("tiny", "--seeds", 2, "--results", results, "--out", out)
+        said = self.run(*given)
+        assert said.exit_code == 0, said.output
+        assert "(SYNTHETIC data)" in said.output and "| DP-SGD | 0.63 |" in said.output
+        assert out.read_text("utf-8").strip() in said.output
+        assert len(read(results)) == 5
+
+        def never(run):
+            raise RuntimeError("done already")
+
+        monkeypatch.setattr(runs, "perform", never)
+        assert self.run(*given).exit_code == 0
+
+    def test_reduced_is_marked(self, tmp_path):
+        said = self.run("tiny", "--reduced", "--seeds", 1, "--results", tmp_path / "r")
+        assert "Reduced size." in said.output
+        assert all(line["reduced"] and line["steps"] == 2 for line in read(tmp_path / "r").values())
+
+    def test_a_beginning_up_to_a_hyphen_means_all_of_them(self, tmp_path):
+        out = tmp_path / "o.md"
+        said = self.run("other-table1", "--seeds", 1, "--results", tmp_path / "r", "--out", out)
+        assert said.exit_code == 0, said.output
+        text = out.read_text("utf-8")
+        assert text.index("# Other, real\n") < text.index("# Other, Table 1 (SYNTHETIC data)\n")
+        assert "Table 11" not in text
+        assert "# Other, real\n" in said.output and "# Other, Table 1 (" in said.output
+
+    def test_data_that_are_not_to_be_had_do_not_keep_the_others(self, tmp_path, monkeypatch):
+        def fail(split, reduced):
+            raise ValueError("download it first")
+
+        gone = table(
+            Row(label="a", cells={"ours": Cell(make=fail)}), name="other-table1-gone", title="Gone"
+        )
+        tables = sys.modules["synthetic_tables"]
+        monkeypatch.setattr(tables, "REPRODUCTIONS", (gone, *tables.REPRODUCTIONS))
+        said = self.run("other-table1", "--seeds", 1, "--results", tmp_path / "r")
+        assert "# Other, real" in said.output and "# Other, Table 1 (SYNTHETIC" in said.output
+        assert "other-table1-gone: download it first" in self.errors.getvalue()
+        assert said.exit_code != 0 and "not reproduced: other-table1-gone" in str(said.exception)
+
+    def test_a_script_is_run(self, tmp_path, monkeypatch):
+        calls, tables = [], sys.modules["synthetic_tables"]
+        monkeypatch.setattr(tables, "main", calls.append, raising=False)
+        one = Script(
+            name="drawn",
+            title="By a program",
+            module="synthetic_tables",
+            calls=(("all",),),
+            minutes=(1, 1),
+        )
+        monkeypatch.setattr(tables, "REPRODUCTIONS", (one,))
+        assert self.run("drawn").exit_code == 0 and calls == [["all"]]
+        assert "drawn: about 1 minutes on 2 cores" in self.errors.getvalue()
+        assert "no reduced size" in str(self.run("drawn", "--reduced").exception)
+        assert "By a program" in self.run().output
+        out = tmp_path / "page.md"
+        said = self.run("drawn", "--out", out)
+        assert f"--out {out} is not taken by drawn" in str(said.exception) and len(calls) == 1
+
+    def test_a_whole_name_means_no_longer_one(self):
+        names = ("bolt-on-mnist", "bolt-on-mnist-ova", "bolt-on-time")
+        found = dict(zip(names, (table(row("a"), name=name) for name in names), strict=True))
+        assert [item.name for item in command._named(found, "bolt-on-mnist")] == [names[0]]
+        assert [item.name for item in command._named(found, "bolt-on")] == list(names)
+
+    def test_a_whole_name_is_no_beginning_of_a_longer_word(self, tmp_path):
+        said = self.run("other-table11", "--seeds", 1, "--results", tmp_path / "r")
+        assert "Other, Table 11" in said.output and "Other, real" not in said.output
+
+    @pytest.mark.parametrize(
+        ("asked", "near"),
+        [
+            ("tniy", "tiny"),
+            ("other-tabel1", "other-table1"),
+            ("other-table1-tyo", "other-table1-toy"),
+        ],
+    )
+    def test_the_nearest_known_name(self, asked, near):
+        assert f"did you mean {near!r}?" in str(self.run(asked).exception)
+
+    def test_synthetic_data_are_said_before_anything_runs(self, tmp_path, monkeypatch):
+        def never(run):
+            raise RuntimeError("too early")
+
+        monkeypatch.setattr(runs, "perform", never)
+        for name, count in (("tiny", 1), ("other-table1-real", 0)):
+            said = self.run(name, "--results", tmp_path / "r")
+            assert said.exit_code != 0 and "SYNTHETIC" not in said.stdout
+            assert self.errors.getvalue().count("data: SYNTHETIC sixty rows") == count
+
+    def test_synthetic_data_are_said_once(self, tmp_path):
+        self.run("tiny", "--seeds", 1, "--results", tmp_path / "r")
+        assert self.errors.getvalue().count("data: SYNTHETIC") == 1
+
+    def test_a_figure_is_drawn_beside_the_results(self, tmp_path):
+        results, out = tmp_path / "deep" / "r.jsonl", tmp_path / "c.md"
+        said = self.run("curves", "--seeds", 1, "--results", results, "--out", out)
+        assert said.exit_code == 0, said.output
+        assert (tmp_path / "deep" / "curves.png").read_bytes().startswith(b"\x89PNG")
+        text = out.read_text("utf-8")
+        assert "# Tiny, Figure 1 (SYNTHETIC data)" in text
+        assert "![Accuracy over the steps](deep/curves.png)" in text
+        assert all(len(line["curve"]) == 3 for line in read(results).values())
+
+    def test_plots_of_one_and_of_several(self, tmp_path):
+        given = ("--seeds", 1, "--results", tmp_path / "r", "--plot", tmp_path / "p.png")
+        assert self.run("tiny", *given).exit_code == 0
+        assert self.run("other-table1", *given).exit_code == 0
+        assert {path.name for path in tmp_path.glob("*.png")} == {
+            "p.png",
+            "p-other-table1-real.png",
+            "p-other-table1-toy.png",
+        }
+
+    def test_a_plot_of_another_kind(self, tmp_path):
+        said = self.run("tiny", "--results", tmp_path / "r", "--plot", tmp_path / "p.pdf")
+        assert "p.pdf must end in .png or .svg" in str(said.exception)
+        assert not (tmp_path / "r").exists()
+
+    def test_a_plot_as_svg(self, tmp_path):
+        given = ("--seeds", 1, "--results", tmp_path / "r", "--plot", tmp_path / "p.svg")
+        assert self.run("tiny", *given).exit_code == 0
+        assert b"<svg" in (tmp_path / "p.svg").read_bytes()

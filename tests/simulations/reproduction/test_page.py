@@ -1,0 +1,349 @@
+"""Pages: what they say, and what they must not leave out."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tiny_tables import RATES, SEEDS, cell, done_for, figure, made, row, shown, table
+
+from fedpriv.measures import ACCURACY, LOSS
+from fedpriv.privacy.epsilon import rounded_up
+from simulations.reproduction.items import Block, Given, Layout, Row
+from simulations.reproduction.page import edges_of, figure_markdown, jumps, spread, table_markdown
+from simulations.reproduction.runs import Run, all_figures, perform
+from tests.repeats import every_case
+
+
+class TestTable:
+    def test_paper_and_ours_side_by_side(self, tmp_path):
+        text = shown(table(row("DP-SGD", 0.63, RATES), row("DP²", None)), tmp_path / "r")
+        assert text.startswith("# Tiny, Table 1 (SYNTHETIC data)\n")
+        assert "| | paper | as here |" in text
+        assert re.search(r"\| DP-SGD \| 0\.63 \| 0\.\d{3} ± 0\.\d{3} \|", text)
+        assert re.search(r"\| DP² \| – \| 0\.\d{3} ± 0\.\d{3} \|", text)
+        assert "ε as the paper counted it: 1.5 at δ = 0.001, remembered." in text
+        assert "mean and standard deviation of 2 seeds" in text
+
+    def test_what_else_is_not_covered(self, tmp_path):
+        one = table(row("a"))
+        done = done_for(one, tmp_path / "r")
+        for line in done.values():
+            line["not_covered"] = ["a vocabulary", "document frequencies"]
+        text = table_markdown(one, done, seeds=SEEDS)
+        words = "simulated), does NOT cover: a vocabulary; document frequencies"
+        assert words in text
+
+    def test_figures_are_those_of_the_seeds(self, tmp_path):
+        one = table(row("a"))
+        done = done_for(one, tmp_path / "r", seeds=(0, 1, 2))
+        values = [line["accuracy"] for line in done.values()]
+        text = table_markdown(one, done, seeds=(0, 1, 2))
+        assert f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}" in text
+
+    def test_one_seed_has_no_spread(self, tmp_path):
+        one = table(row("a"))
+        done = done_for(one, tmp_path / "r", seeds=(0,))
+        [line] = done.values()
+        text = table_markdown(one, done, seeds=(0,))
+        assert f"| {line['accuracy']:.3f} |" in text and "±" not in text
+
+    def test_synthetic_is_said_only_where_it_is(self, tmp_path):
+        real = table(row("a", synthetic=False))
+        assert "SYNTHETIC" not in shown(real, tmp_path / "r")
+
+    def test_a_scale_as_the_paper_prints_it(self, tmp_path):
+        text = shown(table(row("a", -37.0), measure=LOSS, scale=100.0), tmp_path / "r")
+        assert "Loss x 100 on test" in text
+        assert re.search(r"\| a \| -37 \| -\d{2}\.\d{3} ± ", text)
+
+    def test_a_reduced_size_is_said(self, tmp_path):
+        one = table(row("a"))
+        done = done_for(one, tmp_path / "r", reduced=True)
+        assert "Reduced size." in table_markdown(one, done, seeds=SEEDS, reduced=True)
+        with pytest.raises(ValueError, match="seed 0 is missing"):
+            table_markdown(one, done, seeds=SEEDS, reduced=False)
+
+    def test_a_cell_that_does_not_exist(self, tmp_path):
+        one = table(row("a"), columns={"ours": "as here", "right": "done right"})
+        text = shown(one, tmp_path / "r")
+        assert re.search(r"\| a \| 0\.5 \| 0\.\d{3} ± 0\.\d{3} \| – \|", text)
+
+    def test_a_seed_that_diverged_is_shown(self, tmp_path):
+        one = table(row("a"))
+        done = done_for(one, tmp_path / "r")
+        next(iter(done.values()))["accuracy"] = None
+        assert "| a | 0.5 | diverged |" in table_markdown(one, done, seeds=SEEDS)
+
+    def test_notes_follow(self, tmp_path):
+        text = shown(table(row("a"), notes=("First.", "Second.")), tmp_path / "r")
+        assert text.endswith("First.\n\nSecond.\n")
+
+
+BOTH = {"ours": "as here", "right": "done right"}
+
+
+class TestLayout:
+    def rows(self):
+        return tuple(
+            Row(
+                label=label,
+                paper=None,
+                cells={
+                    "ours": cell(**more),
+                    "right": cell(RATES, **more),
+                },
+            )
+            for label, more in (
+                ("a", {"l2-clip-norm": 1.0}),
+                ("b", {"l2-clip-norm": 2.0}),
+                ("c", {"noise": "none", "bound": "none"}),
+            )
+        )
+
+    def page(self, path, layout, seeds=SEEDS, rows=None, **changes):
+        one = table(*(rows or self.rows()), columns=BOTH, layout=layout, **changes)
+        done = done_for(one, path, seeds=seeds)
+        return table_markdown(one, done, seeds=seeds), one, done
+
+    def test_intervals_are_students(self):
+        # Three values: t(0.975, 2) = 4.302653, standard deviation 1.
+        one = table(row("a"), layout=Layout(spread="interval"))
+        half = 4.302653 / 3**0.5
+        assert spread([1.0, 2.0, 3.0], one) == pytest.approx(half, rel=1e-6)
+        assert spread([1.0, 2.0, 3.0], table(row("a"))) == 1.0
+
+    def test_percent_digits_and_intervals(self, tmp_path):
+        layout = Layout(spread="interval", digits=1)
+        text, one, done = self.page(
+            tmp_path / "r", layout, scale=100.0, measured_on="what was held out"
+        )
+        figures = [100 * line["accuracy"] for line in all_figures(
+            one, done, seeds=SEEDS, reduced=False)["a", "ours"]]  # fmt: skip
+        assert f"| a | {np.mean(figures):.1f} ± {spread(figures, one):.1f} |" in text
+        assert "Accuracy, % on what was held out, mean and half the 95 % t-interval of 2" in text
+
+    def test_a_paper_that_printed_nothing_has_no_column(self, tmp_path):
+        text, _, _ = self.page(tmp_path / "r", Layout(), scale=100.0)
+        assert "| accuracy, % | as here | done right |\n|---|---:|---:|\n" in text
+
+    def test_the_best_private_figure_of_each_column_is_bold(self, tmp_path):
+        text, one, done = self.page(tmp_path / "r", Layout(bold_best=True))
+        found = all_figures(one, done, seeds=SEEDS, reduced=False)
+        for column in BOTH:
+            means = {
+                label: np.mean([line["accuracy"] for line in found[label, column]])
+                for label in ("a", "b", "c")
+            }
+            top = max(("a", "b"), key=means.get)
+            place = list(BOTH).index(column) + 2
+            for label in means:
+                shown = next(line for line in text.splitlines() if line.startswith(f"| {label} |"))
+                assert shown.split("|")[place].strip().startswith("**") == (label == top)
+        assert "**" not in self.page(tmp_path / "r", Layout())[0]
+
+    def test_sections_have_a_table_and_its_epsilons_each(self, tmp_path):
+        layout = Layout(
+            sections=(
+                Block(title="First", columns={"right": "there"}),
+                Block(title="Second", columns={"ours": "here"}),
+            )
+        )
+        text, _, _ = self.page(tmp_path / "r", layout)
+        first, second = text.split("## First")[1].split("## Second")
+        for part, here, not_here in ((first, "there", "here |"), (second, "here", "there")):
+            assert f"| {here} |\n|---|---:|\n| a |" in part and f"| {not_here}" not in part
+            assert part.count("at δ = 0.001") == 1 and f"- {here}: " in part
+
+    def test_given_rows_stand_above_in_the_same_scale(self, tmp_path):
+        given = Given(label="elsewhere", figures={"ours": 0.1234})
+        one = replace(table(row("a", 0.5)), given=(given,), scale=100.0)
+        text = shown(one, tmp_path / "r")
+        assert text.index("| elsewhere | – | 12.340 |") < text.index("| a | 0.5 |")
+
+    def test_a_choice_inside_its_grid_is_on_no_edge(self):
+        grid = [{"rate": rate, "norm": 2.0} for rate in (0.1, 1.0, 10.0)]
+        assert edges_of({"rate": 1.0, "norm": 2.0}, grid) == []
+        assert edges_of({"rate": 0.1, "norm": 2.0}, grid) == ["rate (least)"]
+        assert edges_of({"rate": 10.0, "norm": 2.0}, grid) == ["rate (most)"]
+
+    def test_what_was_chosen_and_from_how_much(self, tmp_path):
+        plain, other = cell(RATES), cell(**{"l2-clip-norm": 2.0})
+        other = replace(other, tuned_as=plain, adapt=lambda found: {**found, "delta": 0.25})
+        rows = tuple(
+            Row(label=label, paper=None, cells={"ours": one})
+            for label, one in (("plain", plain), ("other", other), ("single", cell()))
+        )
+        text, _, done = self.page(tmp_path / "r", Layout(choices=True, digits=2), rows=rows)
+        chosen, grid = text.split("## Chosen settings")[1].split("## The grid")
+        assert "| as here | plain | learning-rate 1.0 |" in chosen
+        assert "| as here | other | learning-rate 1.0, delta 0.25 |" in chosen
+        assert "3 tuning runs, on seed 1000." in grid
+        top = max(line["accuracy"] for line in done.values() if line["split"] == "validation")
+        assert f"| as here | plain | 3 | {top:.2f} | learning-rate (most) |" in grid
+        assert "| other |" not in grid and "| single |" not in grid
+        assert "## The grid" not in self.page(tmp_path / "r", Layout())[0]
+
+
+class TestEpsilon:
+    def lines(self, one, path):
+        text = shown(one, path)
+        return text.split("ε that the runs truly have:")[1]
+
+    def test_with_all_that_makes_it_mean_something(self, tmp_path):
+        text = self.lines(table(row("a")), tmp_path / "r")
+        spent = perform(Run(experiment=made(), split="test", seed=0, reduced=False))
+        assert (
+            f"{rounded_up(spent['epsilon'], 2):.2f} at δ = 0.001 (add-remove, per example, PLD"
+            in text
+        )
+        assert f"RDP {rounded_up(spent['epsilon_rdp'], 2):.2f}, simulated)" in text
+        assert "NOT cover" not in text and "∞" not in text
+
+    @pytest.mark.parametrize(
+        "options", [{"noise": "none", "bound": "none"}, {"guide": "ideal"}], ids=["none", "ideal"]
+    )
+    def test_what_is_not_private(self, tmp_path, options):
+        text = self.lines(table(row("a", **options)), tmp_path / "r")
+        assert "- as here: ∞, not private" in text and "at δ" not in text
+
+    def test_private_side_information(self, tmp_path):
+        guided = {"guide": "side-information"}
+        one = row("private", source="private", name="as the paper", **guided)
+        text = self.lines(table(one, row("public", **guided)), tmp_path / "r")
+        first, second = text.split("; ")
+        assert "does NOT cover: side information taken from private examples: private" in first
+        assert "NOT cover" not in second and second.strip().endswith("public")
+
+    def test_methods_with_another_promise_are_told_apart(self, tmp_path):
+        one = table(row("a"), row("b"), row("c", **{"noise-multiplier": 2.0}))
+        text = self.lines(one, tmp_path / "r")
+        assert ": a, b; " in text and text.strip().endswith(": c")
+
+    def test_of_many_methods_the_largest_group_is_all_others(self, tmp_path):
+        many = [row(f"m{i}", **{"l2-clip-norm": 1.0 + i}) for i in range(7)]
+        text = self.lines(table(*many, row("c", noise="none", bound="none")), tmp_path / "r")
+        assert ": all others; ∞, not private: c" in text and "m3" not in text
+
+    def test_micro_batches_cost_no_more_at_the_same_multiplier(self, tmp_path):
+        """The plan's σ is to the sensitivity, so that the ε printed is true for them too."""
+        text = self.lines(table(row("a"), row("b", **{"micro-batch": 2})), tmp_path / "r")
+        assert "; " not in text
+
+
+class TestOrderings:
+    def verdict(self, first, second, *, measure=ACCURACY, seeds=SEEDS):
+        """A table of made-up figures by seed."""
+        one = table(
+            row("a"), row("b", **{"l2-clip-norm": 2.0}), measure=measure, orderings=(("a", "b"),)
+        )
+        done = {}
+        for label, values in (("a", first), ("b", second)):
+            chosen = {} if label == "a" else {"l2-clip-norm": 2.0}
+            for seed, value in zip(seeds, values, strict=True):
+                run = Run(
+                    experiment=made(seed=seed, **chosen), split="test", seed=seed, reduced=False
+                )
+                done[run.identity] = {
+                    "accuracy": value,
+                    "loss": value,
+                    "synthetic": True,
+                    "epsilon": None,
+                }
+        text = table_markdown(one, done, seeds=seeds)
+        return text.split("- a ahead of b: as here: ")[1].strip()
+
+    @every_case(
+        ("first", "second", "verdict"),
+        [
+            ((0.80, 0.81), (0.60, 0.61), "held"),
+            ((0.60, 0.61), (0.80, 0.81), "NOT held"),
+            ((0.60, 0.70), (0.64, 0.65), "within the spread"),
+            ((0.64, 0.65), (0.60, 0.70), "within the spread"),
+        ],
+    )
+    def test_verdicts(self, first, second, verdict):
+        assert self.verdict(first, second) == verdict
+
+    def test_a_loss_is_better_when_lower(self):
+        assert self.verdict((0.1, 0.11), (0.3, 0.31), measure=LOSS) == "held"
+        assert self.verdict((0.3, 0.31), (0.1, 0.11), measure=LOSS) == "NOT held"
+
+    def test_one_seed_has_no_spread(self):
+        assert self.verdict((0.8,), (0.79,), seeds=(0,)) == "held"
+        assert self.verdict((0.8,), (0.8,), seeds=(0,)) == "within the spread"
+
+    @pytest.mark.parametrize("value", [None, float("nan")])
+    def test_a_method_that_diverged_is_behind_every_other(self, value):
+        assert self.verdict((0.6, value), (0.5, 0.5)) == "NOT held (diverged)"
+        assert self.verdict((0.1, 0.1), (value, 0.5)) == "held (the other diverged)"
+        assert self.verdict((value, value), (value, value)) == "both diverged"
+
+    def test_a_method_that_was_not_run(self, tmp_path):
+        one = table(row("a"), orderings=(("a", "unheard of"),))
+        assert "as here: not run" in shown(one, tmp_path / "r")
+
+
+class TestRefusals:
+    def test_a_missing_seed(self, tmp_path):
+        one = table(row("a"))
+        done = done_for(one, tmp_path / "r", seeds=(0,))
+        with pytest.raises(ValueError, match="tiny: a run of seed 1 is missing; run it first"):
+            table_markdown(one, done, seeds=SEEDS)
+
+
+class TestFigure:
+    def text(self, one, path, **more):
+        return figure_markdown(one, done_for(one, path), seeds=SEEDS, **more)
+
+    def test_last_values_and_epsilon(self, tmp_path):
+        one = figure(row("DP-SGD", None, RATES), row("none", noise="none", bound="none"))
+        done = done_for(one, tmp_path / "r")
+        text = figure_markdown(one, done, seeds=SEEDS)
+        assert text.startswith("# Tiny, Figure 1 (SYNTHETIC data)\n")
+        assert "Accuracy on test after the last step, mean and standard deviation of 2" in text
+        ends = [line["curve"][-1][1] for line in done.values() if "curve" in line]
+        ours = [ends[i] for i in range(2)]
+        assert f"| DP-SGD | {np.mean(ours):.3f} ± {np.std(ours, ddof=1):.3f} |" in text
+        assert "paper" not in text
+        assert re.search(r"at δ = 0.001 \(add-remove, per example, PLD.*\): DP-SGD; ∞, not", text)
+
+    def test_a_picture_where_there_is_one(self, tmp_path):
+        text = self.text(figure(row("a")), tmp_path / "r", picture="a/b.png")
+        assert "![Accuracy over the steps](a/b.png)" in text
+        assert "![" not in self.text(figure(row("a")), tmp_path / "r")
+
+    def test_a_missing_cell_a_divergence_and_notes(self, tmp_path):
+        one = figure(
+            row("a"), columns={"ours": "as here", "right": "done right"}, notes=("First.",)
+        )
+        done = done_for(one, tmp_path / "r")
+        next(iter(done.values()))["accuracy"] = None
+        text = figure_markdown(one, done, seeds=SEEDS)
+        assert "| a | diverged | – |" in text and text.endswith("First.\n")
+
+    def test_jumps_are_those_of_the_second_half(self):
+        curve = [[1, 0.0, 9.0], [2, 0.9, 5.0], [3, 0.5, 2.0], [4, 0.8, 1.0], [5, 0.6, 1.5]]
+        curve.append([6, 0.2, 0.5])
+        # From 4 on: 0.8, 0.6, 0.2 around 0.5, and 1.0, 1.5, 0.5 around 0.75.
+        assert jumps({"curve": curve}, figure(row("a"))) == pytest.approx(0.1)
+        loss = figure(row("a"), measure=LOSS, scale=100.0)
+        assert jumps({"curve": curve}, loss) == pytest.approx(75.0)
+        steady = [[step, 0.1 * step, 1.0] for step in range(9)]
+        assert jumps({"curve": steady}, figure(row("a"))) == pytest.approx(0.0)
+        assert math.isnan(jumps({"curve": curve[:3]}, loss))
+        assert math.isnan(jumps({"curve": [*curve[:5], [6, None, None]]}, loss))
+
+    def test_jumps_are_on_the_page(self, tmp_path):
+        one = figure(row("a"), points=5)
+        done = done_for(one, tmp_path / "r")
+        shown = np.mean([jumps(line, one) for line in done.values()])
+        assert f"| a | {shown:.4f} |" in figure_markdown(one, done, seeds=SEEDS)
+
+    def test_a_reduced_size_is_said(self, tmp_path):
+        one = figure(row("a"))
+        done = done_for(one, tmp_path / "r", reduced=True)
+        assert "Reduced size." in figure_markdown(one, done, seeds=SEEDS, reduced=True)

@@ -1,0 +1,379 @@
+"""Runs: what chooses, what finds a run again, and what a row holds."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from tiny_tables import RATES, SEEDS, cell, figure, made, row, table, task
+
+from fedpriv.experiments.composing.composition import completed
+from fedpriv.experiments.experiment import SLOTS
+from fedpriv.measures import LOSS
+from simulations.reproduction.items import TUNING_SEED, Cell, Row
+from simulations.reproduction.runs import (
+    Run,
+    best,
+    complete,
+    final_runs,
+    identity_of,
+    perform,
+    read,
+    synthetic_data,
+    tuning_runs,
+)
+from tests.repeats import every_case
+
+
+class TestTuning:
+    def test_chooses_by_validation_though_test_would_choose_otherwise(self, tmp_path):
+        one = table()
+        complete(tuning_runs(one, reduced=False), tmp_path / "r")
+        tuned = one.rows[0].cells["ours"]
+        assert best(one, tuned, read(tmp_path / "r"), reduced=False) == {"learning-rate": 1.0}
+        # What test says of the same settings, which tuning must not know:
+        finals = {}
+        for settings in RATES:
+            run = Run(experiment=made(**settings), split="test", seed=0, reduced=False)
+            finals[settings["learning-rate"]] = perform(run)["accuracy"]
+        assert max(finals, key=finals.get) == 0.01
+
+    def test_makes_no_test_set_and_runs_on_a_seed_no_table_reports(self):
+        asked = []
+
+        def make(split, reduced):
+            asked.append(split)
+            return made(split, reduced)
+
+        one = table(Row(label="a", paper=None, cells={"ours": Cell(make=make, grid=RATES)}))
+        runs = list(tuning_runs(one, reduced=False))
+        assert asked == ["validation"] and len(runs) == 3
+        assert {run.seed for run in runs} == {TUNING_SEED}
+        assert {run.split for run in runs} == {"validation"}
+
+    def test_final_runs_are_on_test_with_what_was_chosen(self, tmp_path):
+        one = table()
+        done = complete(tuning_runs(one, reduced=False), tmp_path / "r")
+        finals = list(final_runs(one, done, seeds=SEEDS, reduced=False))
+        assert [run.seed for run in finals] == [0, 1]
+        assert {run.split for run in finals} == {"test"}
+        assert {run.experiment.learning_rate for run in finals} == {1.0}
+
+    def test_the_lower_loss_wins(self, tmp_path):
+        one = table(measure=LOSS)  # the loss of the task is minus its accuracy
+        done = complete(tuning_runs(one, reduced=False), tmp_path / "r")
+        chosen = best(one, one.rows[0].cells["ours"], done, reduced=False)
+        assert chosen == {"learning-rate": 1.0}
+
+    def test_a_figure_that_diverged_is_never_chosen(self, tmp_path):
+        one = table()
+        done = complete(tuning_runs(one, reduced=False), tmp_path / "r")
+        for line in done.values():
+            if line["options"]["learning-rate"] == 1.0:
+                line["accuracy"] = float("nan")
+            if line["options"]["learning-rate"] == 0.1:
+                line["accuracy"] = None
+        chosen = best(one, one.rows[0].cells["ours"], done, reduced=False)
+        assert chosen == {"learning-rate": 0.01}
+
+    def test_the_first_of_equals(self, tmp_path):
+        grid = ({"warm-start-rate": 0.1}, {"warm-start-rate": 0.2})  # of no effect on no epochs
+        one = table(row("a", grid=grid))
+        done = complete(tuning_runs(one, reduced=False), tmp_path / "r")
+        assert best(one, one.rows[0].cells["ours"], done, reduced=False) == grid[0]
+
+    def test_a_single_setting_is_not_tuned(self):
+        one = table(row("a", grid=({"learning-rate": 0.7},)))
+        assert list(tuning_runs(one, reduced=False)) == []
+        [run] = final_runs(one, {}, seeds=(4,), reduced=False)
+        assert run.experiment.learning_rate == 0.7 and run.experiment.seed == 4
+
+
+class TestTakenOver:
+    def table(self):
+        plain = cell(RATES)
+        other = Cell(
+            make=lambda split, reduced: made(split, reduced, bound="normalise"),
+            tuned_as=plain,
+            adapt=lambda settings: {**settings, "l2-clip-norm": 0.5},
+        )
+        third = Cell(make=lambda split, reduced: made(split, reduced), tuned_as=other)
+        return table(
+            *(
+                Row(label=label, paper=None, cells={"ours": one})
+                for label, one in (("plain", plain), ("other", other), ("third", third))
+            )
+        )
+
+    def test_nothing_is_tuned_for_it(self, tmp_path):
+        done = complete(tuning_runs(self.table(), reduced=False), tmp_path / "r")
+        assert len(done) == len(RATES)
+        only = table(self.table().rows[2])  # without the cell whose choice it shares
+        assert len(complete(tuning_runs(only, reduced=False), tmp_path / "s")) == len(RATES)
+
+    def test_what_the_other_cell_chose_adapted_for_its_own_experiment(self, tmp_path):
+        one = self.table()
+        done = complete(tuning_runs(one, reduced=False), tmp_path / "r")
+        plain, other, third = (
+            run.experiment for run in final_runs(one, done, seeds=(0,), reduced=False)
+        )
+        assert [e.learning_rate for e in (plain, other, third)] == [1.0, 1.0, 1.0]
+        assert [e.l2_clip_norm for e in (plain, other, third)] == [1.0, 0.5, 0.5]
+        assert [e.bound for e in (plain, other, third)] == ["clip", "normalise", "clip"]
+
+
+class TestIdentity:
+    base = Run(experiment=made(), split="test", seed=0, reduced=False)
+
+    def test_every_option_changes_it(self):
+        other = {
+            "bound": "normalise",
+            "l2-clip-norm": 2.5,
+            "normalise-regulariser": 0.3,
+            "noise": "none",
+            "noise-multiplier": 3.25,
+            "delta": 1e-4,
+            "relation": "replace-one",
+            "sampling": "fixed",
+            "aggregate": "ema",
+            "aggregate-training": "replace",
+            "aggregate-start": 3,
+            "ema-warmup": True,
+            "optimizer": "adam",
+            "schedule": "cyclic",
+            "guide": "past-releases",
+            "side-information": "tf-idf",
+            "public-batch": 3,
+            "refresh": "epoch",
+            "regulariser-inside": True,
+            "epochs": 2.0,
+            "steps": 9,
+            "micro-batch": 2,
+            "target-epsilon": 4.0,
+            "start": "public",
+            "exact-sum": True,
+        }
+        seen = {self.base.identity}
+        base = self.base.experiment.with_options(
+            {"aggregate": "ema", "optimizer": "adam", "guide": "public-adam", "bound": "normalise"}
+        )
+        other |= {"bound": "clip", "optimizer": "momentum", "aggregate": "none"}
+        for name, value in base.options().items():
+            if name in ("decay", "ema-decay", "momentum"):
+                changed = 0.25
+            elif name in other:
+                changed = other[name]
+            elif name in ("seed", "method"):
+                continue  # the run's own takes its place; without averaging there are no others
+            else:
+                assert isinstance(value, (int, float)), name
+                changed = value + 1
+            experiment = base.with_options({name: changed})
+            run = replace(self.base, experiment=experiment)
+            assert run.identity not in seen, name
+            seen.add(run.identity)
+
+    def test_seed_split_size_and_name_change_it(self):
+        seen = {self.base.identity}
+        for changes in (
+            {"seed": 1},
+            {"split": "validation"},
+            {"reduced": True},
+            {"experiment": replace(made(), name="another")},
+        ):
+            seen.add(replace(self.base, **changes).identity)
+        assert len(seen) == 5
+
+    def test_is_the_same_for_the_same(self):
+        again = Run(experiment=made(), split="test", seed=0, reduced=False)
+        assert again.identity == self.base.identity and len(again.identity) == 16
+
+
+class TestPerform:
+    def test_what_a_line_holds(self):
+        line = perform(Run(experiment=made(), split="test", seed=5, reduced=False))
+        assert line["seed"] == line["options"]["seed"] == 5
+        assert line["data"] == "sixty rows" and line["synthetic"] is True
+        assert line["steps"] == 5 and line["side_information"] is None
+        assert 0 < line["accuracy"] <= 1 and line["epsilon"] > 0
+        assert line["delta"] == 1e-3 and line["unit"] == "example"
+        assert line == json.loads(json.dumps(line))
+
+    def test_the_seed_is_the_runs_and_repeats(self):
+        one, again, other = (
+            perform(Run(experiment=made(seed=3), split="test", seed=seed, reduced=False))
+            for seed in (1, 1, 2)
+        )
+        assert one["accuracy"] == again["accuracy"] != other["accuracy"]
+
+    def test_the_average_is_what_is_measured_where_there_is_one(self):
+        plain, averaged = (
+            perform(Run(experiment=made(aggregate=kind), split="test", seed=1, reduced=False))
+            for kind in ("none", "ema")
+        )
+        assert plain["accuracy"] != averaged["accuracy"]
+
+
+class TestRefusals:
+    def test_untuned(self):
+        with pytest.raises(ValueError, match=r"tiny: .*0\.01.* was not run; tune it first"):
+            list(final_runs(table(), {}, seeds=SEEDS, reduced=False))
+
+
+REVIEWS = 24_750
+RECORDED = Path(__file__).parents[3] / "docs" / "results" / "reproductions.jsonl"
+
+
+class TestRecorded:
+    """Every run that was published must be found again, or hours of work are done twice."""
+
+    def test_published_rows_keep_their_identity(self):
+        lines = [json.loads(line) for line in RECORDED.read_text("utf-8").splitlines()]
+        assert len(lines) >= 526
+        for line in lines:
+            recorded = replace(made(), name=line["experiment"]).restored(line["options"])
+            # Options that came since have the value that was meant without them.
+            known = completed(SLOTS["example"], line["options"])
+            assert recorded.options().items() <= known.items(), "an option came or went"
+            again = Run(
+                experiment=recorded,
+                split=line["split"],
+                seed=line["seed"],
+                reduced=line["reduced"],
+                curve=1 if "curve" in line else 0,
+            )
+            assert again.curve or again.identity == identity_of(line)
+
+    @pytest.mark.parametrize("file", ["reproductions.jsonl", "dpnsgd.jsonl"])
+    def test_published_rows_are_found_by_the_tables(self, file, monkeypatch):
+        """Tables and figures of real data, whose names are all that an identity has of them."""
+        from simulations.adadps.setups import imdb, mnist
+        from simulations.dpnsgd import images
+        from simulations.dpnsgd.figure3 import heat_maps
+        from simulations.reproduction.command import find_reproductions
+
+        for module, function, name in (
+            (imdb, "reviews", "imdb"),
+            (mnist, "dataset", "mnist"),
+            (images, "cifar", "cifar10"),
+        ):
+            named = SimpleNamespace(name=name, x_train=np.empty(REVIEWS))
+            monkeypatch.setattr(module, function, lambda named=named: named)
+        numbers = SimpleNamespace(num_train=REVIEWS)
+        monkeypatch.setattr(imdb, "task", lambda *given: numbers)
+        monkeypatch.setattr(mnist, "task", lambda *given: numbers)
+        done = read(RECORDED.with_name(file))
+        found = set()
+        for item in find_reproductions().values():
+            if item.kind == "script":
+                continue
+            for runs in (tuning_runs, partial(final_runs, done=done, seeds=range(3))):
+                with suppress(ValueError):  # of a table that was not tuned
+                    found |= {run.identity for run in runs(item, reduced=False)}
+        for maps in (heat_maps(key, False) for key in images.SETUPS):
+            found |= {run.identity for run in maps.grid()}
+            with suppress(ValueError):
+                found |= {run.identity for run in maps.finals(done)}
+        # The paper's column was first run with the ε_s of its authors' code, in a grid of before.
+        before = [
+            row
+            for identity, row in done.items()
+            if identity not in found and row["options"]["regulariser"] == 1e-10
+        ]
+        assert len(before) in (0, 62) and all("curve" not in row for row in before)
+        assert len(found & set(done)) + len(before) == len(done)
+
+
+class TestCurves:
+    def run(self, curve, **options):
+        experiment = made(**{"steps": 7, **options})
+        return Run(experiment=experiment, split="test", seed=1, reduced=False, curve=curve)
+
+    def test_every_so_many_steps_and_the_last(self):
+        line = perform(self.run(3))
+        assert [step for step, _, _ in line["curve"]] == [3, 6, 7]
+        assert line["curve"][-1][1:] == [line["accuracy"], line["loss"]]
+        assert len({accuracy for _, accuracy, _ in line["curve"]}) == 3
+        assert line == json.loads(json.dumps(line))
+
+    def test_a_point_is_what_a_run_of_so_many_steps_ends_with(self):
+        line, short = perform(self.run(3)), perform(self.run(0, steps=3))
+        assert line["curve"][0] == [3, short["accuracy"], short["loss"]]
+
+    def test_measuring_changes_nothing(self):
+        with_curve, without = perform(self.run(2)), perform(self.run(0))
+        assert "curve" not in without
+        for key in ("curve", "identity", "seconds"):
+            with_curve.pop(key), without.pop(key, None)
+        assert with_curve == without
+
+    def test_the_average_is_measured_where_there_is_one(self):
+        plain, averaged = (perform(self.run(3, aggregate=kind)) for kind in ("none", "ema"))
+        assert plain["curve"][0] != averaged["curve"][0]
+
+    def test_it_is_of_the_identity_only_where_there_is_one(self):
+        assert self.run(0).identity == replace(self.run(3), curve=0).identity
+        assert len({self.run(curve).identity for curve in (0, 1, 2)}) == 3
+
+    def test_a_negative_one(self):
+        with pytest.raises(ValueError, match="a curve every -2 steps; give 0"):
+            self.run(-2)
+
+    @every_case(
+        ("points", "steps", "every"), [(3, 7, 3), (7, 7, 1), (50, 7, 1), (1, 7, 7), (20, 100, 5)]
+    )
+    def test_a_figure_has_at_most_its_points(self, points, steps, every):
+        one = figure(row("a", grid=({"steps": steps},)), points=points)
+        [run] = final_runs(one, {}, seeds=(0,), reduced=False)
+        assert run.curve == every
+        assert len(perform(run)["curve"]) <= points
+
+    def test_steps_by_epochs(self):
+        one = figure(row("a", grid=({"epochs": 2.0},), steps=None), points=4)
+        [run] = final_runs(one, {}, seeds=(0,), reduced=False)
+        assert run.curve == 5  # 60 examples in batches of 6, twice: 20 steps
+
+    def test_tables_and_tuning_have_none(self, tmp_path):
+        runs = [*tuning_runs(figure(), reduced=False), *tuning_runs(table(), reduced=False)]
+        done = complete(runs, tmp_path / "r")
+        assert len(done) == 3  # and a figure shares its tuning with a table
+        assert {run.curve for run in runs} == {0}
+        assert {run.curve for run in final_runs(table(), done, seeds=SEEDS, reduced=False)} == {0}
+
+
+class TestName:
+    def test_of_a_run(self):
+        experiment = made(optimizer="adam", **{"learning-rate": 0.7})
+        run = Run(experiment=experiment, split="validation", seed=3, reduced=True)
+        text = str(run)
+        assert text.startswith("tiny on validation, seed 3, reduced (")
+        assert "optimizer adam" in text and "learning-rate 0.7" in text
+        assert "seed 0" not in text and "momentum" not in text and "eval-every" not in text
+
+
+class TestSynthetic:
+    def run(self, name, synthetic):
+        asked = []
+        plain = made(name=name, synthetic=synthetic)
+
+        def opened(experiment, corpus):
+            asked.append(name)
+            return replace(task("test", synthetic=synthetic), name=f"data of {name}")
+
+        experiment = replace(plain, task=opened)
+        runs = [Run(experiment=experiment, split="test", seed=s, reduced=False) for s in range(3)]
+        return runs, asked
+
+    def test_each_name_once(self):
+        one, asked = self.run("one", True)
+        two, _ = self.run("two", False)
+        three, _ = self.run("three", True)
+        assert synthetic_data([*one, *two, *three]) == ["data of one", "data of three"]
+        assert asked == ["one"]
+        assert synthetic_data([]) == synthetic_data(two) == []

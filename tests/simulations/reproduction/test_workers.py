@@ -1,0 +1,288 @@
+"""Worker processes: what they inherit, how they fail, and that none stays behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tiny_tables import done_for, made, table
+
+from simulations.reproduction import runs
+from simulations.reproduction.runs import Run, complete, perform, performed, read
+
+HERE = Path(__file__).parent
+
+
+def run(seed, happens=lambda: None):
+    """A run in which something happens when its data are opened."""
+    plain = made()
+
+    def task(experiment, corpus):
+        happens()
+        return plain.task(experiment, corpus)
+
+    return Run(experiment=replace(plain, task=task), split="test", seed=seed, reduced=False)
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def stuck(path):
+    """Return something that never ends, once it has written its process's id down."""
+
+    def happens():
+        part = path.with_suffix(".part")
+        part.write_text(str(os.getpid()), "utf-8")
+        part.rename(path)
+        while True:
+            time.sleep(60)
+
+    return happens
+
+
+def after(path, happens):
+    """Return something that happens only once the file is there."""
+
+    def wait():
+        wait_for(path.exists)
+        happens()
+
+    return wait
+
+
+def wait_for(true):
+    for _ in range(100_000):  # a hang, and not a slow machine
+        if true():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it never came true")
+
+
+def is_alive(path):
+    """Whether the process whose id is in a file still runs; one that nobody reaped does not."""
+    stat = Path("/proc", path.read_text("utf-8"), "stat")
+    try:
+        return stat.read_text("utf-8").rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def refuse():
+    raise ValueError("nothing is right")
+
+
+def break_off():
+    raise KeyError("nothing is there")
+
+
+class TestRows:
+    def test_two_processes_give_what_one_gives(self, tmp_path):
+        one, two = (
+            done_for(table(), tmp_path / str(number), processes=number) for number in (1, 2)
+        )
+        for line in (*one.values(), *two.values()):
+            del line["seconds"]
+        assert one == two
+
+    def test_workers_are_kept_from_run_to_run(self, tmp_path):
+        def note():
+            with (tmp_path / "pids").open("a") as out:
+                out.write(f"{os.getpid()}\n")
+
+        rows = list(performed([run(seed, note) for seed in range(6)], 2))
+        pids = (tmp_path / "pids").read_text("utf-8").split()
+        assert sorted(row["seed"] for row in rows) == list(range(6))
+        assert len(pids) == 6 and 1 <= len(set(pids)) <= 2
+        assert str(os.getpid()) not in pids
+
+    def test_no_more_workers_than_runs(self, tmp_path):
+        assert [row["seed"] for row in performed([run(3)], 64)] == [3]
+
+
+class TestThreads:
+    @pytest.mark.parametrize("before", [None, "7"])
+    def test_one_thread_each_and_the_parents_environment_as_it_was(
+        self, tmp_path, monkeypatch, before
+    ):
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+        if before is not None:
+            monkeypatch.setenv("OMP_NUM_THREADS", before)
+
+        def note():
+            import torch
+
+            found = (os.environ["OMP_NUM_THREADS"], torch.get_num_threads())
+            (tmp_path / "threads").write_text(repr(found), "utf-8")
+
+        import torch
+
+        here = torch.get_num_threads()
+        torch.set_num_threads(2)
+        try:
+            rows = performed([run(0, note), run(1, note)], 2)
+            next(rows)
+        finally:
+            torch.set_num_threads(here)
+        assert os.environ.get("OMP_NUM_THREADS") == before  # while the runs are there
+        assert len(list(rows)) == 1
+        assert os.environ.get("OMP_NUM_THREADS") == before
+        assert (tmp_path / "threads").read_text("utf-8") == "('1', 1)"
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+class TestErrors:
+    def test_what_a_run_refuses_is_refused_here_with_the_run(self, tmp_path, processes):
+        with pytest.raises(ValueError, match="nothing is right; in tiny on test, seed 4"):
+            list(performed([run(4, refuse)], processes))
+
+    def test_what_breaks_in_a_run_breaks_here_with_the_run(self, processes):
+        with pytest.raises(RuntimeError, match="KeyError: 'nothing is there'; in tiny on test"):
+            list(performed([run(4, break_off)], processes))
+
+    def test_what_had_ended_is_in_the_file(self, tmp_path, processes):
+        path = tmp_path / "r"
+        todo = [run(0), run(1), run(2, after_rows(path, 2, refuse))]
+        if processes == 2:
+            todo = [todo[2], *todo[:2]]
+        with pytest.raises(ValueError, match="seed 2"):
+            complete(todo, path, processes=processes)
+        assert sorted(line["seed"] for line in read(path).values()) == [0, 1]
+
+
+def after_rows(path, count, happens):
+    def wait():
+        wait_for(lambda: len(read(path)) == count)
+        happens()
+
+    return wait
+
+
+def test_a_workers_traceback_comes_along():
+    with pytest.raises(RuntimeError) as raised:
+        list(performed([run(0, break_off)], 2))
+    assert "in break_off" in "".join(raised.value.__notes__)
+
+
+class TestDeath:
+    def test_it_is_an_error_that_names_the_run(self):
+        expected = r"the process of tiny on test, seed 4 \(.*\) died \(killed by SIGKILL\)"
+        with pytest.raises(ChildProcessError, match=expected):
+            list(performed([run(4, die)], 2))
+
+    def test_one_that_leaves_by_itself(self):
+        with pytest.raises(ChildProcessError, match=r"seed 4 .* died \(exit status 3\)"):
+            list(performed([run(4, lambda: os._exit(3))], 2))
+
+    def test_it_is_noticed_while_others_work_on_who_are_then_ended(self, tmp_path):
+        other = tmp_path / "other"
+        todo = [run(0, stuck(other)), run(1, after(other, die))]
+        with pytest.raises(ChildProcessError, match="seed 1"):
+            list(performed(todo, 2))
+        assert not is_alive(other)
+
+    def test_what_had_ended_is_in_the_file_and_not_done_again(self, tmp_path):
+        path = tmp_path / "r"
+        todo = [run(9, after_rows(path, 3, die)), run(0), run(1), run(2)]
+        with pytest.raises(ChildProcessError, match="seed 9"):
+            complete(todo, path, processes=2)
+        assert sorted(line["seed"] for line in read(path).values()) == [0, 1, 2]
+        told = []
+        complete([run(9), *todo[1:]], path, tell=lambda *told_: told.append(told_[2]["seed"]))
+        assert told == [9]
+
+    def test_a_row_that_ended_beside_a_death_is_kept(self, tmp_path, monkeypatch):
+        """Both answers lie there when they are looked at; the dead worker's comes first."""
+        pid, ended, answered = tmp_path / "pid", tmp_path / "ended", tmp_path / "answered"
+        asked = runs._next
+
+        def asking(numbers):
+            if ended.exists():  # whoever asks for more has answered
+                answered.touch()
+            return asked(numbers)
+
+        def noted(run):
+            row = perform(run)
+            if run.seed == 2:
+                ended.touch()
+            return row
+
+        def last():
+            pid.write_text(str(os.getpid()), "utf-8")
+            wait_for(answered.exists)
+            die()
+
+        monkeypatch.setattr(runs, "_next", asking)
+        monkeypatch.setattr(runs, "perform", noted)
+        rows = performed([run(1, last), run(0), run(2)], 2)
+        assert next(rows)["seed"] == 0  # and nobody looks while its worker does seed 2
+        wait_for(lambda: answered.exists() and not is_alive(pid))
+        assert next(rows)["seed"] == 2
+        with pytest.raises(ChildProcessError, match="seed 1"):
+            next(rows)
+
+
+class TestLeaving:
+    def test_closing_ends_them_in_the_middle_of_a_run(self, tmp_path):
+        other = tmp_path / "other"
+        rows = performed([run(0, stuck(other)), run(1)], 2)
+        assert next(rows)["seed"] == 1
+        wait_for(other.exists)
+        rows.close()
+        assert not is_alive(other)
+
+    def test_an_interrupt_of_the_parent_ends_them(self, tmp_path):
+        other = tmp_path / "other"
+
+        def interrupted(done, total, row):
+            wait_for(other.exists)
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            complete([run(0, stuck(other)), run(1)], tmp_path / "r", processes=2, tell=interrupted)
+        assert not is_alive(other)
+        assert [line["seed"] for line in read(tmp_path / "r").values()] == [1]
+
+    @pytest.mark.parametrize(
+        ("number", "everyone"),
+        [
+            (signal.SIGINT, True),
+            pytest.param(signal.SIGINT, False, marks=pytest.mark.slow),
+            pytest.param(signal.SIGTERM, False, marks=pytest.mark.slow),
+            pytest.param(signal.SIGKILL, False, marks=pytest.mark.slow),
+        ],
+        ids=["ctrl-c", "interrupt", "term", "kill"],
+    )
+    def test_nothing_is_left_of_a_command_that_is_ended(self, tmp_path, number, everyone):
+        code = f"""
+import importlib.util, pathlib, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore it
+sys.path.insert(0, {str(HERE)!r})
+spec = importlib.util.spec_from_file_location("these", {__file__!r})
+these = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(these)
+here = pathlib.Path({str(tmp_path)!r})
+todo = [these.run(seed, these.stuck(here / str(seed))) for seed in range(2)]
+these.complete(todo, here / "r", processes=2)
+"""
+        command = subprocess.Popen(
+            [sys.executable, "-c", code], start_new_session=True, stderr=subprocess.PIPE
+        )
+        files = [tmp_path / str(seed) for seed in range(2)]
+        try:
+            wait_for(lambda: all(file.exists() for file in files) or command.poll() is not None)
+            assert command.poll() is None, command.stderr.read()
+            (os.killpg if everyone else os.kill)(command.pid, number)
+            said = command.communicate(timeout=900)[1].decode()
+            wait_for(lambda: not any(map(is_alive, files)))
+        finally:
+            command.kill()
+            command.wait()
+        # Workers say nothing of it: one traceback, the command's own.
+        assert said.count("KeyboardInterrupt") == (1 if number == signal.SIGINT else 0)
