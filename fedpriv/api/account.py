@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedpriv.api.own_loop import plan
-from fedpriv.experiments.composing.options import said_as_options
+from fedpriv.experiments.options import said_as_options
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint

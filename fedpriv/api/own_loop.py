@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fedpriv import tree
-from fedpriv.experiments.composing.options import said_as_options
+from fedpriv.experiments.options import said_as_options
 from fedpriv.mechanisms import Bound, Clip, Rounded
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.privacy.event import Relation

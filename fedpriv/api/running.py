@@ -14,11 +14,11 @@ from fedpriv.api.result import Run, TemporaryFolder, read
 from fedpriv.checkpoints.store import keep_last_from
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.locate import resolve_corpus
+from fedpriv.experiments.build import takes_corpus
 from fedpriv.experiments.catalogue import find_experiments, load_experiment
-from fedpriv.experiments.composing.options import Option, kebab
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.parts.users import TagPredictionTask
-from fedpriv.experiments.task_factory import takes_corpus
+from fedpriv.experiments.options import Option, kebab
+from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.runs.backends import named_backends
 from fedpriv.runs.document import check_experiment_name, read_document

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from fedpriv.api.result import Run, load
 from fedpriv.api.running import chosen_experiment, find_corpus
-from fedpriv.experiments.composing.options import Option, kebab
 from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.options import Option, kebab
 from fedpriv.privacy.trials import Trials
 from fedpriv.runs.progress import ShowProgress, is_watched
 from fedpriv.tuning.grid import GridStudy

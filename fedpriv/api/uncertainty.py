@@ -21,8 +21,8 @@ from fedpriv.checkpoints.uncertainty import (
     warmed_square_sum,
     weight_square_sum,
 )
+from fedpriv.experiments.build import make_task
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.task_factory import make_task
 from fedpriv.measures import Measure
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.series import RunRecord, read_run

@@ -27,9 +27,9 @@ import numpy as np
 from fedpriv.attacks.figures import AttackScores, matched
 from fedpriv.attacks.outcome import Membership
 from fedpriv.checkpoints.tensor_files import read_start
+from fedpriv.experiments.build import make_task
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.parts.start import public_only
-from fedpriv.experiments.task_factory import make_task
+from fedpriv.experiments.start import public_only
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.export.model_folder import released_params
 from fedpriv.report.promise import spent

@@ -19,7 +19,7 @@ from fedpriv.cli.run import (
     settings_of,
 )
 from fedpriv.cli.terminal.output import console, errors, fail, print_json, print_table
-from fedpriv.experiments.composing.options import Option
+from fedpriv.experiments.options import Option
 from fedpriv.runs.progress import moves, plain_lines
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -19,8 +19,8 @@ from fedpriv.cli.terminal.output import console, print_json, print_table
 from fedpriv.experiments.reference import Described, described
 
 if TYPE_CHECKING:
-    from fedpriv.experiments.composing.options import Option
     from fedpriv.experiments.experiment import Experiment
+    from fedpriv.experiments.options import Option
 
 
 def show_options(experiment: Experiment, *, as_json: bool) -> None:

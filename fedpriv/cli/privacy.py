@@ -48,7 +48,7 @@ from fedpriv.cli.run import (
     settings_of,
 )
 from fedpriv.cli.terminal.output import console, errors, fail, print_json, print_table
-from fedpriv.experiments.composing.options import Option, renamed
+from fedpriv.experiments.options import Option, renamed
 from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.statement.verify import verify_run
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from fedpriv.checkpoints.store import keep_last_from
 from fedpriv.cli.listing import complete_experiments, complete_settings, show_options, with_flags
 from fedpriv.cli.terminal.output import Interrupted, console, errors, print_json, print_table
-from fedpriv.experiments.composing.options import Option
+from fedpriv.experiments.options import Option
 from fedpriv.measures import PUBLIC_ONLY, figures_of, read_measures
 from fedpriv.output_paths import check_folder, writing_to
 from fedpriv.privacy.epsilon import privacy_line
@@ -254,7 +254,7 @@ def _with_start_file(flags: dict[str, Option]) -> dict[str, Option]:
     Raises:
         ValueError: If it is neither a choice nor a file.
     """
-    from fedpriv.experiments.parts.start import START
+    from fedpriv.experiments.start import START
 
     given = flags.get("start")
     if given is None or given in START.choices:

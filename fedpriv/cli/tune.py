@@ -12,7 +12,7 @@ import typer
 from fedpriv.cli.listing import with_flags
 from fedpriv.cli.run import EXPERIMENT, FLAGS, CorpusName, Settings, given_once, settings_of
 from fedpriv.cli.terminal.output import console, errors, print_json
-from fedpriv.experiments.composing.options import Option
+from fedpriv.experiments.options import Option
 from fedpriv.output_paths import check_folder, writing_to
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.trials import Trials

@@ -14,9 +14,9 @@ from fedpriv.datasets.local_data import SUFFIXES, LocalUsers, NodeData
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.user_ids import read_key
 from fedpriv.deploy.launcher import ASKED
+from fedpriv.experiments.build import make_task
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.own_code import own_code
-from fedpriv.experiments.task_factory import make_task
 
 #: Names of files that anybody may read.
 _PUBLIC = (".crt", ".pem", ".pub")

@@ -7,19 +7,27 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.parts.methods.own import OwnMethod
-from fedpriv.experiments.parts.separated import limit_of
-from fedpriv.experiments.parts.start import PublicOnly, Start
+from fedpriv.experiments.mechanism import WITH_MEMORY, limit_of
+from fedpriv.experiments.methods import OwnMethod
+from fedpriv.experiments.preconditioning import Surroundings
 from fedpriv.experiments.settings import Settings
+from fedpriv.experiments.start import PublicOnly, Start
 from fedpriv.mechanisms import Bound, SideInformation
+from fedpriv.mechanisms.gaussian import Unprotected
+from fedpriv.mechanisms.preconditioners import NoPreconditioner, Preconditioner
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import AnyPlan, Plan
 from fedpriv.privacy.sampling import Sampler
 from fedpriv.privacy.trials import Trials
+from fedpriv.privacy.unit import Unit
 from fedpriv.rng import Key
+from fedpriv.tasks.central import CentralTask
+from fedpriv.tasks.task import Task
 from fedpriv.training.algorithm import Algorithm
 from fedpriv.training.evaluate import check_measurable
+from fedpriv.training.federated_averaging import FederatedAveraging
+from fedpriv.training.per_example.example_sum import CentralSum
 from fedpriv.training.work import Trainers
 from fedpriv.tree import Params
 
@@ -194,3 +202,225 @@ def _momentum(experiment: Experiment) -> float:
     of_users = experiment.has_part("server-optimizer")
     part = experiment.part("server-optimizer" if of_users else "optimizer")
     return getattr(part, "past_of_sums", 0.0)
+
+
+#: What a plan and a schedule call the options that set them.
+USER_FIELD_NAMES = {
+    "num_users": "users",
+    "num_rounds": "rounds",
+    "expected_cohort_size": "cohort",
+    "beta1": "server-momentum",
+    "server momentum": "server-momentum",
+    "server adaptivity": "server-adaptivity",
+}
+
+
+def make_user_components(experiment: Experiment, task: Task) -> Components:
+    """Return the components of an experiment on a task.
+
+    Raises:
+        ValueError: If its options do not fit together or do not fit the task.
+    """
+    own = own_method(experiment)
+    if own is not None:
+        return own_components(experiment, task, own)
+    side = make_side_information(experiment, task)
+    return Components(
+        task=task,
+        plan=_user_plan(experiment, task),
+        algorithm=_algorithm(experiment, task, side),
+        trainer=make_trainer(experiment, task, side),
+        side_information=side,
+        start=experiment.part("start").make,
+    )
+
+
+def make_side_information(experiment: Experiment, task: Task) -> SideInformation | None:
+    """Return 1/A and where it came from; None where the experiment does not precondition.
+
+    Raises:
+        ValueError: If the task does not know what it is to be made of.
+    """
+    if not experiment.has_part("side-information"):
+        return None
+    return experiment.part("side-information").make(task, experiment.name)
+
+
+def make_trainer(
+    experiment: Experiment, task: Task, side: SideInformation | None, device: str = "cpu"
+) -> Trainers:
+    """Return what a user does, on a device.
+
+    Raises:
+        ValueError: If the task or this machine has no use for the device.
+    """
+    own = own_method(experiment)
+    if own is not None:
+        return own.works(task, device)
+    schedule = experiment.part("local work").schedule()
+    multiplier = experiment.part("precondition").in_steps(side)
+    if device == "cpu":  # a task of somebody's own need not know of devices
+        trainer = task.trainer(schedule, multiplier)
+    else:
+        trainer = task.trainer(schedule, multiplier, device=device)
+    if not experiment.has_part("clip-norm"):
+        return trainer
+    return experiment.part("clip-norm").sending(trainer, experiment.part("bound").make())
+
+
+def _algorithm(
+    experiment: Experiment, task: Task, side: SideInformation | None
+) -> FederatedAveraging:
+    """Return what the server does.
+
+    Raises:
+        ValueError: If updates would be preconditioned twice, or before a clip norm that adapts.
+    """
+    preconditioner = _preconditioner(experiment, side)
+    optimizer = experiment.part("server-optimizer").make()
+    aggregate = experiment.part("aggregate").averaging()
+    tensors = getattr(task, "round_tensors", None)  # of a `ShiftsOverRounds`
+    given = {"optimizer": optimizer, "tensors": tensors, **aggregate}
+    if not experiment.has_part("clip-norm"):
+        return FederatedAveraging(preconditioner=preconditioner, **given)
+    return experiment.part("clip-norm").averaging(
+        experiment.part("bound").make(), preconditioner, **given
+    )
+
+
+def _preconditioner(experiment: Experiment, side: SideInformation | None) -> Preconditioner:
+    """Return what preconditions updates: what is known beforehand, or learnt from past releases.
+
+    Raises:
+        ValueError: If the updates would be preconditioned twice.
+    """
+    guided = experiment.part("guide").choose(None).preconditioner
+    if guided is not None and experiment.noise in WITH_MEMORY:
+        raise ValueError(
+            f"guide {experiment.guide!r} changes what rounds are preconditioned by, and noise "
+            f"{experiment.noise!r} takes back what earlier rounds added; use noise 'gaussian', or "
+            "precondition by side information, which stays as it is"
+        )
+    known = experiment.part("precondition").on_updates(side)
+    if guided is not None and known is not None:
+        raise ValueError(
+            f"guide {experiment.guide!r} preconditions updates, and so does precondition "
+            f"{experiment.precondition!r}; choose one, or precondition 'local'"
+        )
+    return guided or known or NoPreconditioner()
+
+
+def _user_plan(experiment: Experiment, task: Task) -> Plan:
+    """Return the promise, with its noise calibrated if the experiment asks for that.
+
+    Raises:
+        ValueError: If neither a noise multiplier nor a target ε is given, or the plan refuses.
+    """
+    bound = experiment.part("bound").make()
+    if experiment.has_part("clip-norm"):
+        bound = experiment.part("clip-norm").bound(bound)
+    if experiment.has_part("sum"):
+        bound = experiment.part("sum").rounded(bound)
+    return make_plan(
+        experiment,
+        sampler=experiment.part("sampling").sampler(len(task.roster), experiment.rounds),
+        bound=bound,
+        num_rounds=experiment.rounds,
+        max_examples_per_user=experiment.max_examples_per_user,
+        roster_sha256=task.roster_sha256,
+    )
+
+
+#: What a plan and an optimiser call the options that set them; a plan speaks of users.
+EXAMPLE_FIELD_NAMES = {
+    "num_rounds": "steps",
+    "expected_cohort_size": "batch-size",
+    "cohort": "batch",
+    "users": "examples",
+    "beta1": "momentum",
+    "server momentum": "momentum",
+    "server learning rate": "learning-rate",
+    "server adaptivity": "adaptivity",
+}
+
+
+def num_steps(experiment: Experiment, num_examples: int) -> int:
+    """Return how many steps are planned.
+
+    Raises:
+        ValueError: If neither steps nor epochs are given, or both.
+    """
+    return experiment.part("length").num_steps(num_examples)
+
+
+def make_example_components(experiment: Experiment, task: CentralTask) -> Components:
+    """Return the components of an experiment on a task.
+
+    Raises:
+        ValueError: If the options do not fit together, or not the task.
+    """
+    own = own_method(experiment)
+    if own is not None:
+        if task.owned is not None:
+            raise ValueError(
+                f"method {experiment.method!r} bounds single examples, and of {task.name} an owner "
+                f"has up to {task.owned.most}: its ε would be of one of them alone; use method "
+                "'averaging', whose ε is of an owner, or a training set of one example an owner"
+            )
+        return own_components(experiment, task, own)
+    task = experiment.part("warm start").warmed(task, experiment.part("start"))
+    planned = num_steps(experiment, task.num_train)
+    chosen = experiment.part("guide").choose(
+        Surroundings(
+            task=task,
+            batch_size=experiment.batch_size,
+            num_steps=planned,
+            statistics=experiment.statistics,
+        )
+    )
+    optimizer = experiment.part("optimizer").make()
+    return Components(
+        task=task,
+        plan=_example_plan(experiment, task, planned, promises=chosen.promises),
+        algorithm=FederatedAveraging(
+            optimizer=experiment.part("schedule").scheduled(optimizer, planned),
+            preconditioner=chosen.preconditioner or NoPreconditioner(),
+            **experiment.part("aggregate").averaging(),
+        ),
+        trainer=CentralSum(
+            gradients=task.train,
+            num_examples=task.num_train,
+            blank=None if task.owned is None else task.owned.blank,
+            num_groups=experiment.part("length").num_groups(),
+        ),
+        side_information=chosen.side_information,
+        start=experiment.part("start").make,
+    )
+
+
+def _example_plan(
+    experiment: Experiment, task: CentralTask, planned: int, *, promises: bool
+) -> Plan:
+    unit: Unit = "example"
+    sampler = experiment.part("sampling").sampler(task.num_train, experiment.batch_size, planned)
+    if task.owned is not None:
+        unit, sampler = "owner", task.owned.sampler(sampler)
+    bound = experiment.part("bound").make()
+    if experiment.has_part("sum"):
+        bound = experiment.part("sum").rounded(bound, task)
+    plan = make_plan(
+        experiment,
+        promises=promises,
+        sampler=sampler,
+        bound=bound,
+        micro_batch=experiment.micro_batch,
+        num_rounds=planned,
+        roster_sha256=task.roster_sha256,
+        unit=unit,
+    )
+    if promises:
+        return plan
+    # The preconditioner sees clean gradients: there is no guarantee, whatever noise is added.
+    mechanism = plan.live_mechanism
+    unprotected = Unprotected(stddev=mechanism.stddev)
+    return replace(plan, mechanism=replace(mechanism, privatizer=unprotected))

@@ -1,9 +1,9 @@
 """Experiments: one frozen value says everything about a run; `build` makes its components of it.
 
 An experiment is a Python function that returns an `Experiment`; most derive theirs from another by
-`with_options` or `dataclasses.replace`. It is composed of parts (`fedpriv.experiments.parts`), and
-an option exists only where its part is chosen. Options are given flat; their kebab-case names are
-the same on the command line, in a run folder and in Flower's run-config.
+`with_options` or `dataclasses.replace`. It is composed of parts (`fedpriv.experiments.options`),
+and an option exists only where its part is chosen. Options are given flat; their kebab-case names
+are the same on the command line, in a run folder and in Flower's run-config.
 
 >>> experiment = Experiment(name="demo", description="A demonstration.")
 >>> experiment.with_options({"l2-clip-norm": 2, "bound": "normalise"}).l2_clip_norm
@@ -27,7 +27,9 @@ from functools import partial
 from typing import Any, Literal, Self
 
 from fedpriv.datasets.stackexchange.corpus import Corpus
-from fedpriv.experiments.composing.composition import (
+from fedpriv.experiments.examples import EXAMPLE_SLOTS
+from fedpriv.experiments.options import (
+    Option,
     OptionLine,
     Part,
     Slot,
@@ -36,13 +38,13 @@ from fedpriv.experiments.composing.composition import (
     check_known,
     completed,
     compose,
+    declared,
+    kebab,
     option_lines,
     option_values,
 )
-from fedpriv.experiments.composing.options import Option, declared, kebab
-from fedpriv.experiments.parts import examples as example_parts
-from fedpriv.experiments.parts import users as user_parts
-from fedpriv.experiments.parts.users import TAG_PREDICTION, TagPredictionTask
+from fedpriv.experiments.tasks import TAG_PREDICTION, TagPredictionTask
+from fedpriv.experiments.users import USER_SLOTS
 from fedpriv.mechanisms import Bound, preconditioners
 
 Unit = Literal["user", "example"]
@@ -50,8 +52,8 @@ Unit = Literal["user", "example"]
 TaskFactory = Callable[["Experiment", Corpus | None], Any] | Callable[["Experiment"], Any]
 
 SLOTS: Mapping[Unit, tuple[Slot, ...]] = {
-    "user": user_parts.SLOTS,
-    "example": example_parts.SLOTS,
+    "user": USER_SLOTS,
+    "example": EXAMPLE_SLOTS,
 }
 #: Options that can be chosen from the data's size (`fedpriv.experiments.settings`).
 AUTOMATIC = ("cohort", "rounds", "l2-clip-norm", "start-factor")

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedpriv.experiments.composing.composition import Slot, all_names
-from fedpriv.experiments.composing.options import Option
-from fedpriv.experiments.parts import examples as example_parts
-from fedpriv.experiments.parts import users as user_parts
+from fedpriv.experiments.examples import EXAMPLE_SLOTS
+from fedpriv.experiments.options import Option, Slot, all_names
+from fedpriv.experiments.tasks import TAG_PREDICTION
+from fedpriv.experiments.users import USER_SLOTS
 
 BEGIN = "# Options of experiments, written by `make options`."
 END = "# End of the options."
@@ -23,19 +23,19 @@ _TITLES: Sequence[tuple[str, str, Sequence[Slot]]] = (
     (
         "Users",
         'Federated experiments: the unit of privacy is a user (`unit="user"`).',
-        (user_parts.TAG_PREDICTION, *user_parts.SLOTS),
+        (TAG_PREDICTION, *USER_SLOTS),
     ),
     (
         "Examples",
         'Centralised experiments: the unit of privacy is an example (`unit="example"`).',
-        example_parts.SLOTS,
+        EXAMPLE_SLOTS,
     ),
 )
 
 
 def run_config_names() -> list[str]:
     """Return the options that Flower's run-config has keys for."""
-    return all_names((user_parts.TAG_PREDICTION, *user_parts.SLOTS))
+    return all_names((TAG_PREDICTION, *USER_SLOTS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ def described(name: str) -> Described:
     Raises:
         KeyError: If there is none of that name.
     """
-    for slot in (user_parts.TAG_PREDICTION, *user_parts.SLOTS):
+    for slot in (TAG_PREDICTION, *USER_SLOTS):
         if slot.is_option and slot.name == name:
             *others, last = slot.choices
             return Described(

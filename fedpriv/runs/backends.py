@@ -15,12 +15,11 @@ from fedpriv.backends.resources import Request, usable_cores
 from fedpriv.backends.threads import ThreadBackend, check_shareable
 from fedpriv.backends.worker import WorkerContext
 from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.experiments.build import make_task
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.components import Components
-from fedpriv.experiments.composing.options import Option
+from fedpriv.experiments.components import Components, make_side_information, make_trainer
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.of_users import make_side_information, make_trainer
-from fedpriv.experiments.task_factory import make_task
+from fedpriv.experiments.options import Option
 from fedpriv.rng import Key
 from fedpriv.training.devices import check_of_use
 from fedpriv.training.evaluate import measure_of

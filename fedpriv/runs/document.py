@@ -17,7 +17,7 @@ from fedpriv.datasets.stackexchange.corpus import DIAGNOSTIC_FACTS
 from fedpriv.experiments.catalogue import from_anywhere, load_experiment
 from fedpriv.experiments.components import Components
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.parts.start import Start
+from fedpriv.experiments.start import Start
 from fedpriv.privacy.statement.sealed import DOCUMENT, FORMAT, VERSION, read_sealed
 from fedpriv.tasks.checks import public_of_rostered
 from fedpriv.tasks.task import KnowsDigests, data_digests

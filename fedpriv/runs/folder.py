@@ -45,7 +45,7 @@ from fedpriv.checkpoints.tensor_files import check_frozen, read_frozen_bytes, wr
 from fedpriv.datasets.digests import read_secret, write_secret
 from fedpriv.experiments.components import Components
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.parts.start import Start
+from fedpriv.experiments.start import Start
 from fedpriv.hashes import document_sha256
 from fedpriv.measures import figures_of, read_measures, recorded
 from fedpriv.output_paths import refuse_links

@@ -22,11 +22,10 @@ from fedpriv.checkpoints.tensor_files import read_start, released_models, write_
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import from_anywhere
-from fedpriv.experiments.components import Components, in_study
+from fedpriv.experiments.components import Components, in_study, make_trainer
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.of_users import make_trainer
 from fedpriv.experiments.own_code import own_code
-from fedpriv.experiments.parts.start import PublicOnly, Start, public_only
+from fedpriv.experiments.start import PublicOnly, Start, public_only
 from fedpriv.measures import PUBLIC_ONLY
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.mechanisms.perturbation import relative_length

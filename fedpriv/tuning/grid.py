@@ -14,8 +14,8 @@ from typing import Any
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import build
 from fedpriv.experiments.components import Components, in_study
-from fedpriv.experiments.composing.options import Option
 from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.options import Option
 from fedpriv.measures import Measure
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.statement.verify import verify_run

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedpriv.experiments.composing.options import Option
+from fedpriv.experiments.options import Option
 
 
 class SecretState:

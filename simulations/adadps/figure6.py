@@ -13,9 +13,9 @@ from functools import cache, partial
 
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.locate import resolve_corpus
-from fedpriv.experiments.composing.options import Option
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.parts.users import TagPredictionTask
+from fedpriv.experiments.options import Option
+from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.tasks.tag_prediction import TagPrediction
 from simulations.reproduction.items import (
     Block,

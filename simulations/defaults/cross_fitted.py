@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.experiments.parts.start import public_only
+from fedpriv.experiments.start import public_only
 from fedpriv.rng import Key
 from fedpriv.runs.selection import without_fold
 from fedpriv.training.public_learning import learn
@@ -119,7 +119,7 @@ def table(lines: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _median_norm(bench: quick.Bench) -> float:
-    from fedpriv.experiments.automatic import public_update_norms
+    from fedpriv.experiments.build import public_update_norms
 
     norms, _ = public_update_norms(bench.experiment, bench.task)
     return float(np.median(norms))

@@ -18,7 +18,7 @@ from numba import njit
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.parts.start import PublicOnly, public_only
+from fedpriv.experiments.start import PublicOnly, public_only
 from fedpriv.kernels.sparse_softmax import train
 from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.event import Relation, cohort_event

@@ -19,7 +19,7 @@ from typing import Any
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.parts.start import public_only
+from fedpriv.experiments.start import public_only
 from fedpriv.report.export.model_folder import released_params
 from fedpriv.report.series import RunRecord, read_run
 from fedpriv.rng import Key

@@ -38,8 +38,8 @@ from typing import Any
 import numpy as np
 
 from fedpriv.datasets.sst2 import load_sst2
+from fedpriv.experiments.components import num_steps
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.of_examples import num_steps
 from fedpriv.privacy.epsilon import format_delta, rounded_up_to
 from fedpriv.rng import Key
 from fedpriv.tasks.central import CentralTask

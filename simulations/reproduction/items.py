@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from fedpriv.experiments.composing.options import Option
 from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.options import Option
 from fedpriv.measures import ACCURACY, Measure
 
 Split = Literal["validation", "test"]

@@ -19,11 +19,10 @@ from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any
 
-from fedpriv.experiments.build import build
-from fedpriv.experiments.composing.options import Option
+from fedpriv.experiments.build import build, make_task
+from fedpriv.experiments.components import num_steps
 from fedpriv.experiments.experiment import Experiment, existing_options
-from fedpriv.experiments.of_examples import num_steps
-from fedpriv.experiments.task_factory import make_task
+from fedpriv.experiments.options import Option
 from fedpriv.hashes import document_sha256
 from fedpriv.measures import Measure
 from fedpriv.privacy.statement.coverage import coverage

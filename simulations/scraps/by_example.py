@@ -21,8 +21,8 @@ import numpy as np
 from fedpriv.checkpoints.aggregates import Rule, answers, mean_probabilities
 from fedpriv.checkpoints.tensor_files import write_tensors
 from fedpriv.experiments.build import build
-from fedpriv.experiments.composing.options import Option
 from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.options import Option
 from fedpriv.experiments.ready_made.conversions import dp_sgd_conversions
 from fedpriv.experiments.ready_made.images import dp_sgd_cifar
 from fedpriv.hashes import document_sha256

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from fedpriv.experiments.composing.options import Option
+from fedpriv.experiments.options import Option
 from simulations.threads.compared import compare
 from simulations.threads.methods import METHODS, Method
 from simulations.threads.study import PUBLIC, Study, model_name

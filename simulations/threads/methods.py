@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from fedpriv.datasets.stackexchange.tag_view import TagView
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.composing.options import Option
 from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.options import Option
 
 UNIT_NORM = "unit-norm"
 

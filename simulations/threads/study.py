@@ -15,9 +15,9 @@ from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.splits import Split
 from fedpriv.datasets.stackexchange.tag_view import TagView
 from fedpriv.experiments.build import build
-from fedpriv.experiments.composing.options import Option
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.parts.start import public_only
+from fedpriv.experiments.options import Option
+from fedpriv.experiments.start import public_only
 from fedpriv.hashes import document_sha256
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial

@@ -8,7 +8,7 @@ from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
 
 
-def task(experiment, corpus):
+def task(experiment):
     rng = np.random.default_rng(1)
     users = {
         f"user-{number}": ArrayExamples(

@@ -104,7 +104,7 @@ def test_secure_runs_and_changed_folders_are_refused(tiny_corpus, overfit, tmp_p
 
 
 def test_losses_by_user_are_the_task_s_own(tiny_corpus):
-    from fedpriv.experiments.task_factory import make_task
+    from fedpriv.experiments.build import make_task
     from fedpriv.tasks.tag_prediction import evaluate_tags
 
     task = make_task(fedpriv.experiment("fedavg-tags"), tiny_corpus)

@@ -15,7 +15,7 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.tasks.module_task import ModuleTask
 
 
-def task(experiment, corpus):
+def task(experiment):
     users = {f"u{n}": (np.full((4, 3), n / 9), np.arange(4) % 2) for n in range(10)}
     return ModuleTask(
         name="own", module=lambda: nn.Linear(3, 2), loss=nn.functional.cross_entropy, users=users,
@@ -34,7 +34,7 @@ def experiment():
 DECLARED = (
     GOOD.replace("import numpy", "from dataclasses import dataclass\nimport numpy")
     .replace(
-        "def task(experiment, corpus):",
+        "def task(experiment):",
         "@dataclass(frozen=True)\n"
         "class Mine:\n"
         "  users: int | None = None\n"
@@ -237,12 +237,6 @@ class TestOptionsOfTags:
         status, _, err = fedpriv(GOOD, *option, "--out", tmp_path / "run")
         assert status == 2 and said in err and err.count("\n") == 1
         assert not (tmp_path / "run").exists()
-
-    def test_a_task_function_may_do_without_the_corpus(self, fedpriv, tmp_path, tiny_corpus):
-        source = GOOD.replace("def task(experiment, corpus)", "def task(experiment)")
-        assert fedpriv(source, "--out", tmp_path / "run")[0] == 0
-        given = ["--corpus", tiny_corpus.directory, "--out", tmp_path / "other"]
-        assert "leave corpus" in fedpriv(source, *given)[2]
 
     @pytest.mark.parametrize(
         ("option", "said"),

@@ -4,7 +4,7 @@ import pytest
 
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import find_experiments, load_experiment
-from fedpriv.experiments.parts.users import TagPredictionTask
+from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.rng import Key
 from tests.experiments.small import all_finite, run_some
 from tests.repeats import every_case

@@ -9,7 +9,7 @@ import pytest
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import find_experiments, load_experiment
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.parts.users import TagPredictionTask
+from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbounded
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.preconditioners import Fixed

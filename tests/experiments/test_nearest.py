@@ -3,8 +3,8 @@
 import pytest
 
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.composing.composition import _ALIASES, all_names
 from fedpriv.experiments.experiment import SLOTS, Experiment
+from fedpriv.experiments.options import _ALIASES, all_names
 from tests.repeats import every_case
 
 MEANT = {

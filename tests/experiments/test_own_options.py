@@ -16,8 +16,8 @@ from fedpriv import cli
 from fedpriv.backends.flower.settings import open_node, read_experiment
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.composing.options import Range, option
 from fedpriv.experiments.experiment import Experiment, existing_options
+from fedpriv.experiments.options import Range, option
 from fedpriv.rng import Key
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples

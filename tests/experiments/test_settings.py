@@ -6,11 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedpriv.experiments import automatic as automatic_options
-from fedpriv.experiments.build import build
+from fedpriv.experiments.build import build, make_task, public_update_norms
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.settings import MOST_ROUNDS, choose_settings
-from fedpriv.experiments.task_factory import make_task
 from fedpriv.privacy.calibration import calibrate
 from fedpriv.privacy.epsilon import default_delta
 from fedpriv.privacy.event import Relation, cohort_event
@@ -170,7 +168,7 @@ def test_update_norms_are_of_users_whom_the_start_does_not_know(corpus):
     """Red when the start was trained on the users, whose updates then are too short."""
     experiment = load_experiment(NAME).with_options({"local-learning-rate": 1.0})
     task = make_task(experiment, corpus)
-    norms, _ = automatic_options.public_update_norms(experiment, task)
+    norms, _ = public_update_norms(experiment, task)
 
     class Trained:
         """The task, whose folds learn from everybody."""
@@ -182,7 +180,7 @@ def test_update_norms_are_of_users_whom_the_start_does_not_know(corpus):
             whole = task.public_learner(Key.simulation(0), choosing=False)
             return [(whole, users) for _, users in task.public_users_held_out()]
 
-    known, _ = automatic_options.public_update_norms(experiment, Trained())
+    known, _ = public_update_norms(experiment, Trained())
     assert np.median(known) < np.median(norms)
 
 
@@ -262,8 +260,8 @@ def test_a_resumed_run_reads_its_settings(corpus, tmp_path, monkeypatch):
     def again(*args):
         raise AssertionError("chosen anew")
 
-    monkeypatch.setattr(automatic_options, "public_update_norms", again)
-    monkeypatch.setattr(automatic_options, "choose_settings", again)
+    monkeypatch.setattr("fedpriv.experiments.build.public_update_norms", again)
+    monkeypatch.setattr("fedpriv.experiments.build.choose_settings", again)
     resumed = resume_run(tmp_path / "r")
     assert {name: resumed.experiment.options()[name] for name in CHOSEN} == before
     assert resumed.run()["rounds"] == 4

@@ -18,7 +18,7 @@ from torch import nn
 from fedpriv.datasets.dataset import Dataset
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.parts.start import public_only
+from fedpriv.experiments.start import public_only
 from fedpriv.rng import Key
 from fedpriv.tasks.dataset_tasks import linear_task, module_task
 from fedpriv.tasks.module_task import ModuleTask

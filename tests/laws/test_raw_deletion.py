@@ -16,8 +16,8 @@ import pytest
 from fedpriv.datasets.stackexchange.dump import Dump, import_stackexchange
 from fedpriv.datasets.stackexchange.rosters import is_public_tenth
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, BY_THREAD, Split
-from fedpriv.experiments.parts.start import public_only
-from fedpriv.experiments.parts.users import TagPredictionTask
+from fedpriv.experiments.start import public_only
+from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.rng import Key
 from tests.repeats import only
 

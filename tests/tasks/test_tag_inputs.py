@@ -6,7 +6,7 @@ import pytest
 from fedpriv.checkpoints.vocabulary import VOCABULARY, read_vocabulary
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, Split
-from fedpriv.experiments.parts.precondition import Frequency, Rank, TfIdf
+from fedpriv.experiments.preconditioning import Frequency, Rank, TfIdf
 from fedpriv.privacy.statement.coverage import private_knowledge
 from fedpriv.report.export.model_folder import TagModel
 from fedpriv.rng import Key

@@ -17,8 +17,8 @@ from fedpriv.api.forecast.noise_loss import NoiseLoss, noise_loss
 from fedpriv.api.forecast.round_cost import RoundCost, round_cost
 from fedpriv.api.running import chosen_experiment, find_corpus
 from fedpriv.experiments.build import build
-from fedpriv.experiments.composing.options import Option
 from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.options import Option
 from fedpriv.experiments.settings import Settings
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.privacy.epsilon import Epsilon, rounded_up

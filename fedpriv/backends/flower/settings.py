@@ -27,12 +27,12 @@ from fedpriv.backends.flower.strategy import GridSettings
 from fedpriv.backends.guard import Guard
 from fedpriv.datasets.local_data import NodeData
 from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.experiments.build import make_task
 from fedpriv.experiments.catalogue import OwnExperimentNotFoundError, load_experiment
-from fedpriv.experiments.composing.options import Option, checked
+from fedpriv.experiments.components import make_side_information, make_trainer
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.of_users import make_side_information, make_trainer
-from fedpriv.experiments.parts.users import MissingCorpusError
-from fedpriv.experiments.task_factory import make_task
+from fedpriv.experiments.options import Option, checked
+from fedpriv.experiments.tasks import MissingCorpusError
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.tasks.task import Task
 from fedpriv.training.work import Trainers

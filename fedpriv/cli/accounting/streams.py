@@ -10,7 +10,7 @@ import typer
 
 from fedpriv.cli.terminal.grouped import grouped
 from fedpriv.cli.terminal.output import console, fail, print_json
-from fedpriv.experiments.composing.options import renamed
+from fedpriv.experiments.options import renamed
 
 NoiseName = Annotated[
     str,

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedpriv.experiments.composing.options import option
 from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.options import option
 from fedpriv.ranges import Range
 
 if TYPE_CHECKING:

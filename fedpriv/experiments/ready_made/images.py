@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from fedpriv.experiments.composing.options import option
 from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.options import option
 from fedpriv.ranges import Range
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.parts.tasks.words import NextWordsTask
+from fedpriv.experiments.tasks import NextWordsTask
 
 
 def fedavg_words() -> Experiment:

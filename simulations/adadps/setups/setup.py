@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
-from fedpriv.experiments.composing.options import Option
 from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.options import Option
 from fedpriv.measures import ACCURACY, Measure
 from simulations.reproduction.items import Cell, Figure, Reproduction, Row, Settings, Split
 

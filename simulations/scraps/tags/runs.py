@@ -19,9 +19,9 @@ from fedpriv.datasets.stackexchange.tag_view import TagView
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.components import Components
-from fedpriv.experiments.composing.options import Option
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.parts.start import public_only
+from fedpriv.experiments.options import Option
+from fedpriv.experiments.start import public_only
 from fedpriv.hashes import document_sha256
 from fedpriv.kernels.sparse_softmax import train
 from fedpriv.mechanisms.bounds import Bound

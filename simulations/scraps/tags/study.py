@@ -12,7 +12,7 @@ import numpy as np
 from fedpriv.checkpoints.aggregates import ema, upa
 from fedpriv.checkpoints.uncertainty import lag_autocorrelation, uncertainty
 from fedpriv.datasets.stackexchange.sentence_store import OWN, SentenceStore
-from fedpriv.experiments.composing.options import Option
+from fedpriv.experiments.options import Option
 from fedpriv.training.periodic_shift import Shift
 from fedpriv.transform import State, Transform
 from fedpriv.tree import Params

@@ -10,8 +10,8 @@ from fedpriv.datasets.stackexchange import corpus as views
 from fedpriv.datasets.stackexchange import manifest
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, BY_THREAD, Split
-from fedpriv.experiments.parts.start import FromPublic, public_only
-from fedpriv.experiments.parts.users import TagPredictionTask
+from fedpriv.experiments.start import FromPublic, public_only
+from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.rng import Key
 from tests.data.corpus.threaded import PUBLIC, ROSTERED, make, sentences, threads_of
 

@@ -12,7 +12,7 @@ from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.checkpoints.tensor_files import params_sha256, read_start, read_tensors, write_tensors
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.parts.start import public_only
+from fedpriv.experiments.start import public_only
 from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.rng import Key
 from fedpriv.runs.document import read_document

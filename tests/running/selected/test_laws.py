@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedpriv.experiments.build import build
-from fedpriv.experiments.parts.start import public_only
+from fedpriv.experiments.start import public_only
 from fedpriv.rng import Key
 from fedpriv.runs.selection import select
 from fedpriv.training import public_selection as judging

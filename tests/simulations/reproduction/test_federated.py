@@ -11,7 +11,7 @@ from tiny_tables import figure, table
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.parts.users import TagPredictionTask
+from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.measures import ACCURACY, LOSS
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial

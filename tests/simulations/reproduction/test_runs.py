@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from tiny_tables import RATES, SEEDS, cell, figure, made, row, table, task
 
-from fedpriv.experiments.composing.composition import completed
 from fedpriv.experiments.experiment import SLOTS
+from fedpriv.experiments.options import completed
 from fedpriv.measures import LOSS
 from simulations.reproduction.items import TUNING_SEED, Cell, Row
 from simulations.reproduction.runs import (

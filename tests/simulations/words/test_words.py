@@ -5,8 +5,8 @@ import json
 import pytest
 
 from fedpriv.experiments.build import build
-from fedpriv.experiments.parts.tasks.words import NextWordsTask
 from fedpriv.experiments.ready_made import words
+from fedpriv.experiments.tasks import NextWordsTask
 from fedpriv.runs.prepared import start_run
 from tests.repeats import every_case
 from tests.tasks.words import phrases

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedpriv.checkpoints.tensor_files import START_FILE, params_sha256
-from fedpriv.experiments.composing.composition import Slot
-from fedpriv.experiments.composing.options import option
+from fedpriv.experiments.options import Slot, option
 from fedpriv.hashes import file_sha256
 from fedpriv.privacy.statement.coverage import TRAINED, TrainedBefore, trained_before
 from fedpriv.privacy.statement.sealed import LEDGER, read_sealed

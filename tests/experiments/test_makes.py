@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import ast
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import sparse
 
 from fedpriv.experiments.build import build
-from fedpriv.experiments.composing.options import option
 from fedpriv.experiments.experiment import SLOTS, Experiment
-from fedpriv.experiments.parts import guides, shared, steps
-from fedpriv.experiments.parts.guides import PreconditionerChoice
-from fedpriv.experiments.parts.noise import NOISE
+from fedpriv.experiments.mechanism import BOUND, NOISE
+from fedpriv.experiments.options import option
+from fedpriv.experiments.preconditioning import (
+    EXAMPLE_PRECONDITIONERS,
+    USER_PRECONDITIONERS,
+    PreconditionerChoice,
+)
+from fedpriv.experiments.server import EXAMPLE_OPTIMIZERS, USER_OPTIMIZERS
 from fedpriv.mechanisms.bounds import Clip
 from fedpriv.mechanisms.gaussian import gaussian, noised_mean
 from fedpriv.mechanisms.preconditioners import NoPreconditioner, RoundContext
@@ -27,51 +29,6 @@ from fedpriv.runs.loop import rounds
 from fedpriv.tasks.central import CentralTask, zeros
 from fedpriv.training.per_example.linear import LogisticGradients
 from fedpriv.transform import Transform
-from tests.repeats import every_case
-
-ROOM = Path(__file__).parents[3] / "fedpriv" / "experiments"
-
-
-def dispatches(source: str) -> list[str]:
-    """Where code asks which part was chosen: by its class, or by its name."""
-    found = []
-    for node in ast.walk(ast.parse(source)):
-        asks = isinstance(node, ast.Match)
-        if isinstance(node, ast.Compare):
-            values = [node.left, *node.comparators]
-            words = [each for value in values for each in ast.walk(value)]
-            asks = any(isinstance(w, ast.Constant) and isinstance(w.value, str) for w in words)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            asks = node.func.id == "isinstance"
-        if asks:
-            found.append(ast.unparse(node).partition("\n")[0])
-    return found
-
-
-@every_case(
-    ("module", "asked"),
-    [
-        ("components", []),
-        ("of_users", ["device == 'cpu'"]),  # a task of somebody's own need not know of devices
-        ("of_examples", []),
-        ("build", ["experiment.unit == 'example'"]),
-    ],
-)
-def test_what_puts_parts_together_knows_none_of_them_by_name(module, asked):
-    assert dispatches((ROOM / f"{module}.py").read_text("utf-8")) == asked
-
-
-@every_case(
-    "code",
-    [
-        "match x:\n    case 1: pass",
-        "x == 'clip'",
-        "x in ('clip', 'none')",
-        "isinstance(x, Clipped)",
-    ],
-)
-def test_a_choice_by_name_or_class_is_seen(code):
-    assert dispatches(code)
 
 
 def test_slots_of_both_units_are_the_same_objects():
@@ -214,7 +171,7 @@ def last(request):
 
 
 def test_a_bound(last, monkeypatch):
-    monkeypatch.setitem(shared.BOUND.choices, "halving", Halved)
+    monkeypatch.setitem(BOUND.choices, "halving", Halved)
     made, halved = last(bound="halving", cap=0.2, noise="none")
     assert made.plan.live_mechanism.bound == Halving(l2_clip_norm=0.2)
     _, plain = last(l2_clip_norm=0.1, noise="none")
@@ -234,7 +191,7 @@ def test_a_noise(last, monkeypatch):
 
 
 def test_a_preconditioner(last, monkeypatch):
-    for choices in (guides.OF_USERS, guides.OF_EXAMPLES):
+    for choices in (USER_PRECONDITIONERS, EXAMPLE_PRECONDITIONERS):
         monkeypatch.setitem(choices, "doubling", DoublingGuide)
     made, doubled = last(guide="doubling", by=2.0, noise="none", bound="none")
     assert made.algorithm.preconditioner == Doubling(by=2.0)
@@ -243,7 +200,7 @@ def test_a_preconditioner(last, monkeypatch):
 
 
 def test_an_optimiser(last, monkeypatch):
-    for choices in (steps.OF_USERS, steps.OF_EXAMPLES):
+    for choices in (USER_OPTIMIZERS, EXAMPLE_OPTIMIZERS):
         monkeypatch.setitem(choices, "backwards", Backwards)
     _, away = last(rule="backwards", noise="none")
     _, towards = last(noise="none")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedpriv.experiments.composing.options import checked
+from fedpriv.experiments.options import checked
 
 
 def test_whole_numbers_are_not_rounded_to_floats():

@@ -1,4 +1,4 @@
-"""The parts that an experiment whose unit is an example is composed of, and their options."""
+"""Slots and parts of an experiment whose unit is an example (centralised training)."""
 
 from __future__ import annotations
 
@@ -8,17 +8,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from fedpriv import optimizers
-from fedpriv.experiments.composing.composition import Slot
-from fedpriv.experiments.composing.options import option
-from fedpriv.experiments.parts import guides, shared, steps
-from fedpriv.experiments.parts.aggregates import AGGREGATE
-from fedpriv.experiments.parts.methods import bolt_on
-from fedpriv.experiments.parts.methods.agd import AgdOfExamples
-from fedpriv.experiments.parts.methods.bolt_on import BoltOnOfExamples
-from fedpriv.experiments.parts.methods.own import method_slot
-from fedpriv.experiments.parts.noise import NOISE
-from fedpriv.experiments.parts.separated import BATCHES_APART, promise_slots
-from fedpriv.experiments.parts.start import START, Fresh, FromFile, FromPublic
+from fedpriv.experiments.mechanism import AVERAGING, BATCHES_APART, BOUND, NOISE, RUN, promise_slots
+from fedpriv.experiments.methods import BOLT_ON_SLOTS, AgdOfExamples, BoltOnOfExamples, method_slot
+from fedpriv.experiments.options import Slot, option
+from fedpriv.experiments.preconditioning import EXAMPLE_PRECONDITIONERS
+from fedpriv.experiments.server import AGGREGATE, EXAMPLE_OPTIMIZERS
+from fedpriv.experiments.start import START, Fresh, FromFile, FromPublic
 from fedpriv.mechanisms import Bound, RoundedSum
 from fedpriv.privacy.sampling import Sampler, sampler_of
 from fedpriv.ranges import Range
@@ -195,17 +190,17 @@ _SAMPLING: Mapping[str, type] = {
     **BATCHES_APART,
 }
 _PROMISES = promise_slots(_SAMPLING, "agd")
-SLOTS = (
+EXAMPLE_SLOTS = (
     method_slot(agd=AgdOfExamples, bolt_on=BoltOnOfExamples),
-    *bolt_on.SLOTS,
-    Slot(name="length", help="How long.", choices={"": Batches}, within=shared.AVERAGING),
+    *BOLT_ON_SLOTS,
+    Slot(name="length", help="How long.", choices={"": Batches}, within=AVERAGING),
     Slot(
         name="sampling",
         help="How batches are drawn.",
         choices=_SAMPLING,
-        within=shared.AVERAGING,
+        within=AVERAGING,
     ),
-    shared.BOUND,
+    BOUND,
     NOISE,
     Slot(
         name="sum",
@@ -224,28 +219,28 @@ SLOTS = (
     Slot(
         name="optimizer",
         help="What is made of the released mean gradient.",
-        choices=steps.OF_EXAMPLES,
-        within=shared.AVERAGING,
+        choices=EXAMPLE_OPTIMIZERS,
+        within=AVERAGING,
     ),
     Slot(
         name="schedule",
         help="Of the learning rate.",
         choices={"": Schedule},
-        within=shared.AVERAGING,
+        within=AVERAGING,
     ),
     Slot(
         name="guide",
         help="What public data or past releases add.",
-        choices=guides.OF_EXAMPLES,
-        within=shared.AVERAGING,
+        choices=EXAMPLE_PRECONDITIONERS,
+        within=AVERAGING,
     ),
     START,
     Slot(
         name="warm start",
         help="Training on public examples before.",
         choices={"": WarmStart},
-        within=shared.AVERAGING,
+        within=AVERAGING,
     ),
     AGGREGATE,
-    shared.RUN,
+    RUN,
 )

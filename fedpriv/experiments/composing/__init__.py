@@ -1,1 +1,0 @@
-"""Options, and parts that they belong to."""

@@ -1,1 +1,0 @@
-"""Tasks that declare options of their own."""

@@ -1,0 +1,231 @@
+"""Tasks on a Stack Exchange corpus: tag prediction and next-word prediction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from fedpriv.checkpoints.aggregates import RULES
+from fedpriv.datasets.stackexchange.splits import Kind, Measured, Owners, PublicText, Split
+from fedpriv.experiments.options import Slot, option
+from fedpriv.ranges import Range
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from fedpriv.datasets.stackexchange.corpus import Corpus
+    from fedpriv.datasets.stackexchange.tag_view import TagView
+    from fedpriv.tasks.next_words import NextWords
+    from fedpriv.tasks.tag_prediction import TagPrediction
+
+
+class MissingCorpusError(ValueError):
+    """A task needs a corpus and none was named."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TagPredictionTask:
+    """Makes the tag-prediction task of a corpus, seen through a roster."""
+
+    roster: str | None = option(None, "A roster of the corpus; none for the corpus's own.")
+    users: int | None = option(
+        None, "Only the roster's first so many users, for quick trials.", Range.AT_LEAST_ONE
+    )
+    inputs: Literal["tff", "unit-norm", "tf-idf"] = option(
+        "tff", "How a sentence's words are weighted; tf-idf by their rarity in public text."
+    )
+    tf_idf_power: float = option(
+        0.5,
+        "Inputs tf-idf: exponent of the inverse document frequency.",
+        Range.AT_LEAST_ZERO,
+        before=0.5,
+    )
+    pairs: int = option(
+        0,
+        "Rows of the model that pairs of a sentence's words are hashed into; not with inputs tff.",
+        Range.AT_LEAST_ZERO,
+        before=0,
+    )
+    pair_weight: float = option(
+        0.25,
+        "Weight of a pair, times the geometric mean of its words' values.",
+        Range.ABOVE_ZERO,
+        before=0.25,
+    )
+    split: Kind = option(
+        "by-thread",
+        "What is held out: whole threads; by-sentence as the papers did, threads in common.",
+        before="by-sentence",
+    )
+    fold: int = option(
+        0, "Which fifth of the threads is for testing, 0 to 4.", Range.AT_LEAST_ZERO, before=0
+    )
+    measured_on: Measured = option(
+        "test",
+        "validation holds threads out of training too, and measures on those: for tuning.",
+        before="test",
+    )
+    public_users: int | None = option(
+        None,
+        "How many users outside the roster count as public; none for all.",
+        Range.AT_LEAST_ZERO,
+        before=None,
+    )
+    public_text: PublicText = option(
+        "public-threads",
+        "What public models learn from; all-posts has rostered users' titles and tags.",
+        before="public-threads",
+    )
+
+    owners: Owners = option(
+        "account",
+        "Whose words the unit is: all drops training examples another rostered user asked.",
+        before="account",
+    )
+    select: Literal["last", "public"] = option(
+        "last",
+        "What a run returns: the last released model (its aggregate, where there is one), or the "
+        "model that public examples show to be best, of those and of models that public examples "
+        "alone make.",
+        before="last",
+    )
+
+    def __call__(self, experiment: object, corpus: Corpus | None) -> TagPrediction:
+        """Return the task.
+
+        Raises:
+            MissingCorpusError: If there is no corpus.
+            ValueError: If it has no such roster or so few users, or several models would answer
+                together where one is to be selected.
+        """
+        from fedpriv.tasks.tag_prediction import TagPrediction
+
+        if corpus is None:
+            raise MissingCorpusError(
+                "tag prediction needs a corpus; give the path of one, or see `fedpriv data list`"
+            )
+        aggregate = getattr(experiment, "aggregate", None)
+        if self.select == "public" and aggregate in RULES:
+            raise ValueError(
+                f"aggregate {aggregate!r} answers with several models, and select 'public' returns "
+                "one; set select last, or aggregate to none, ema or upa"
+            )
+        split = Split(
+            kind=self.split,
+            fold=self.fold,
+            measured_on=self.measured_on,
+            public_users=self.public_users,
+            owners=self.owners,
+            # All posts have rostered users' titles and tags: what they teach may not be returned
+            # as made of public examples. By sentence users train on the threads that would judge.
+            selecting=self.select == "public"
+            and self.split != "by-sentence"
+            and self.public_text != "all-posts",
+        )
+
+        def choosing() -> TagView:
+            return corpus.view(roster=self.roster, users=self.users, split=split.choosing())
+
+        return TagPrediction(
+            corpus.view(roster=self.roster, users=self.users, split=split),
+            inputs=self.inputs,
+            tf_idf_power=self.tf_idf_power,
+            pairs=self.pairs,
+            pair_weight=self.pair_weight,
+            choosing=None if split.shares_threads else choosing,
+            public_text=self.public_text,
+            data_sha256=lambda: {"prepared": corpus.content_sha256},
+        )
+
+
+TAG_PREDICTION = Slot(
+    name="task", help="Tag prediction: whose sentences.", choices={"": TagPredictionTask}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextWordsTask:
+    """Next-word prediction on a corpus, seen through a roster."""
+
+    roster: str | None = option(None, "A roster of the corpus; none for the corpus's own.")
+    users: int | None = option(
+        None, "Only the roster's first so many users, for quick trials.", Range.AT_LEAST_ONE
+    )
+    model: Literal["reduced", "full"] = option(
+        "reduced",
+        "reduced: 2,000 words, 96 units, 158,532 parameters; full: 10,000, 670 and 4,050,748.",
+    )
+    vocabulary: int | None = option(
+        None, "Words of the model at most; none for the model's own.", Range.AT_LEAST_ONE
+    )
+    sequence_length: int = option(20, "Words of a sentence that are looked at.", Range.AT_LEAST_ONE)
+    measured_sentences: int | None = option(
+        10_000, "Held-out sentences measured at most, evenly spread; none for all.",
+        Range.AT_LEAST_ONE,
+    )  # fmt: skip
+    word_gain: float = option(
+        10.0, "Side information own: what rows of rarer words are multiplied by.", Range.ABOVE_ZERO
+    )
+    word_top: int = option(
+        100, "Side information own: how many of the commonest words are left alone.",
+        Range.AT_LEAST_ZERO,
+    )  # fmt: skip
+    shift: Literal["none", "blocks", "smooth"] = option(
+        "none",
+        "Rounds have questions' sentences and answers' in turn: by halves or mixed.",
+    )
+    shift_period: int = option(20, "Rounds of a period of the shift.", Range.AT_LEAST_ONE)
+    split: Kind = option(
+        "by-thread", "What is held out: whole threads; by-sentence keeps threads in common."
+    )
+    fold: int = option(0, "Which fifth of the threads is for testing, 0 to 4.", Range.AT_LEAST_ZERO)
+    measured_on: Measured = option(
+        "test", "validation holds threads out of training too, and measures on those: for tuning."
+    )
+    public_users: int | None = option(
+        None, "How many users outside the roster count as public; none for all.",
+        Range.AT_LEAST_ZERO,
+    )  # fmt: skip
+
+    def __call__(self, experiment: object, corpus: Corpus | None) -> NextWords:
+        """Return the task.
+
+        Raises:
+            MissingCorpusError: If there is no corpus.
+            ValueError: If it has no such roster, so few users, or does not keep the order of words.
+        """
+        from dataclasses import replace
+
+        from fedpriv.datasets.stackexchange.word_view import open_word_view
+        from fedpriv.mechanisms.side_information import rank_multiplier
+        from fedpriv.tasks.next_words import NextWords, reduced_or_full
+        from fedpriv.training.periodic_shift import Shift
+
+        if corpus is None:
+            raise MissingCorpusError(
+                "next-word prediction needs a corpus; give the path of one, or see `fedpriv data "
+                "list`"
+            )
+        split = Split(
+            kind=self.split,
+            fold=self.fold,
+            measured_on=self.measured_on,
+            public_users=self.public_users,
+        )
+        size = reduced_or_full(self.model)
+
+        def multipliers(num_words: int) -> np.ndarray:
+            top = min(self.word_top, num_words)
+            return rank_multiplier(num_words, top=top, gain=self.word_gain)
+
+        return NextWords(
+            open_word_view(corpus, self.roster, self.users, split),
+            size=size if self.vocabulary is None else replace(size, num_words=self.vocabulary),
+            length=self.sequence_length,
+            measured=self.measured_sentences,
+            multipliers=multipliers,
+            shift=None
+            if self.shift == "none"
+            else Shift(kind=self.shift, period=self.shift_period),
+            data_sha256=lambda: {"prepared": corpus.content_sha256},
+        )
