@@ -25,6 +25,7 @@ LEFT_OUT = {
     "fedpriv.api.shown", "fedpriv.api.stream_account", "fedpriv.api.tuning",
     "fedpriv.api.uncertainty", "fedpriv.attacks", "fedpriv.audit", "fedpriv.cli", "fedpriv.deploy",
     "fedpriv.experiments.ready_made.conversions", "fedpriv.experiments.ready_made.images",
+    "fedpriv.report.comparison", "fedpriv.report.export",
     "fedpriv.report.plots.noise", "fedpriv.report.plots.tradeoff",
     "fedpriv.tuning",
     "simulations.adadps", "simulations.agd", "simulations.bolt_on", "simulations.defaults",
