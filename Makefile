@@ -20,7 +20,7 @@ help:
 	@echo "make deploy-guide docs/deployment.md walked through, command by command (needs Docker)"
 	@echo "make deploy-test-docker  the compose file in real containers (needs Docker; ten minutes)"
 	@echo "make check      lint and types only"
-	@echo "make options    write what is made from the parts of experiments: run-config, docs/options.md"
+	@echo "make options    write docs/options.md from the classes of experiments"
 	@echo "make bench      fedpriv beside Flower and pfl, briefly (and once their installation)"
 	@echo "make bench-full every benchmark, 7 alternating blocks a comparison (two hours)"
 

@@ -77,7 +77,7 @@ class Floor:
     """The bare work of rounds, piece by piece."""
 
     def __init__(self, components: Components, experiment) -> None:
-        schedule, inputs = components.trainer.schedule, experiment.inputs
+        schedule, inputs = components.trainer.schedule, experiment.task.inputs
         self.kernel = components.task.init_params(Key.simulation(0))["kernel"]
         self.total = np.zeros(self.kernel.shape, np.int32)
         self.params = np.zeros(self.kernel.size, np.float32)

@@ -22,7 +22,7 @@ from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.locate import resolve_corpus
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import Experiment, FederatedExperiment
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
 from fedpriv.runs.loop import first_state, rounds
@@ -52,15 +52,9 @@ def dense(inputs: int) -> Experiment:
             synthetic=True,
         )
 
-    return Experiment(
-        name="dense",
-        description="A linear model.",
-        task=task,
-        noise_multiplier=1.0,
-        cohort=20.0,
-        rounds=100_000,
-        local_batch_size=EXAMPLES,
-    )
+    return FederatedExperiment(
+        name="dense", description="A linear model.", task=task, rounds=100_000
+    ).with_options({"noise_multiplier": 1.0, "cohort": 20.0, "local_batch_size": EXAMPLES})
 
 
 def tags() -> Experiment:

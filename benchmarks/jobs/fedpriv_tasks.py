@@ -23,7 +23,7 @@ from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import roster_sha256
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import Experiment, FederatedExperiment
 from fedpriv.measures import Measure
 from fedpriv.rng import Key
 from fedpriv.tasks.module_task import ModuleTask
@@ -169,7 +169,7 @@ def make_experiment(job: Job, **options: Any) -> Experiment:
     }
     if job.client == "sparse":
         return load_experiment("dp-fedavg-tags").with_options(common)
-    experiment = Experiment(name="benchmark", description="A benchmark.", task=TaskOf(job))
+    experiment = FederatedExperiment(name="benchmark", description="A benchmark.", task=TaskOf(job))
     return experiment.with_options(common)
 
 

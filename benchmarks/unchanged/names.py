@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 #: Options of experiments: name in an older recording -> name now.
-OPTIONS: Mapping[str, str] = {}
+OPTIONS: Mapping[str, str] = {"server-optimizer": "server"}
 #: Keys of JSON files in a run folder and of commands' `--json`: name then -> name now.
 KEYS: Mapping[str, str] = {}
 #: Cases of the recorder: name then -> name now.

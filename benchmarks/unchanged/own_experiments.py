@@ -11,7 +11,7 @@ from scipy import sparse
 from torch import nn
 
 from fedpriv.datasets.dataset import Dataset
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import CentralExperiment, Experiment, FederatedExperiment
 from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.preconditioners import Statistics
 from fedpriv.tasks.dataset_tasks import linear_task, module_task
@@ -49,19 +49,22 @@ def _users_task(users_at_once: int) -> ModuleTask:
 
 
 def _dense(name: str, users_at_once: int) -> Experiment:
-    return Experiment(
+    return FederatedExperiment(
         name=name,
         description="A small dense model on made-up users.",
         task=lambda experiment, corpus: _users_task(users_at_once),
-        cohort=8.0,
         rounds=4,
-        l2_clip_norm=0.5,
-        noise_multiplier=0.8,
         delta=0.01,
-        local_learning_rate=0.5,
-        local_batch_size=4,
-        local_epochs=2,
         eval_every=2,
+    ).with_options(
+        {
+            "cohort": 8.0,
+            "l2_clip_norm": 0.5,
+            "noise_multiplier": 0.8,
+            "local_learning_rate": 0.5,
+            "local_batch_size": 4,
+            "local_epochs": 2,
+        }
     )
 
 
@@ -109,15 +112,14 @@ def _central(name: str, task, **options) -> Experiment:
         "learning_rate": 0.3,
         "delta": 1e-3,
         "eval_every": 3,
-        "presets": {"public-batch": 8, "side-information": "given"},
     }
-    return Experiment(
-        unit="example",
+    return CentralExperiment(
         name=name,
         description="Made-up examples.",
         task=task,
-        **{**given, **options},
-    )
+        presets={"public-batch": 8, "side-information": "given"},
+        **options,
+    ).with_options(given)
 
 
 def _side_information() -> SideInformation:

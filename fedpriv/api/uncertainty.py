@@ -264,11 +264,11 @@ def _square_sum(run: RunRecord, newest: int) -> float | None:
     if options.get("aggregate") in RULES:
         return None
     if options.get("aggregate") == "ema":
-        decay = float(options["ema-decay"])
-        warmed = bool(options.get("ema-warmup"))
+        decay = float(options["aggregate.ema_decay"])
+        warmed = bool(options.get("aggregate.ema_warmup"))
         return warmed_square_sum(decay, newest) if warmed else steady_square_sum(decay)
     if options.get("aggregate") == "upa":
-        return weight_square_sum(uniform_weights(int(options["aggregate-k"])))
+        return weight_square_sum(uniform_weights(int(options["aggregate.k"])))
     return 1.0
 
 

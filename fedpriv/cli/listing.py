@@ -16,11 +16,12 @@ from rich.table import Table
 
 from fedpriv.cli.terminal.grouped import grouped
 from fedpriv.cli.terminal.output import console, print_json, print_table
-from fedpriv.experiments.reference import Described, described
+from fedpriv.experiments.options import kebab
+from fedpriv.experiments.reference import described
 
 if TYPE_CHECKING:
     from fedpriv.experiments.experiment import Experiment
-    from fedpriv.experiments.options import Option
+    from fedpriv.experiments.options import Entry, Option
 
 
 def show_options(experiment: Experiment, *, as_json: bool) -> None:
@@ -100,10 +101,10 @@ def complete_settings(ctx: typer.Context, incomplete: str) -> list[tuple[str, st
     return [(f"{line.name}=", line.help) for line in lines if line.name.startswith(name)]
 
 
-def _flag(option: Described) -> Any:
-    kind = option.kind
+def _flag(option: Entry) -> Any:
+    kind = option.type
     if not option.takes_none or kind is str:
-        return typer.Option(help=option.help)
+        return typer.Option(help=f"{option.help} Takes {option.takes}.")
     name = {float: "float", int: "integer", bool: "boolean"}[kind]
 
     def read(text: str) -> Any:
@@ -113,7 +114,9 @@ def _flag(option: Described) -> Any:
         except ValueError:
             raise typer.BadParameter(f"{text!r} is not a valid {name}, or none.") from None
 
-    return typer.Option(help=option.help, parser=read, metavar=name.upper())
+    return typer.Option(
+        help=f"{option.help} Takes {option.takes}.", parser=read, metavar=name.upper()
+    )
 
 
 def with_flags(names: Sequence[str]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -128,15 +131,15 @@ def with_flags(names: Sequence[str]) -> Callable[[Callable[..., None]], Callable
     Raises:
         KeyError: If there is no such option.
     """
-    options = {name.replace("-", "_"): described(name) for name in names}
+    options = {kebab(name).replace("-", "_"): described(name) for name in names}
     made = [
         inspect.Parameter(
             parameter,
             inspect.Parameter.KEYWORD_ONLY,
             default=None,
-            annotation=Annotated[option.kind | None, _flag(option)],
+            annotation=Annotated[option.type | None, _flag(option)],
         )
         for parameter, option in options.items()
     ]
 
-    return grouped("flags", made, {name: option.name for name, option in options.items()})
+    return grouped("flags", made, {name: kebab(name) for name in options})

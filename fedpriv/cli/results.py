@@ -225,15 +225,15 @@ def corpus_vocabulary(run: RunRecord, corpus: Path | None) -> Vocabulary:
         raise ValueError(f"the run's corpus is not at {where} any more; give --corpus PATH")
     # Runs that keep no vocabulary are older than any other split.
     view = Corpus.open(Path(where)).view(
-        roster=run.corpus.get("roster"), users=run.options.get("users"), split=BY_SENTENCE
+        roster=run.corpus.get("roster"), users=run.options.get("task.users"), split=BY_SENTENCE
     )
     if view.roster_sha256 != run.corpus.get("roster_sha256"):
         raise ValueError(
             f"the roster of the corpus at {where} is not the run's, so its words may be others; "
             "give --corpus PATH of the corpus that the run was trained on"
         )
-    inputs = str(run.options.get("inputs") or "tff")
-    if inputs == "tf-idf" or run.options.get("pairs"):
+    inputs = str(run.options.get("task.inputs") or "tff")
+    if inputs == "tf-idf" or run.options.get("task.pairs"):
         raise ValueError(
             f"{run.directory} has lost its {VOCABULARY}, which alone keeps the weights and pairs "
             "of words that its model was trained with; restore that file"

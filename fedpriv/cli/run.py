@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 #: Options with a flag of their own; any other is given by -s.
 FLAGS = (
     *("roster", "users", "cohort", "rounds", "noise-multiplier", "target-epsilon", "delta", "seed"),
-    *("precondition", "bound", "noise", "server-optimizer", "aggregate", "inputs", "start"),
+    *("precondition", "bound", "noise", "server", "aggregate", "inputs", "start"),
 )
 QUICK = 25
 """Rounds of `--quick`."""
@@ -254,14 +254,14 @@ def _with_start_file(flags: dict[str, Option]) -> dict[str, Option]:
     Raises:
         ValueError: If it is neither a choice nor a file.
     """
-    from fedpriv.experiments.start import START
+    from fedpriv.experiments.reference import described
 
-    given = flags.get("start")
-    if given is None or given in START.choices:
+    given, choices = flags.get("start"), described("start").choices
+    if given is None or given in choices:
         return flags
     if not Path(str(given)).is_file():
         raise ValueError(
-            f"--start {given!r} is neither {' nor '.join(START.choices)} nor a file that there is; "
+            f"--start {given!r} is neither {' nor '.join(choices)} nor a file that there is; "
             "give a safetensors file of the model, or one of these words"
         )
     return flags | {"start": "file", "start-file": str(given)}
@@ -308,9 +308,12 @@ def _check_run_folder(folder: Path) -> None:
 def _asked_for(experiment: Experiment) -> str:
     """Return how much privacy an experiment asks for as it is; what it gets, its plan says."""
     options = experiment.options()
-    if options.get("noise", options.get("output-noise")) == "none":
+    if options.get("noise", options.get("output_noise")) == "none":
         return "none"
-    sigma, target = options.get("noise-multiplier"), options.get("target-epsilon")
+    places = ("noise", "output_noise")
+    sigma = next((options[f"{p}.multiplier"] for p in places if f"{p}.multiplier" in options), None)
+    targets = ("target_epsilon", *(f"{place}.target_epsilon" for place in places))
+    target = next((options[name] for name in targets if name in options), None)
     if sigma is not None:
         return f"noise multiplier {sigma:g}"
     return "to be chosen" if target is None else f"target ε {target:g}"

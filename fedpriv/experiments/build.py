@@ -24,12 +24,13 @@ from fedpriv.experiments.components import (
     make_user_components,
     refined,
 )
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import Experiment, FederatedExperiment
+from fedpriv.experiments.mechanism import CorrelatedNoise, GaussianNoise
 from fedpriv.experiments.options import said_as_options
 from fedpriv.experiments.settings import Settings, choose_settings
-from fedpriv.experiments.start import public_only
+from fedpriv.experiments.start import FromPublic, public_only
+from fedpriv.experiments.users import Adaptive, PoissonCohorts
 from fedpriv.privacy.epsilon import default_delta
-from fedpriv.privacy.event import Relation
 from fedpriv.privacy.statement.coverage import private_start
 from fedpriv.rng import Key
 from fedpriv.tasks.checks import check_central_task, check_task
@@ -102,8 +103,8 @@ def check_heeded(experiment: Experiment, task: Task) -> None:
     Raises:
         ValueError: If the options users or roster say other users than the task has.
     """
-    users = getattr(experiment, "users", None)  # a task of one's own need not have them
-    roster = getattr(experiment, "roster", None)
+    options = experiment.options()  # a custom task need not have them
+    users, roster = options.get("task.users"), options.get("task.roster")
     if users is not None and users != len(task.roster):
         raise ValueError(
             f"users {users}: the task of {experiment.name} has {len(task.roster)} users "
@@ -166,6 +167,15 @@ def _payable(made: Components) -> Components:
     return made
 
 
+#: What `Settings` calls the options that it chooses.
+_CHOSEN = {
+    "sampling.cohort": "cohort",
+    "rounds": "rounds",
+    "bound.l2_clip_norm": "l2_clip_norm",
+    "start.factor": "start_factor",
+}
+
+
 def settle(experiment: Experiment, task: Task) -> tuple[Experiment, Settings | None]:
     """Return an experiment with a value for each automatic option, and what was chosen.
 
@@ -183,37 +193,49 @@ def settle(experiment: Experiment, task: Task) -> tuple[Experiment, Settings | N
     """
     if not experiment.automatic:
         return experiment, None
-    options = experiment.options()
-    if options.get("split") == "by-sentence" or private_start(options):
+    if not isinstance(experiment, FederatedExperiment):
         return replace(experiment, automatic=()), None
-    epsilon = options.get("target-epsilon")
-    independent = options.get("noise") == "gaussian" and options.get("sampling") == "poisson"
-    if epsilon is None or options.get("noise-multiplier") is not None or not independent:
+    if getattr(experiment.task, "split", None) == "by-sentence" or private_start(
+        experiment.options()
+    ):
+        return replace(experiment, automatic=()), None
+    noise, bound = experiment.noise, experiment.bound
+    if (
+        not isinstance(noise, GaussianNoise)
+        or isinstance(noise, CorrelatedNoise)
+        or not isinstance(experiment.sampling, PoissonCohorts)
+        or noise.target_epsilon is None
+        or noise.multiplier is not None
+    ):
         return replace(experiment, automatic=()), None
     fixed: dict[str, Any] = {
-        name.replace("-", "_"): options[name]
-        for name in ("cohort", "rounds", "l2-clip-norm")
-        if name not in experiment.automatic
+        "cohort": experiment.sampling.cohort,
+        "rounds": experiment.rounds,
+        "l2_clip_norm": getattr(bound, "l2_clip_norm", None),
     }
+    for path in experiment.automatic:
+        fixed.pop(path.rpartition(".")[2], None)
     norms, num_public = public_update_norms(experiment, task)
-    if not norms or options.get("clip-norm") == "adaptive":  # which begins from the norm given
-        fixed["l2_clip_norm"] = options["l2-clip-norm"]
+    # A clip norm that adapts begins from the one given.
+    if not norms or isinstance(getattr(bound, "clip_norm", None), Adaptive):
+        fixed["l2_clip_norm"] = getattr(bound, "l2_clip_norm", None)
     num_users = len(task.roster)
     found = choose_settings(
         num_users=num_users,
-        epsilon=float(epsilon),
+        epsilon=noise.target_epsilon,
         delta=default_delta(num_users) if experiment.delta is None else experiment.delta,
-        relation=Relation.of(experiment.relation),
+        relation=experiment.neighbours(),
         update_norm=float(np.median(norms)) if norms else None,
         num_params=num_elements(task.init_params(Key.simulation(0))),
         num_public_examples=num_public,
         **fixed,
     )
-    free = {*found.chosen, *(("start-factor",) if experiment.start == "public" else ())}
+    start = experiment.start
+    free = {*found.chosen, *(("start.factor",) if isinstance(start, FromPublic) else ())}
     names = tuple(name for name in experiment.automatic if name in free)
-    if "start-factor" not in names:
-        found = replace(found, start_factor=options.get("start-factor"))
-    values = {name: getattr(found, name.replace("-", "_")) for name in names}
+    if "start.factor" not in names:
+        found = replace(found, start_factor=getattr(start, "factor", None))
+    values = {name: getattr(found, _CHOSEN[name]) for name in names}
     # The bound goes to nodes with each question; no node needs these options.
     return experiment.with_options(values), replace(found, chosen=names)
 
@@ -227,13 +249,13 @@ def public_update_norms(experiment: Experiment, task: Task) -> tuple[list[float]
     trainer = make_trainer(experiment, task, make_side_information(experiment, task))
     if not isinstance(task, HoldsOutPublicUsers) or not isinstance(trainer, LocalTrainer):
         return [], 0
-    start, key = experiment.part("start"), Key.simulation(0).fold("update norms")
-    found = public_only(task, key) if experiment.start == "public" else None
+    start, key = experiment.start, Key.simulation(0).fold("update norms")
+    found = public_only(task, key) if isinstance(start, FromPublic) else None
     norms, num_examples = [], 0
     for learner, users in task.public_users_held_out():
         params = (
             start.make(task, key).params
-            if found is None
+            if found is None or not isinstance(start, FromPublic)
             else (learn(learner, start.settings(found)).params)
         )
         norms += [l2_norm(trainer.train(params, examples, key)) for examples in users]

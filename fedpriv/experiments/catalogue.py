@@ -9,12 +9,15 @@ import importlib.metadata
 import importlib.util
 import os
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.options import flattened
 from fedpriv.experiments.own_code import own_code
 
 ENTRY_POINTS = "fedpriv.experiments"
@@ -60,6 +63,8 @@ def load_experiment(name: str) -> Experiment:
         ValueError: If there is no such name, with the nearest known one, or the function is
             missing or returns something else.
     """
+    if name.endswith(".toml"):
+        return _of_file(Path(name).expanduser())
     if ":" in name:
         where, _, function = name.rpartition(":")
         with own_code(f"while experiment {name} was loaded"):
@@ -83,9 +88,34 @@ def load_experiment(name: str) -> Experiment:
     return found[name]()
 
 
+def _of_file(path: Path) -> Experiment:
+    """Return the experiment of a TOML file: that of its key `experiment`, with its other options.
+
+    Raises:
+        ValueError: If there is no such file, it is not TOML, or names no experiment.
+    """
+    try:
+        document = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ValueError(f"experiment {str(path)!r}: {error.strerror}; give a TOML file") from error
+    except ValueError as error:
+        raise ValueError(f"experiment {str(path)!r} is not TOML: {error}") from error
+    base = document.pop("experiment", None)
+    if not isinstance(base, str) or base.endswith(".toml"):
+        raise ValueError(
+            f"experiment {str(path)!r} names no experiment to begin with; add a line such as "
+            'experiment = "adadps-tags"'
+        )
+    made = load_experiment(base)
+    said = {key: str(document.pop(key)) for key in ("name", "description") if key in document}
+    return replace(made.with_options(flattened(document)), **said)
+
+
 def from_anywhere(name: str) -> str:
     """Return a name under which an experiment is found from every folder: a file's whole path."""
     where, _, function = name.rpartition(":")
+    if name.endswith(".toml"):
+        return str(Path(name).expanduser().absolute())
     if not where.endswith(".py"):
         return name
     return f"{Path(where).expanduser().absolute()}:{function}"

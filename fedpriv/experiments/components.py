@@ -6,16 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.mechanism import WITH_MEMORY, limit_of
-from fedpriv.experiments.methods import OwnMethod
+from fedpriv.experiments.examples import num_groups, rounded, scheduled, warmed
+from fedpriv.experiments.experiment import CentralExperiment, Experiment, FederatedExperiment
+from fedpriv.experiments.mechanism import CorrelatedNoise, GaussianNoise, NoNoise, limit_of
+from fedpriv.experiments.methods import AgdOfUsers, BoltOnOfUsers, OwnMethod
 from fedpriv.experiments.preconditioning import Surroundings
 from fedpriv.experiments.settings import Settings
 from fedpriv.experiments.start import PublicOnly, Start
-from fedpriv.mechanisms import Bound, SideInformation
+from fedpriv.mechanisms import Bound, Rounded, SideInformation
 from fedpriv.mechanisms.gaussian import Unprotected
 from fedpriv.mechanisms.preconditioners import NoPreconditioner, Preconditioner
-from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import AnyPlan, Plan
 from fedpriv.privacy.sampling import Sampler
@@ -106,6 +106,20 @@ def refined(experiment: Experiment, made: Components) -> Components:
     return own
 
 
+def most_examples_of(experiment: Experiment) -> int:
+    """Return how many examples of a user it trains on at most."""
+    if isinstance(experiment, FederatedExperiment):
+        return experiment.local.max_examples_per_user
+    assert isinstance(experiment, (AgdOfUsers, BoltOnOfUsers))
+    return experiment.max_examples_per_user
+
+
+def noise_of(experiment: Experiment) -> GaussianNoise | NoNoise:
+    """Return the noise of an experiment that averages."""
+    assert isinstance(experiment, (FederatedExperiment, CentralExperiment))
+    return experiment.noise
+
+
 def in_study(experiment: Experiment, made: Components, trials: Trials | None) -> Components:
     """Return components of one trial of a study, whose every ε is of the whole study.
 
@@ -127,14 +141,8 @@ def in_study(experiment: Experiment, made: Components, trials: Trials | None) ->
         )
     plan = replace(fixed, trials=trials, target_epsilon=None)
     if plan.is_private:
-        plan = experiment.part("noise").calibrated(plan)
+        plan = noise_of(experiment).calibrated(plan)
     return replace(made, plan=plan)
-
-
-def own_method(experiment: Experiment) -> OwnMethod | None:
-    """Return the experiment's method with its options; None for averaging, which is of parts."""
-    promise = experiment.part("plan")
-    return experiment.part("method").own(promise, experiment.part)
 
 
 def own_components(experiment: Experiment, task: Any, own: OwnMethod) -> Components:
@@ -149,7 +157,7 @@ def own_components(experiment: Experiment, task: Any, own: OwnMethod) -> Compone
         algorithm=own.algorithm(task),
         trainer=own.works(task),
         side_information=None,
-        start=experiment.part("start").make,
+        start=experiment.start.make,
     )
 
 
@@ -161,6 +169,7 @@ def make_plan(
     num_rounds: int,
     micro_batch: int = 1,
     promises: bool = True,
+    past_of_sums: float = 0.0,
     **rest: Any,
 ) -> Plan:
     """Return the promise, with its noise calibrated where the experiment asks for that.
@@ -172,15 +181,16 @@ def make_plan(
         num_rounds: T of the plan.
         micro_batch: As `Mechanism.micro_batch`.
         promises: Whether anything is, and so there is a target ε to mind.
+        past_of_sums: β of an optimiser whose steps are along sums of the past, else 0.
         **rest: Every other field of a plan but the mechanism, the rounds, the relation and δ.
 
     Raises:
         ValueError: If neither a noise multiplier nor a target ε is given, or the plan refuses.
     """
-    noise, rows = experiment.part("noise"), {}
+    noise, rows = noise_of(experiment), {}
     limit = limit_of(sampler, num_rounds)
     if limit is not None:  # which only noise with a memory asks for
-        rows = {"limit": limit, "momentum": _momentum(experiment)}
+        rows = {"limit": limit, "momentum": past_of_sums}
     mechanism = Mechanism(
         sampler=sampler,
         bound=bound,
@@ -190,18 +200,11 @@ def make_plan(
     plan = Plan(
         mechanism=mechanism,
         num_rounds=num_rounds,
-        relation=Relation.of(experiment.relation),
+        relation=experiment.neighbours(),
         delta=experiment.delta,
         **rest,
     )
     return noise.calibrated(plan) if promises else plan
-
-
-def _momentum(experiment: Experiment) -> float:
-    """Return β of an optimiser whose steps are along sums of the past, else 0."""
-    of_users = experiment.has_part("server-optimizer")
-    part = experiment.part("server-optimizer" if of_users else "optimizer")
-    return getattr(part, "past_of_sums", 0.0)
 
 
 #: What a plan and a schedule call the options that set them.
@@ -221,9 +224,10 @@ def make_user_components(experiment: Experiment, task: Task) -> Components:
     Raises:
         ValueError: If its options do not fit together or do not fit the task.
     """
-    own = own_method(experiment)
+    own = experiment.own()
     if own is not None:
         return own_components(experiment, task, own)
+    assert isinstance(experiment, FederatedExperiment)
     side = make_side_information(experiment, task)
     return Components(
         task=task,
@@ -231,7 +235,7 @@ def make_user_components(experiment: Experiment, task: Task) -> Components:
         algorithm=_algorithm(experiment, task, side),
         trainer=make_trainer(experiment, task, side),
         side_information=side,
-        start=experiment.part("start").make,
+        start=experiment.start.make,
     )
 
 
@@ -241,9 +245,10 @@ def make_side_information(experiment: Experiment, task: Task) -> SideInformation
     Raises:
         ValueError: If the task does not know what it is to be made of.
     """
-    if not experiment.has_part("side-information"):
+    if not isinstance(experiment, FederatedExperiment):
         return None
-    return experiment.part("side-information").make(task, experiment.name)
+    kind = getattr(experiment.precondition, "side_information", None)
+    return None if kind is None else kind.make(task, experiment.name)
 
 
 def make_trainer(
@@ -254,22 +259,22 @@ def make_trainer(
     Raises:
         ValueError: If the task or this machine has no use for the device.
     """
-    own = own_method(experiment)
+    own = experiment.own()
     if own is not None:
         return own.works(task, device)
-    schedule = experiment.part("local work").schedule()
-    multiplier = experiment.part("precondition").in_steps(side)
+    assert isinstance(experiment, FederatedExperiment)
+    schedule = experiment.local.schedule()
+    multiplier = experiment.precondition.in_steps(side)
     if device == "cpu":  # a task of somebody's own need not know of devices
         trainer = task.trainer(schedule, multiplier)
     else:
         trainer = task.trainer(schedule, multiplier, device=device)
-    if not experiment.has_part("clip-norm"):
-        return trainer
-    return experiment.part("clip-norm").sending(trainer, experiment.part("bound").make())
+    clips = getattr(experiment.bound, "clip_norm", None)
+    return trainer if clips is None else clips.sending(trainer, experiment.bound.make())
 
 
 def _algorithm(
-    experiment: Experiment, task: Task, side: SideInformation | None
+    experiment: FederatedExperiment, task: Task, side: SideInformation | None
 ) -> FederatedAveraging:
     """Return what the server does.
 
@@ -277,56 +282,59 @@ def _algorithm(
         ValueError: If updates would be preconditioned twice, or before a clip norm that adapts.
     """
     preconditioner = _preconditioner(experiment, side)
-    optimizer = experiment.part("server-optimizer").make()
-    aggregate = experiment.part("aggregate").averaging()
+    optimizer, aggregate = experiment.server.make(), experiment.aggregate.averaging()
     tensors = getattr(task, "round_tensors", None)  # of a `ShiftsOverRounds`
     given = {"optimizer": optimizer, "tensors": tensors, **aggregate}
-    if not experiment.has_part("clip-norm"):
+    clips = getattr(experiment.bound, "clip_norm", None)
+    if clips is None:
         return FederatedAveraging(preconditioner=preconditioner, **given)
-    return experiment.part("clip-norm").averaging(
-        experiment.part("bound").make(), preconditioner, **given
-    )
+    return clips.averaging(experiment.bound.make(), preconditioner, **given)
 
 
-def _preconditioner(experiment: Experiment, side: SideInformation | None) -> Preconditioner:
+def _preconditioner(
+    experiment: FederatedExperiment, side: SideInformation | None
+) -> Preconditioner:
     """Return what preconditions updates: what is known beforehand, or learnt from past releases.
 
     Raises:
         ValueError: If the updates would be preconditioned twice.
     """
-    guided = experiment.part("guide").choose(None).preconditioner
-    if guided is not None and experiment.noise in WITH_MEMORY:
+    guided = experiment.guide.choose(None).preconditioner
+    if guided is not None and isinstance(experiment.noise, CorrelatedNoise):
         raise ValueError(
-            f"guide {experiment.guide!r} changes what rounds are preconditioned by, and noise "
-            f"{experiment.noise!r} takes back what earlier rounds added; use noise 'gaussian', or "
-            "precondition by side information, which stays as it is"
+            f"guide {experiment.guide.kind!r} changes what rounds are preconditioned by, and noise "
+            f"{experiment.noise.kind!r} takes back what earlier rounds added; use noise "
+            "'gaussian', or precondition by side information, which stays as it is"
         )
-    known = experiment.part("precondition").on_updates(side)
+    known = experiment.precondition.on_updates(side)
     if guided is not None and known is not None:
         raise ValueError(
-            f"guide {experiment.guide!r} preconditions updates, and so does precondition "
-            f"{experiment.precondition!r}; choose one, or precondition 'local'"
+            f"guide {experiment.guide.kind!r} preconditions updates, and so does precondition "
+            f"{experiment.precondition.kind!r}; choose one, or precondition 'local'"
         )
     return guided or known or NoPreconditioner()
 
 
-def _user_plan(experiment: Experiment, task: Task) -> Plan:
+def _user_plan(experiment: FederatedExperiment, task: Task) -> Plan:
     """Return the promise, with its noise calibrated if the experiment asks for that.
 
     Raises:
         ValueError: If neither a noise multiplier nor a target ε is given, or the plan refuses.
     """
-    bound = experiment.part("bound").make()
-    if experiment.has_part("clip-norm"):
-        bound = experiment.part("clip-norm").bound(bound)
-    if experiment.has_part("sum"):
-        bound = experiment.part("sum").rounded(bound)
+    bound = experiment.bound.make()
+    clips = getattr(experiment.bound, "clip_norm", None)
+    if clips is not None:
+        bound = clips.bound(bound)
+    # Without noise a bound may be so high that it never binds, and its grid would be coarse.
+    if getattr(experiment.noise, "exact_sum", False) is not False:
+        bound = Rounded(bound=bound)
     return make_plan(
         experiment,
-        sampler=experiment.part("sampling").sampler(len(task.roster), experiment.rounds),
+        sampler=experiment.sampling.sampler(len(task.roster), experiment.rounds),
         bound=bound,
         num_rounds=experiment.rounds,
-        max_examples_per_user=experiment.max_examples_per_user,
+        max_examples_per_user=experiment.local.max_examples_per_user,
+        past_of_sums=experiment.server.past_of_sums,
         roster_sha256=task.roster_sha256,
     )
 
@@ -344,22 +352,13 @@ EXAMPLE_FIELD_NAMES = {
 }
 
 
-def num_steps(experiment: Experiment, num_examples: int) -> int:
-    """Return how many steps are planned.
-
-    Raises:
-        ValueError: If neither steps nor epochs are given, or both.
-    """
-    return experiment.part("length").num_steps(num_examples)
-
-
 def make_example_components(experiment: Experiment, task: CentralTask) -> Components:
     """Return the components of an experiment on a task.
 
     Raises:
         ValueError: If the options do not fit together, or not the task.
     """
-    own = own_method(experiment)
+    own = experiment.own()
     if own is not None:
         if task.owned is not None:
             raise ValueError(
@@ -368,9 +367,10 @@ def make_example_components(experiment: Experiment, task: CentralTask) -> Compon
                 "'averaging', whose ε is of an owner, or a training set of one example an owner"
             )
         return own_components(experiment, task, own)
-    task = experiment.part("warm start").warmed(task, experiment.part("start"))
-    planned = num_steps(experiment, task.num_train)
-    chosen = experiment.part("guide").choose(
+    assert isinstance(experiment, CentralExperiment)
+    task = warmed(task, experiment.start, experiment.warm_start_epochs, experiment.warm_start_rate)
+    planned = experiment.num_steps(task.num_train)
+    chosen = experiment.guide.choose(
         Surroundings(
             task=task,
             batch_size=experiment.batch_size,
@@ -378,42 +378,43 @@ def make_example_components(experiment: Experiment, task: CentralTask) -> Compon
             statistics=experiment.statistics,
         )
     )
-    optimizer = experiment.part("optimizer").make()
+    optimizer = experiment.optimizer.make()
     return Components(
         task=task,
         plan=_example_plan(experiment, task, planned, promises=chosen.promises),
         algorithm=FederatedAveraging(
-            optimizer=experiment.part("schedule").scheduled(optimizer, planned),
+            optimizer=scheduled(optimizer, experiment.schedule, planned),
             preconditioner=chosen.preconditioner or NoPreconditioner(),
-            **experiment.part("aggregate").averaging(),
+            **experiment.aggregate.averaging(),
         ),
         trainer=CentralSum(
             gradients=task.train,
             num_examples=task.num_train,
             blank=None if task.owned is None else task.owned.blank,
-            num_groups=experiment.part("length").num_groups(),
+            num_groups=num_groups(experiment.batch_size, experiment.micro_batch),
         ),
         side_information=chosen.side_information,
-        start=experiment.part("start").make,
+        start=experiment.start.make,
     )
 
 
 def _example_plan(
-    experiment: Experiment, task: CentralTask, planned: int, *, promises: bool
+    experiment: CentralExperiment, task: CentralTask, planned: int, *, promises: bool
 ) -> Plan:
     unit: Unit = "example"
-    sampler = experiment.part("sampling").sampler(task.num_train, experiment.batch_size, planned)
+    sampler = experiment.sampling.sampler(task.num_train, experiment.batch_size, planned)
     if task.owned is not None:
         unit, sampler = "owner", task.owned.sampler(sampler)
-    bound = experiment.part("bound").make()
-    if experiment.has_part("sum"):
-        bound = experiment.part("sum").rounded(bound, task)
+    bound = experiment.bound.make()
+    if getattr(experiment.noise, "exact_sum", None):
+        bound = rounded(bound, task)
     plan = make_plan(
         experiment,
         promises=promises,
         sampler=sampler,
         bound=bound,
         micro_batch=experiment.micro_batch,
+        past_of_sums=experiment.optimizer.past_of_sums,
         num_rounds=planned,
         roster_sha256=task.roster_sha256,
         unit=unit,

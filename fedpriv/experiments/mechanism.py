@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from fedpriv.experiments.options import Slot, option
+from fedpriv.experiments.options import Part, option
 from fedpriv.mechanisms import Bound, Clip, Normalise, Unbounded
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
 from fedpriv.mechanisms.privatizer import Participation, Privatizer
@@ -20,18 +19,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Promise:
-    """What the ε is of."""
-
-    delta: float | None = option(None, "δ; none for n^-1.1.", Range.BETWEEN)
-    relation: Literal["add-remove", "replace-one", "zero-out"] = option(
-        "add-remove", "Neighbouring relation: how two neighbouring data sets differ."
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clipped:
+class Clipped(Part):
     """Updates longer than C are scaled to C."""
+
+    kind: ClassVar[str] = "clip"
 
     l2_clip_norm: float = option(1.0, "C, the longest a bounded update may be.", Range.ABOVE_ZERO)
 
@@ -41,8 +32,10 @@ class Clipped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Normalised:
+class Normalised(Part):
     """Updates are scaled to C Δ/(r + ‖Δ‖)."""
+
+    kind: ClassVar[str] = "normalise"
 
     l2_clip_norm: float = option(1.0, "C, the length of a bounded update.", Range.ABOVE_ZERO)
     normalise_regulariser: float = option(0.0, "r of C Δ/(r + ‖Δ‖).", Range.AT_LEAST_ZERO)
@@ -53,8 +46,10 @@ class Normalised:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoBound:
+class NoBound(Part):
     """Updates are left as they are."""
+
+    kind: ClassVar[str] = "none"
 
     def make(self) -> Bound:
         """Return what bounds nothing."""
@@ -62,30 +57,10 @@ class NoBound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Keeping:
-    """How a run is repeated, and how often it is looked at."""
-
-    seed: int = option(0, "Of the simulation.")
-    eval_every: int = option(
-        10, "Rounds between evaluations; the last is always evaluated.", Range.AT_LEAST_ONE
-    )
-
-
-AVERAGING = ("method", frozenset({"averaging"}))
-"""With what slots of averaging are there."""
-
-BOUND = Slot(
-    name="bound",
-    help="How each update is bounded.",
-    choices={"clip": Clipped, "normalise": Normalised, "none": NoBound},
-    within=AVERAGING,
-)
-RUN = Slot(name="run", help="How it is run.", choices={"": Keeping})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeparatedCohorts:
+class SeparatedCohorts(Part):
     """Cohorts of those whose last round is far enough back."""
+
+    kind: ClassVar[str] = "separated"
 
     cohort: float | None = option(
         None, "Cohort size, whole; none for a twentieth of the roster.", Range.AT_LEAST_ONE
@@ -119,8 +94,10 @@ class SeparatedCohorts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CyclicCohorts:
+class CyclicCohorts(Part):
     """Groups that take turns, whole or with independent draws within."""
+
+    kind: ClassVar[str] = "cyclic"
 
     min_separation: int = option(
         20, "How many groups, and so how many rounds until one comes back.", Range.AT_LEAST_ONE
@@ -149,8 +126,10 @@ class CyclicCohorts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeparatedBatches:
+class SeparatedBatches(Part):
     """Batches of those whose last step is far enough back."""
+
+    kind: ClassVar[str] = "separated"
 
     min_separation: int | None = option(
         None, "An example's steps i and j have |i - j| >= this; none for as batches allow.",
@@ -171,8 +150,10 @@ class SeparatedBatches:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CyclicBatches:
+class CyclicBatches(Part):
     """Groups that take turns; of larger groups than batches, independent draws within."""
+
+    kind: ClassVar[str] = "cyclic"
 
     min_separation: int | None = option(
         None, "How many groups; none for groups of the batch size.", Range.AT_LEAST_ONE
@@ -192,10 +173,6 @@ class CyclicBatches:
         return cohorts.sampler(num_examples, num_steps)
 
 
-COHORTS_APART: Mapping[str, type] = {"separated": SeparatedCohorts, "cyclic": CyclicCohorts}
-BATCHES_APART: Mapping[str, type] = {"separated": SeparatedBatches, "cyclic": CyclicBatches}
-
-
 def _most(given: int | None, apart: int, num_rounds: int) -> int:
     room = -(-num_rounds // apart)
     return room if given is None else min(given, room)
@@ -207,31 +184,13 @@ def limit_of(sampler: Sampler, num_rounds: int) -> Participation | None:
     return None if kept is None else replace(kept, num_rows=num_rounds)
 
 
-def promise_slots(drawn: Mapping[str, type], *methods: str) -> tuple[Slot, ...]:
-    """Return the slots of what the ε is of, whose relation is by default that of the sampling.
-
-    Args:
-        drawn: What cohorts or batches are otherwise drawn by.
-        methods: Those that sample nothing, and promise as drawn cohorts do.
-    """
-    slot = Slot(name="plan", help="What the ε is of.", choices={"": Promise})
-    return (
-        replace(slot, within=("sampling", frozenset(drawn) - frozenset(COHORTS_APART))),
-        # Who takes part in which row is the same with a user's records and without them.
-        replace(
-            slot,
-            within=("sampling", frozenset(COHORTS_APART)),
-            defaults={"relation": "zero-out"},
-        ),
-        replace(slot, within=("method", frozenset(methods))),
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GaussianNoise:
+class GaussianNoise(Part):
     """Gaussian noise on the sum of bounded updates."""
 
-    noise_multiplier: float | None = option(
+    kind: ClassVar[str] = "gaussian"
+
+    multiplier: float | None = option(
         None, "Stddev of the noise over the sum's sensitivity; none to calibrate.",
         Range.AT_LEAST_ZERO,
     )  # fmt: skip
@@ -239,6 +198,11 @@ class GaussianNoise:
         None, "Calibrates the noise, and ends a run before it would be exceeded.",
         Range.ABOVE_ZERO,
     )  # fmt: skip
+    exact_sum: bool | None = option(
+        None,
+        "Sum on a grid: the same bits for any order, backend and workers; none for true by user, "
+        "false by example.",
+    )
 
     def privatizer(
         self,
@@ -263,14 +227,14 @@ class GaussianNoise:
         """Return a plan of this noise, calibrated to its target or ended by it."""
         if self.target_epsilon is None:
             return plan
-        if self.noise_multiplier is None:
+        if self.multiplier is None:
             return plan.calibrated(self.target_epsilon)
         return replace(plan, target_epsilon=self.target_epsilon)
 
     def _multiplier(self, calibrates: bool) -> float:
         """Return σ, or 1 where `calibrated` finds it."""
-        if self.noise_multiplier is not None:
-            return positive_float("noise_multiplier", self.noise_multiplier)
+        if self.multiplier is not None:
+            return positive_float("noise_multiplier", self.multiplier)
         if not calibrates:
             raise ValueError(
                 "without a guarantee there is no ε to calibrate to; give noise-multiplier"
@@ -281,8 +245,10 @@ class GaussianNoise:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoNoise:
+class NoNoise(Part):
     """Sums are released as they are."""
+
+    kind: ClassVar[str] = "none"
 
     def privatizer(
         self,
@@ -300,7 +266,7 @@ class NoNoise:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Correlated(GaussianNoise, ABC):
+class CorrelatedNoise(GaussianNoise, ABC):
     """What noise of every strategy has in common."""
 
     def privatizer(
@@ -334,8 +300,10 @@ class _Correlated(GaussianNoise, ABC):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TreeNoise(_Correlated):
+class TreeNoise(CorrelatedNoise):
     """Noise on the nodes of binary trees over rounds."""
+
+    kind: ClassVar[str] = "tree"
 
     restart: int | None = option(
         None, "Rounds of a tree; none for one tree of all.", Range.AT_LEAST_ONE
@@ -358,8 +326,10 @@ class TreeNoise(_Correlated):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BandedNoise(_Correlated):
+class BandedNoise(CorrelatedNoise):
     """Noise of a banded Toeplitz strategy."""
+
+    kind: ClassVar[str] = "banded"
 
     bands: int | None = option(
         None, "How many; none for as many as a user's rounds are apart.", Range.AT_LEAST_ONE
@@ -380,8 +350,10 @@ class BandedNoise(_Correlated):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BufferedNoise(_Correlated):
+class BufferedNoise(CorrelatedNoise):
     """Noise of a buffered linear Toeplitz strategy (BLT)."""
+
+    kind: ClassVar[str] = "blt"
 
     buffers: int = option(3, "How many, each as large as the model; 0 to 6.", Range.AT_LEAST_ZERO)
 
@@ -395,16 +367,3 @@ class BufferedNoise(_Correlated):
 def _rows(limit: Participation) -> int:
     assert limit.num_rows is not None
     return limit.num_rows
-
-
-WITH_MEMORY: Mapping[str, type] = {
-    "tree": TreeNoise,
-    "banded": BandedNoise,
-    "blt": BufferedNoise,
-}
-NOISE = Slot(
-    name="noise",
-    help="What is added to the sum; tree, banded and blt are correlated over rounds.",
-    choices={"gaussian": GaussianNoise, "none": NoNoise, **WITH_MEMORY},
-    within=AVERAGING,
-)

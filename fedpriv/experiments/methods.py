@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
-from fedpriv.experiments.options import Slot, option
+from fedpriv.experiments.options import Part, option, place
 from fedpriv.ranges import Range
 
 if TYPE_CHECKING:
@@ -36,27 +36,7 @@ class OwnMethod(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Averaging:
-    """Bounded updates, averaged with noise: federated averaging, DP-SGD and their like."""
-
-    def own(self, promise: Any, parts: Any) -> OwnMethod | None:
-        """Return None: what averaging is made of are parts of their own."""
-        return None
-
-
-def method_slot(**choices: type) -> Slot:
-    """Return the slot of methods; the first is averaging."""
-    return Slot(
-        name="method",
-        help="What is asked of private data: averaging of noisy updates, gradient descent whose "
-        "budget adapts (agd), or training without noise that is perturbed once (bolt-on).",
-        choices={"averaging": Averaging, **{n.replace("_", "-"): c for n, c in choices.items()}},
-        before="averaging",
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class AgdOfExamples:
     """Gradient descent over all examples, with a private line search and a budget that adapts."""
 
@@ -94,20 +74,20 @@ class AgdOfExamples:
     )
     regulariser: float = option(0.0, "λ of λ/2 ‖w‖², public.", Range.AT_LEAST_ZERO)
 
-    def own(self, promise: Any, parts: Any) -> OwnMethod | None:
+    def own(self) -> OwnMethod | None:
         """Return the method."""
-        return _Descent(options=self, promise=promise, of=_Examples())
+        return _Descent(options=self, promise=self, of=_Examples())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class AgdOfUsers(AgdOfExamples):
     """Gradient descent over all users' mean losses, with a private line search."""
 
     max_examples_per_user: int = option(256, "Cap of a user's work.", Range.AT_LEAST_ONE)
 
-    def own(self, promise: Any, parts: Any) -> OwnMethod | None:
+    def own(self) -> OwnMethod | None:
         """Return the method."""
-        return _Descent(options=self, promise=promise, of=_Users(most=self.max_examples_per_user))
+        return _Descent(options=self, promise=self, of=_Users(most=self.max_examples_per_user))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,9 +165,8 @@ class _Descent:
         return default_delta(number) if self.promise.delta is None else self.promise.delta
 
     def _relation(self) -> Any:
-        from fedpriv.privacy.event import Relation
 
-        return Relation.of(self.promise.relation)
+        return self.promise.neighbours()
 
     def _rho(self, number: int) -> float:
         from fedpriv.privacy.zcdp import rho_bs16, rho_of_epsilon
@@ -283,6 +262,142 @@ def _few(number: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Constant(Part):
+    """η_t = η, at most 2/β; of a strongly convex loss at most 1/β."""
+
+    kind: ClassVar[str] = "constant"
+
+    step_rate: float = option(0.1, "η.", Range.ABOVE_ZERO)
+
+    def make(self) -> StepSchedule:
+        """Return the schedule."""
+        return _schedule("constant", rate=self.step_rate)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decreasing(Part):
+    """η_t = 2 / (β (t + m^c))."""
+
+    kind: ClassVar[str] = "decreasing"
+
+    step_exponent: float = option(0.5, "c, in [0, 1).", Range.FRACTION)
+
+    def make(self) -> StepSchedule:
+        """Return the schedule."""
+        return _schedule("decreasing", exponent=self.step_exponent)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SquareRoot(Part):
+    """η_t = 2 / (β (√t + m^c))."""
+
+    kind: ClassVar[str] = "square-root"
+
+    step_exponent: float = option(0.5, "c, in [0, 1).", Range.FRACTION)
+
+    def make(self) -> StepSchedule:
+        """Return the schedule."""
+        return _schedule("square-root", exponent=self.step_exponent)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StronglyConvex(Part):
+    """η_t = min(1/β, 1/γt)."""
+
+    kind: ClassVar[str] = "strongly-convex"
+
+    def make(self) -> StepSchedule:
+        """Return the schedule."""
+        return _schedule("strongly-convex")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SphereNoise(Part):
+    """Noise of uniform direction and Gamma length: pure ε, δ = 0."""
+
+    kind: ClassVar[str] = "sphere"
+
+    target_epsilon: float | None = option(None, "ε of the release.", Range.ABOVE_ZERO)
+
+    def mechanism(self, sampler: Any, bound: Any, promise: Any) -> Any:
+        """Return the mechanism whose ε under the promise's relation is the target.
+
+        Raises:
+            ValueError: If there is no target; or a δ, which is not needed.
+        """
+        from fedpriv.mechanisms.perturbation import Sphere
+        from fedpriv.privacy.epsilon import format_delta
+        from fedpriv.privacy.event import Relation
+        from fedpriv.privacy.mechanism import Mechanism
+
+        if self.target_epsilon is None:
+            raise ValueError("output-noise 'sphere' needs target-epsilon")
+        if promise.delta is not None:
+            raise ValueError(
+                f"delta {format_delta(promise.delta)}: output-noise 'sphere' is of pure ε; leave "
+                "delta out, or use output-noise 'gaussian'"
+            )
+        # A replaced user is two that are there or not.
+        each = 1.0 if promise.neighbours() is Relation.ADD_REMOVE else 0.5
+        noise = Sphere(epsilon=each * self.target_epsilon)
+        return Mechanism(sampler=sampler, bound=bound, privatizer=noise)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaussianOutput(Part):
+    """Gaussian noise, of the least standard deviation that keeps ε at δ."""
+
+    kind: ClassVar[str] = "gaussian"
+
+    noise_multiplier: float | None = option(
+        None, "Stddev over sensitivity; none to calibrate.", Range.ABOVE_ZERO
+    )
+    target_epsilon: float | None = option(None, "ε of the release.", Range.ABOVE_ZERO)
+
+    def mechanism(self, sampler: Any, bound: Any, promise: Any) -> Any:
+        """Return the mechanism.
+
+        Raises:
+            ValueError: If neither or both of the options are given.
+        """
+        from fedpriv.mechanisms.perturbation import OutputGaussian
+        from fedpriv.privacy.calibration import calibrate
+        from fedpriv.privacy.epsilon import default_delta
+        from fedpriv.privacy.event import Event
+        from fedpriv.privacy.mechanism import Mechanism
+
+        sigma = self.noise_multiplier
+        if (sigma is None) == (self.target_epsilon is None):
+            raise ValueError("output-noise 'gaussian' needs target-epsilon or noise-multiplier")
+        if sigma is None:
+            assert self.target_epsilon is not None
+            sigma = calibrate(
+                lambda found: Event(kind="gaussian", noise_multiplier=found),
+                1,
+                target_epsilon=self.target_epsilon,
+                delta=default_delta(sampler.num_users) if promise.delta is None else promise.delta,
+                relation=promise.neighbours(),
+            )
+        return Mechanism(
+            sampler=sampler, bound=bound, privatizer=OutputGaussian(noise_multiplier=sigma)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoOutputNoise(Part):
+    """The result as it is: not private."""
+
+    kind: ClassVar[str] = "none"
+
+    def mechanism(self, sampler: Any, bound: Any, promise: Any) -> Any:
+        """Return the mechanism."""
+        from fedpriv.mechanisms.perturbation import Unperturbed
+        from fedpriv.privacy.mechanism import Mechanism
+
+        return Mechanism(sampler=sampler, bound=bound, privatizer=Unperturbed())
+
+
+@dataclass(frozen=True, kw_only=True)
 class BoltOnOfExamples:
     """Permutation SGD on a convex loss without noise; its result is perturbed once."""
 
@@ -293,14 +408,24 @@ class BoltOnOfExamples:
         None, "R of the ball that params are projected onto; none for no ball.", Range.ABOVE_ZERO
     )
     average: bool = option(False, "Release the mean of all iterates, and not the last.")
+    step_schedule: Constant | Decreasing | SquareRoot | StronglyConvex = place(
+        Constant(), "Step sizes of permutation SGD."
+    )
+    output_noise: SphereNoise | GaussianOutput | NoOutputNoise = place(
+        SphereNoise(), "What is added to the result."
+    )
 
-    def own(self, promise: Any, parts: Any) -> OwnMethod | None:
+    def own(self) -> OwnMethod | None:
         """Return the method."""
-        return _Central(options=self, promise=promise, schedule=parts("step-schedule").make(),
-                        noise=parts("output-noise"))  # fmt: skip
+        return _Central(
+            options=self,
+            promise=self,
+            schedule=self.step_schedule.make(),
+            noise=self.output_noise,
+        )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class BoltOnOfUsers:
     """Users in random order, a batch at a time, without noise; the result is perturbed once."""
 
@@ -318,165 +443,30 @@ class BoltOnOfUsers:
     server_rate: float = option(1.0, "s in (0, 1], of a batch's mean update.", Range.ABOVE_ZERO)
     longest_start: float = option(
         100.0, "The longest start that Δ has room for rounding of, in l2; 0 of one at zero.",
-        Range.AT_LEAST_ZERO, before=0.0,
+        Range.AT_LEAST_ZERO,
     )  # fmt: skip
     max_examples_per_user: int = option(256, "Cap of a user's work.", Range.AT_LEAST_ONE)
+    step_schedule: Constant | Decreasing | SquareRoot | StronglyConvex = place(
+        Constant(), "Step sizes of permutation SGD."
+    )
+    output_noise: SphereNoise | GaussianOutput | NoOutputNoise = place(
+        SphereNoise(), "What is added to the result."
+    )
 
-    def own(self, promise: Any, parts: Any) -> OwnMethod | None:
+    def own(self) -> OwnMethod | None:
         """Return the method."""
-        return _Federated(options=self, promise=promise, schedule=parts("step-schedule").make(),
-                          noise=parts("output-noise"))  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Constant:
-    """η_t = η, at most 2/β; of a strongly convex loss at most 1/β."""
-
-    step_rate: float = option(0.1, "η.", Range.ABOVE_ZERO)
-
-    def make(self) -> StepSchedule:
-        """Return the schedule."""
-        return _schedule("constant", rate=self.step_rate)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decreasing:
-    """η_t = 2 / (β (t + m^c))."""
-
-    step_exponent: float = option(0.5, "c, in [0, 1).", Range.FRACTION)
-
-    def make(self) -> StepSchedule:
-        """Return the schedule."""
-        return _schedule("decreasing", exponent=self.step_exponent)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SquareRoot:
-    """η_t = 2 / (β (√t + m^c))."""
-
-    step_exponent: float = option(0.5, "c, in [0, 1).", Range.FRACTION)
-
-    def make(self) -> StepSchedule:
-        """Return the schedule."""
-        return _schedule("square-root", exponent=self.step_exponent)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StronglyConvex:
-    """η_t = min(1/β, 1/γt)."""
-
-    def make(self) -> StepSchedule:
-        """Return the schedule."""
-        return _schedule("strongly-convex")
+        return _Federated(
+            options=self,
+            promise=self,
+            schedule=self.step_schedule.make(),
+            noise=self.output_noise,
+        )
 
 
 def _schedule(name: Any, **fields: Any) -> StepSchedule:
     from fedpriv.training.permutation_sgd import StepSchedule
 
     return StepSchedule(name=name, **fields)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SphereNoise:
-    """Noise of uniform direction and Gamma length: pure ε, δ = 0."""
-
-    target_epsilon: float | None = option(None, "ε of the release.", Range.ABOVE_ZERO)
-
-    def mechanism(self, sampler: Any, bound: Any, promise: Any) -> Any:
-        """Return the mechanism whose ε under the promise's relation is the target.
-
-        Raises:
-            ValueError: If there is no target; or a δ, which is not needed.
-        """
-        from fedpriv.mechanisms.perturbation import Sphere
-        from fedpriv.privacy.epsilon import format_delta
-        from fedpriv.privacy.mechanism import Mechanism
-
-        if self.target_epsilon is None:
-            raise ValueError("output-noise 'sphere' needs target-epsilon")
-        if promise.delta is not None:
-            raise ValueError(
-                f"delta {format_delta(promise.delta)}: output-noise 'sphere' is of pure ε; leave "
-                "delta out, or use output-noise 'gaussian'"
-            )
-        # A replaced user is two that are there or not.
-        each = 1.0 if promise.relation == "add-remove" else 0.5
-        noise = Sphere(epsilon=each * self.target_epsilon)
-        return Mechanism(sampler=sampler, bound=bound, privatizer=noise)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GaussianOutput:
-    """Gaussian noise, of the least standard deviation that keeps ε at δ."""
-
-    noise_multiplier: float | None = option(
-        None, "Stddev over sensitivity; none to calibrate.", Range.ABOVE_ZERO
-    )
-    target_epsilon: float | None = option(None, "ε of the release.", Range.ABOVE_ZERO)
-
-    def mechanism(self, sampler: Any, bound: Any, promise: Any) -> Any:
-        """Return the mechanism.
-
-        Raises:
-            ValueError: If neither or both of the options are given.
-        """
-        from fedpriv.mechanisms.perturbation import OutputGaussian
-        from fedpriv.privacy.calibration import calibrate
-        from fedpriv.privacy.epsilon import default_delta
-        from fedpriv.privacy.event import Event, Relation
-        from fedpriv.privacy.mechanism import Mechanism
-
-        sigma = self.noise_multiplier
-        if (sigma is None) == (self.target_epsilon is None):
-            raise ValueError("output-noise 'gaussian' needs target-epsilon or noise-multiplier")
-        if sigma is None:
-            assert self.target_epsilon is not None
-            sigma = calibrate(
-                lambda found: Event(kind="gaussian", noise_multiplier=found),
-                1,
-                target_epsilon=self.target_epsilon,
-                delta=default_delta(sampler.num_users) if promise.delta is None else promise.delta,
-                relation=Relation.of(promise.relation),
-            )
-        return Mechanism(
-            sampler=sampler, bound=bound, privatizer=OutputGaussian(noise_multiplier=sigma)
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoOutputNoise:
-    """The result as it is: not private."""
-
-    def mechanism(self, sampler: Any, bound: Any, promise: Any) -> Any:
-        """Return the mechanism."""
-        from fedpriv.mechanisms.perturbation import Unperturbed
-        from fedpriv.privacy.mechanism import Mechanism
-
-        return Mechanism(sampler=sampler, bound=bound, privatizer=Unperturbed())
-
-
-_BOLT_ON = ("method", frozenset({"bolt-on"}))
-
-BOLT_ON_SLOTS = (
-    Slot(
-        name="step-schedule",
-        help="Step sizes of permutation SGD.",
-        choices={
-            "constant": Constant,
-            "decreasing": Decreasing,
-            "square-root": SquareRoot,
-            "strongly-convex": StronglyConvex,
-        },
-        within=_BOLT_ON,
-    ),
-    Slot(
-        name="output-noise",
-        help="What is added to the result.",
-        choices={"sphere": SphereNoise, "gaussian": GaussianOutput, "none": NoOutputNoise},
-        within=_BOLT_ON,
-    ),
-)
-"""What bolt-on is composed of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -489,7 +479,6 @@ class _Promising:
 
     def of_plan(self, task: Any, sensitivity: float, **rest: Any) -> Any:
         from fedpriv.mechanisms.bounds import Displaced
-        from fedpriv.privacy.event import Relation
         from fedpriv.privacy.plan import Plan
         from fedpriv.privacy.sampling import Everybody
 
@@ -498,7 +487,7 @@ class _Promising:
         return Plan(
             mechanism=mechanism,
             num_rounds=1,
-            relation=Relation.of(self.promise.relation),
+            relation=self.promise.neighbours(),
             delta=self.promise.delta,
             roster_sha256=task.roster_sha256,
             **rest,

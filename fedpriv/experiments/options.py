@@ -1,9 +1,10 @@
-"""Options of experiments: parts with declared options, and slots of which one part is chosen.
+"""Options of experiments: typed fields of nested frozen dataclasses, by dotted names.
 
-A part is a frozen dataclass whose fields are options, each with a default, a type, a range and a
-line of help. A `Slot` is a place for one of several parts; where it has more than one choice, the
-choice itself is an option. Only options of chosen parts exist. The same flat kebab-case names hold
-on the command line, in TOML, in a run folder and in Flower's run-config.
+A part is a frozen dataclass that derives from `Part`; its fields are options, each with a default,
+a type, a range and a line of help. A field that is typed as a part, or as a union of parts, is a
+place for one of them, told apart by their `kind`. The name of an option is its path, such as
+`noise.target_epsilon`; the kind of a part is set by the path of its place, such as `noise`. Any
+ending of a path that is unambiguous will do, and `-`, `_` and `.` are alike: `target-epsilon`.
 
 >>> checked("l2_clip_norm", 2, float)
 2.0
@@ -20,20 +21,46 @@ import difflib
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 from fedpriv.ranges import Range, finite_float
 
 Option = str | int | float | bool | None
 
+_RATE, _CLIP = ("local-learning-rate", "learning-rate"), ("l2-clip-norm",)
+# What other libraries and papers call options; of several names the first that is known is meant.
+_ALIASES: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(("lr", "learning-rate", "step-size", "eta", "client-lr", "local-lr"), _RATE),
+    **dict.fromkeys(("clip", "clip-norm", "clipping-norm", "max-grad-norm", "l2-norm-clip"), _CLIP),
+    **dict.fromkeys(("sigma", "noise-scale", "noise-std", "z"), ("noise-multiplier",)),
+    **dict.fromkeys(("epsilon", "eps"), ("target-epsilon",)),
+    **dict.fromkeys(("target-delta",), ("delta",)),
+    **dict.fromkeys(("epochs", "num-epochs"), ("local-epochs", "steps")),
+    **dict.fromkeys(("batch-size", "minibatch-size", "batch"), ("local-batch-size", "batch-size")),
+    **dict.fromkeys(("clients", "clients-per-round", "num-clients", "cohort-size"), ("cohort",)),
+    **dict.fromkeys(("num-rounds", "iterations", "num-steps"), ("rounds", "steps")),
+    **dict.fromkeys(("steps",), ("rounds",)),
+    **dict.fromkeys(
+        ("optimizer", "optimiser", "server-optimizer", "server-optimiser"), ("server", "optimizer")
+    ),
+    **dict.fromkeys(("server-lr", "global-lr"), ("server-learning-rate",)),
+    **dict.fromkeys(("num-users", "n-users"), ("users",)),
+    **dict.fromkeys(("random-state", "random-seed"), ("seed",)),
+}
+
 
 def kebab(name: str) -> str:
-    """Return an option's name as it is typed."""
-    return name.replace("_", "-")
+    """Return an option's name as it is typed on a command line; a dotted one is, as it is."""
+    return name if "." in name else name.replace("_", "-")
+
+
+def same(name: str) -> str:
+    """Return the form in which names of options are compared."""
+    return name.replace("-", "_").replace(".", "_")
 
 
 def renamed(text: str, names: Mapping[str, str]) -> str:
@@ -54,7 +81,7 @@ def renamed(text: str, names: Mapping[str, str]) -> str:
 
 @contextmanager
 def said_as_options(names: Mapping[str, str]) -> Iterator[None]:
-    """Have what is refused inside called as it was typed.
+    """Rename fields in the `ValueError`s of the code inside to the options that set them.
 
     Args:
         names: From fields, as plans and bounds call them, to options.
@@ -71,7 +98,7 @@ def said_as_options(names: Mapping[str, str]) -> Iterator[None]:
         raise ValueError(text) from error
 
 
-def chosen(name: str, value: Any, choices: typing.Iterable[str]) -> str:
+def chosen(name: str, value: Any, choices: Iterable[str]) -> str:
     """Return the value if it is one of the choices, or raise `ValueError` naming them."""
     if value not in choices:
         raise ValueError(f"{kebab(name)} {value!r} is not known; use one of {', '.join(choices)}")
@@ -80,7 +107,7 @@ def chosen(name: str, value: Any, choices: typing.Iterable[str]) -> str:
 
 def checked(name: str, value: Any, hint: Any) -> Option:
     """Return the value in the option's type, or raise `ValueError` saying what it takes."""
-    allowed = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    allowed = _members(hint)
     # "none" is how the command line and TOML, which have no null, say that a number is absent.
     absent = value is None or (value == "none" and str not in allowed)
     if absent and type(None) in allowed:
@@ -113,30 +140,30 @@ def checked(name: str, value: Any, hint: Any) -> Option:
     return int(exact)
 
 
-_AS_NOW = object()
-
-
-def option(
-    default: Option, help: str, allowed: Range | None = None, *, before: Any = _AS_NOW
-) -> Any:
+def option(default: Option, help: str, allowed: Range | None = None) -> Any:
     """Return the field of a part that is an option.
 
     Args:
         default: Its value where none is given.
         help: One line, shown wherever options are listed.
         allowed: What numbers it may be; None for any.
-        before: Its value in run folders and results that were written before there was such an
-            option, where that is not the default.
     """
-    metadata = {"help": help, "range": allowed}
-    if before is not _AS_NOW:
-        metadata["before"] = before
-    return dataclasses.field(default=default, metadata=metadata)
+    return field(default=default, metadata={"help": help, "range": allowed})
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+def place(default: Any, help: str) -> Any:
+    """Return the field of a dataclass that holds a part.
+
+    Args:
+        default: The part where none is given.
+        help: One line, shown wherever options are listed.
+    """
+    return field(default=default, metadata={"help": help})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
-    """What a part says of one of its options.
+    """Declaration of an option.
 
     Attributes:
         field: Its name in the part.
@@ -144,8 +171,6 @@ class Declared:
         default: Its value where none is given.
         help: One line.
         allowed: What numbers it may be; None for any.
-        has_before: Whether files were written before there was such an option.
-        before: Its value in those.
     """
 
     field: str
@@ -153,8 +178,6 @@ class Declared:
     default: Option
     help: str
     allowed: Range | None
-    has_before: bool = False
-    before: Option = None
 
     def checked(self, name: str, value: Any) -> Option:
         """Return a value of the option in its type.
@@ -173,9 +196,14 @@ class Declared:
 
     @property
     def kind(self) -> type[str] | type[int] | type[float] | type[bool]:
-        """What a value is, other than none; a choice among words is a word."""
+        """Type of a value, other than none; a choice among words is a word."""
         [kind] = (kind for kind in self._kinds if kind is not type(None))
         return str if typing.get_origin(kind) is typing.Literal else kind
+
+    @property
+    def takes_none(self) -> bool:
+        """Whether "none" is a value."""
+        return type(None) in self._kinds
 
     @property
     def takes(self) -> str:
@@ -187,21 +215,35 @@ class Declared:
         words = names[kind]
         if self.allowed is not None:
             words += f", {self.allowed.value.removeprefix('must be ')}"
-        return f"{words}, or none" if type(None) in self._kinds else words
+        return f"{words}, or none" if self.takes_none else words
 
     @property
     def _kinds(self) -> tuple[Any, ...]:
-        return (
-            typing.get_args(self.hint) if isinstance(self.hint, types.UnionType) else (self.hint,)
-        )
+        return _members(self.hint)
+
+
+class Part:
+    """Base of parts: checks its options as it is made.
+
+    Raises:
+        ValueError: For a value of another type than its option's, or out of its range.
+    """
+
+    __slots__ = ()
+    kind: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        """Check and convert every option."""
+        for item in declared(type(self)):
+            value = item.checked(item.field, getattr(self, item.field))
+            object.__setattr__(self, item.field, value)
 
 
 @cache
 def declared(part: type) -> tuple[Declared, ...]:
-    """Return the options of a part: a frozen dataclass.
+    """Return the options of a dataclass: its fields with a default and a type an option can have.
 
-    Its fields that have a default and a type that an option can have are options; `option` adds a
-    line of help and a range. Others are none.
+    `option` adds a line of help and a range. Fields of other types are not options.
     """
     hints = typing.get_type_hints(part)
     return tuple(
@@ -211,17 +253,20 @@ def declared(part: type) -> tuple[Declared, ...]:
             default=item.default,  # type: ignore[arg-type]
             help=item.metadata.get("help", ""),
             allowed=item.metadata.get("range"),
-            has_before="before" in item.metadata,
-            before=item.metadata.get("before"),
         )
         for item in dataclasses.fields(part)
         if item.default is not dataclasses.MISSING and _is_option_type(hints[item.name])
     )
 
 
+def _members(hint: Any) -> tuple[Any, ...]:
+    """Return the types of a union; of another type, that type."""
+    united = typing.get_origin(hint) in (types.UnionType, typing.Union)
+    return typing.get_args(hint) if united else (hint,)
+
+
 def _is_option_type(hint: Any) -> bool:
-    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    values = [kind for kind in kinds if kind is not type(None)]
+    values = [kind for kind in _members(hint) if kind is not type(None)]
     if len(values) != 1:
         return False
     [kind] = values
@@ -230,94 +275,247 @@ def _is_option_type(hint: Any) -> bool:
     return kind in (bool, int, float, str)
 
 
-_RATE, _CLIP = ("local-learning-rate", "learning-rate"), ("l2-clip-norm",)
-# What other libraries and papers call options; of several names the first that is known is meant.
-_ALIASES: Mapping[str, Sequence[str]] = {
-    **dict.fromkeys(("lr", "learning-rate", "step-size", "eta", "client-lr", "local-lr"), _RATE),
-    **dict.fromkeys(("clip", "clip-norm", "clipping-norm", "max-grad-norm", "l2-norm-clip"), _CLIP),
-    **dict.fromkeys(("sigma", "noise-scale", "noise-std", "z"), ("noise-multiplier",)),
-    **dict.fromkeys(("epsilon", "eps"), ("target-epsilon",)),
-    **dict.fromkeys(("target-delta",), ("delta",)),
-    **dict.fromkeys(("epochs", "num-epochs"), ("local-epochs", "steps")),
-    **dict.fromkeys(("batch-size", "minibatch-size", "batch"), ("local-batch-size", "batch-size")),
-    **dict.fromkeys(("clients", "clients-per-round", "num-clients", "cohort-size"), ("cohort",)),
-    **dict.fromkeys(("num-rounds", "iterations", "num-steps"), ("rounds", "steps")),
-    **dict.fromkeys(("steps",), ("rounds",)),
-    **dict.fromkeys(("optimizer", "optimiser"), ("server-optimizer",)),
-    **dict.fromkeys(("server-lr", "global-lr"), ("server-learning-rate",)),
-    **dict.fromkeys(("num-users", "n-users"), ("users",)),
-    **dict.fromkeys(("random-state", "random-seed"), ("seed",)),
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slot:
-    """A place for one part.
-
-    Attributes:
-        name: As it is typed; with a single choice, which is never typed, only a heading.
-        help: One line.
-        choices: Parts by the value that chooses them, the default first.
-        prefix: Of the options' names here.
-        defaults: Of options here, by their names in the part, where not the part's own.
-        within: A slot and its choices with which alone this slot is there; None for always.
-        make: From options to the part, which has more to it than options; None for its class.
-        before: The choice in files that were written before there was such a slot; None where
-            they all have it.
-    """
-
-    name: str
-    help: str
-    choices: Mapping[str, type]
-    prefix: str = ""
-    defaults: Mapping[str, Option] = field(default_factory=dict)
-    within: tuple[str, frozenset[str]] | None = None
-    make: Callable[..., Any] | None = None
-    before: str | None = None
-
-    @property
-    def is_option(self) -> bool:
-        """Whether there is anything to choose."""
-        return len(self.choices) > 1
-
-    @property
-    def default(self) -> str:
-        """What is chosen where none is given."""
-        return next(iter(self.choices))
-
-    def options(self, choice: str) -> tuple[tuple[str, Declared], ...]:
-        """Return the options of a choice by their names here."""
-        return _named(self.prefix, self.choices[choice])
-
-    def default_of(self, item: Declared) -> Option:
-        """Return an option's default here."""
-        return self.defaults.get(item.field, item.default)
-
-    def owners(self, name: str) -> list[str]:
-        """Return the choices that have an option."""
-        return [c for c in self.choices if any(name == known for known, _ in self.options(c))]
-
-
 @cache
-def _named(prefix: str, part: type) -> tuple[tuple[str, Declared], ...]:
-    # Kept: an experiment is made anew for every cell of a grid, and reads them many times.
-    return tuple((prefix + kebab(item.field), item) for item in declared(part))
+def places(owner: type) -> Mapping[str, Mapping[str, type[Part]]]:
+    """Return the parts that may stand in each field of a dataclass that holds one, by kind."""
+    found: dict[str, Mapping[str, type[Part]]] = {}
+    hints = typing.get_type_hints(owner)
+    for item in dataclasses.fields(owner):
+        hint = hints[item.name]
+        members = _members(hint)
+        if all(isinstance(member, type) and issubclass(member, Part) for member in members):
+            found[item.name] = {member.kind: member for member in members}
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """What is chosen of a slot.
+class Entry:
+    """An option, or the choice of a part, of a configuration's type.
 
     Attributes:
-        slot: Of which.
-        choice: By its name.
-        options: An instance of the choice: its values are checked.
+        path: Its dotted name.
+        within: Paths of the places around it, each with the kind with which alone it is there.
+        help: One line.
+        default: Its value where none is given; of a place, a kind.
+        item: The option's declaration; None for the choice of a part.
+        choices: Kinds of parts; empty for an option.
     """
 
-    slot: Slot = field(compare=False, repr=False)
-    name: str
-    choice: str
-    options: Any
+    path: str
+    within: tuple[tuple[str, str], ...]
+    help: str
+    default: Option
+    item: Declared | None = None
+    choices: tuple[str, ...] = ()
+
+    @property
+    def takes(self) -> str:
+        """What it takes, in words."""
+        return ", ".join(self.choices) if self.item is None else self.item.takes
+
+    @property
+    def takes_none(self) -> bool:
+        """Whether "none" is a value besides those of its type."""
+        return self.item is not None and self.item.takes_none
+
+    @property
+    def type(self) -> type[str] | type[int] | type[float] | type[bool]:
+        """Type of a value, other than none; a choice among words is a word."""
+        return str if self.item is None else self.item.kind
+
+    def checked(self, name: str, value: Any) -> Option:
+        """Return a value in its type; errors as of `Declared.checked`."""
+        if self.item is None:
+            return chosen(name, value, self.choices)
+        return self.item.checked(name, value)
+
+
+def entries(owner: type, default: Any = None, prefix: str = "") -> tuple[Entry, ...]:
+    """Return every option of a dataclass and of all parts that it may hold, with dotted paths.
+
+    Args:
+        owner: The dataclass.
+        default: An instance whose values are the defaults; None for the fields' own.
+        prefix: Of every path.
+    """
+    return tuple(_entries(owner, default, prefix, ()))
+
+
+def _entries(
+    owner: type, default: Any, prefix: str, within: tuple[tuple[str, str], ...]
+) -> Iterator[Entry]:
+    items, holds = {item.field: item for item in declared(owner)}, places(owner)
+    for one in dataclasses.fields(owner):
+        path = prefix + one.name
+        if one.name in items:
+            item = items[one.name]
+            value = item.default if default is None else getattr(default, one.name)
+            yield Entry(path=path, within=within, help=item.help, default=value, item=item)
+        elif one.name in holds:
+            parts = holds[one.name]
+            standing: Any = one.default if default is None else getattr(default, one.name)
+            if len(parts) > 1:
+                yield Entry(
+                    path=path,
+                    within=within,
+                    help=one.metadata.get("help", ""),
+                    default=standing.kind,
+                    choices=tuple(parts),
+                )
+            for kind, part in parts.items():
+                inner = (*within, (path, kind)) if len(parts) > 1 else within
+                at = standing if type(standing) is part else None
+                yield from _entries(part, at, f"{path}.", inner)
+
+
+def values_of(owner: Any, prefix: str = "") -> dict[str, Option]:
+    """Return the value of every option of an instance, and the kind of every part, by path."""
+    found: dict[str, Option] = {}
+    items, holds = {item.field for item in declared(type(owner))}, places(type(owner))
+    for one in dataclasses.fields(owner):
+        path, value = prefix + one.name, getattr(owner, one.name)
+        if one.name in items:
+            found[path] = value
+        elif one.name in holds:
+            if len(holds[one.name]) > 1:
+                found[path] = value.kind
+            found |= values_of(value, f"{path}.")
+    return found
+
+
+def assembled(
+    owner: type, values: Mapping[str, Option], default: Any = None, prefix: str = ""
+) -> dict[str, Any]:
+    """Return the fields of a dataclass that are options or parts, with some values set by path.
+
+    Args:
+        owner: The dataclass.
+        values: Of options and kinds of parts; what is not there has its default.
+        default: An instance whose values are the defaults; None for the fields' own.
+        prefix: Of every path.
+    """
+    found: dict[str, Any] = {}
+    items, holds = {item.field: item for item in declared(owner)}, places(owner)
+    for one in dataclasses.fields(owner):
+        path = prefix + one.name
+        if one.name in items:
+            usual = items[one.name].default if default is None else getattr(default, one.name)
+            found[one.name] = values.get(path, usual)
+        elif one.name in holds:
+            standing: Any = one.default if default is None else getattr(default, one.name)
+            part = holds[one.name][str(values.get(path, standing.kind))]
+            at = standing if type(standing) is part else None
+            found[one.name] = part(**assembled(part, values, at, f"{path}."))
+    return found
+
+
+def flattened(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values of nested TOML tables by dotted path.
+
+    >>> flattened({"rounds": 3, "noise": {"kind": "banded", "bands": 4}})
+    {'rounds': 3, 'noise.kind': 'banded', 'noise.bands': 4}
+    """
+    found: dict[str, Any] = {}
+    for name, value in document.items():
+        if isinstance(value, Mapping):
+            found |= flattened(value, f"{prefix}{name}.")
+        else:
+            found[prefix + name] = value
+    return found
+
+
+class Names:
+    """The names under which the options of some entries are found."""
+
+    def __init__(self, known: Iterable[Entry]) -> None:
+        """Index entries by every ending of their paths."""
+        self.entries = tuple(known)
+        self._whole: dict[str, list[Entry]] = {}
+        self._endings: dict[str, list[Entry]] = {}
+        for entry in self.entries:
+            steps = entry.path.split(".")
+            self._whole.setdefault(same(entry.path), []).append(entry)
+            for start in range(1, len(steps)):
+                self._endings.setdefault("_".join(steps[start:]), []).append(entry)
+
+    def find(self, name: str) -> list[Entry]:
+        """Return the entries of a name: of the whole path, or else of an ending; [] for none."""
+        form = same(name.removesuffix(".kind"))
+        return self._whole.get(form) or self._endings.get(form, [])
+
+    def unknown(self, name: str) -> ValueError:
+        """Return the error for a name that is no option, with the nearest known one."""
+        full = [entry.path for entry in self.entries]
+        short = sorted(kebab(form) for form in {*self._whole, *self._endings})
+        meant = [alias for alias in _ALIASES.get(kebab(name), ()) if self.find(alias)]
+        near = meant or difflib.get_close_matches(kebab(name).replace(".", "-"), short, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(dict.fromkeys(full))}"
+        return ValueError(f"{name!r} is not an option of an experiment; {hint}")
+
+    def kinds(self, values: Mapping[str, Option]) -> dict[str, Option]:
+        """Return the kind of every place that is there."""
+        found: dict[str, Option] = {}
+        for entry in self.entries:
+            if entry.choices and all(found.get(path) == kind for path, kind in entry.within):
+                found[entry.path] = values.get(entry.path, entry.default)
+        return found
+
+    def read(self, given: Mapping[str, Option], values: Mapping[str, Option]) -> dict[str, Option]:
+        """Return given options by path; those of parts that are not chosen are refused.
+
+        Args:
+            given: Values by any of their names; kinds of parts among them.
+            values: Of other options by path.
+
+        Raises:
+            ValueError: For an unknown or ambiguous name (with the nearest known ones), an option
+                whose part is not chosen (with the part), or an unfit value.
+        """
+        read: dict[str, Option] = {}
+        typed: dict[str, str] = {}
+        rest: dict[str, list[Entry]] = {}
+        for name, value in given.items():
+            found = self.find(name)
+            if not found:
+                raise self.unknown(name)
+            if found[0].choices and value is not None and len({e.path for e in found}) == 1:
+                read[found[0].path] = found[0].checked(name, value)
+                typed[found[0].path] = name
+            else:
+                rest[name] = found
+        kinds = self.kinds({**values, **read})
+        for path, name in typed.items():
+            if path not in kinds:
+                raise ValueError(self._belongs(name, self.find(path), kinds))
+        for name, found in rest.items():
+            there = [e for e in found if all(kinds.get(p) == kind for p, kind in e.within)]
+            paths = {entry.path for entry in there}
+            if len(paths) > 1:
+                names = " or ".join(sorted(paths))
+                raise ValueError(f"{name} is one of several options; say {names}")
+            if there:
+                read[there[0].path] = there[0].checked(name, given[name])
+            elif given[name] not in (None, "none"):  # which is true of an option that is not there
+                raise ValueError(self._belongs(name, found, kinds))
+        return read
+
+    def _belongs(self, name: str, found: Sequence[Entry], kinds: Mapping[str, Option]) -> str:
+        text = name
+        while True:
+            path, _ = next(w for w in found[0].within if kinds.get(w[0]) != w[1])
+            among = dict.fromkeys(kind for e in found for p, kind in e.within if p == path)
+            text += f" belongs to {path} {_either(list(among))}"
+            if path in kinds:
+                return (
+                    f"{text}; this experiment has {path} {kinds[path]!r}: set {path} too, or leave "
+                    f"{name} out"
+                )
+            found, text = self._whole[same(path)], f"{text}, which"
+
+
+def _either(choices: Sequence[str]) -> str:
+    quoted = [repr(choice) for choice in choices]
+    return " or ".join([", ".join(quoted[:-1]), quoted[-1]]) if len(quoted) > 1 else quoted[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,7 +523,7 @@ class OptionLine:
     """An option as it is listed.
 
     Attributes:
-        name: As it is typed.
+        name: Its path.
         value: In this experiment.
         default: Where none is given.
         help: One line.
@@ -339,150 +537,3 @@ class OptionLine:
     help: str
     takes: str
     part: str
-
-
-def compose(slots: Sequence[Slot], values: Mapping[str, Option]) -> tuple[Part, ...]:
-    """Return the part of each slot that is there; values of other parts are left alone.
-
-    Raises:
-        ValueError: For a value that is not one of its option's, or out of its range.
-    """
-    parts: dict[str, Part] = {}
-    for slot in slots:
-        if slot.within is not None:
-            outer, choices = slot.within
-            if outer not in parts or parts[outer].choice not in choices:
-                continue
-        choice = slot.default
-        if slot.is_option:
-            choice = chosen(slot.name, values.get(slot.name, slot.default), slot.choices)
-        given = {
-            item.field: item.checked(name, values.get(name, slot.default_of(item)))
-            for name, item in slot.options(choice)
-        }
-        part = (slot.make or slot.choices[choice])(**given)
-        parts[slot.name] = Part(slot=slot, name=slot.name, choice=choice, options=part)
-    return tuple(parts.values())
-
-
-def completed(slots: Sequence[Slot], values: Mapping[str, Option]) -> dict[str, Option]:
-    """Return values of a file with those of options that there were not when it was written."""
-    older: dict[str, Option] = {}
-    for slot in slots:
-        if slot.before is not None:
-            older[slot.name] = slot.before
-        for choice in slot.choices:
-            older.update((n, item.before) for n, item in slot.options(choice) if item.has_before)
-    return {**older, **values}
-
-
-def option_values(parts: Iterable[Part]) -> dict[str, Option]:
-    """Return the values of the options that exist by their names, as `option_lines` has them."""
-    values: dict[str, Option] = {}
-    for part in parts:
-        if part.slot.is_option:
-            values[part.slot.name] = part.choice
-        for name, item in part.slot.options(part.choice):
-            values[name] = getattr(part.options, item.field)
-    return values
-
-
-def option_lines(parts: Iterable[Part]) -> Iterator[OptionLine]:
-    """Yield the options that exist, part by part."""
-    for part in parts:
-        slot = part.slot
-        heading = f"{slot.name} {part.choice}".strip() if slot.is_option else slot.name
-        if slot.is_option:
-            yield OptionLine(
-                name=slot.name,
-                value=part.choice,
-                default=slot.default,
-                help=slot.help,
-                takes=", ".join(slot.choices),
-                part=heading,
-            )
-        for name, item in slot.options(part.choice):
-            yield OptionLine(
-                name=name,
-                value=getattr(part.options, item.field),
-                # What a task that is made with options was given is a value, no default.
-                default=slot.default_of(item) if slot.make is None else item.default,
-                help=item.help,
-                takes=item.takes,
-                part=heading,
-            )
-
-
-def all_names(slots: Iterable[Slot]) -> list[str]:
-    """Return the names of all options of all parts, each once."""
-    names: dict[str, None] = {}
-    for slot in slots:
-        if slot.is_option:
-            names[slot.name] = None
-        for choice in slot.choices:
-            names.update(dict.fromkeys(name for name, _ in slot.options(choice)))
-    return list(names)
-
-
-def check_known(slots: Sequence[Slot], names: Iterable[str]) -> None:
-    """Refuse what is no option of any part.
-
-    Raises:
-        ValueError: For the first, with the nearest known one.
-    """
-    known = all_names(slots)
-    for name in names:
-        if name not in known:
-            meant = [alias for alias in _ALIASES.get(name, ()) if alias in known]
-            near = meant or difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-            raise ValueError(f"{name!r} is not an option of an experiment; {hint}")
-
-
-def check_chosen(slots: Sequence[Slot], parts: Sequence[Part], names: Iterable[str]) -> None:
-    """Refuse options whose part is not chosen.
-
-    Raises:
-        ValueError: For the first, with the part that it belongs to.
-    """
-    existing = option_values(parts)
-    for name in names:
-        if name not in existing:
-            raise ValueError(_belongs(slots, {part.name: part for part in parts}, name))
-
-
-def _belongs(slots: Sequence[Slot], parts: Mapping[str, Part], name: str) -> str:
-    owners = [(slot, slot.owners(name)) for slot in slots if slot.owners(name)]
-    # Of several slots that have it, the one that is there says what would have to be chosen.
-    slot, choices = next(
-        ((s, c) for s, c in owners if s.name in parts),
-        owners[0] if owners else (None, []),
-    )
-    if slot is None:  # the choice of a slot that is not there
-        slot = next(s for s in slots if s.name == name)
-    text = name
-    if slot.name != name and slot.is_option:
-        text += f" belongs to {slot.name} {_either(choices)}"
-        if slot.name in parts:
-            return (
-                f"{text}; this experiment has {slot.name} {parts[slot.name].choice!r}: set "
-                f"{slot.name} too, or leave {name} out"
-            )
-        text += ", which"
-    while True:  # a slot may be within a slot that is not there either
-        assert slot.within is not None
-        outer, among = slot.within
-        around = [s for s in slots if s.name == outer]
-        named = [choice for s in around for choice in s.choices if choice in among]
-        text += f" belongs to {outer} {_either(named)}"
-        if outer in parts:
-            return (
-                f"{text}; this experiment has {outer} {parts[outer].choice!r}: set {outer} too, or "
-                f"leave {name} out"
-            )
-        text, slot = f"{text}, which", around[0]
-
-
-def _either(choices: Sequence[str]) -> str:
-    quoted = [repr(choice) for choice in choices]
-    return " or ".join([", ".join(quoted[:-1]), quoted[-1]]) if len(quoted) > 1 else quoted[0]

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 import numpy as np
 
-from fedpriv.experiments.options import option
+from fedpriv.experiments.options import Part, option, place
 from fedpriv.mechanisms import SideInformation, preconditioners, side_information
 from fedpriv.mechanisms.preconditioners import (
     Delayed,
@@ -32,73 +32,10 @@ if TYPE_CHECKING:
     from fedpriv.tasks.task import Task
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nowhere:
-    """Nothing is preconditioned."""
-
-    def in_steps(self, side: SideInformation | None) -> Mapping[str, np.ndarray]:
-        """Return 1/A for local steps, by name; empty for nothing."""
-        return {}
-
-    def on_updates(self, side: SideInformation | None) -> Preconditioner | None:
-        """Return what preconditions updates; None for nothing."""
-        return None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InSteps:
-    """Local steps are multiplied by 1/A."""
-
-    def in_steps(self, side: SideInformation) -> Mapping[str, np.ndarray]:
-        """Return 1/A."""
-        return side.multiplier
-
-    def on_updates(self, side: SideInformation) -> Preconditioner | None:
-        """Return nothing."""
-        return None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OnUpdates:
-    """Updates are multiplied by 1/A before they are bounded."""
-
-    def in_steps(self, side: SideInformation) -> Mapping[str, np.ndarray]:
-        """Return nothing."""
-        return {}
-
-    def on_updates(self, side: SideInformation) -> Preconditioner | None:
-        """Return one A for the whole run."""
-        return Fixed(multiplier=side.multiplier)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InBoth:
-    """Local steps are multiplied by 1/A, and updates are before they are bounded."""
-
-    def in_steps(self, side: SideInformation) -> Mapping[str, np.ndarray]:
-        """Return 1/A."""
-        return side.multiplier
-
-    def on_updates(self, side: SideInformation) -> Preconditioner | None:
-        """Return one A for the whole run."""
-        return Fixed(multiplier=side.multiplier)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AndBack:
-    """Updates are multiplied by 1/A before they are bounded, the released mean by A."""
-
-    def in_steps(self, side: SideInformation) -> Mapping[str, np.ndarray]:
-        """Return nothing."""
-        return {}
-
-    def on_updates(self, side: SideInformation) -> Preconditioner | None:
-        """Return one A for the whole run, and its undoing."""
-        return Fixed(multiplier=side.multiplier, inverse=side.inverse())
-
-
 class OfWords(Protocol):
     """A kind of side information that is made of what is known of words."""
+
+    kind: ClassVar[str]
 
     def rows(self, words: PublicWords) -> tuple[np.ndarray, str]:
         """Return 1/A of each word, float32 `(num_words,)`, and the rule in words."""
@@ -118,9 +55,8 @@ def _of_words(part: OfWords, task: Task, experiment: str) -> SideInformation:
             "give it a method side_information() that returns a SideInformation and set "
             "side-information own, or leave precondition out"
         )  # fmt: skip
-        kind = next(name for name, made_by in KINDS.items() if isinstance(part, made_by))
         raise ValueError(
-            f"side-information {kind!r} is made of public words, of which the task of "
+            f"side-information {part.kind!r} is made of public words, of which the task of "
             f"{experiment} has none; {more}"
         )
     words = task.public_words()
@@ -136,8 +72,10 @@ def _of_words(part: OfWords, task: Task, experiment: str) -> SideInformation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rank:
+class Rank(Part):
     """A by rank among public words."""
+
+    kind: ClassVar[str] = "rank"
 
     preconditioner_gain: float = option(200.0, "Largest multiplier 1/A.")
     preconditioner_top: int = option(
@@ -154,8 +92,10 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Frequency:
+class Frequency(Part):
     """A by frequency among public words."""
+
+    kind: ClassVar[str] = "frequency"
 
     preconditioner_gain: float = option(200.0, "Largest multiplier 1/A.")
     preconditioner_power: float = option(1.0, "Exponent of the frequency.")
@@ -173,8 +113,10 @@ class Frequency:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TfIdf:
+class TfIdf(Part):
     """A by TF-IDF among public words."""
+
+    kind: ClassVar[str] = "tf-idf"
 
     preconditioner_gain: float = option(200.0, "Largest multiplier 1/A.")
 
@@ -190,8 +132,10 @@ class TfIdf:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnMultipliers:
+class OwnMultipliers(Part):
     """A of the task's own."""
+
+    kind: ClassVar[str] = "own"
 
     def make(self, task: Task, experiment: str) -> SideInformation:
         """Return what the task knows.
@@ -210,19 +154,91 @@ class OwnMultipliers:
         return task.side_information()
 
 
-PLACES: Mapping[str, type] = {
-    "none": Nowhere,
-    "local": InSteps,
-    "update": OnUpdates,
-    "both": InBoth,
-    "scale-then-privatise": AndBack,
-}
-KINDS: Mapping[str, type] = {
-    "rank": Rank,
-    "frequency": Frequency,
-    "tf-idf": TfIdf,
-    "own": OwnMultipliers,
-}
+def _known(side: SideInformation | None) -> SideInformation:
+    assert side is not None
+    return side
+
+
+_SIDE = "What A is made of: what is known of public words, or the task's own multipliers."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nowhere(Part):
+    """Nothing is preconditioned."""
+
+    kind: ClassVar[str] = "none"
+
+    def in_steps(self, side: SideInformation | None) -> Mapping[str, np.ndarray]:
+        """Return 1/A for local steps, by name; empty for nothing."""
+        return {}
+
+    def on_updates(self, side: SideInformation | None) -> Preconditioner | None:
+        """Return what preconditions updates; None for nothing."""
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InSteps(Part):
+    """Local steps are multiplied by 1/A."""
+
+    kind: ClassVar[str] = "local"
+    side_information: Rank | Frequency | TfIdf | OwnMultipliers = place(Rank(), _SIDE)
+
+    def in_steps(self, side: SideInformation | None) -> Mapping[str, np.ndarray]:
+        """Return 1/A."""
+        return _known(side).multiplier
+
+    def on_updates(self, side: SideInformation | None) -> Preconditioner | None:
+        """Return nothing."""
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnUpdates(Part):
+    """Updates are multiplied by 1/A before they are bounded."""
+
+    kind: ClassVar[str] = "update"
+    side_information: Rank | Frequency | TfIdf | OwnMultipliers = place(Rank(), _SIDE)
+
+    def in_steps(self, side: SideInformation | None) -> Mapping[str, np.ndarray]:
+        """Return nothing."""
+        return {}
+
+    def on_updates(self, side: SideInformation | None) -> Preconditioner | None:
+        """Return one A for the whole run."""
+        return Fixed(multiplier=_known(side).multiplier)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InBoth(Part):
+    """Local steps are multiplied by 1/A, and updates are before they are bounded."""
+
+    kind: ClassVar[str] = "both"
+    side_information: Rank | Frequency | TfIdf | OwnMultipliers = place(Rank(), _SIDE)
+
+    def in_steps(self, side: SideInformation | None) -> Mapping[str, np.ndarray]:
+        """Return 1/A."""
+        return _known(side).multiplier
+
+    def on_updates(self, side: SideInformation | None) -> Preconditioner | None:
+        """Return one A for the whole run."""
+        return Fixed(multiplier=_known(side).multiplier)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AndBack(Part):
+    """Updates are multiplied by 1/A before they are bounded, the released mean by A."""
+
+    kind: ClassVar[str] = "scale-then-privatise"
+    side_information: Rank | Frequency | TfIdf | OwnMultipliers = place(Rank(), _SIDE)
+
+    def in_steps(self, side: SideInformation | None) -> Mapping[str, np.ndarray]:
+        """Return nothing."""
+        return {}
+
+    def on_updates(self, side: SideInformation | None) -> Preconditioner | None:
+        """Return one A for the whole run, and its undoing."""
+        return Fixed(multiplier=_known(side).multiplier, inverse=_known(side).inverse())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,8 +316,10 @@ class Surroundings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotPreconditioned:
+class NotPreconditioned(Part):
     """Nothing."""
+
+    kind: ClassVar[str] = "none"
 
     def choose(self, surroundings: Surroundings | None) -> PreconditionerChoice:
         """Return none."""
@@ -309,8 +327,10 @@ class NotPreconditioned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ByTurns:
+class ByTurns(Part):
     """DP²: plain rounds, and rounds that are preconditioned by them, in turns."""
+
+    kind: ClassVar[str] = "delayed"
 
     decay: float = option(0.9, "β of the moments of past releases.", Range.FRACTION)
     regulariser: float = option(1e-3, "ε_s of A = √v + ε_s.", Range.ABOVE_ZERO)
@@ -338,8 +358,10 @@ class ByTurns:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ByPastReleases:
+class ByPastReleases(Part):
     """Scaled by past releases, privatised, scaled back."""
+
+    kind: ClassVar[str] = "past-releases"
 
     decay: float = option(0.9, "β of the moments of past releases.", Range.FRACTION)
     regulariser: float = option(1e-3, "ε_s of A = √v + ε_s.", Range.ABOVE_ZERO)
@@ -351,8 +373,10 @@ class ByPastReleases:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KnownBeforehand:
+class KnownBeforehand(Part):
     """A of what the task knows."""
+
+    kind: ClassVar[str] = "side-information"
 
     side_information: str = option("frequency", "Which of the task's.")
 
@@ -369,8 +393,10 @@ class KnownBeforehand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublicBatches:
+class PublicBatches(Part):
     """PDA-DPMD: one look at public examples a step."""
+
+    kind: ClassVar[str] = "mirror-descent"
 
     public_batch: int | None = option(
         None, "Public examples a look; none for all of them.", Range.AT_LEAST_ONE
@@ -384,8 +410,10 @@ class PublicBatches:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnStatistics:
+class OwnStatistics(Part):
     """Statistics of one's own, of public gradients."""
+
+    kind: ClassVar[str] = "public-own"
 
     public_batch: int | None = option(
         None, "Public examples a look; none for all of them.", Range.AT_LEAST_ONE
@@ -408,8 +436,10 @@ class OwnStatistics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SumOfSquares:
+class SumOfSquares(Part):
     """AdaGrad's statistics of public gradients."""
+
+    kind: ClassVar[str] = "public-adagrad"
 
     regulariser: float = option(1e-3, "ε_s of A = √v + ε_s.", Range.ABOVE_ZERO)
     regulariser_inside: bool = option(False, "A = √(v + ε_s) instead of √v + ε_s.")
@@ -427,8 +457,10 @@ class SumOfSquares:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AverageOfSquares:
+class AverageOfSquares(Part):
     """RMSProp's statistics of public gradients."""
+
+    kind: ClassVar[str] = "public-rmsprop"
 
     decay: float = option(0.9, "β of the moments.", Range.FRACTION)
     regulariser: float = option(1e-3, "ε_s of A = √v + ε_s.", Range.ABOVE_ZERO)
@@ -452,6 +484,8 @@ class AverageOfSquares:
 class BothAverages(AverageOfSquares):
     """Adam's statistics of public gradients."""
 
+    kind: ClassVar[str] = "public-adam"
+
     def choose(self, surroundings: Surroundings) -> PreconditionerChoice:
         """Return AdaDPS by them."""
         rule = preconditioners.adam(
@@ -464,6 +498,8 @@ class BothAverages(AverageOfSquares):
 class DividedStep(AverageOfSquares):
     """RMSProp's statistics of public gradients, which divide the step after the noise."""
 
+    kind: ClassVar[str] = "r-pub"
+
     def choose(self, surroundings: Surroundings) -> PreconditionerChoice:
         """Return DP-R-Pub, and with server momentum DP-Adam-Pub."""
         rule = preconditioners.rmsprop(
@@ -475,8 +511,10 @@ class DividedStep(AverageOfSquares):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CleanStatistics:
+class CleanStatistics(Part):
     """RMSProp's statistics of private gradients: an oracle."""
+
+    kind: ClassVar[str] = "ideal"
 
     decay: float = option(0.9, "β of the moments.", Range.FRACTION)
     regulariser: float = option(1e-3, "ε_s of A = √v + ε_s.", Range.ABOVE_ZERO)
@@ -500,18 +538,8 @@ class CleanStatistics:
         return PreconditionerChoice(preconditioner=made, side_information=side, promises=False)
 
 
-_OF_RELEASES: Mapping[str, type] = {"delayed": ByTurns, "past-releases": ByPastReleases}
-USER_PRECONDITIONERS: Mapping[str, type] = {"none": NotPreconditioned, **_OF_RELEASES}
-EXAMPLE_PRECONDITIONERS: Mapping[str, type] = {
-    "none": NotPreconditioned,
-    "side-information": KnownBeforehand,
-    "public-rmsprop": AverageOfSquares,
-    "public-adam": BothAverages,
-    "public-adagrad": SumOfSquares,
-    "public-own": OwnStatistics,
-    "ideal": CleanStatistics,
-    "r-pub": DividedStep,
-    "adam-pub": DividedStep,
-    "mirror-descent": PublicBatches,
-    **_OF_RELEASES,
-}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DividedMomentum(DividedStep):
+    """RMSProp's statistics of public gradients, which divide the step; with server momentum."""
+
+    kind: ClassVar[str] = "adam-pub"

@@ -6,13 +6,12 @@ aggregate is a transform in `fedpriv.checkpoints.aggregates` and a part here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fedpriv import optimizers
 from fedpriv.checkpoints import aggregates
-from fedpriv.experiments.options import Slot, option
+from fedpriv.experiments.options import Part, option
 from fedpriv.ranges import Range
 from fedpriv.transform import Transform, identity
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from fedpriv.training.federated_averaging import AtAggregates
 
 
-class _Step:
+class _Step(Part):
     """What optimisers have in common."""
 
     __slots__ = ()
@@ -47,6 +46,8 @@ def _adaptivity() -> Any:
 class Sgd(_Step):
     """Plain steps."""
 
+    kind: ClassVar[str] = "sgd"
+
     learning_rate: float = _rate()
 
     def make(self) -> Transform:
@@ -57,6 +58,8 @@ class Sgd(_Step):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Momentum(_Step):
     """Steps along a decayed sum of the past."""
+
+    kind: ClassVar[str] = "momentum"
 
     learning_rate: float = _rate()
     momentum: float = _past()
@@ -74,6 +77,8 @@ class Momentum(_Step):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ftrl(_Step):
     """Steps from where training began (DP-FTRL), along the sum of all that was released."""
+
+    kind: ClassVar[str] = "ftrl"
 
     learning_rate: float = _rate()
     momentum: float = _past()
@@ -96,6 +101,8 @@ class Ftrl(_Step):
 class EmaMomentum(_Step):
     """Steps along an average of the past."""
 
+    kind: ClassVar[str] = "ema-momentum"
+
     learning_rate: float = _rate()
     momentum: float = _past()
 
@@ -107,6 +114,8 @@ class EmaMomentum(_Step):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adam(_Step):
     """Steps along an average of the past, divided by √v, both corrected for their start."""
+
+    kind: ClassVar[str] = "adam"
 
     learning_rate: float = _rate()
     momentum: float = _past(", β₁")
@@ -121,6 +130,8 @@ class Adam(_Step):
 class Yogi(_Step):
     """Steps along an average of the past, divided by √v that falls slowly."""
 
+    kind: ClassVar[str] = "yogi"
+
     learning_rate: float = _rate()
     momentum: float = _past(", β₁")
     adaptivity: float = _adaptivity()
@@ -134,6 +145,8 @@ class Yogi(_Step):
 class Adagrad(_Step):
     """Steps divided by √v, v a sum of squares."""
 
+    kind: ClassVar[str] = "adagrad"
+
     learning_rate: float = _rate()
     adaptivity: float = _adaptivity()
 
@@ -146,6 +159,8 @@ class Adagrad(_Step):
 class Rmsprop(_Step):
     """Steps divided by √v, v an average of squares."""
 
+    kind: ClassVar[str] = "rmsprop"
+
     learning_rate: float = _rate()
     adaptivity: float = _adaptivity()
 
@@ -154,19 +169,71 @@ class Rmsprop(_Step):
         return optimizers.rmsprop(self.learning_rate, self.adaptivity)
 
 
-_BOTH: Mapping[str, type] = {
-    "sgd": Sgd,
-    "momentum": Momentum,
-    "ema-momentum": EmaMomentum,
-    "adam": Adam,
-}
-USER_OPTIMIZERS: Mapping[str, type] = {**_BOTH, "ftrl": Ftrl, "yogi": Yogi, "adagrad": Adagrad}
-EXAMPLE_OPTIMIZERS: Mapping[str, type] = {**_BOTH, "rmsprop": Rmsprop, "adagrad": Adagrad}
+def _server_rate() -> Any:
+    return option(1.0, "Step size on the released mean.", Range.ABOVE_ZERO)
+
+
+def _server_adaptivity() -> Any:
+    return option(1e-3, "Added to √v.", Range.ABOVE_ZERO)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Last:
+class ServerSgd(Sgd):
+    """Plain steps, with a server's defaults."""
+
+    learning_rate: float = _server_rate()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerMomentum(Momentum):
+    """Steps along a decayed sum of the past, with a server's defaults."""
+
+    learning_rate: float = _server_rate()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerEmaMomentum(EmaMomentum):
+    """Steps along an average of the past, with a server's defaults."""
+
+    learning_rate: float = _server_rate()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerAdam(Adam):
+    """Adam, with a server's defaults."""
+
+    learning_rate: float = _server_rate()
+    adaptivity: float = _server_adaptivity()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFtrl(Ftrl):
+    """Steps from where training began (DP-FTRL), with a server's defaults."""
+
+    learning_rate: float = _server_rate()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerYogi(Yogi):
+    """Yogi, with a server's defaults."""
+
+    learning_rate: float = _server_rate()
+    adaptivity: float = _server_adaptivity()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerAdagrad(Adagrad):
+    """Adagrad, with a server's defaults."""
+
+    learning_rate: float = _server_rate()
+    adaptivity: float = _server_adaptivity()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Last(Part):
     """The last released model."""
+
+    kind: ClassVar[str] = "none"
 
     def make(self) -> Transform:
         """Return the aggregate."""
@@ -181,10 +248,10 @@ class Last:
 class _OfParams(Last):
     """One model made of several, which training may go on from."""
 
-    aggregate_training: Literal["none", "replace", "gradient-only"] = option(
+    training: Literal["none", "replace", "gradient-only"] = option(
         "none", "Whether updates are made at the aggregate, and so what is replaced by it."
     )
-    aggregate_start: int = option(
+    start: int = option(
         0, "Rounds or steps before training over aggregates begins.", Range.AT_LEAST_ZERO
     )
 
@@ -199,11 +266,11 @@ class _OfParams(Last):
     def _trained(self) -> AtAggregates | None:
         from fedpriv.training.federated_averaging import AtAggregates
 
-        if self.aggregate_training != "none":
-            return AtAggregates(start=self.aggregate_start, reading=self.aggregate_training)
-        if self.aggregate_start:
+        if self.training != "none":
+            return AtAggregates(start=self.start, reading=self.training)
+        if self.start:
             raise ValueError(
-                f"aggregate-start {self.aggregate_start} is of training over aggregates, and there "
+                f"aggregate-start {self.start} is of training over aggregates, and there "
                 "is none; set aggregate-training to replace or gradient-only, or leave it out"
             )
         return None
@@ -212,6 +279,8 @@ class _OfParams(Last):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Average(_OfParams):
     """An exponential moving average of the released models."""
+
+    kind: ClassVar[str] = "ema"
 
     ema_decay: float = option(0.9, "Weight of the past in the average.", Range.FRACTION)
     ema_warmup: bool = option(False, "Whether the decay of round t is at most (1+t)/(10+t).")
@@ -228,22 +297,26 @@ _K = "How many of the last released models."
 class Uniform(_OfParams):
     """The uniform average of the last released models (UPA)."""
 
-    aggregate_k: int = option(5, _K, Range.AT_LEAST_ONE)
+    kind: ClassVar[str] = "upa"
+
+    k: int = option(5, _K, Range.AT_LEAST_ONE)
 
     def make(self) -> Transform:
         """Return the aggregate."""
-        return aggregates.upa(self.aggregate_k)
+        return aggregates.upa(self.k)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanOutputs(Last):
     """The mean of the last models' probabilities (OPA); the released model is the last."""
 
-    aggregate_k: int = option(5, _K, Range.AT_LEAST_ONE)
+    kind: ClassVar[str] = "opa"
+
+    k: int = option(5, _K, Range.AT_LEAST_ONE)
 
     def make(self) -> Transform:
         """Return what keeps the models."""
-        return aggregates.keeping(self.aggregate_k)
+        return aggregates.keeping(self.k)
 
     def averaging(self) -> dict[str, Any]:
         """Return what averaging is made with: its arguments."""
@@ -254,20 +327,8 @@ class MeanOutputs(Last):
 class MajorityVote(MeanOutputs):
     """The class that most of the last models answer with (OMV); the released model is the last."""
 
+    kind: ClassVar[str] = "omv"
+
     def averaging(self) -> dict[str, Any]:
         """Return what averaging is made with: its arguments."""
         return {"aggregate": self.make(), "outputs": "omv"}
-
-
-AGGREGATE = Slot(
-    name="aggregate",
-    help="What is made of the released models.",
-    choices={
-        "none": Last,
-        "ema": Average,
-        "upa": Uniform,
-        "opa": MeanOutputs,
-        "omv": MajorityVote,
-    },
-    within=("method", frozenset({"averaging"})),
-)

@@ -178,7 +178,7 @@ def choose_settings(
     single = sigma / num_users
     length = single * math.sqrt(num_params)
     travel = TRAVEL / max(1.0, length)
-    given = {"cohort": cohort, "rounds": rounds, "l2-clip-norm": l2_clip_norm}
+    given = {"sampling.cohort": cohort, "rounds": rounds, "bound.l2_clip_norm": l2_clip_norm}
     norm = l2_clip_norm
     if norm is None:
         assert update_norm is not None

@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fedpriv.checkpoints.tensor_files import START_FILE, params_sha256
-from fedpriv.experiments.options import Slot, option
+from fedpriv.experiments.options import Part, option
 from fedpriv.hashes import file_sha256
 from fedpriv.privacy.statement.coverage import TRAINED, TrainedBefore, trained_before
 from fedpriv.privacy.statement.sealed import LEDGER, read_sealed
@@ -77,8 +77,10 @@ def public_only(task: Any, key: Key, rates: tuple[float, ...] | None = None) -> 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fresh:
+class Fresh(Part):
     """The task's own params."""
+
+    kind: ClassVar[str] = "fresh"
 
     def make(self, task: Any, key: Key, found: PublicOnly | None = None) -> Start:
         """Return the start; nothing of what was found in public goes into it."""
@@ -86,16 +88,18 @@ class Fresh:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FromPublic:
+class FromPublic(Part):
     """A model of public examples; what is not given is chosen on public examples held out."""
 
-    start_learning_rate: float | None = option(
+    kind: ClassVar[str] = "public"
+
+    learning_rate: float | None = option(
         None, "Of training on public examples; none to choose it.", Range.ABOVE_ZERO
     )
-    start_passes: int | None = option(
+    passes: int | None = option(
         None, "Passes over the public examples; none to choose.", Range.AT_LEAST_ONE
     )
-    start_factor: float | None = option(
+    factor: float | None = option(
         None, "What is kept of the public model; none to choose.", Range.SHARE
     )
 
@@ -112,8 +116,8 @@ class FromPublic:
         """
         from fedpriv.training.public_learning import learn
 
-        if self.start_learning_rate is not None:
-            found = public_only(task, key, (self.start_learning_rate,))
+        if self.learning_rate is not None:
+            found = public_only(task, key, (self.learning_rate,))
         elif found is None:
             found = public_only(task, key)
         if found is None:
@@ -147,23 +151,24 @@ class FromPublic:
         choice = found.choices.by_loss
         return replace(
             choice,
-            passes=self.start_passes or choice.passes,
-            factor=choice.factor if self.start_factor is None else self.start_factor,
+            passes=self.passes or choice.passes,
+            factor=choice.factor if self.factor is None else self.factor,
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FromFile:
+class FromFile(Part):
     """Params of a safetensors file."""
 
-    start_file: str | None = option(
+    kind: ClassVar[str] = "file"
+
+    file: str | None = option(
         None, "A safetensors file with the model's tensors; for Flower an absolute path."
     )
-    start_which: Literal["last", "ema"] = option(
+    which: Literal["last", "ema"] = option(
         "last", "Of a checkpoint that holds both: the last params, or their running average.",
-        before="last",
     )  # fmt: skip
-    start_without_privacy: bool = option(
+    without_privacy: bool = option(
         False, "Let a secure run go on from a model that was trained without privacy."
     )
 
@@ -176,13 +181,13 @@ class FromFile:
         """
         from fedpriv.checkpoints.tensor_files import check_tensors, read_tensors
 
-        if self.start_file is None:
+        if self.file is None:
             raise ValueError("start 'file' needs start-file: a safetensors file of the model")
-        path = Path(self.start_file)
+        path = Path(self.file)
         if not path.is_file():
             raise ValueError(f"start-file {str(path)!r}: there is no such file")
         held, metadata = read_tensors(path)
-        tensors = _which(held, self.start_which, path)
+        tensors = _which(held, self.which, path)
         check_tensors(path, tensors, task.init_params(key))
         return Start(
             params=tensors,
@@ -235,11 +240,3 @@ def _which(tensors: Params, which: str, path: Path) -> Params:
 
 
 _EMA = "ema/"
-
-START = Slot(
-    name="start",
-    help="What training starts from: public costs no privacy and protects no public user; "
-    "`--start FILE` is file.",
-    choices={"fresh": Fresh, "public": FromPublic, "file": FromFile},
-    before="fresh",
-)

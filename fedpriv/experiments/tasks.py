@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from fedpriv.checkpoints.aggregates import RULES
 from fedpriv.datasets.stackexchange.splits import Kind, Measured, Owners, PublicText, Split
-from fedpriv.experiments.options import Slot, option
+from fedpriv.experiments.options import option
 from fedpriv.ranges import Range
 
 if TYPE_CHECKING:
@@ -38,56 +38,45 @@ class TagPredictionTask:
         0.5,
         "Inputs tf-idf: exponent of the inverse document frequency.",
         Range.AT_LEAST_ZERO,
-        before=0.5,
     )
     pairs: int = option(
         0,
         "Rows of the model that pairs of a sentence's words are hashed into; not with inputs tff.",
         Range.AT_LEAST_ZERO,
-        before=0,
     )
     pair_weight: float = option(
         0.25,
         "Weight of a pair, times the geometric mean of its words' values.",
         Range.ABOVE_ZERO,
-        before=0.25,
     )
     split: Kind = option(
         "by-thread",
         "What is held out: whole threads; by-sentence as the papers did, threads in common.",
-        before="by-sentence",
     )
-    fold: int = option(
-        0, "Which fifth of the threads is for testing, 0 to 4.", Range.AT_LEAST_ZERO, before=0
-    )
+    fold: int = option(0, "Which fifth of the threads is for testing, 0 to 4.", Range.AT_LEAST_ZERO)
     measured_on: Measured = option(
         "test",
         "validation holds threads out of training too, and measures on those: for tuning.",
-        before="test",
     )
     public_users: int | None = option(
         None,
         "How many users outside the roster count as public; none for all.",
         Range.AT_LEAST_ZERO,
-        before=None,
     )
     public_text: PublicText = option(
         "public-threads",
         "What public models learn from; all-posts has rostered users' titles and tags.",
-        before="public-threads",
     )
 
     owners: Owners = option(
         "account",
         "Whose words the unit is: all drops training examples another rostered user asked.",
-        before="account",
     )
     select: Literal["last", "public"] = option(
         "last",
         "What a run returns: the last released model (its aggregate, where there is one), or the "
         "model that public examples show to be best, of those and of models that public examples "
         "alone make.",
-        before="last",
     )
 
     def __call__(self, experiment: object, corpus: Corpus | None) -> TagPrediction:
@@ -104,7 +93,7 @@ class TagPredictionTask:
             raise MissingCorpusError(
                 "tag prediction needs a corpus; give the path of one, or see `fedpriv data list`"
             )
-        aggregate = getattr(experiment, "aggregate", None)
+        aggregate = getattr(getattr(experiment, "aggregate", None), "kind", None)
         if self.select == "public" and aggregate in RULES:
             raise ValueError(
                 f"aggregate {aggregate!r} answers with several models, and select 'public' returns "
@@ -136,11 +125,6 @@ class TagPredictionTask:
             public_text=self.public_text,
             data_sha256=lambda: {"prepared": corpus.content_sha256},
         )
-
-
-TAG_PREDICTION = Slot(
-    name="task", help="Tag prediction: whose sentences.", choices={"": TagPredictionTask}
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from fedpriv.experiments.mechanism import AVERAGING, BOUND, COHORTS_APART, NOISE, RUN, promise_slots
-from fedpriv.experiments.methods import BOLT_ON_SLOTS, AgdOfUsers, BoltOnOfUsers, method_slot
-from fedpriv.experiments.options import Slot, option
-from fedpriv.experiments.preconditioning import KINDS, PLACES, USER_PRECONDITIONERS
-from fedpriv.experiments.server import AGGREGATE, USER_OPTIMIZERS
-from fedpriv.experiments.start import START
-from fedpriv.mechanisms import Bound, Clip, Rounded
+from fedpriv.experiments.mechanism import Clipped
+from fedpriv.experiments.options import Part, option, place
+from fedpriv.mechanisms import Bound, Clip
 from fedpriv.mechanisms.preconditioners import NoPreconditioner, Preconditioner
 from fedpriv.privacy.sampling import Sampler, sampler_of
 from fedpriv.ranges import Range
@@ -25,8 +20,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fixed:
+class Fixed(Part):
     """It stays, whatever bounds updates."""
+
+    kind: ClassVar[str] = "fixed"
 
     def bound(self, bound: Bound) -> Bound:
         """Return the bound as it is."""
@@ -46,8 +43,10 @@ class Fixed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Adaptive:
+class Adaptive(Part):
     """It follows a quantile of the users' norms, by a noisy count under the same charge."""
+
+    kind: ClassVar[str] = "adaptive"
 
     clip_least: float | None = option(
         None, "The clip norm never falls below; none for a thousandth of the first.",
@@ -116,25 +115,20 @@ class Adaptive:
         )
 
 
-CLIP_NORM = Slot(
-    name="clip-norm",
-    help="Whether the clip norm stays or follows a quantile of the users' norms.",
-    choices={"fixed": Fixed, "adaptive": Adaptive},
-    within=("bound", frozenset({"clip"})),
-    before="fixed",
-)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptableClip(Clipped):
+    """Updates longer than C are scaled to C, which may follow their norms."""
+
+    clip_norm: Fixed | Adaptive = place(
+        Fixed(), "Whether the clip norm stays or follows a quantile of the users' norms."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rounds:
-    """How long."""
-
-    rounds: int = option(100, "How many rounds are planned and paid for.", Range.AT_LEAST_ONE)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoissonCohorts:
+class PoissonCohorts(Part):
     """Every user's own independent Bernoulli draw."""
+
+    kind: ClassVar[str] = "poisson"
 
     cohort: float | None = option(
         None, "Expected cohort size; none for a twentieth of the roster.", Range.ABOVE_ZERO
@@ -151,8 +145,10 @@ class PoissonCohorts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FixedCohorts:
+class FixedCohorts(Part):
     """So many users each round."""
+
+    kind: ClassVar[str] = "fixed"
 
     cohort: float | None = option(
         None, "Cohort size; none for a twentieth of the roster.", Range.ABOVE_ZERO
@@ -172,25 +168,12 @@ def _size(cohort: float | None, num_users: int) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExactSum:
-    """Sums of integers."""
-
-    exact_sum: bool = option(
-        True, "Round updates to a grid: the same bits for any order, backend and workers."
-    )
-
-    def rounded(self, bound: Bound) -> Bound:
-        """Return a bound, on a grid where sums are exact."""
-        return Rounded(bound=bound) if self.exact_sum else bound
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalSgd:
+class LocalSgd(Part):
     """What a user does."""
 
-    local_learning_rate: float = option(1.0, "Step size of local SGD.", Range.ABOVE_ZERO)
-    local_batch_size: int = option(100, "Examples a local step.", Range.AT_LEAST_ONE)
-    local_epochs: int = option(1, "Local passes.", Range.AT_LEAST_ONE)
+    learning_rate: float = option(1.0, "Step size of local SGD.", Range.ABOVE_ZERO)
+    batch_size: int = option(100, "Examples a local step.", Range.AT_LEAST_ONE)
+    epochs: int = option(1, "Local passes.", Range.AT_LEAST_ONE)
     max_examples_per_user: int = option(256, "Cap of a user's work.", Range.AT_LEAST_ONE)
 
     def schedule(self) -> Schedule:
@@ -198,69 +181,8 @@ class LocalSgd:
         from fedpriv.training.local.trainer import Schedule
 
         return Schedule(
-            learning_rate=self.local_learning_rate,
-            batch_size=self.local_batch_size,
-            epochs=self.local_epochs,
+            learning_rate=self.learning_rate,
+            batch_size=self.batch_size,
+            epochs=self.epochs,
             max_examples=self.max_examples_per_user,
         )
-
-
-_SERVER: Mapping[str, float] = {"learning_rate": 1.0, "adaptivity": 1e-3}
-
-_SAMPLING: Mapping[str, type] = {
-    "poisson": PoissonCohorts,
-    "fixed": FixedCohorts,
-    **COHORTS_APART,
-}
-USER_SLOTS = (
-    START,
-    method_slot(agd=AgdOfUsers, bolt_on=BoltOnOfUsers),
-    *BOLT_ON_SLOTS,
-    Slot(name="length", help="How long.", choices={"": Rounds}, within=AVERAGING),
-    Slot(
-        name="sampling",
-        help="How cohorts are drawn.",
-        choices=_SAMPLING,
-        within=AVERAGING,
-    ),
-    BOUND,
-    CLIP_NORM,
-    NOISE,
-    Slot(
-        name="sum",
-        help="Of bounded updates.",
-        choices={"": ExactSum},
-        # Without noise a bound may be so high that it never binds, and its grid would be coarse.
-        within=("noise", frozenset(NOISE.choices) - {"none"}),
-    ),
-    *promise_slots(_SAMPLING, "agd", "bolt-on"),
-    Slot(name="local work", help="What a user does.", choices={"": LocalSgd}, within=AVERAGING),
-    Slot(
-        name="precondition",
-        help="Where A of side information acts: in local steps, on the update, or both.",
-        choices=PLACES,
-        within=AVERAGING,
-    ),
-    Slot(
-        name="side-information",
-        help="What A is made of: what is known of public words, or the task's own multipliers.",
-        choices=KINDS,
-        within=("precondition", frozenset(PLACES) - {"none"}),
-    ),
-    Slot(
-        name="guide",
-        help="A preconditioner made of past releases.",
-        choices=USER_PRECONDITIONERS,
-        within=AVERAGING,
-    ),
-    Slot(
-        name="server-optimizer",
-        help="What the server makes of the released mean.",
-        choices=USER_OPTIMIZERS,
-        prefix="server-",
-        defaults=_SERVER,
-        within=AVERAGING,
-    ),
-    AGGREGATE,
-    RUN,
-)

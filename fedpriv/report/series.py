@@ -178,7 +178,7 @@ class RunRecord:
     @property
     def held_out(self) -> str:
         """How examples were held out, where the run says so: figures of two ways are not alike."""
-        split, where = self.options.get("split"), self.options.get("measured-on")
+        split, where = self.options.get("task.split"), self.options.get("task.measured_on")
         if split is None:
             return ""
         return f"split {split}" + ("" if where in (None, "test") else f", measured on {where}")

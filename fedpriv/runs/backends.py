@@ -17,7 +17,12 @@ from fedpriv.backends.worker import WorkerContext
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import make_task
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.components import Components, make_side_information, make_trainer
+from fedpriv.experiments.components import (
+    Components,
+    make_side_information,
+    make_trainer,
+    most_examples_of,
+)
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.options import Option
 from fedpriv.rng import Key
@@ -87,7 +92,7 @@ def on_threads(num_workers: int) -> BackendFactory:
             data=components.task.data,
             measure=measure_of(components.task),
             num_workers=num_workers,
-            max_examples=experiment.max_examples_per_user,
+            max_examples=most_examples_of(experiment),
         )
 
     return CheckedFactory(make=make, check=check)
@@ -120,7 +125,7 @@ def on_ray(cluster: Cluster, reference: str, corpus_path: str | None) -> Backend
             share=cluster.share,
             make_context=partial(open_worker_context, reference, experiment.options(), corpus_path),
             data=components.task.data,
-            max_examples=experiment.max_examples_per_user,
+            max_examples=most_examples_of(experiment),
         )
         cluster.tell(f"its workers took {time.perf_counter() - began:.1f} s to open the data")
         return backend

@@ -223,7 +223,7 @@ def restore_experiment(
 def rounds_between_checkpoints(document: Mapping[str, Any]) -> int:
     """Return which rounds are kept: all, but of single examples those that are evaluated."""
     central = document["plan"]["unit"] != "user"
-    return int(document["experiment"]["eval-every"]) if central else 1
+    return int(document["experiment"]["eval_every"]) if central else 1
 
 
 def write_json(file: Path, value: Mapping[str, Any]) -> None:

@@ -23,7 +23,7 @@ from fedpriv.rng import Key
 from fedpriv.tree import Params
 
 #: Options that change what is measured or written, and nothing that is trained.
-NOT_TRAINED = frozenset({"eval-every"})
+NOT_TRAINED = frozenset({"eval_every"})
 NOISE = "noise_sha256"
 """What the digest is called among the further facts of a ledger's first line."""
 _DESCRIBED = ("name", "roster_sha256", "num_users", "num_public_users")
@@ -39,8 +39,6 @@ def noise_digest(document: Mapping[str, Any]) -> str:
         document: Of its experiment.json.
     """
     options, corpus = dict(document["experiment"]), document["corpus"]
-    if options.get("select") == "last":  # which trains on the same data as if there were no option
-        del options["select"]
     return document_sha256(
         {
             "name": document["name"],

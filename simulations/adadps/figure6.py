@@ -13,7 +13,7 @@ from functools import cache, partial
 
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.locate import resolve_corpus
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import Experiment, FederatedExperiment
 from fedpriv.experiments.options import Option
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.tasks.tag_prediction import TagPrediction
@@ -120,7 +120,7 @@ def grid(setting: str, inputs: str, method: Settings, *, private: bool) -> tuple
     elif method.get("bound") == "normalise":
         rates, norms = span.normalise_rates, span.normalise
         found = [{"local-learning-rate": r, "l2-clip-norm": norm} for r in rates for norm in norms]
-    elif method.get("server-optimizer") == "adam":
+    elif method.get("server") == "adam":
         # Noise dominates every second moment, so the useful step is about the noise on the mean;
         # an adaptivity above that noise makes it momentum.
         norms, rates = span.adam
@@ -208,7 +208,7 @@ SETTINGS: Mapping[str, Setting] = {
     ),
 }
 
-_MOMENTUM: Settings = {"server-optimizer": "ema-momentum"}
+_MOMENTUM: Settings = {"server": "ema-momentum"}
 METHODS: Mapping[str, Method] = {
     "AdaDPS, local": Method(options={"precondition": "local"}),
     "AdaDPS, local, server momentum": Method(
@@ -223,7 +223,7 @@ METHODS: Mapping[str, Method] = {
         options={"precondition": "both", **_MOMENTUM}, tuned_as="AdaDPS, both"
     ),
     "DP-FedAvg": Method(options={}),
-    "DP-FedAdam": Method(options={"server-optimizer": "adam"}),
+    "DP-FedAdam": Method(options={"server": "adam"}),
     "DP-NormFedAvg": Method(options={"bound": "normalise"}),
     "FedAvg, not private": Method(options={}, private=False),
     "FedAvg with local preconditioning, not private": Method(
@@ -294,7 +294,7 @@ def _experiment(setting: str, inputs: str, label: str, split: Split, reduced: bo
     roster: Settings = {} if seen.synthetic else {"roster": described.roster}
     small: Settings = {"users": 400, "cohort": 20, "rounds": 5} if reduced else {}
     noise = described.noise if method.private else {"bound": "none", "noise": "none"}
-    base = Experiment(name=f"{seen.name}-by-user", description=label, task=BroughtTags())
+    base = FederatedExperiment(name=f"{seen.name}-by-user", description=label, task=BroughtTags())
     options = {**described.options, **small, **roster, **noise, **method.options}
     # As the papers split: what is measured is memory, and the page says so.
     held_out = {"split": "by-sentence", "select": "last"}

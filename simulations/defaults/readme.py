@@ -50,26 +50,26 @@ def rows_of(runs: Sequence[RunRecord]) -> dict[str, Any]:
     task = build(experiment, Corpus.open(Path(str(first.corpus["path"])))).task
     alone = public_only(task, Key.simulation(int(options["seed"])).fold("init"))
     assert alone is not None
-    models = {f"{run.options['target-epsilon']:g}": [released_params(run)[1]] for run in runs}
+    models = {f"{run.options['noise.target_epsilon']:g}": [released_params(run)[1]] for run in runs}
     models[PUBLIC] = [alone.model.params]
-    fold = measure_fold(task.view, models, inputs=str(options["inputs"]))
+    fold = measure_fold(task.view, models, inputs=str(options["task.inputs"]))
     generator = Key.simulation(0).fold("bootstrap").generator()
     found = evaluate([fold], public_only=PUBLIC, generator=generator).models
     rows: dict[str, Any] = {
         "corpus": first.corpus["name"],
         "synthetic": first.synthetic,
-        "fold": options["fold"],
+        "fold": options["task.fold"],
         "majority": asdict(found["majority"].values["accuracy"]),
         PUBLIC: asdict(found[PUBLIC].values["accuracy"]),
     }
-    for run in sorted(runs, key=lambda one: float(one.options["target-epsilon"])):
-        name = f"{run.options['target-epsilon']:g}"
+    for run in sorted(runs, key=lambda one: float(one.options["noise.target_epsilon"])):
+        name = f"{run.options['noise.target_epsilon']:g}"
         rows[name] = {
             "accuracy": asdict(found[name].values["accuracy"]),
             "gain": asdict(found[name].gains["accuracy"]),
             "selected": run.selection.get("selected"),
             "rounds": run.options["rounds"],
-            "cohort": run.options["cohort"],
+            "cohort": run.options["sampling.cohort"],
             "seconds": (run.summary.get("seconds_per_round") or 0.0) * int(run.options["rounds"]),
         }
     return rows

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import CentralExperiment, Experiment
 from fedpriv.measures import LOSS
 from simulations.dpnsgd.images import MNIST, Rule, bounded
 from simulations.reproduction.items import Cell, Figure, Row, Split
@@ -24,18 +24,14 @@ _SIZES: Mapping[str, tuple[Rule, float]] = {
 
 
 def _make(rule: Rule, size: float, split: Split, reduced: bool) -> Experiment:
-    return Experiment(
-        unit="example",
+    return CentralExperiment(
         name=f"{MNIST.data().name}-dpnsgd-plain",
         description="Normalised or clipped SGD, without noise.",
         task=lambda chosen, corpus: MNIST.task(split),
         batch_size=MNIST.batch_size,
         epochs=0.2 if reduced else 4.0,
-        noise="none",
-        learning_rate=1.6,
         eval_every=10**9,
-        **bounded(rule, size),
-    )
+    ).with_options({"noise": "none", "learning_rate": 1.6, **bounded(rule, size)})
 
 
 REPRODUCTIONS = (

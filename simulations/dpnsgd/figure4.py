@@ -38,8 +38,7 @@ from typing import Any
 import numpy as np
 
 from fedpriv.datasets.sst2 import load_sst2
-from fedpriv.experiments.components import num_steps
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import CentralExperiment, Experiment
 from fedpriv.privacy.epsilon import format_delta, rounded_up_to
 from fedpriv.rng import Key
 from fedpriv.tasks.central import CentralTask
@@ -123,7 +122,9 @@ METHODS = {
 }
 
 
-def experiment(setup: Setup, method: str, rate: float, size: float, split: Split) -> Experiment:
+def experiment(
+    setup: Setup, method: str, rate: float, size: float, split: Split
+) -> CentralExperiment:
     """Return one run.
 
     Args:
@@ -139,8 +140,7 @@ def experiment(setup: Setup, method: str, rate: float, size: float, split: Split
         if setup.reduced
         else {"noise_multiplier": SIGMA[setup.epsilon]}
     )
-    return Experiment(
-        unit="example",
+    return CentralExperiment(
         name=f"{setup.data.name}-roberta-{digest(setup.weights)[:12]}-{setup.length}-tokens-"
         f"dropout-{setup.dropout:g}",
         description=f"{kind.title}, RoBERTa with frozen embeddings.",
@@ -148,11 +148,14 @@ def experiment(setup: Setup, method: str, rate: float, size: float, split: Split
         batch_size=float(setup.batch),
         steps=setup.steps(split),
         delta=DELTA,
-        optimizer=kind.optimizer,  # type: ignore[arg-type]
-        learning_rate=rate,
         eval_every=10**9,
-        **noise,
-        **bounded("normalise" if kind.normalise else "clip", size),
+    ).with_options(
+        {
+            "optimizer": kind.optimizer,
+            "learning_rate": rate,
+            **noise,
+            **bounded("normalise" if kind.normalise else "clip", size),
+        }
     )
 
 
@@ -179,7 +182,8 @@ class _Progress:
 
 def _shown(made: CentralTask, experiment: Experiment) -> CentralTask:
     """Return the task with a progress of its own."""
-    train, steps = made.train, num_steps(experiment, made.num_train)
+    assert isinstance(experiment, CentralExperiment)
+    train, steps = made.train, experiment.num_steps(made.num_train)
     assert isinstance(train, ByLength)
     return replace(made, train=replace(train, after=_Progress(steps)))
 
@@ -194,7 +198,7 @@ def seconds_a_step(setup: Setup, number: int = 32) -> float:
     """Return about how long a step takes, by the gradients of some training examples."""
     made = task(setup, "test")
     params, key = made.init_params(Key.simulation(0)), Key.simulation(0)
-    bound = experiment(setup, "dp-nsgd", 0.1, 0.1, "test").part("bound").make()
+    bound = experiment(setup, "dp-nsgd", 0.1, 0.1, "test").bound.make()
     index = np.linspace(0, made.num_train - 1, number).astype(np.int64)
     made.train.bounded_sum(params, index, bound, key)  # finds out how
     started = time.perf_counter()

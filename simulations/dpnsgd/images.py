@@ -12,7 +12,7 @@ from torch import nn
 
 from fedpriv.datasets.dataset import Dataset, hold_out_validation
 from fedpriv.datasets.images import load_cifar10
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import CentralExperiment, Experiment
 from fedpriv.models.images import ResNet20
 from fedpriv.tasks.central import CentralTask
 from fedpriv.tasks.dataset_tasks import module_task
@@ -63,18 +63,16 @@ class Images:
             split: What it is measured on.
             reduced: For a fraction of the epochs.
         """
-        return Experiment(
-            unit="example",
+        return CentralExperiment(
             name=f"{self.data().name}-dpnsgd",
             description=RULES[rule],
             task=lambda chosen, corpus: self.task(split),
             batch_size=self.batch_size,
             epochs=self.epochs[1 if reduced else 0],
-            target_epsilon=self.epsilon,
             delta=1e-5,
-            learning_rate=rate,
             eval_every=10**9,
-            **bounded(rule, size),
+        ).with_options(
+            {"target_epsilon": self.epsilon, "learning_rate": rate, **bounded(rule, size)}
         )
 
 

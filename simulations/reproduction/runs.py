@@ -20,8 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.experiments.build import build, make_task
-from fedpriv.experiments.components import num_steps
-from fedpriv.experiments.experiment import Experiment, existing_options
+from fedpriv.experiments.experiment import (
+    CentralExperiment,
+    Experiment,
+    FederatedExperiment,
+)
 from fedpriv.experiments.options import Option
 from fedpriv.hashes import document_sha256
 from fedpriv.measures import Measure
@@ -78,7 +81,7 @@ class Run:
         changed = [
             f"{line.name} {line.value}"
             for line in self.experiment.lines()
-            if line.name not in ("seed", "eval-every") and line.value != line.default
+            if line.name not in ("seed", "eval_every") and line.value != line.default
         ]
         size = ", reduced" if self.reduced else ""
         text = f"{self.experiment.name} on {self.split}, seed {self.seed}{size}"
@@ -91,14 +94,7 @@ def identity_of(row: Mapping[str, Any]) -> str:
     Rows that were written before options belonged to parts list all options and have a digest of
     all; those without a part decided nothing, and the run is found by the others.
     """
-    options = row["options"]
-    decided = existing_options(row["unit"], options)
-    if set(decided) == set(options):
-        return row["identity"]
-    rest = {name: row[name] for name in ("seed", "split", "reduced")}
-    # A curve's first point lies as far from the start as the others from each other.
-    curve = row["curve"][0][0] if "curve" in row else 0
-    return _digest(row["experiment"], decided, rest, curve)
+    return row["identity"]
 
 
 def _digest(name: str, options: Mapping[str, Option], rest: Mapping[str, Any], curve: int) -> str:
@@ -290,10 +286,11 @@ def _reported(
 
 
 def _num_steps(experiment: Experiment) -> int:
-    if experiment.unit == "user":
+    if isinstance(experiment, FederatedExperiment):
         return experiment.rounds
+    assert isinstance(experiment, CentralExperiment)
     # Only the data know how many steps so many epochs are.
-    return experiment.steps or num_steps(experiment, make_task(experiment, None).num_train)
+    return experiment.steps or experiment.num_steps(make_task(experiment, None).num_train)
 
 
 #: Seconds that a worker is given to leave when asked to.

@@ -20,7 +20,7 @@ from fedpriv.datasets.dataset import Dataset
 from fedpriv.datasets.stackexchange.locate import resolve_corpus
 from fedpriv.datasets.stackexchange.splits import Split
 from fedpriv.datasets.stackexchange.tag_view import TagExamples, TagView
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import CentralExperiment, Experiment
 from fedpriv.experiments.options import option
 from fedpriv.ranges import Range
 from fedpriv.tasks.central import CentralTask, OwnedExamples
@@ -104,15 +104,11 @@ def _matrix(columns: TagExamples, rows: np.ndarray) -> tuple[sparse.csr_matrix, 
 
 def dp_sgd_tags() -> Experiment:
     """DP-SGD over sentences."""
-    return Experiment(
-        unit="example",
+    return CentralExperiment(
         name="dp-sgd-tags",
         description="DP-SGD on tag prediction, sentence by sentence, or for all of an owner's.",
         task=OwnerTags(),
         batch_size=2048.0,
         steps=400,
-        l2_clip_norm=1.0,
-        learning_rate=30.0,
-        target_epsilon=8.0,
         eval_every=100,
-    )
+    ).with_options({"l2_clip_norm": 1.0, "learning_rate": 30.0, "target_epsilon": 8.0})

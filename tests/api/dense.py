@@ -3,7 +3,7 @@
 import numpy as np
 from torch import nn
 
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import FederatedExperiment
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
 
@@ -27,13 +27,11 @@ def task(experiment):
 
 
 def experiment():
-    return Experiment(
+    return FederatedExperiment(
         name="dense",
         description="A small dense model.",
         task=task,
-        noise_multiplier=1.0,
-        cohort=2.0,
         delta=0.01,
         rounds=3,
         eval_every=1,
-    )
+    ).with_options({"noise_multiplier": 1.0, "cohort": 2.0})

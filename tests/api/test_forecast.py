@@ -13,7 +13,7 @@ import fedpriv as fp
 from fedpriv.api.forecast import noise_loss as loss_module
 from fedpriv.api.forecast import round_cost as cost_module
 from fedpriv.datasets.dataset import Dataset
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import CentralExperiment, FederatedExperiment
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.tasks.dataset_tasks import module_task
 from fedpriv.tasks.module_task import ModuleTask
@@ -43,10 +43,9 @@ def an_experiment(users=None, public=PUBLIC, public_train=None, **options):
             synthetic=True,
         )
 
-    return Experiment(
-        name="line", description="", task=task,
-        **({"target_epsilon": 4.0, "cohort": 10.0, "rounds": 16, "l2_clip_norm": 0.5} | options),
-    )  # fmt: skip
+    return FederatedExperiment(name="line", description="", task=task).with_options(
+        {"target_epsilon": 4.0, "cohort": 10.0, "rounds": 16, "l2_clip_norm": 0.5} | options
+    )
 
 
 def forecast(experiment, **more):
@@ -96,7 +95,7 @@ def test_time_and_memory_are_of_this_plan(line):
     assert cost.seconds == pytest.approx(10 * cost.user_seconds + cost.server_seconds)
     two = forecast(an_experiment(), workers=2).cost
     assert two.seconds == pytest.approx(5 * two.user_seconds + two.server_seconds)
-    big = forecast(an_experiment(server_optimizer="adam"), timed=False).cost
+    big = forecast(an_experiment(server="adam"), timed=False).cost
     assert big.server_bytes - cost.server_bytes >= 2 * 4 * (WIDTH + 1)
 
 
@@ -171,8 +170,8 @@ def test_given_params_are_where_it_starts(line):
 @every_case(
     ("changes", "why"),
     [
-        ({"server_optimizer": "adam"}, "server-optimizer adam"),
-        ({"server_optimizer": "momentum"}, "server-optimizer momentum"),
+        ({"server": "adam"}, "server adam"),
+        ({"server": "momentum"}, "server momentum"),
         ({"guide": "past-releases"}, "after the noise"),
         ({"public": None}, "measures nothing on public examples"),
     ],
@@ -197,10 +196,14 @@ def test_of_examples_too():
         name="d", x_train=x[:40], y_train=y[:40], x_test=x[40:], y_test=y[40:], provenance={}
     )
     made = module_task(data, lambda: nn.Linear(4, 2), nn.functional.cross_entropy)
-    experiment = Experiment(
-        unit="example", name="c", description="", task=lambda experiment: made,
-        target_epsilon=4.0, steps=16, batch_size=10.0, micro_batch=5, l2_clip_norm=0.5,
-    )  # fmt: skip
+    experiment = CentralExperiment(
+        name="c",
+        description="",
+        task=lambda experiment: made,
+        steps=16,
+        batch_size=10.0,
+        micro_batch=5,
+    ).with_options({"target_epsilon": 4.0, "l2_clip_norm": 0.5})
     found = forecast(experiment)
     # Two clip norms of sensitivity, over the two micro-batches of a batch of ten.
     assert found.planned.noise_on_mean == pytest.approx(2 * found.planned.noise_multiplier / 2)

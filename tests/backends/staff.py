@@ -16,7 +16,7 @@ from torch import nn
 
 from fedpriv.backends.worker import WorkerContext
 from fedpriv.datasets.stackexchange.tag_view import TagExamples
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import FederatedExperiment
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.evaluate import WHOLE, Metrics
 from fedpriv.training.local.module import ArrayExamples
@@ -153,7 +153,7 @@ def dense_experiment():
         )
         for number in range(6)
     }
-    return Experiment(
+    return FederatedExperiment(
         name="dense",
         description="A small dense model.",
         task=lambda experiment, corpus: ModuleTask(
@@ -163,11 +163,9 @@ def dense_experiment():
             users=users,
             synthetic=True,
         ),
-        noise_multiplier=1.0,
-        cohort=2.0,
         delta=0.01,
         rounds=2,
-    )
+    ).with_options({"noise_multiplier": 1.0, "cohort": 2.0})
 
 
 def params():

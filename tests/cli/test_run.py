@@ -162,7 +162,7 @@ class TestRun:
             "precondition": "both",
             "bound": "normalise",
             "inputs": "unit-norm",
-            "server-optimizer": "adam",
+            "server": "adam",
             "aggregate": "none",
             "local-epochs": 2,
             "normalise-regulariser": 0.1,

@@ -23,7 +23,7 @@ PEOPLE = 10
 CONFIG = {
     "experiment": "simulations.visits:experiment", "anchor": "/anchor/own", "out": "/runs/own",
     "node-users": "/node-users.json", "rounds": 2, "register-seconds": 180.0,
-    "own-options": '{"roster-file": "/corpus/roster.txt"}',
+    "options": "roster-file = '/corpus/roster.txt'",
 }  # fmt: skip
 
 

@@ -5,22 +5,15 @@ from itertools import islice
 import numpy as np
 
 from fedpriv.backends import SerialBackend
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import FederatedExperiment
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
 
 
 def base(**options):
-    made = Experiment(
-        name="base",
-        description="",
-        noise_multiplier=1.0,
-        cohort=6.0,
-        rounds=4,
-        delta=1e-3,
-        l2_clip_norm=0.5,
-        presets={"preconditioner-top": 10},
-    )
+    made = FederatedExperiment(
+        name="base", description="", rounds=4, delta=1e-3, presets={"preconditioner-top": 10}
+    ).with_options({"noise_multiplier": 1.0, "cohort": 6.0, "l2_clip_norm": 0.5})
     return made.with_options({name.replace("_", "-"): v for name, v in options.items()})
 
 

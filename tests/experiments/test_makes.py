@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pytest
 from scipy import sparse
 
 from fedpriv.experiments.build import build
-from fedpriv.experiments.experiment import SLOTS, Experiment
-from fedpriv.experiments.mechanism import BOUND, NOISE
-from fedpriv.experiments.options import option
-from fedpriv.experiments.preconditioning import (
-    EXAMPLE_PRECONDITIONERS,
-    USER_PRECONDITIONERS,
-    PreconditionerChoice,
-)
-from fedpriv.experiments.server import EXAMPLE_OPTIMIZERS, USER_OPTIMIZERS
+from fedpriv.experiments.experiment import CentralExperiment, FederatedExperiment
+from fedpriv.experiments.mechanism import Clipped, GaussianNoise, NoBound, NoNoise
+from fedpriv.experiments.options import Part, option, place
+from fedpriv.experiments.preconditioning import NotPreconditioned, PreconditionerChoice
+from fedpriv.experiments.server import ServerSgd, Sgd
+from fedpriv.experiments.users import AdaptableClip
 from fedpriv.mechanisms.bounds import Clip
 from fedpriv.mechanisms.gaussian import gaussian, noised_mean
 from fedpriv.mechanisms.preconditioners import NoPreconditioner, RoundContext
@@ -29,20 +27,6 @@ from fedpriv.runs.loop import rounds
 from fedpriv.tasks.central import CentralTask, zeros
 from fedpriv.training.per_example.linear import LogisticGradients
 from fedpriv.transform import Transform
-
-
-def test_slots_of_both_units_are_the_same_objects():
-    """Or have the same common choices, where one unit has more of them."""
-    users, examples = ({slot.name: slot for slot in slots} for slots in SLOTS.values())
-    for name in ("bound", "noise", "aggregate", "run"):
-        assert users[name] is examples[name]
-    assert users["plan"].choices == examples["plan"].choices
-    shares = {"guide": 3, "server-optimizer": 5}
-    for name, number in shares.items():
-        here, there = users[name].choices, examples[name.removeprefix("server-")].choices
-        common = set(here) & set(there)
-        assert len(common) == number and all(here[each] is there[each] for each in common)
-
 
 # One new object of each kind, and the part that makes it.
 
@@ -60,7 +44,8 @@ class Halving(Clip):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Halved:
+class Halved(Part):
+    kind: ClassVar[str] = "halving"
     cap: float = option(1.0, "C, twice the longest.", Range.ABOVE_ZERO)
 
     def make(self):
@@ -92,7 +77,8 @@ class TwoDraws:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TwiceDrawn:
+class TwiceDrawn(Part):
+    kind: ClassVar[str] = "two-draws"
     strength: float = option(1.0, "σ.", Range.ABOVE_ZERO)
 
     def privatizer(self, *, calibrates=True):
@@ -111,7 +97,8 @@ class Doubling(NoPreconditioner):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DoublingGuide:
+class DoublingGuide(Part):
+    kind: ClassVar[str] = "doubling"
     by: float = option(2.0, "How much longer.", Range.ABOVE_ZERO)
 
     def choose(self, surroundings):
@@ -119,8 +106,10 @@ class DoublingGuide:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Backwards:
+class Backwards(Part):
+    kind: ClassVar[str] = "backwards"
     learning_rate: float = option(0.1, "Step size.", Range.ABOVE_ZERO)
+    past_of_sums: ClassVar[float] = 0.0
 
     def make(self):
         return Transform(
@@ -145,23 +134,38 @@ def sixty(experiment):
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ByUser(FederatedExperiment):
+    bound: AdaptableClip | NoBound | Halved = place(AdaptableClip(), "Bounds.")
+    noise: GaussianNoise | NoNoise | TwiceDrawn = place(GaussianNoise(), "Noise.")
+    guide: NotPreconditioned | DoublingGuide = place(NotPreconditioned(), "Guide.")
+    server: ServerSgd | Backwards = place(ServerSgd(), "Optimiser.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByExample(CentralExperiment):
+    bound: Clipped | NoBound | Halved = place(Clipped(), "Bounds.")
+    noise: GaussianNoise | NoNoise | TwiceDrawn = place(GaussianNoise(), "Noise.")
+    guide: NotPreconditioned | DoublingGuide = place(NotPreconditioned(), "Guide.")
+    optimizer: Sgd | Backwards = place(Sgd(), "Optimiser.")
+
+
 @pytest.fixture(params=["user", "example"])
 def last(request):
     """Run an experiment of the unit with options; return its components and last params."""
 
     def call(**options):
         if request.param == "user":
-            rule = {"server_optimizer": options.pop("rule")} if "rule" in options else {}
-            experiment = Experiment(
-                name="ours", description="", cohort=6.0, rounds=2, delta=1e-3, **rule, **options
+            rule = {"server": options.pop("rule")} if "rule" in options else {}
+            experiment = ByUser(name="ours", description="", rounds=2, delta=1e-3).with_options(
+                {"cohort": 6.0, **rule, **options}
             )
             components = build(experiment, request.getfixturevalue("tiny_corpus"))
         else:
             rule = {"optimizer": options.pop("rule")} if "rule" in options else {}
-            experiment = Experiment(
-                name="ours", description="", unit="example", task=sixty, batch_size=6, steps=2,
-                delta=1e-3, **rule, **options,
-            )  # fmt: skip
+            experiment = ByExample(
+                name="ours", description="", task=sixty, batch_size=6, steps=2, delta=1e-3
+            ).with_options({**rule, **options})
             components = build(experiment)
         backend = serial(experiment, components)
         *_, (_, state) = rounds(components, backend, Key.simulation(0))
@@ -170,8 +174,7 @@ def last(request):
     return call
 
 
-def test_a_bound(last, monkeypatch):
-    monkeypatch.setitem(BOUND.choices, "halving", Halved)
+def test_a_bound(last):
     made, halved = last(bound="halving", cap=0.2, noise="none")
     assert made.plan.live_mechanism.bound == Halving(l2_clip_norm=0.2)
     _, plain = last(l2_clip_norm=0.1, noise="none")
@@ -179,8 +182,7 @@ def test_a_bound(last, monkeypatch):
         np.testing.assert_allclose(halved[name], array, rtol=1e-4, atol=1e-7)
 
 
-def test_a_noise(last, monkeypatch):
-    monkeypatch.setitem(NOISE.choices, "two-draws", TwiceDrawn)
+def test_a_noise(last):
     made, params = last(noise="two-draws", strength=2.0)
     assert made.plan.live_mechanism.privatizer == TwoDraws(noise_multiplier=2.0)
     plain, other = last(noise_multiplier=2.0)
@@ -190,18 +192,14 @@ def test_a_noise(last, monkeypatch):
         last(noise="two-draws", bound="none")
 
 
-def test_a_preconditioner(last, monkeypatch):
-    for choices in (USER_PRECONDITIONERS, EXAMPLE_PRECONDITIONERS):
-        monkeypatch.setitem(choices, "doubling", DoublingGuide)
+def test_a_preconditioner(last):
     made, doubled = last(guide="doubling", by=2.0, noise="none", bound="none")
     assert made.algorithm.preconditioner == Doubling(by=2.0)
     _, plain = last(noise="none", bound="none")
     assert any(not np.array_equal(doubled[name], plain[name]) for name in plain)
 
 
-def test_an_optimiser(last, monkeypatch):
-    for choices in (USER_OPTIMIZERS, EXAMPLE_OPTIMIZERS):
-        monkeypatch.setitem(choices, "backwards", Backwards)
+def test_an_optimiser(last):
     _, away = last(rule="backwards", noise="none")
     _, towards = last(noise="none")
     assert any((away[name] * towards[name] < 0).any() for name in away)

@@ -5,7 +5,8 @@ import math
 import pytest
 
 from fedpriv.experiments.build import build
-from fedpriv.experiments.experiment import SLOTS, Experiment
+from fedpriv.experiments.experiment import CLASSES, FederatedExperiment
+from fedpriv.experiments.options import entries
 from tests.experiments.small import base
 from tests.repeats import every_case
 
@@ -24,7 +25,7 @@ BAD = [
     ("relation", "add"),
     ("relation", "blank-out"),
     ("sampling", "uniform"),
-    ("server-optimizer", "sgdm"),
+    ("server", "sgdm"),
     ("aggregate", "mean"),
     ("l2-clip-norm", 0.0),
     ("l2-clip-norm", -1.0),
@@ -86,8 +87,8 @@ BAD = [
 # Options that only act together with another.
 NEEDS = {
     "normalise-regulariser": {"bound": "normalise"},
-    "server-momentum": {"server-optimizer": "momentum"},
-    "server-adaptivity": {"server-optimizer": "adam"},
+    "server-momentum": {"server": "momentum"},
+    "server-adaptivity": {"server": "adam"},
     "ema-decay": {"aggregate": "ema"},
     "preconditioner-gain": {"precondition": "local"},
     "preconditioner-top": {"precondition": "local"},
@@ -129,7 +130,7 @@ class TestRefusals:
             build(base().with_options(options), tiny_corpus)
 
     def test_noise_without_any_amount_is_asked_for(self, tiny_corpus):
-        made = Experiment(name="n", description="")
+        made = FederatedExperiment(name="n", description="")
         with pytest.raises(ValueError, match=r"noise-multiplier.*target-epsilon"):
             build(made, tiny_corpus)
 
@@ -138,34 +139,30 @@ class TestRefusals:
             build(base(), None)
 
 
-@pytest.mark.parametrize("unit", SLOTS)
-@pytest.mark.parametrize("method", ["averaging", "agd", "bolt-on"])
-def test_every_option_is_taken_or_refused_by_name_with_every_method(unit, method):
-    """Those of parts within parts within another method too."""
-    task = {} if unit == "user" else {"task": lambda experiment: None}
-    experiment = Experiment(name="toy", description="A toy.", unit=unit, method=method, **task)
-    for slot in SLOTS[unit]:
-        for choice in slot.choices:
-            values = {name: slot.default_of(item) for name, item in slot.options(choice)}
-            if slot.is_option:
-                values[slot.name] = choice
-            for name, value in values.items():
-                given = value if value not in (None, "none") else 7
-                try:
-                    experiment.with_options({name: given})
-                except ValueError as refused:
-                    assert name in str(refused)
+@pytest.mark.parametrize("made", CLASSES.values(), ids=lambda made: made.__name__)
+def test_every_option_is_taken_or_refused_by_name_with_every_method(made):
+    """Those of parts within parts of another method too."""
+    experiment = made(name="toy", description="A toy.", task=lambda experiment: None)
+    for other in CLASSES.values():
+        if other.unit != made.unit:
+            continue
+        for entry in entries(other):
+            value = entry.default if entry.default not in (None, "none") else 7
+            try:
+                experiment.with_options({entry.path: value})
+            except ValueError as refused:
+                assert entry.path in str(refused)
 
 
-def test_a_part_within_a_part_that_is_not_there_is_refused_with_all_of_them():
+def test_an_option_of_another_method_is_refused_with_the_method():
+    descent = FederatedExperiment(name="toy", description="A toy.").with_options({"method": "agd"})
     with pytest.raises(ValueError, match=(
-        r"^clip-norm belongs to bound 'clip', which belongs to method 'averaging'; this experiment "
-        r"has method 'agd': set method too, or leave clip-norm out$"
+        r"^clip-norm belongs to method 'averaging'; this experiment has method 'agd': set method "
+        r"too, or leave clip-norm out$"
     )):  # fmt: skip
-        Experiment(name="toy", description="A toy.", method="agd").with_options(
-            {"clip-norm": "adaptive"}
-        )
-    with pytest.raises(ValueError, match=(
-        r"^clip-quantile belongs to clip-norm 'adaptive', which belongs to bound 'clip', which"
-    )):  # fmt: skip
-        Experiment(name="toy", description="A toy.", method="agd", clip_quantile=0.5)
+        descent.with_options({"clip-norm": "adaptive"})
+
+
+def test_a_part_within_a_part_that_is_not_there_is_refused_with_it():
+    with pytest.raises(ValueError, match=r"^clip_quantile belongs to bound 'clip'; this exp"):
+        base().with_options({"bound": "normalise", "clip_quantile": 0.5})

@@ -1,12 +1,11 @@
 """Cohort, rounds and clip norm that follow from the data's size, and nothing else of the roster."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from fedpriv.experiments.build import build, make_task, public_update_norms
+from fedpriv.experiments.build import _CHOSEN, build, make_task, public_update_norms
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.settings import MOST_ROUNDS, choose_settings
 from fedpriv.privacy.calibration import calibrate
@@ -20,7 +19,7 @@ from tests.repeats import every_case
 from tests.running.selected import topical
 
 NAME = "adadps-tags"
-CHOSEN = ("cohort", "rounds", "l2-clip-norm", "start-factor")
+CHOSEN = ("sampling.cohort", "rounds", "bound.l2_clip_norm", "start.factor")
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +113,9 @@ def test_what_is_given_stays():
         settings_of(1000, 8, update_norm=None)
 
 
-@pytest.mark.parametrize("given", [{}, {"rounds": 7}, {"l2-clip-norm": 2.0, "cohort": 9.0}])
+@pytest.mark.parametrize(
+    "given", [{}, {"rounds": 7}, {"bound.l2_clip_norm": 2.0, "sampling.cohort": 9.0}]
+)
 def test_an_experiment_gets_what_is_not_given(corpus, given):
     experiment = load_experiment(NAME).with_options(given)
     left = set(CHOSEN) - set(given)
@@ -125,7 +126,7 @@ def test_an_experiment_gets_what_is_not_given(corpus, given):
     options = settled.options()
     assert {name: options[name] for name in given} == given
     for name in CHOSEN:
-        assert options[name] == getattr(settings, name.replace("-", "_"))
+        assert options[name] == getattr(settings, _CHOSEN[name])
     assert components.plan.planned_rounds == options["rounds"]
 
 
@@ -147,19 +148,19 @@ def test_where_nothing_can_be_chosen_the_experiments_own_values_hold(corpus, cha
 @pytest.mark.parametrize(
     ("given", "kept"),
     [
-        ({"clip-norm": "adaptive"}, {"l2-clip-norm": 30.0}),
+        ({"clip-norm": "adaptive"}, {"bound.l2_clip_norm": 30.0}),
         ({"start": "fresh"}, {}),
-        ({"start-factor": 0.75}, {"start-factor": 0.75}),
+        ({"start.factor": 0.75}, {"start.factor": 0.75}),
     ],
 )
 def test_what_was_not_chosen_is_not_said_to_be(corpus, given, kept):
     """Red when the page said of a preset that it followed from the data's size."""
     components = build(load_experiment(NAME).with_options(given), corpus)
     options, settings = components.experiment.options(), components.settings
-    missing = {*kept, *(("start-factor",) if "start" in given else ())}
+    missing = {*kept, *(("start.factor",) if "start" in given else ())}
     assert settings.chosen == tuple(name for name in CHOSEN if name not in missing)
     for name, value in kept.items():
-        assert options[name] == getattr(settings, name.replace("-", "_")) == value
+        assert options[name] == getattr(settings, _CHOSEN[name]) == value
     if "start" in given:
         assert settings.start_factor is None and "start kept" not in str(settings)
 
@@ -188,9 +189,9 @@ def test_what_an_experiment_gives_is_not_automatic():
     """Red when those derived by `replace` were chosen anew, whatever they gave."""
     whole, update = (load_experiment(name) for name in (NAME, "adadps-update-tags"))
     assert whole.automatic == CHOSEN and update.automatic == ()
-    assert update.options()["l2-clip-norm"] == 60.0
-    assert replace(whole, rounds=5).automatic == ("cohort", "l2-clip-norm", "start-factor")
-    assert whole.options()["l2-clip-norm"] == 30.0
+    assert update.options()["bound.l2_clip_norm"] == 60.0
+    assert whole.with_options({"rounds": 5}).automatic == tuple(n for n in CHOSEN if n != "rounds")
+    assert whole.options()["bound.l2_clip_norm"] == 30.0
 
 
 def test_without_a_rostered_users_records_the_settings_are_the_same(corpus, tmp_path):
@@ -283,7 +284,8 @@ def test_a_run_folder_says_what_was_chosen_and_why(corpus, tmp_path):
     found = json.loads((tmp_path / "r" / "experiment.json").read_text())["settings"]
     assert found == prepared.components.settings.to_json()
     assert (
-        found["chosen"] == ["cohort", "l2-clip-norm", "start-factor"] and found["update_norm"] > 0.0
+        found["chosen"] == ["sampling.cohort", "bound.l2_clip_norm", "start.factor"]
+        and found["update_norm"] > 0.0
     )
     # The options have the values; their reasons do not distinguish the noise once more.
     document = dict(prepared.folder.document)

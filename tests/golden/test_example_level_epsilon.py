@@ -8,7 +8,7 @@ from scipy import sparse
 
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.build import build
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import CentralExperiment
 from fedpriv.privacy.plan import cohort_plan
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
@@ -104,19 +104,21 @@ def test_a_run_of_the_papers_own_kind():
         init=zeros({"weight": (4,), "bias": (1,)}),
         measure=lambda params: None,
     )
-    experiment = Experiment(
-        unit="example",
+    experiment = CentralExperiment(
         name="dp-nsgd",
         description="As the paper samples and counts.",
         task=lambda chosen, corpus: task,
-        bound="normalise",
-        normalise_regulariser=0.01,
-        sampling="fixed",
         relation="replace-one",
         batch_size=6,
         steps=4,
-        noise_multiplier=2.0,
         delta=1e-3,
+    ).with_options(
+        {
+            "bound": "normalise",
+            "normalise_regulariser": 0.01,
+            "sampling": "fixed",
+            "noise_multiplier": 2.0,
+        }
     )
     components = build(experiment)
     backend = SerialBackend(trainer=components.trainer, measure=task.evaluate)

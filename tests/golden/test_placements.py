@@ -5,7 +5,7 @@ import numpy as np
 from fedpriv import tree
 from fedpriv.datasets.stackexchange.tag_view import TagExamples
 from fedpriv.experiments.build import build
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import FederatedExperiment
 from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.gaussian import gaussian
 from fedpriv.rng import Key
@@ -133,19 +133,19 @@ PLACEMENTS = ("none", "local", "update", "both", "scale-then-privatise")
 
 
 def experiment(placement, epochs, **options):
-    made = Experiment(
-        name="tiny",
-        description="",
-        task=TinyTask,
-        precondition=placement,
-        **({} if placement == "none" else {"side_information": "own"}),
-        local_learning_rate=LEARNING_RATE,
-        local_epochs=epochs,
-        l2_clip_norm=CLIP,
-        noise_multiplier=SIGMA,
-        cohort=COHORT,
-        rounds=3,
-        delta=0.01,
+    side = {} if placement == "none" else {"side_information": "own"}
+    made = FederatedExperiment(
+        name="tiny", description="", task=TinyTask, rounds=3, delta=0.01
+    ).with_options(
+        {
+            "precondition": placement,
+            **side,
+            "local-learning-rate": LEARNING_RATE,
+            "local-epochs": epochs,
+            "l2-clip-norm": CLIP,
+            "noise-multiplier": SIGMA,
+            "cohort": COHORT,
+        }
     )
     return made.with_options(options)
 

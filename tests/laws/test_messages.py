@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from fedpriv.cli import privacy
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import build
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import CentralExperiment, FederatedExperiment
 from fedpriv.tasks.central import CentralTask, zeros
 from fedpriv.training.per_example.linear import LogisticGradients
 
@@ -33,9 +33,9 @@ REFUSED = {
     "epochs": ({"local-epochs": 0}, "local-epochs 0"),
     "rate": ({"local-learning-rate": 0.0}, "local-learning-rate 0.0"),
     "server rate": ({"server-learning-rate": 0.0}, "server-learning-rate 0.0"),
-    "momentum": ({"server-momentum": 1.0, "server-optimizer": "adam"}, "server-momentum 1.0"),
+    "momentum": ({"server-momentum": 1.0, "server": "adam"}, "server-momentum 1.0"),
     "momentum, plain": (
-        {"server-momentum": 1.0, "server-optimizer": "momentum"},
+        {"server-momentum": 1.0, "server": "momentum"},
         "server-momentum 1.0",
     ),
 }
@@ -45,7 +45,9 @@ FIELDS = re.compile(r"\b[a-z]+(_[a-z0-9]+)+\b")
 @pytest.mark.parametrize(("options", "said"), REFUSED.values(), ids=REFUSED)
 def test_options_are_called_as_they_are_typed(tiny_corpus: Corpus, options, said):
     """Red before: "num_rounds 0", "expected_cohort_size 0.0", "cohort_cap 7", "beta1 1.0"."""
-    base = Experiment(name="t", description="", cohort=6.0, noise_multiplier=1.0)
+    base = FederatedExperiment(name="t", description="").with_options(
+        {"cohort": 6.0, "noise_multiplier": 1.0}
+    )
     with pytest.raises(ValueError) as caught:
         build(base.with_options(options), tiny_corpus)
     assert said in str(caught.value)
@@ -73,15 +75,9 @@ def tiny_task(experiment):
 
 @pytest.mark.parametrize(("options", "said"), CENTRAL.values(), ids=CENTRAL)
 def test_of_centralised_training_too(options, said):
-    base = Experiment(
-        unit="example",
-        name="t",
-        description="",
-        task=tiny_task,
-        noise_multiplier=1.0,
-        steps=3,
-        batch_size=8.0,
-    )
+    base = CentralExperiment(
+        name="t", description="", task=tiny_task, steps=3, batch_size=8.0
+    ).with_options({"noise_multiplier": 1.0})
     with pytest.raises(ValueError) as caught:
         build(base.with_options(options))
     assert said in str(caught.value)

@@ -17,7 +17,7 @@ from torch import nn
 
 from fedpriv.datasets.dataset import Dataset
 from fedpriv.experiments.build import build
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import CentralExperiment, FederatedExperiment
 from fedpriv.experiments.start import public_only
 from fedpriv.rng import Key
 from fedpriv.tasks.dataset_tasks import linear_task, module_task
@@ -67,16 +67,9 @@ def of_users(private, test, public):
         public_train=public,
         synthetic=True,
     )
-    return Experiment(
-        name="own",
-        description="",
-        task=lambda _: task,
-        cohort=2.0,
-        rounds=1,
-        noise_multiplier=1.0,
-        delta=1e-3,
-        start="public",
-    )
+    return FederatedExperiment(
+        name="own", description="", task=lambda _: task, rounds=1, delta=1e-3
+    ).with_options({"cohort": 2.0, "noise_multiplier": 1.0, "start": "public"})
 
 
 def of_examples(make, convert):
@@ -92,17 +85,9 @@ def of_examples(make, convert):
             provenance={},
             synthetic=True,
         )
-        return Experiment(
-            name="d",
-            description="",
-            unit="example",
-            task=lambda _: make(data),
-            batch_size=2.0,
-            steps=1,
-            noise_multiplier=1.0,
-            delta=1e-3,
-            start="public",
-        )
+        return CentralExperiment(
+            name="d", description="", task=lambda _: make(data), batch_size=2.0, steps=1, delta=1e-3
+        ).with_options({"noise_multiplier": 1.0, "start": "public"})
 
     return made
 

@@ -12,7 +12,7 @@ import pytest
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.datasets.stackexchange.writer import CorpusWriter, Sentence
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import CentralExperiment
 from fedpriv.report.page import write_report
 from fedpriv.rng import Key
 from fedpriv.runs.prepared import start_run
@@ -143,11 +143,14 @@ DIGESTS = {
 @pytest.mark.parametrize("secure", [True, False])
 def test_checksums_of_the_training_set_are_a_simulations(tmp_path, source, secure):
     """They tell a training set from its neighbour, and no key stands before them."""
-    experiment = Experiment(
-        unit="example", name="central", description="A test.", batch_size=6, steps=2,
+    experiment = CentralExperiment(
+        name="central",
+        description="A test.",
+        batch_size=6,
+        steps=2,
         task=lambda experiment: sixty(provenance={"source": source, "credit": "somebody"}),
-        noise_multiplier=1.0, delta=1e-3,
-    )  # fmt: skip
+        delta=1e-3,
+    ).with_options({"noise_multiplier": 1.0})
     prepared = start_run(experiment, None, None, tmp_path / "run", secure=secure)
     prepared.folder.close()
     text = (tmp_path / "run" / "experiment.json").read_text("utf-8")
@@ -158,11 +161,14 @@ def test_checksums_of_the_training_set_are_a_simulations(tmp_path, source, secur
 
 
 def test_where_the_text_is_from_in_words_stays(tmp_path):
-    experiment = Experiment(
-        unit="example", name="central", description="A test.", batch_size=6, steps=2,
+    experiment = CentralExperiment(
+        name="central",
+        description="A test.",
+        batch_size=6,
+        steps=2,
         task=lambda experiment: sixty(provenance={"source": "made up, seed 0"}),
-        noise_multiplier=1.0, delta=1e-3,
-    )  # fmt: skip
+        delta=1e-3,
+    ).with_options({"noise_multiplier": 1.0})
     prepared = start_run(experiment, None, None, tmp_path / "run", secure=True)
     prepared.folder.close()
     assert prepared.folder.document["corpus"]["provenance"] == {"source": "made up, seed 0"}

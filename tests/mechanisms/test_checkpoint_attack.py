@@ -17,7 +17,7 @@ from scipy import sparse, stats
 from fedpriv.datasets.dataset import Dataset
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import CentralExperiment
 from fedpriv.privacy import mechanism as mechanism_module
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
@@ -97,7 +97,7 @@ def task(experiment, corpus):
 
 
 def experiment(**options):
-    made = Experiment(unit="example", name="attacked", description="A test.", task=task)
+    made = CentralExperiment(name="attacked", description="A test.", task=task)
     return made.with_options(
         {
             "batch-size": 100.0,

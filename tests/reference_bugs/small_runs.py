@@ -2,22 +2,16 @@
 
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.build import build
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import FederatedExperiment
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
 
 
 def experiment(**options):
-    made = Experiment(
-        name="bugs",
-        description="",
-        noise_multiplier=1.0,
-        cohort=6.0,
-        rounds=6,
-        delta=1e-3,
-        l2_clip_norm=0.5,
-        local_learning_rate=2.0,
-        presets={"preconditioner-top": 10},
+    made = FederatedExperiment(
+        name="bugs", description="", rounds=6, delta=1e-3, presets={"preconditioner-top": 10}
+    ).with_options(
+        {"noise_multiplier": 1.0, "cohort": 6.0, "l2_clip_norm": 0.5, "local_learning_rate": 2.0}
     )
     return made.with_options({name.replace("_", "-"): v for name, v in options.items()})
 

@@ -101,7 +101,7 @@ class TestMomentum8:
         self, tiny_corpus, noise, optimizer, gain
     ):
         plain = states(experiment(**noise), tiny_corpus)[1]
-        found = states(experiment(server_optimizer=optimizer, **noise), tiny_corpus)[1]
+        found = states(experiment(server=optimizer, **noise), tiny_corpus)[1]
         assert all(set(params) == {"kernel", "bias"} for _, params in found)
         first = {n: gain * t for n, t in plain[0][1].items()}
         for name, expected in first.items():
@@ -112,7 +112,7 @@ class TestMomentum8:
     @pytest.mark.parametrize("name", ["adadps-tags", "dp-fedavg-tags"])
     def test_8_it_is_an_option_of_every_method(self, tiny_corpus, name):
         made = load_experiment(name).with_options(
-            {"roster": None, "server-optimizer": "ema-momentum", "rounds": 2, "delta": 1e-2}
+            {"roster": None, "server": "ema-momentum", "rounds": 2, "delta": 1e-2}
         )
         velocity = (
             build(made, tiny_corpus)

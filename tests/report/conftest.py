@@ -87,7 +87,7 @@ def write_run(
         "rounds": planned,
         "cohort": 350.0,
         "local-learning-rate": 10.0,
-        "server-optimizer": "ema-momentum",
+        "server": "ema-momentum",
         "server-momentum": 0.9,
         "aggregate": "none",
         "seed": seed,

@@ -146,7 +146,7 @@ def test_every_string_of_the_folder_is_escaped(make_run) -> None:
     evil = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'&$x^2$\x1b\u202e"
     folder = make_run(
         name=evil,
-        options={"server-optimizer": evil, evil: 1},
+        options={"server": evil, evil: 1},
         corpus={"name": evil, "roster": evil, "credit": evil, evil: evil, "licence": [evil]},
     )
     document = json.loads((folder / "experiment.json").read_text())

@@ -17,7 +17,7 @@ from fedpriv.backends import SerialBackend
 from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
 from fedpriv.backends.threads import ThreadBackend
 from fedpriv.cli import main
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import FederatedExperiment
 from fedpriv.experiments.own_code import own_code
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.runs.participation import FAILED_IN_A_ROW, AllUsersFailedError, Participation
@@ -201,10 +201,9 @@ def experiment(labels):
             loss=nn.functional.cross_entropy,
         )  # fmt: skip
 
-    return Experiment(
-        name="own", description="", task=task, delta=0.01, rounds=3, cohort=20.0,
-        noise_multiplier=1.0,
-    )  # fmt: skip
+    return FederatedExperiment(
+        name="own", description="", task=task, delta=0.01, rounds=3
+    ).with_options({"cohort": 20.0, "noise_multiplier": 1.0})
 
 
 def test_labels_numbered_from_one_end_a_simulation(tmp_path):

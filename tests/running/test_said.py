@@ -10,7 +10,7 @@ from torch import nn
 from fedpriv.api.result import load
 from fedpriv.api.running import run
 from fedpriv.cli import main
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import FederatedExperiment
 from fedpriv.runs.prepared import start_run
 from fedpriv.runs.progress import describe_failures
 from fedpriv.tasks.module_task import ModuleTask
@@ -34,8 +34,8 @@ def experiment(broken=0, **changes):
             **{"public": person(99), "synthetic": True, **changes},
         )
 
-    return Experiment(
-        name="own", description="", task=task, rounds=4, cohort=6.0, noise_multiplier=1.0
+    return FederatedExperiment(name="own", description="", task=task, rounds=4).with_options(
+        {"cohort": 6.0, "noise_multiplier": 1.0}
     )
 
 

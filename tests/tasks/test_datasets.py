@@ -13,7 +13,7 @@ from fedpriv.backends import SerialBackend
 from fedpriv.datasets import dataset as data_room
 from fedpriv.datasets.dataset import Dataset, hold_out_public, hold_out_validation, limit_public
 from fedpriv.experiments.build import build
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import CentralExperiment
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
 from fedpriv.tasks.dataset_tasks import linear_task, module_task
@@ -155,16 +155,14 @@ class TestDigests:
         monkeypatch.setattr(data_room, "fingerprint", asked)
         task = make(data)
         task.describe()
-        experiment = Experiment(
-            unit="example",
+        experiment = CentralExperiment(
             name="quick",
             description="",
             task=lambda experiment, corpus: task,
             batch_size=5,
             steps=2,
-            noise_multiplier=1.0,
             delta=1e-3,
-        )
+        ).with_options({"noise_multiplier": 1.0})
         components = build(experiment)
         backend = SerialBackend(trainer=components.trainer, measure=task.evaluate)
         assert len(list(rounds(components, backend, Key.simulation(0)))) == 2

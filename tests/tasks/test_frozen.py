@@ -8,7 +8,7 @@ from torch import nn
 from fedpriv.api.result import load
 from fedpriv.checkpoints.tensor_files import FROZEN, check_frozen, read_tensors
 from fedpriv.datasets.dataset import Dataset
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import FederatedExperiment
 from fedpriv.mechanisms.bounds import Clip
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.export.model_folder import MODEL, export_run
@@ -51,7 +51,9 @@ def task(module=model, **changes):
 
 def experiment(made, **options):
     options = {"rounds": 2, "cohort": 6.0, "noise_multiplier": 1.0, **options}
-    return Experiment(name="own", description="", task=lambda e: made, **options)
+    return FederatedExperiment(name="own", description="", task=lambda e: made).with_options(
+        options
+    )
 
 
 TRAINED, BODY = {"2.weight", "2.bias"}, {"0.weight", "0.bias"}

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fedpriv.datasets.dataset import Dataset
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import FederatedExperiment
 from fedpriv.measures import Measure
 from fedpriv.mechanisms.bounds import Clip
 from fedpriv.runs.prepared import start_run
@@ -41,9 +41,9 @@ def started(folder, *, classes: Any = False, **changes: Any):
             **changes,
         }
     )
-    experiment = Experiment(
-        name="own", description="", task=lambda e: task, rounds=2, cohort=6.0, noise_multiplier=1.0
-    )
+    experiment = FederatedExperiment(
+        name="own", description="", task=lambda e: task, rounds=2
+    ).with_options({"cohort": 6.0, "noise_multiplier": 1.0})
     return start_run(experiment, "own:x", None, folder)
 
 

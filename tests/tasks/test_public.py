@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fedpriv.api.running import run
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import FederatedExperiment
 from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.runs.document import read_document
 from fedpriv.runs.prepared import start_run
@@ -36,8 +36,8 @@ def experiment(**changes):
             **given,
         )
 
-    return Experiment(
-        name="own", description="", task=task, rounds=1, cohort=6.0, noise_multiplier=1.0
+    return FederatedExperiment(name="own", description="", task=task, rounds=1).with_options(
+        {"cohort": 6.0, "noise_multiplier": 1.0}
     )
 
 
@@ -113,8 +113,8 @@ def test_all_that_is_missing_is_said_at_once(tmp_path):
         roster = ("a", "b")
         measures = ()
 
-    own = Experiment(
-        name="own", description="", task=lambda e: Mine(), cohort=1.0, noise_multiplier=1.0
+    own = FederatedExperiment(name="own", description="", task=lambda e: Mine()).with_options(
+        {"cohort": 1.0, "noise_multiplier": 1.0}
     )
     with pytest.raises(ValueError) as caught:
         start_run(own, None, None, tmp_path / "run")

@@ -11,7 +11,7 @@ from torch import nn
 from fedpriv import json_lines
 from fedpriv.datasets.dataset import Dataset
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import CentralExperiment, FederatedExperiment
 from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.dataset_tasks import module_task
 from fedpriv.tasks.module_task import ModuleTask
@@ -31,9 +31,9 @@ def users(width=8, labels=np.int64):
 
 def experiment(task, **options):
     options = {"rounds": 3, "cohort": 6.0, "noise_multiplier": 1.0, **options}
-    return Experiment(
-        name="own", description="", task=lambda experiment, corpus: task, delta=0.01, **options
-    )
+    return FederatedExperiment(
+        name="own", description="", task=lambda experiment, corpus: task, delta=0.01
+    ).with_options(options)
 
 
 def task(width=8, **changes):
@@ -141,15 +141,9 @@ def test_centralised_tasks_are_tried_too(tmp_path, with_public):
 
     def central(width):
         made = module_task(data, lambda: nn.Linear(width, 2), nn.functional.cross_entropy)
-        return Experiment(
-            unit="example",
-            name="c",
-            description="",
-            task=lambda experiment: made,
-            noise_multiplier=1.0,
-            steps=2,
-            batch_size=8,
-        )
+        return CentralExperiment(
+            name="c", description="", task=lambda experiment: made, steps=2, batch_size=8
+        ).with_options({"noise_multiplier": 1.0})
 
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         start_run(central(9), "own:x", None, tmp_path / "wrong")

@@ -5,7 +5,7 @@ import pytest
 
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.build import build
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import FederatedExperiment
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
 
@@ -13,14 +13,8 @@ RATE = 2.0
 
 
 def experiment(**options):
-    made = Experiment(
-        name="oracle",
-        description="",
-        bound="none",
-        noise="none",
-        rounds=3,
-        local_learning_rate=RATE,
-        delta=1e-3,
+    made = FederatedExperiment(name="oracle", description="", rounds=3, delta=1e-3).with_options(
+        {"bound": "none", "noise": "none", "local_learning_rate": RATE}
     )
     return made.with_options({name.replace("_", "-"): v for name, v in options.items()})
 
@@ -145,7 +139,7 @@ class TestCentralised:
 
     def test_server_momentum_is_centralised_momentum(self, tiny_corpus):
         found = final_params(
-            experiment(users=1, cohort=1, server_optimizer="ema-momentum", server_momentum=0.8),
+            experiment(users=1, cohort=1, server="ema-momentum", server_momentum=0.8),
             tiny_corpus,
         )
         view = tiny_corpus.view()

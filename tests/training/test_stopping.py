@@ -19,7 +19,7 @@ from fedpriv import json_lines
 from fedpriv.backends import SerialBackend
 from fedpriv.backends.threads import ThreadBackend
 from fedpriv.experiments.build import build
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import FederatedExperiment
 from fedpriv.mechanisms import Clip
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
@@ -294,7 +294,9 @@ class TestRounds:
     def test_the_round_is_not_released(self, default_sigint, tiny_corpus, monkeypatch, how):
         """Red before: the round went on without the user, and so did the run."""
         components = build(
-            Experiment(name="t", description="", rounds=4, noise_multiplier=1.0, cohort=30.0),
+            FederatedExperiment(name="t", description="", rounds=4).with_options(
+                {"noise_multiplier": 1.0, "cohort": 30.0}
+            ),
             tiny_corpus,
         )
         real, calls, released = SparseSoftmaxTrainer.train, [], []
@@ -315,7 +317,9 @@ class TestRounds:
     def test_one_that_came_between_rounds_charges_nothing_more(
         self, default_sigint, tiny_corpus, tmp_path
     ):
-        experiment = Experiment(name="t", description="", rounds=4, noise_multiplier=1.0)
+        experiment = FederatedExperiment(name="t", description="", rounds=4).with_options(
+            {"noise_multiplier": 1.0}
+        )
         prepared = start_run(experiment, "dp-fedavg-tags", tiny_corpus, tmp_path / "run")
         with pytest.raises(KeyboardInterrupt):
             prepared.run(on_round=lambda record: dropped())
@@ -329,8 +333,8 @@ def test_a_real_sigint_at_a_random_moment_of_a_round(default_sigint, tiny_corpus
 
     Red before in about four of ten moments, so by luck green in fewer than one of 400 runs.
     """
-    experiment = Experiment(
-        name="t", description="", rounds=100, noise_multiplier=1.0, local_epochs=2000
+    experiment = FederatedExperiment(name="t", description="", rounds=100).with_options(
+        {"noise_multiplier": 1.0, "local_epochs": 2000}
     )
     components = build(experiment, tiny_corpus)
     backend = SerialBackend(trainer=components.trainer, data=components.task.data)

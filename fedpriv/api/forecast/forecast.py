@@ -223,7 +223,7 @@ def forecast_chosen(
         loss=loss,
         unit=chosen.unit,
         settings=components.settings,
-        selects=chosen.options().get("select") == "public",
+        selects=chosen.options().get("task.select") == "public",
     )
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from fedpriv.experiments.components import Components
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import Experiment, FederatedExperiment
 from fedpriv.measures import LOSS, Measure
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.preconditioners import Fixed, NoPreconditioner
@@ -98,7 +98,8 @@ def noise_loss(experiment: Experiment, components: Components, params: Params) -
         return NoiseLoss(reason=reason or "the plan decides its noise on the way")
     mechanism, rounds = plan.live_mechanism, plan.affordable_rounds
     stddev = math.sqrt(rounds) * mechanism.stddev / mechanism.denominator
-    stddev *= float(experiment.part("server-optimizer").learning_rate)
+    assert isinstance(experiment, FederatedExperiment)
+    stddev *= experiment.server.learning_rate
     start = _measured(components.task, params)
     if start is None:
         return NoiseLoss(reason="the task measures nothing on public examples")
@@ -137,9 +138,9 @@ def _not_plain(experiment: Experiment, components: Components) -> str:
         return "no noise is added, or its amount is decided on the way"
     if not isinstance(plan.live_mechanism.privatizer, Gaussian):
         return "the noise is not independent Gaussian noise"
-    if experiment.server_optimizer != "sgd":
+    if isinstance(experiment, FederatedExperiment) and experiment.server.kind != "sgd":
         return (
-            f"server-optimizer {experiment.server_optimizer} rescales or remembers what is "
+            f"server {experiment.server.kind} rescales or remembers what is "
             "released, so noise does not just add up; it is known for sgd only"
         )
     algorithm = components.algorithm

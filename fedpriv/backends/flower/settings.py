@@ -1,13 +1,14 @@
 """Flower's run-config and node-config, read into what fedpriv calls by name.
 
 Flower only lets a key be overridden that the bundle's `pyproject.toml` declares, and TOML has no
-null: every option of an experiment is declared there as the empty string, which means "as the
-experiment has it". Server and nodes read the same run-config, so both know the same experiment.
+null: some options of an experiment are declared there as the empty string, which means "as the
+experiment has it", and the key `options` takes any others as TOML. Server and nodes read the same
+run-config, so both know the same experiment.
 """
 
 from __future__ import annotations
 
-import json
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -31,7 +32,7 @@ from fedpriv.experiments.build import make_task
 from fedpriv.experiments.catalogue import OwnExperimentNotFoundError, load_experiment
 from fedpriv.experiments.components import make_side_information, make_trainer
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.options import Option, checked
+from fedpriv.experiments.options import Option, checked, flattened
 from fedpriv.experiments.tasks import MissingCorpusError
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.tasks.task import Task
@@ -48,7 +49,6 @@ OWN_KEYS: dict[str, Value] = {
     "resume": "",
     "anchor": "",
     "label": "",
-    "own-options": "",
     "secure": False,
     "max-in-flight": 16,
     "round-deadline": 600.0,
@@ -62,6 +62,12 @@ OWN_KEYS: dict[str, Value] = {
     "user-memory-mb": 0,
 }
 
+#: Keys of the run-config that are options of an experiment; any other goes into `options`, as TOML.
+SHORT_KEYS = (
+    *("roster", "users", "cohort", "rounds", "noise-multiplier", "target-epsilon", "l2-clip-norm"),
+    *("delta", "seed", "split", "fold", "start", "select"),
+)
+
 
 def read_experiment(run_config: Config) -> Experiment:
     """Return the experiment that a run-config names, with the options it overrides.
@@ -71,9 +77,11 @@ def read_experiment(run_config: Config) -> Experiment:
             value; for an experiment of one's own that is not on this machine, with what to do.
     """
     options: dict[str, Option] = {
-        key: value for key, value in run_config.items() if key not in OWN_KEYS and value != ""
+        key: value
+        for key, value in run_config.items()
+        if key not in (*OWN_KEYS, "options") and value != ""
     }
-    options |= _own_options(run_config)
+    options |= _more_options(run_config)
     name = _word(run_config, "experiment")
     experiment = _load(name)
     if "flower" not in experiment.backends:
@@ -288,19 +296,15 @@ def _load(name: str) -> Experiment:
         ) from error
 
 
-def _own_options(config: Config) -> dict[str, Option]:
-    """Return the options of a task of somebody's own, which the bundle cannot declare: JSON."""
-    text = config.get("own-options", "")
-    if text == "":
-        return {}
-    remedy = "give a JSON object in quotes, such as own-options='{\"hidden\": 32}'"
+def _more_options(config: Config) -> dict[str, Option]:
+    """Return the options of the key `options`: TOML, as in a file."""
+    text = config.get("options", "")
     try:
-        found = json.loads(str(text))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"own-options {text!r} is not JSON ({error}); {remedy}") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"own-options {text!r} is not an object; {remedy}")
-    return found
+        return flattened(tomllib.loads(str(text)))
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(
+            f"options {text!r} is not TOML ({error}); give lines such as options='local.epochs = 2'"
+        ) from error
 
 
 def _word(config: Config, key: str) -> str:

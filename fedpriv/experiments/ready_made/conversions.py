@@ -10,8 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import CentralExperiment
+from fedpriv.experiments.mechanism import Clipped, GaussianNoise
 from fedpriv.experiments.options import option
+from fedpriv.experiments.server import Sgd
 from fedpriv.ranges import Range
 
 if TYPE_CHECKING:
@@ -43,18 +45,17 @@ class ConversionTask:
         return conversion_task(load_criteo(self.log, rows=self.log_rows, buckets=self.buckets))
 
 
-def dp_sgd_conversions() -> Experiment:
+def dp_sgd_conversions() -> CentralExperiment:
     """DP-SGD with a running average of checkpoints."""
-    return Experiment(
-        unit="example",
+    return CentralExperiment(
         name="dp-sgd-conversions",
         description="DP-SGD on conversions of clicks, measured by AUC loss.",
         task=ConversionTask(),
         batch_size=250.0,
         epochs=5.0,
-        l2_clip_norm=0.5,
-        learning_rate=4.0,
-        target_epsilon=6.0,
+        bound=Clipped(l2_clip_norm=0.5),
+        optimizer=Sgd(learning_rate=4.0),
+        noise=GaussianNoise(target_epsilon=6.0),
         delta=1e-5,
     )
 

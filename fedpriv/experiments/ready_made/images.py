@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import CentralExperiment
+from fedpriv.experiments.mechanism import Clipped, GaussianNoise
 from fedpriv.experiments.options import option
+from fedpriv.experiments.server import Average, Sgd
 from fedpriv.ranges import Range
 
 if TYPE_CHECKING:
@@ -86,21 +88,19 @@ def _centred(images: np.ndarray) -> np.ndarray:
     return np.asarray(images).astype(np.float32) / np.float32(127.5) - np.float32(1.0)
 
 
-def dp_sgd_cifar() -> Experiment:
+def dp_sgd_cifar() -> CentralExperiment:
     """DP-SGD with augmentation multiplicity and a running average of checkpoints."""
-    return Experiment(
-        unit="example",
+    return CentralExperiment(
         name="dp-sgd-cifar",
         description="DP-SGD on CIFAR: views of each image averaged before the bound, EMA.",
         task=CifarTask(),
         batch_size=200.0,
         epochs=2.0,
-        l2_clip_norm=1.0,
-        learning_rate=2.0,
-        target_epsilon=8.0,
+        bound=Clipped(l2_clip_norm=1.0),
+        optimizer=Sgd(learning_rate=2.0),
+        noise=GaussianNoise(target_epsilon=8.0),
         delta=1e-5,
-        aggregate="ema",
-        ema_decay=0.9,
+        aggregate=Average(ema_decay=0.9),
     )
 
 

@@ -9,49 +9,48 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import FederatedExperiment
+from fedpriv.experiments.mechanism import GaussianNoise, NoBound, NoNoise
+from fedpriv.experiments.preconditioning import InSteps, OwnMultipliers
+from fedpriv.experiments.start import FromPublic
 from fedpriv.experiments.tasks import NextWordsTask
+from fedpriv.experiments.users import AdaptableClip, LocalSgd
+
+_LOCAL = LocalSgd(learning_rate=1.0, batch_size=16, max_examples_per_user=256)
 
 
-def fedavg_words() -> Experiment:
+def fedavg_words() -> FederatedExperiment:
     """FedAvg without privacy."""
-    return Experiment(
+    return FederatedExperiment(
         name="fedavg-words",
         description="Federated averaging on next-word prediction, updates as they are.",
         task=NextWordsTask(),
-        bound="none",
-        noise="none",
-        local_batch_size=16,
-        local_learning_rate=1.0,
-        max_examples_per_user=256,
-        eval_every=10,
+        bound=NoBound(),
+        noise=NoNoise(),
+        local=_LOCAL,
     )
 
 
-def dp_fedavg_words() -> Experiment:
+def dp_fedavg_words() -> FederatedExperiment:
     """DP-FedAvg from the public start: clipped updates, Gaussian noise."""
-    return Experiment(
+    return FederatedExperiment(
         name="dp-fedavg-words",
         description="DP-FedAvg on next-word prediction: clipped updates, their sum noised.",
         task=NextWordsTask(),
-        start="public",
-        local_batch_size=16,
-        local_learning_rate=1.0,
-        l2_clip_norm=1.0,
-        max_examples_per_user=256,
-        target_epsilon=8.0,
-        eval_every=10,
+        start=FromPublic(),
+        local=_LOCAL,
+        bound=AdaptableClip(l2_clip_norm=1.0),
+        noise=GaussianNoise(target_epsilon=8.0),
     )
 
 
-def adadps_words() -> Experiment:
+def adadps_words() -> FederatedExperiment:
     """AdaDPS: local steps preconditioned by what public text says of words."""
     return replace(
         dp_fedavg_words(),
         name="adadps-words",
         description="AdaDPS on next-word prediction: local steps preconditioned by public ranks.",
-        precondition="local",
-        side_information="own",
+        precondition=InSteps(side_information=OwnMultipliers()),
     )
 
 

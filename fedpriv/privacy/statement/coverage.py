@@ -184,7 +184,7 @@ def refuse_start_without_privacy(
     found = trained_before(start)
     if found is None or found.protects or not plan.is_private:
         return
-    if options.get("start-without-privacy") is not True:
+    if options.get("start.without_privacy") is not True:
         [said] = found.phrases(plan, secure=True)
         raise ValueError(
             f"a secure run may not go on from {said}: no ε covers what was learnt from them; start "
@@ -333,14 +333,14 @@ def coverage(
 def private_start(options: Mapping[str, Any] | None) -> tuple[str, ...]:
     """Return what a start knows of rostered users, by the experiment's options."""
     options = as_object(options)
-    if (options.get("start"), options.get("public-text")) == ("public", "all-posts"):
+    if (options.get("start"), options.get("task.public_text")) == ("public", "all-posts"):
         return ("a start from all of public users' posts, with rostered users' titles and tags",)
     return ()
 
 
 def public_only_of(options: Mapping[str, Any] | None) -> str:
     """Return what the public-only model of a run learnt from; "" where it was public."""
-    if as_object(options).get("public-text") != "all-posts":
+    if as_object(options).get("task.public_text") != "all-posts":
         return ""
     return "all of public users' posts; rostered users' titles and tags in them no ε covers"
 
@@ -390,7 +390,7 @@ def _no_guarantee_reason(
     if options.get("noise") in (None, "none"):
         return NO_NOISE
     # The plan of such a run has no noise, so that it is not taken for a guarantee.
-    sigma = options.get("noise-multiplier")
+    sigma = options.get("noise.multiplier")
     mechanism = plan.mechanism
     sensitivity = mechanism.sensitivity if isinstance(mechanism, Mechanism) else 0.0
     size = (

@@ -11,7 +11,7 @@ from fedpriv.report.plots.drawing import MARKERS
 from fedpriv.report.plots.theme import NUM_SERIES, series
 
 # Options that only say how much ε is spent: runs that differ in nothing else are one curve.
-_SPENDING = ("seed", "target-epsilon", "noise-multiplier")
+_SPENDING = ("seed", "noise.target_epsilon", "noise.multiplier")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ from fedpriv.report.tables import exact
 
 # Of two options that tell runs apart equally well, the one that a reader looks for first.
 _FIRST = (
-    "target-epsilon", "method", "start", "precondition", "noise", "bound", "sampling",
-    "noise-multiplier",
+    "noise.target_epsilon", "method", "start", "precondition", "noise", "bound", "sampling",
+    "noise.multiplier",
 )  # fmt: skip
 _LEFT_OUT = ("seed", "name", "description")
 _MOST = 4

@@ -82,7 +82,7 @@ def of_several(run: RunRecord) -> str | None:
     if rule not in RULES:
         return None
     return (
-        f"The run's figures are of what its last {run.options.get('aggregate-k')} models answer "
+        f"The run's figures are of what its last {run.options.get('aggregate.k')} models answer "
         f"together ({rule}); this model is the last of them, and was not measured alone."
     )
 

@@ -23,7 +23,7 @@ from fedpriv.datasets.reviews import (
     load_imdb,
     synthetic_reviews,
 )
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import CentralExperiment, Experiment
 from fedpriv.mechanisms.side_information import (
     SideInformation,
     frequency_multiplier,
@@ -126,25 +126,22 @@ def experiment(
     """Return one run, before its method."""
     paper = column == "paper"
     variant = "" if public == "held out" else f"-public-{public}"
-    return Experiment(
-        unit="example",
+    return CentralExperiment(
         name=f"{reviews().name}-{column}{variant}",
         description=f"Sentiment on IMDB, {'as the paper ran it' if paper else 'done right'}.",
         task=lambda chosen, corpus: task(column, split, public),
         batch_size=BATCH,
         epochs=2 if reduced else EPOCHS,
         micro_batch=4 if paper else 1,
-        # σ = 1 to the clip norm. In micro-batches that is half the sensitivity.
-        noise_multiplier=0.5 if paper else 1.0,
         delta=DELTA,
-        l2_clip_norm=1.0,
-        learning_rate=0.1,
         presets={
             "regulariser": 1e-10 if paper else 1e-3,
             "regulariser-inside": paper,
             "adaptivity": 1e-5,
         },
         eval_every=10**9,
+    ).with_options(
+        {"noise_multiplier": 0.5 if paper else 1.0, "l2_clip_norm": 1.0, "learning_rate": 0.1}
     )
 
 

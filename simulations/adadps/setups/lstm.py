@@ -14,7 +14,7 @@ from torch import nn
 
 from fedpriv.datasets.dataset import Dataset, hold_out_validation
 from fedpriv.datasets.reviews import sequences
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import CentralExperiment, Experiment
 from fedpriv.models.text import TextLSTM
 from fedpriv.tasks.central import CentralTask
 from fedpriv.tasks.dataset_tasks import module_task
@@ -48,15 +48,13 @@ def _ids(words: np.ndarray) -> np.ndarray:
 def experiment(column: Column, split: Split, reduced: bool) -> Experiment:
     """Return one run, before its method."""
     paper, length = column == "paper", SHORT if reduced else LENGTH
-    return Experiment(
-        unit="example",
+    return CentralExperiment(
         name=f"{imdb.reviews().name}-lstm-{column}",
         description=f"IMDB LSTM, {'as the paper ran it' if paper else 'done right'}.",
         task=lambda chosen, corpus: task(column, split, length),
         batch_size=BATCH,
         epochs=0.2 if reduced else 100,
         micro_batch=4 if paper else 1,
-        noise_multiplier=0.5 if paper else 1.0,  # σ = 1 to the clip norm in either column
         delta=DELTA,
         presets={
             "regulariser": 1e-10 if paper else 1e-3,
@@ -64,7 +62,7 @@ def experiment(column: Column, split: Split, reduced: bool) -> Experiment:
             "adaptivity": 1e-5,
         },
         eval_every=10**9,
-    )
+    ).with_options({"noise_multiplier": 0.5 if paper else 1.0})
 
 
 _RATES: Rates = {

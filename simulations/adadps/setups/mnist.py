@@ -15,7 +15,7 @@ from torch import nn
 
 from fedpriv.datasets.dataset import Dataset, hold_out_public, hold_out_validation
 from fedpriv.datasets.images import load_mnist
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import CentralExperiment, Experiment
 from fedpriv.measures import LOSS
 from fedpriv.models.images import Autoencoder, DigitClassifier
 from fedpriv.rng import Key
@@ -92,15 +92,13 @@ def experiment(kind: Kind, sigma: float, column: Column, split: Split, reduced: 
         reduced: For a fraction of the epochs.
     """
     paper = column == "paper"
-    return Experiment(
-        unit="example",
+    return CentralExperiment(
         name=f"{dataset().name}-{kind}-{column}",
         description=f"MNIST {kind}, {'as the paper ran it' if paper else 'done right'}.",
         task=lambda chosen, corpus: task(kind, column, split),
         batch_size=BATCH,
         epochs=EPOCHS[kind][1 if reduced else 0],
         micro_batch=4 if paper else 1,
-        noise_multiplier=sigma / 2 if paper else sigma,
         delta=DELTA,
         presets={
             "regulariser": 1e-6 if paper else 1e-8,
@@ -108,7 +106,7 @@ def experiment(kind: Kind, sigma: float, column: Column, split: Split, reduced: 
             "adaptivity": 1e-8,
         },
         eval_every=10**9,
-    )
+    ).with_options({"noise_multiplier": sigma / 2 if paper else sigma})
 
 
 _NOTES = (

@@ -19,7 +19,7 @@ from fedpriv.datasets.dataset import Dataset, hold_out_public, hold_out_validati
 from fedpriv.datasets.stackexchange.locate import resolve_corpus
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
 from fedpriv.datasets.stackexchange.tag_view import TagView
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import CentralExperiment, Experiment
 from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.side_information import rank_multiplier
 from fedpriv.tasks.central import CentralTask
@@ -101,15 +101,13 @@ def experiment(public: Public, column: Column, split: Split, reduced: bool = Fal
     """Return one run, before its method."""
     paper = column == "paper"
     variant = "" if public == "held out" else f"-public-{public}".replace(" ", "-")
-    return Experiment(
-        unit="example",
+    return CentralExperiment(
         name=f"{view().name}-pooled-{column}{variant}",
         description=f"Pooled tags, {'as the paper ran it' if paper else 'done right'}.",
         task=lambda chosen, corpus: task(column, split, public),
         batch_size=BATCH,
         epochs=0.15 if reduced else 45,
         micro_batch=4 if paper else 1,
-        noise_multiplier=0.475 if paper else 0.95,  # σ = 0.95 to the clip norm in either column
         delta=1 / 240_000,
         presets={
             "regulariser": 1e-5 if paper else 1e-3,
@@ -117,7 +115,7 @@ def experiment(public: Public, column: Column, split: Split, reduced: bool = Fal
             "adaptivity": 1e-5,
         },
         eval_every=10**9,
-    )
+    ).with_options({"noise_multiplier": 0.475 if paper else 0.95})
 
 
 _RATES: Rates = {

@@ -14,7 +14,7 @@ from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
 from fedpriv.backends.worker import WorkerContext
 from fedpriv.checkpoints.tensor_files import write_tensors
 from fedpriv.experiments.build import build
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import FederatedExperiment
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
 from fedpriv.runs.loop import rounds
@@ -49,10 +49,9 @@ def make_task(kind=ModuleTask):
 
 
 def experiment(**options):
-    return Experiment(
-        name="own", description="", task=lambda chosen: make_task(), cohort=7.0, rounds=3,
-        noise_multiplier=0.5, delta=1e-3, local_learning_rate=0.3, **options,
-    )  # fmt: skip
+    return FederatedExperiment(
+        name="own", description="", task=lambda chosen: make_task(), rounds=3, delta=1e-3
+    ).with_options({"cohort": 7.0, "noise_multiplier": 0.5, "local_learning_rate": 0.3, **options})
 
 
 def options_of(kind, folder):

@@ -48,7 +48,7 @@ def test_the_declared_defaults_change_nothing():
 def test_overrides_reach_the_experiment():
     experiment = read_experiment(
         DECLARED | {"experiment": "dp-fedavg-tags", "rounds": 3, "noise-multiplier": 0.5,
-                    "server-optimizer": "adam", "local-learning-rate": 2}
+                    "server": "adam", "local-learning-rate": 2}
     )  # fmt: skip
     assert experiment.name == "dp-fedavg-tags"
     assert (experiment.rounds, experiment.noise_multiplier) == (3, 0.5)

@@ -13,7 +13,7 @@ from scipy import stats
 from fedpriv import tree
 from fedpriv.datasets.stackexchange.splits import Split
 from fedpriv.experiments.build import build
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import CentralExperiment
 from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
 from fedpriv.tasks.central import OwnedExamples
@@ -116,15 +116,13 @@ def test_the_list_is_of_ids_and_who_asked(folder, whole):
 
 
 def experiment(**options):
-    return Experiment(
+    return CentralExperiment(
         name="owned",
         description="Examples of which an owner has several.",
-        unit="example",
         task=lambda chosen: owned(MOST),
         batch_size=6,
         steps=20,
-        **{"noise_multiplier": 2.0, "delta": 1e-5, **options},
-    )
+    ).with_options({"noise_multiplier": 2.0, "delta": 1e-5, **options})
 
 
 def owned(most, blank=None):

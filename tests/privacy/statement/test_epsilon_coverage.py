@@ -17,7 +17,7 @@ from fedpriv import cli
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.datasets.stackexchange.writer import CorpusWriter, Sentence
 from fedpriv.experiments.build import build
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import CentralExperiment, FederatedExperiment
 from fedpriv.mechanisms import SideInformation
 from fedpriv.privacy.statement.coverage import FLOATS, coverage_of
 from fedpriv.tasks.module_task import ModuleTask
@@ -42,19 +42,15 @@ def central(source="public", listed=(), **options):
         "words": 2000,
         "private_side_information": list(listed),
     }
-    return Experiment(
-        unit="example",
+    return CentralExperiment(
         name="central",
         description="A test.",
         task=lambda experiment, corpus: central_task(source, provenance),
         batch_size=6,
         steps=4,
-        noise_multiplier=1.0,
-        learning_rate=0.5,
         eval_every=2,
         delta=1e-3,
-        **options,
-    )
+    ).with_options({"noise_multiplier": 1.0, "learning_rate": 0.5, **options})
 
 
 class Guided(ModuleTask):
@@ -84,16 +80,10 @@ def module(source):
         made.source = source
         return made
 
-    return Experiment(
-        name="dense",
-        description="A test.",
-        task=task,
-        noise_multiplier=1.0,
-        cohort=2.0,
-        delta=0.01,
-        rounds=4,
-        precondition="local",
-        side_information="own",
+    return FederatedExperiment(
+        name="dense", description="A test.", task=task, delta=0.01, rounds=4
+    ).with_options(
+        {"noise_multiplier": 1.0, "cohort": 2.0, "precondition": "local", "side_information": "own"}
     )
 
 

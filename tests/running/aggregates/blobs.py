@@ -4,7 +4,7 @@ import numpy as np
 from scipy import sparse
 
 from fedpriv.datasets.dataset import Dataset
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import CentralExperiment
 from fedpriv.tasks.dataset_tasks import linear_task
 from fedpriv.training.per_example.linear import LogisticGradients
 
@@ -29,12 +29,6 @@ def _task():
     return linear_task(_data(), lambda x, y: LogisticGradients(x, y), shapes)
 
 
-blobs = Experiment(
-    name="blobs",
-    description="Synthetic.",
-    task=lambda experiment: _task(),
-    unit="example",
-    noise_multiplier=1.0,
-    steps=5,
-    batch_size=30,
-)
+blobs = CentralExperiment(
+    name="blobs", description="Synthetic.", task=lambda experiment: _task(), steps=5, batch_size=30
+).with_options({"noise_multiplier": 1.0})

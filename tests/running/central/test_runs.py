@@ -16,7 +16,7 @@ from fedpriv.backends.flower.settings import read_experiment
 from fedpriv.experiments import catalogue
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import CentralExperiment
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
@@ -38,19 +38,21 @@ def task(experiment, corpus):
 
 
 def synthetic_experiment():
-    return Experiment(
-        unit="example",
+    return CentralExperiment(
         name="synthetic-experiment",
         description="A test.",
         task=task,
         batch_size=6,
         steps=20,
-        noise_multiplier=1.0,
-        learning_rate=0.5,
-        optimizer="adam",
-        guide="public-rmsprop",
         eval_every=6,
         delta=1e-3,
+    ).with_options(
+        {
+            "noise_multiplier": 1.0,
+            "learning_rate": 0.5,
+            "optimizer": "adam",
+            "guide": "public-rmsprop",
+        }
     )
 
 

@@ -17,7 +17,7 @@ OPTIONS = {
     "delta": 1e-3,
     "l2-clip-norm": 0.5,
     "eval-every": 2,
-    "server-optimizer": "ema-momentum",
+    "server": "ema-momentum",
     "aggregate": "ema",
     "seed": 11,
 }

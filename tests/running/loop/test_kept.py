@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 from fedpriv import json_lines
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import FederatedExperiment
 from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
@@ -97,12 +97,10 @@ class TestWhatIsKept:
             )
             for i in range(6)
         }
-        experiment = Experiment(
+        experiment = FederatedExperiment(
             name="line",
             description="",
             rounds=2,
-            noise_multiplier=1.0,
-            cohort=3.0,
             delta=0.01,
             task=lambda experiment, corpus: ModuleTask(
                 name="line",
@@ -112,7 +110,7 @@ class TestWhatIsKept:
                 test=people["u0"],
                 public=people["u1"],
             ),
-        )
+        ).with_options({"noise_multiplier": 1.0, "cohort": 3.0})
         summary = start_run(experiment, "line", None, tmp_path / "run").run()
         assert "accuracy" not in summary and summary["mean_squared_error_public"] > 0
         assert json_lines.read(tmp_path / "run" / "diagnostics.jsonl")[-1]["loss"] > 0

@@ -12,7 +12,7 @@ from fedpriv.runs.document import read_document
 from fedpriv.runs.noise_root import NOISE, NOT_TRAINED, noise_digest, noise_root
 from tests.running.loop.tag_runs import ledger_state, start, stopping
 
-PLAIN = {"server-optimizer": "sgd", "aggregate": "none", "rounds": 1, "noise-multiplier": 50.0}
+PLAIN = {"server": "sgd", "aggregate": "none", "rounds": 1, "noise-multiplier": 50.0}
 SHAPE = Shape(
     num_users=20, num_sentences=400, public_users=8, num_words=200, num_tags=10, num_topics=4
 )

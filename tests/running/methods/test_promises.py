@@ -10,7 +10,7 @@ from scipy import sparse
 
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import CentralExperiment
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.statement.sections import describe_accounting
 from fedpriv.runs.prepared import start_run
@@ -25,9 +25,9 @@ METHODS = {
 
 
 def of(task, **options):
-    return Experiment(
-        name="toy", description="A toy.", task=lambda experiment: task, unit="example", **options
-    )
+    return CentralExperiment(
+        name="toy", description="A toy.", task=lambda experiment: task
+    ).with_options(options)
 
 
 def owned():

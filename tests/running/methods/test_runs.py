@@ -10,7 +10,7 @@ from scipy import sparse
 from fedpriv.api.result import load
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import CentralExperiment
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
@@ -124,7 +124,7 @@ class TestRefusals:
         [
             ("bolt-on-tags", {"l2-clip-norm": 1.0}, "l2-clip-norm belongs to"),
             ("bolt-on-tags", {"server-momentum": 0.9}, "server-momentum belongs to"),
-            ("bolt-on-tags", {"server-optimizer": "adam"}, "server-optimizer"),
+            ("bolt-on-tags", {"server": "adam"}, "server"),
             ("bolt-on-tags", {"aggregate": "ema"}, "aggregate"),
             ("bolt-on-tags", {"step-rate": 5.0}, "above 2, 2/β of softmax"),
             ("bolt-on-tags", {"delta": 1e-3}, "of pure ε; leave delta out"),
@@ -170,9 +170,9 @@ def central(kind, num=60, k=2):
 
 def of_examples(kind, **options):
     task = central(kind)
-    return Experiment(
-        name="toy", description="A toy.", task=lambda experiment: task, unit="example", **options
-    )
+    return CentralExperiment(
+        name="toy", description="A toy.", task=lambda experiment: task
+    ).with_options(options)
 
 
 CENTRAL = {

@@ -11,7 +11,7 @@ from torch import nn
 from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.checkpoints.tensor_files import params_sha256, read_start, read_tensors, write_tensors
 from fedpriv.experiments.build import build
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import CentralExperiment, FederatedExperiment
 from fedpriv.experiments.start import public_only
 from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.rng import Key
@@ -48,7 +48,7 @@ def of_users(**changes):
         )
 
     options = {"rounds": 3, "cohort": 6.0, "noise_multiplier": 1.0, "delta": 1e-3, **changes}
-    return Experiment(name="own", description="", task=task, **options)
+    return FederatedExperiment(name="own", description="", task=task).with_options(options)
 
 
 def of_examples(**changes):
@@ -73,7 +73,7 @@ def of_examples(**changes):
         "batch_size": 5, "steps": 3, "noise_multiplier": 1.0, "delta": 1e-3, "learning_rate": 0.1,
         "eval_every": 1, **changes,
     }  # fmt: skip
-    return Experiment(name="sixty", description="", unit="example", task=task, **options)
+    return CentralExperiment(name="sixty", description="", task=task).with_options(options)
 
 
 KINDS = {"users": of_users, "examples": of_examples}

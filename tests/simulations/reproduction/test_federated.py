@@ -10,7 +10,7 @@ from tiny_tables import figure, table
 
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import build
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import FederatedExperiment
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.measures import ACCURACY, LOSS
 from fedpriv.rng import Key
@@ -41,18 +41,25 @@ class Brought(TagPredictionTask):
 @pytest.fixture
 def by_user(tiny_corpus):
     def make(split="test", reduced=False, **options):
-        return Experiment(
-            name="tiny-by-user",
-            description="A test.",
-            task=Brought(corpus=tiny_corpus),
-            rounds=ROUNDS,
-            cohort=20,
-            noise_multiplier=0.2,
-            delta=1e-3,
-            inputs="unit-norm",
-            local_learning_rate=10.0,
-            l2_clip_norm=5.0,
-        ).with_options(options)
+        return (
+            FederatedExperiment(
+                name="tiny-by-user",
+                description="A test.",
+                task=Brought(corpus=tiny_corpus),
+                rounds=ROUNDS,
+                delta=1e-3,
+            )
+            .with_options(
+                {
+                    "cohort": 20,
+                    "noise_multiplier": 0.2,
+                    "inputs": "unit-norm",
+                    "local_learning_rate": 10.0,
+                    "l2_clip_norm": 5.0,
+                }
+            )
+            .with_options(options)
+        )
 
     return make
 

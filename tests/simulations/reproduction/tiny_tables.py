@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import sparse
 
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import CentralExperiment
 from fedpriv.mechanisms import SideInformation
 from fedpriv.tasks.central import CentralTask, zeros
 from fedpriv.training.evaluate import Metrics
@@ -49,16 +49,18 @@ def task(split, *, synthetic=True, source="public"):
 
 def made(split="test", reduced=False, *, name="tiny", synthetic=True, source="public", **options):
     chosen = {"steps": 2 if reduced else 5, **options}
-    return Experiment(
-        unit="example",
-        name=name,
-        description="A test.",
-        task=lambda experiment, corpus: task(split, synthetic=synthetic, source=source),
-        batch_size=6,
-        noise_multiplier=1.0,
-        delta=1e-3,
-        eval_every=10**9,
-    ).with_options(chosen)
+    return (
+        CentralExperiment(
+            name=name,
+            description="A test.",
+            task=lambda experiment, corpus: task(split, synthetic=synthetic, source=source),
+            batch_size=6,
+            delta=1e-3,
+            eval_every=10**9,
+        )
+        .with_options({"noise_multiplier": 1.0})
+        .with_options(chosen)
+    )
 
 
 def cell(grid=({},), **options):

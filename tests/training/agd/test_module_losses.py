@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from fedpriv.experiments.build import build
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import CentralExperiment
 from fedpriv.mechanisms.bounds import Capped
 from fedpriv.rng import Key
 from fedpriv.tasks.central import CentralTask
@@ -133,10 +133,9 @@ def test_what_a_module_keeps_between_examples_is_refused_before_anything_is_char
         name="toy", train=made(before)[0], num_train=NUMBER, init=lambda key: params,
         measure=lambda own: None, synthetic=True,
     )  # fmt: skip
-    experiment = Experiment(
-        name="toy", description="A toy.", task=lambda own: task, unit="example", method="agd",
-        target_epsilon=8.0, delta=1e-3, iterations=3,
-    )  # fmt: skip
+    experiment = CentralExperiment(
+        name="toy", description="A toy.", task=lambda own: task
+    ).with_options({"method": "agd", "target_epsilon": 8.0, "delta": 1e-3, "iterations": 3})
     with pytest.raises(ValueError, match="keeps something"):
         build(experiment, None)
 

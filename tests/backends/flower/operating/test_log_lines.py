@@ -18,7 +18,7 @@ from fedpriv.backends.flower import settings
 from fedpriv.backends.flower.log import LineFormatter, show_log
 from fedpriv.backends.flower.registry import WAITING, note_waiting
 from fedpriv.experiments.build import make_task
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import FederatedExperiment
 from fedpriv.tasks.module_task import ModuleTask
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ (DEBUG|INFO|WARNING|ERROR) fedpriv[\w.]*: \S.*")
@@ -44,9 +44,11 @@ def task(experiment):
 
 
 def experiment():
-    return Experiment(name="marked", description="One user's code fails.", task=task, cohort=10.0,
-                      rounds=2, l2_clip_norm=0.5, noise_multiplier=1.0,
-                      local_learning_rate=0.1)  # fmt: skip
+    return FederatedExperiment(
+        name="marked", description="One user's code fails.", task=task, rounds=2
+    ).with_options(
+        {"cohort": 10.0, "l2_clip_norm": 0.5, "noise_multiplier": 1.0, "local_learning_rate": 0.1}
+    )
 
 
 @pytest.fixture

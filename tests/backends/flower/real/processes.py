@@ -9,10 +9,15 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from fedpriv.experiments.experiment import FederatedBoltOn, FederatedDescent, FederatedExperiment
+from fedpriv.experiments.options import Names, entries
+from fedpriv.experiments.tasks import TagPredictionTask
 
 BIN = Path(sys.executable).parent
 CHECKOUT = Path(__file__).resolve().parents[4]
@@ -43,15 +48,31 @@ def copy_app(target: Path, extra: Mapping[str, str] | None = None) -> Path:
     return target
 
 
+DECLARED = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text("utf-8"))["tool"][
+    "flwr"
+]["app"]["config"]
+
+
 def run_config(**options: object) -> str:
-    """Return options as one --run-config argument; underscores become dashes."""
+    """Return options as one --run-config argument; those without a key are TOML in `options`."""
 
     def literal(value: object) -> str:
         if isinstance(value, bool):
             return str(value).lower()
         return str(value) if isinstance(value, (int, float)) else f'"{value}"'
 
-    return " ".join(f"{key.replace('_', '-')}={literal(item)}" for key, item in options.items())
+    typed = {key.replace("_", "-"): literal(item) for key, item in options.items()}
+    more = {key: typed.pop(key) for key in list(typed) if key not in DECLARED and is_option(key)}
+    if more:
+        lines = (f"{key} = {item}".replace('"', "'") for key, item in more.items())
+        typed["options"] = '"' + "\\n".join(lines) + '"'
+    return " ".join(f"{key}={item}" for key, item in typed.items())
+
+
+def is_option(name: str) -> bool:
+    tags = entries(TagPredictionTask, prefix="task.")
+    classes = (FederatedExperiment, FederatedDescent, FederatedBoltOn)
+    return any(Names((*tags, *entries(made))).find(name) for made in classes) or name == "method"
 
 
 @dataclass

@@ -22,7 +22,7 @@ OPTIONS = {
     "cohort": 6,
     "eval-every": 2,
     "seed": 11,
-    "server-optimizer": "ema-momentum",
+    "server": "ema-momentum",
     "aggregate": "ema",
 }
 NAME = "adadps-tags"

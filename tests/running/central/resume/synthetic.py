@@ -7,7 +7,7 @@ from scipy import sparse
 
 from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.datasets.dataset import Dataset
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import CentralExperiment
 from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.preconditioners import Statistics
 from fedpriv.tasks.dataset_tasks import linear_task
@@ -73,17 +73,13 @@ def task(experiment, corpus):
 
 
 def synthetic_experiment():
-    return Experiment(
-        unit="example",
+    return CentralExperiment(
         name="synthetic-experiment",
         description="A test.",
         task=task,
         statistics=Statistics(second=lambda v, g: np.maximum(np.float32(0.9) * v, np.abs(g))),
         batch_size=6,
         steps=STEPS,
-        noise_multiplier=1.0,
-        learning_rate=0.5,
-        optimizer="sgd",
         eval_every=KEPT_EVERY,
         delta=1e-3,
         presets={
@@ -92,7 +88,7 @@ def synthetic_experiment():
             "delay-plain": 5,  # of nine rounds: killed among the plain and the preconditioned
             "delay-preconditioned": 4,
         },
-    )
+    ).with_options({"noise_multiplier": 1.0, "learning_rate": 0.5, "optimizer": "sgd"})
 
 
 def killed_after(round_num):

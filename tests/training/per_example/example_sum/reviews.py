@@ -7,7 +7,7 @@ from scipy import sparse
 
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.build import build
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import CentralExperiment
 from fedpriv.mechanisms import SideInformation
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
@@ -49,18 +49,9 @@ def task(experiment=None, corpus=None):
     )
 
 
-BASE = Experiment(
-    unit="example",
-    name="central",
-    description="A test.",
-    task=task,
-    batch_size=20,
-    steps=6,
-    noise_multiplier=0.5,
-    l2_clip_norm=0.3,
-    learning_rate=0.5,
-    delta=1e-3,
-)
+BASE = CentralExperiment(
+    name="central", description="A test.", task=task, batch_size=20, steps=6, delta=1e-3
+).with_options({"noise_multiplier": 0.5, "l2_clip_norm": 0.3, "learning_rate": 0.5})
 
 
 def run(experiment):
