@@ -62,5 +62,5 @@ def test_natural_ids_group_examples_in_order():
 
 @pytest.mark.parametrize(("alpha", "users"), [(0.0, 2), (float("nan"), 2), (1.0, 0), (1.0, 4)])
 def test_what_cannot_be_split_is_refused(alpha, users):
-    with pytest.raises(ValueError, match="alpha|num_users"):
+    with pytest.raises(ValueError, match=r"alpha|num_users"):
         split_by_dirichlet(np.array([0, 1, 1]), users, alpha=alpha, key=KEY)
