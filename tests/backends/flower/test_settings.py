@@ -21,7 +21,6 @@ from fedpriv.backends.flower.settings import (
 )
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.reference import run_config_names
-from tests.repeats import every_case
 
 
 def node_of(task):
@@ -55,7 +54,7 @@ def test_overrides_reach_the_experiment():
     assert (experiment.server_optimizer, experiment.local_learning_rate) == ("adam", 2.0)
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"round": 3}, "did you mean 'rounds'"),
@@ -71,7 +70,7 @@ def test_options_that_make_no_sense_are_refused(changes, message):
         read_experiment(DECLARED | changes)
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"max-in-flight": 0}, "max-in-flight 0 must be at least 1"),
@@ -126,7 +125,7 @@ def test_a_node_without_a_partition_hosts_its_whole_roster(stub):
         read_host(node_of(task), {}, {"partition-id": "x"})
 
 
-@every_case(("shards", "num_nodes"), [(1, 1), (1, 4), (2, 4), (3, 400), (4, 4)])
+@pytest.mark.parametrize(("shards", "num_nodes"), [(1, 1), (1, 4), (2, 4), (3, 400), (4, 4)])
 def test_the_first_shards_host_everybody_and_the_others_nobody(stub, shards, num_nodes):
     task = stub.TinyTags()
     hosts = [
@@ -141,7 +140,7 @@ def test_the_first_shards_host_everybody_and_the_others_nobody(stub, shards, num
     assert sizes[:shards] == [12 // shards] * shards and not any(sizes[shards:])
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("shards", "nodes", "message"),
     [
         (5, {"partition-id": 0, "num-partitions": 4}, "shards 5 do not fit on 4 nodes; give num-s"),

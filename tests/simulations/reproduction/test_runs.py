@@ -28,7 +28,6 @@ from simulations.reproduction.runs import (
     synthetic_data,
     tuning_runs,
 )
-from tests.repeats import every_case
 
 
 class TestTuning:
@@ -325,7 +324,7 @@ class TestCurves:
         with pytest.raises(ValueError, match="a curve every -2 steps; give 0"):
             self.run(-2)
 
-    @every_case(
+    @pytest.mark.parametrize(
         ("points", "steps", "every"), [(3, 7, 3), (7, 7, 1), (50, 7, 1), (1, 7, 7), (20, 100, 5)]
     )
     def test_a_figure_has_at_most_its_points(self, points, steps, every):
