@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fedpriv.experiments.build import build
+from fedpriv.experiments.options import kebab
 from fedpriv.mechanisms import Clip, Rounded
 from tests.repeats import every_case
 from tests.training.per_example.example_sum.reviews import BASE, KEY, task
@@ -97,11 +98,15 @@ class TestOptions:
 
     @every_case(
         "name",
-        [name for name, value in BASE.options().items() if not isinstance(value, (str, bool))],
+        [
+            name
+            for name, value in BASE.options().items()
+            if not isinstance(value, (str, bool)) and name not in ("relation", "noise.exact_sum")
+        ],
     )
     @every_case("value", [float("nan"), float("inf"), "ten", "null", True])
     def test_what_is_no_number_is_refused_by_name(self, name, value):
-        with pytest.raises(ValueError, match=rf"^{name} '?{value}'? is not a finite number; give"):
+        with pytest.raises(ValueError, match=rf"^{kebab(name)} '?{value}'? is not a finite"):
             BASE.with_options({name: value})
 
     def test_what_may_be_left_out_says_how(self):
@@ -116,9 +121,9 @@ class TestOptions:
         ):
             BASE.with_options({"steps": 2.5})
         aimed = BASE.with_options({"target-epsilon": 2.0})
-        assert aimed.noise_multiplier is None
+        assert aimed.noise.multiplier is None
         for nothing in ("none", None):
-            assert aimed.with_options({"target-epsilon": nothing}).target_epsilon is None
+            assert aimed.with_options({"target-epsilon": nothing}).noise.target_epsilon is None
 
     def test_the_edges_of_the_ranges_are_inside(self):
         edges = {"momentum": 0.0, "warm-start-epochs": 0, "decay": 0.0, "ema-decay": 0.0}
