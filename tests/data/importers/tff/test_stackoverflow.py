@@ -4,11 +4,11 @@ import json
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from fedpriv.cli import app
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
 from fedpriv.datasets.stackexchange.stackoverflow import import_stackoverflow, tag_prediction_arrays
+from tests.command_line import CliRunner
 
 
 def word_shares(examples) -> np.ndarray:
