@@ -9,8 +9,8 @@ import pytest
 
 from fedpriv.datasets.stackexchange.sentence_store import SentenceStore
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, NUM_FOLDS, Split, divide
-from tests.data.corpus.sentences import write
-from tests.data.corpus.threaded import (
+from tests.datasets.corpus.sentences import write
+from tests.datasets.corpus.threaded import (
     HELD,
     PUBLIC,
     ROSTER,

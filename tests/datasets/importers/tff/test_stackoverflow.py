@@ -7,8 +7,9 @@ import pytest
 
 from fedpriv.cli import app
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
-from fedpriv.datasets.stackexchange.stackoverflow import import_stackoverflow, tag_prediction_arrays
+from fedpriv.datasets.stackexchange.stackoverflow import import_stackoverflow
 from tests.command_line import CliRunner
+from tests.golden.tff_tags import tag_prediction_arrays
 
 
 def word_shares(examples) -> np.ndarray:
@@ -142,7 +143,7 @@ def test_what_cannot_be_imported_leaves_nothing(archive, tmp_path, tff_writer):
         import_stackoverflow(archive, target, public_users=0)
     cut = tmp_path / "cut.sqlite.lzma"
     cut.write_bytes(archive.read_bytes()[:-2000])
-    with pytest.raises(ValueError, match=r"is truncated after|is damaged, or"):
+    with pytest.raises(ValueError, match=r"is truncated|is damaged"):
         import_stackoverflow(cut, target)
     bad = {"a": [tff_writer.stackoverflow_example("a b", "c", "t")] * 3 + [b"\x0a\x05"], "b": []}
     broken = tff_writer.write(tmp_path / "bad.sqlite", bad)

@@ -187,7 +187,7 @@ def test_a_truncated_dump_is_refused_and_leaves_nothing(tmp_path, kind, keep):
         path = compress(path, kind)
     content = path.read_bytes()
     path.write_bytes(content[: int(keep * len(content))])
-    refused(tmp_path, path, "cut short|damaged")
+    refused(tmp_path, path, "truncated|damaged")
 
 
 @pytest.mark.parametrize("kind", ["gz", "bz2", "xz", "7z"])
@@ -199,7 +199,7 @@ def test_a_flipped_byte_in_an_archive_is_refused(tmp_path, kind):
     content = bytearray(packed.read_bytes())
     content[len(content) // 2] ^= 0xFF
     packed.write_bytes(bytes(content))
-    refused(tmp_path, packed, "cut short|damaged")
+    refused(tmp_path, packed, "truncated|damaged")
 
 
 ENTITY = (

@@ -3,7 +3,7 @@
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.datasets.stackexchange.splits import KINDS, NUM_FOLDS, Split
 from fedpriv.datasets.stackexchange.writer import Sentence
-from tests.data.corpus.sentences import write
+from tests.datasets.corpus.sentences import write
 
 THREADS, USERS, SEED = 60, 24, 3
 PUBLIC = tuple(f"p{n}" for n in range(8))

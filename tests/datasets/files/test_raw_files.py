@@ -47,7 +47,7 @@ def test_forms_come_in_order_and_whole(places):
     (data / "a.bin").write_bytes(b"")
     with pytest.raises(ValueError, match=r"has a part of them, but not b.bin"):
         find()
-    with pytest.raises(ValueError, match=r"b.bin is missing"):
+    with pytest.raises(ValueError, match=r"but not b.bin"):
         find(data / "a.bin")
     (data / "b.bin").write_bytes(b"")
     assert find() == find(data) == find(data / "b.bin") == (data / "a.bin", data / "b.bin")
@@ -94,7 +94,7 @@ def test_damage_is_a_clear_error(tmp_path, kind):
 
 def test_something_after_an_xz_file_is_refused(tmp_path):
     (tmp_path / "file").write_bytes(lzma.compress(BODY) + b"more")
-    with pytest.raises(ValueError, match="followed by something else"):
+    with pytest.raises(ValueError, match=r"truncated|damaged"):
         read_file(tmp_path / "file", at_most=1 << 20)
 
 

@@ -8,7 +8,6 @@ import tempfile
 import numpy as np
 import pytest
 
-from fedpriv.datasets.raw_files import unpack
 from fedpriv.datasets.tff_files import open_client_data
 
 
@@ -92,10 +91,10 @@ def test_shakespeare(tmp_path, tff_writer):
         ({"pixels": np.zeros(784, np.float32)}, "no field 'label'"),
         ({"pixels": np.zeros(783, np.float32), "label": np.array([1])}, "783 values"),
         ({"pixels": np.zeros(784, np.int64), "label": np.array([1])}, "int64 values"),
-        ({"pixels": np.full(784, np.nan, np.float32), "label": np.array([1])}, "below"),
-        ({"pixels": np.full(784, 2, np.float32), "label": np.array([1])}, "above"),
-        ({"pixels": np.zeros(784, np.float32), "label": np.array([62])}, "above"),
-        ({"pixels": np.zeros(784, np.float32), "label": np.array([-1])}, "below"),
+        ({"pixels": np.full(784, np.nan, np.float32), "label": np.array([1])}, "within"),
+        ({"pixels": np.full(784, 2, np.float32), "label": np.array([1])}, "within"),
+        ({"pixels": np.zeros(784, np.float32), "label": np.array([62])}, "within"),
+        ({"pixels": np.zeros(784, np.float32), "label": np.array([-1])}, "within"),
         ({"pixels": np.zeros(784, np.float32), "label": np.array([], np.int64)}, "0 values"),
         ({"pixels": b"raw", "label": np.array([1])}, "holds bytes"),
     ],
@@ -148,7 +147,7 @@ def test_fewer_or_more_examples_than_the_metadata_says(
 def test_a_truncated_database_is_refused(tmp_path, tff_writer, clients, keep):
     path = tff_writer.write(tmp_path / "f.sqlite", clients)
     path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(ValueError, match=r" is truncated: | is truncated after | or not an \.xz"):
+    with pytest.raises(ValueError, match=r" is truncated| cannot be read| not unpack to"):
         open_client_data(path)
 
 
@@ -174,26 +173,9 @@ def test_a_damaged_archive_is_refused_and_leaves_nothing(
         "empty": bytearray(),
     }[harm]
     path.write_bytes(data)
-    with pytest.raises(ValueError, match=r"truncated after| is damaged, or| not unpack to"):
+    with pytest.raises(ValueError, match=r" is truncated| is damaged or| not unpack to"):
         open_client_data(path)
     assert list(scratch.iterdir()) == []
-
-
-@pytest.mark.parametrize("harm", ["cut", "wrong"])
-def test_unpack_leaves_no_target_behind(tmp_path, harm):
-    source, target = tmp_path / "s.xz", tmp_path / "t"
-    packed = lzma.compress(os.urandom(3_000_000), preset=0)
-    source.write_bytes(packed[:-5_000] if harm == "cut" else packed)
-    steps = []
-    with pytest.raises(ValueError, match=" is truncated after" if harm == "cut" else "begins with"):
-        unpack(
-            source,
-            target,
-            starts_with=b"" if harm == "cut" else b"SQLite",
-            progress=lambda *step: steps.append(step),
-        )
-    assert not target.exists()
-    assert bool(steps) == (harm == "cut")  # a wrong file is refused before any of it is written
 
 
 def test_concatenated_and_padded_xz_streams_are_one_file(tmp_path, tff_writer, clients):
@@ -231,8 +213,8 @@ _EXAMPLES = "CREATE TABLE examples (split_name, client_id, serialized_example_pr
 @pytest.mark.parametrize(
     ("statements", "message"),
     [
-        (["CREATE TABLE t (x)"], "no table 'client_metadata'"),
-        ([_META], "no table 'examples'"),
+        (["CREATE TABLE t (x)"], "no plain table 'client_metadata'"),
+        ([_META], "no plain table 'examples'"),
         ([_META, "CREATE TABLE examples (split_name, client_id)"], "serialized_example_proto"),
         (
             [
@@ -241,7 +223,7 @@ _EXAMPLES = "CREATE TABLE examples (split_name, client_id, serialized_example_pr
                 "FROM r) SELECT 'train' split_name, 'a' client_id, n serialized_example_proto "
                 "FROM r",
             ],
-            "no table 'examples'",
+            "no plain table 'examples'",
         ),
         (
             [
@@ -252,7 +234,7 @@ _EXAMPLES = "CREATE TABLE examples (split_name, client_id, serialized_example_pr
             "serialized_example_proto",
         ),
         ([_META, _EXAMPLES], "has no examples"),
-        ([_META, _EXAMPLES, "INSERT INTO examples VALUES ('train', 'a', 'text')"], "not a blob"),
+        ([_META, _EXAMPLES, "INSERT INTO examples VALUES ('train', 'a', 'text')"], "not str"),
         (
             [_META, _EXAMPLES, "INSERT INTO examples VALUES ('train', 'a', x'0b')"],
             "1 bytes are not",

@@ -11,7 +11,7 @@ from fedpriv.datasets.stackexchange.splits import Split
 from fedpriv.datasets.stackexchange.stackoverflow import import_stackoverflow
 from fedpriv.datasets.tff_files import open_client_data
 from tests.command_line import CliRunner
-from tests.data.corpus.threaded import threads_of
+from tests.datasets.corpus.threaded import threads_of
 
 AS_PUBLISHED = Split(kind="as-published")
 

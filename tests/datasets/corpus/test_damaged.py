@@ -12,7 +12,7 @@ from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
 from fedpriv.datasets.stackexchange.writer import Sentence
-from tests.data.corpus.sentences import SENTENCES, cut, said, write
+from tests.datasets.corpus.sentences import SENTENCES, cut, said, write
 
 
 def nothing_left(directory):

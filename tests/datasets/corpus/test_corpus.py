@@ -8,7 +8,7 @@ from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
 from fedpriv.datasets.stackexchange.writer import Interner
-from tests.data.corpus.sentences import ROSTER, SENTENCES, said, write
+from tests.datasets.corpus.sentences import ROSTER, SENTENCES, said, write
 
 
 def rows(view, user, split="all"):

@@ -3,7 +3,7 @@
 import pytest
 
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
-from tests.data.corpus.sentences import write
+from tests.datasets.corpus.sentences import write
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, BY_THREAD, Split
 from fedpriv.experiments.start import FromPublic, public_only
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.rng import Key
-from tests.data.corpus.threaded import PUBLIC, ROSTERED, make, sentences, threads_of
+from tests.datasets.corpus.threaded import PUBLIC, ROSTERED, make, sentences, threads_of
 
 KEY = Key.simulation(0)
 

@@ -5,7 +5,7 @@ import pytest
 
 from fedpriv.datasets.stackexchange.rosters import limit_public
 from fedpriv.datasets.stackexchange.splits import Split
-from tests.data.corpus.threaded import PUBLIC, ROSTERED, make
+from tests.datasets.corpus.threaded import PUBLIC, ROSTERED, make
 
 NAMES = [f"user-{number}" for number in range(50)]
 

@@ -15,8 +15,8 @@ from fedpriv.datasets.stackexchange.overlap import (
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, BY_THREAD, Split
 from fedpriv.datasets.stackexchange.writer import Sentence
-from tests.data.corpus import threaded
-from tests.data.corpus.sentences import write
+from tests.datasets.corpus import threaded
+from tests.datasets.corpus.sentences import write
 
 ROSTER = RosterSpec(name="inside", rule="declared", ids=["u", "v", "w", "gone"])
 BY_TIME = Split(kind="by-time")
