@@ -66,10 +66,10 @@ import numpy as np
 from scipy import sparse
 
 from fedpriv import tree
-from fedpriv.mechanisms.bounds import Bound
 from fedpriv.ranges import Range, finite_float, positive_float, positive_int
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
+from fedpriv.training.work import BaseWork, SumRequest
 from fedpriv.tree import Params
 
 
@@ -562,8 +562,8 @@ class Passes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PermutationSgd:
-    """The whole training of a linear model, whose "sum" is where it ends. A `Work`.
+class PermutationSgd(BaseWork):
+    """The whole training of a linear model, whose "sum" is where it ends.
 
     Params are `name` (d,) or (d, k) and "bias" (1,) or (k,): all of them are regularised, projected
     and noised. An input x with its constant 1 is shortened to `constants.inputs`; shortening turns
@@ -589,39 +589,19 @@ class PermutationSgd:
     passes: Passes
     present: np.ndarray | None = field(default=None, repr=False)
 
-    def template(self, params: Params) -> Params:
-        """Return the params' own shapes."""
-        return params
-
-    def partial_sum(
-        self,
-        *,
-        params: Params,
-        bound: Bound,
-        data: object = None,
-        user_ids: Sequence[str],
-        key: Key,
-    ) -> PartialSum:
-        """Return the trained params as float64.
-
-        Args:
-            params: Where training starts.
-            bound: Not looked at: it says how far the result moves.
-            data: Not looked at.
-            user_ids: All of the training set.
-            key: Draws the order.
+    def answer(self, request: SumRequest) -> PartialSum:
+        """Return the params as float64, trained from those given in an order that the key draws.
 
         Raises:
             ValueError: If it is not all of them: a subset's place in the order would be another.
         """
-        if len(user_ids) != len(self.y):
+        number = len(request.user_ids)
+        if number != len(self.y):
             raise ValueError(
-                f"{len(user_ids)} examples were asked for, and permutation SGD is over all "
-                f"{len(self.y)}"
+                f"{number} examples were asked for, and permutation SGD is over all {len(self.y)}"
             )
-        return PartialSum(
-            total=self.trained(params, key.fold("order")), num_users=len(user_ids), num_failed=0
-        )
+        total = self.trained(request.params, request.key.fold("order"))
+        return PartialSum(total=total, num_users=number)
 
     def trained(self, params: Params, key: Key) -> dict[str, np.ndarray]:
         """Return the trained params, float64, of an order drawn by a key."""
