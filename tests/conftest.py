@@ -151,7 +151,7 @@ def shared_data() -> Path:
 @pytest.fixture(scope="session")
 def tff_writer():
     """The module that writes tf.train.Example and TFF files."""
-    path = Path(__file__).parent / "data" / "importers" / "tff" / "tff_writer.py"
+    path = Path(__file__).parent / "datasets" / "importers" / "tff" / "tff_writer.py"
     spec = importlib.util.spec_from_file_location("tff_writer", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
