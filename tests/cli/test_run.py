@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from fedpriv import cli, json_lines
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.catalogue import find_experiments
 from tests.cli.typed import SMALL, main, run
+from tests.command_line import CliRunner
 
 ISSUED = {
     "accuracy",
