@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedpriv.privacy.statement.sections import describe_returned_model
-from fedpriv.privacy.statement.statement import Statement
+from fedpriv.privacy.statement.statement import Statement, describe_returned_model
 from fedpriv.report.headline import badges, counted, key_figures
 from fedpriv.report.promise import state_of
 from fedpriv.report.provenance import Provenance, provenance_of

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from fedpriv.checkpoints.aggregates import RULES
 from fedpriv.checkpoints.tensor_files import PUBLIC_MODELS
-from fedpriv.privacy.statement.sections import describe_candidate
-from fedpriv.privacy.statement.statement import run_statement
+from fedpriv.privacy.statement.statement import describe_candidate, run_statement
 from fedpriv.report.headline import badges, privacy_terms
 from fedpriv.report.privacy_text import as_markdown, markdown_safe
 from fedpriv.report.promise import spent
