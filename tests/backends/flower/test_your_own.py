@@ -135,12 +135,3 @@ def test_files_of_a_language_model_go_with_it(own, monkeypatch):
         assert json.loads((own / folder / "words.json").read_text())[0] == "word-0"
     card = (own / "model" / "README.md").read_text("utf-8")
     assert "`words.json`" in card and "| perplexity, public users (released) |" in card
-
-
-def test_it_learns(own):
-    experiment = replace(
-        load_experiment("own:experiment"), noise="none", bound="none", noise_multiplier=None
-    )
-    components = build(experiment, None)
-    *_, (record, _) = rounds(components, serial(experiment, components), Key.simulation(0))
-    assert record.released.measured["accuracy"] > 0.8

@@ -1,4 +1,4 @@
-"""The compose file keeps what the guide says of it, and what breaks a promise is noticed."""
+"""The compose file keeps what the guide says of it, and what breaks it is noticed."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import copy
 import re
 import tomllib
 
+import pytest
+
 from tests.deployment import guide
 from tests.deployment.layout import CHECKOUT, broken, read
-from tests.repeats import every_case
 
 
-def test_the_layout_keeps_every_promise():
+def test_the_layout_keeps_what_the_guide_says():
     assert broken(read()) == []
 
 
@@ -56,8 +57,8 @@ TWINS = {
 }
 
 
-@every_case("twin", TWINS)
-def test_a_broken_promise_is_noticed(twin):
+@pytest.mark.parametrize("twin", TWINS)
+def test_what_breaks_it_is_noticed(twin):
     compose = copy.deepcopy(read())
     TWINS[twin](compose)
     assert broken(compose) != []
