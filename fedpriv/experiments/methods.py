@@ -562,9 +562,9 @@ class _Federated(_Promising):
 
     def works(self, task: Any, device: str = "cpu") -> Any:
         """Return users' full gradient steps."""
-        from fedpriv.training.bolt_on import RatedTrainer, UsersAtRate
+        from fedpriv.training.bolt_on import RATE, RatedTrainer
         from fedpriv.training.local.trainer import Schedule
-        from fedpriv.training.work import TRAIN
+        from fedpriv.training.work import TRAIN, UserByUser
 
         self._constants(task)
         most, rate = self.options.max_examples_per_user, self.schedule.rate or 1.0
@@ -574,7 +574,7 @@ class _Federated(_Promising):
             task.trainer(local, {}) if device == "cpu" else task.trainer(local, {}, device=device)
         )
         rated = RatedTrainer(trainer=made, rate=rate, local_steps=steps)
-        return {TRAIN: UsersAtRate(trainer=rated)}
+        return {TRAIN: UserByUser(trainer=rated, brought=RATE)}
 
     def _schedule(self) -> Any:
         from fedpriv.training.bolt_on import UserSchedule

@@ -160,7 +160,7 @@ class PreparedRun:
     def _selected(self, round_num: int, tell: Callable[[str], None]) -> Selection | None:
         """Select and write the model that the run returns; None where it is the last."""
         able = isinstance(self.components.task, HasPublicFolds)
-        if not able or self.experiment.options().get("select") != "public" or not round_num:
+        if not able or self.experiment.options().get("task.select") != "public" or not round_num:
             return None
         store = CheckpointStore(self.folder.path / "checkpoints")
         released = released_models(store.load(round_num)[0])
@@ -428,7 +428,7 @@ def _try_components(
         components.algorithm.check_start(loss)
     noticed = _describe_noise_length(components.plan, tree.num_elements(state.params))
     if components.settings is not None:
-        selects = experiment.options().get("select") == "public"
+        selects = experiment.options().get("task.select") == "public"
         noticed += tuple(filter(None, [components.settings.caution(selects=selects)]))
     if experiment.unit == "user":
         with own_code("while public examples were compared with rostered users'"):

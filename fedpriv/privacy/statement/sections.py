@@ -600,7 +600,7 @@ def describe_model_choice(
         options: The experiment's.
         summary: Of the finished run; it is not sealed, and so is quoted as that file's words.
     """
-    if as_object(options).get("select") != "public":
+    if as_object(options).get("task.select") != "public":
         return []
     said, _ = describe_returned_model(summary or {})
     return [

@@ -189,7 +189,7 @@ def privacy_statement(
                     spent,
                     num_charges,
                     num_lost,
-                    adaptive=as_object(options).get("clip-norm") == "adaptive",
+                    adaptive=as_object(options).get("bound.clip_norm") == "adaptive",
                 ),
                 *_together(both, simulated),
                 *_copies(plan, anchored),
