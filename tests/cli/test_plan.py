@@ -9,7 +9,6 @@ import typer
 from typer.testing import CliRunner
 
 from fedpriv.cli.privacy import register
-from tests.repeats import every_case
 
 APP = typer.Typer(pretty_exceptions_enable=False)
 register(APP)
@@ -79,7 +78,7 @@ def test_plan_says_what_a_run_would_be_like(own, tmp_path):
     assert [p["cohort"] for p in told["grid"]["points"]] == [2.0, 4.0]
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("options", "named"),
     [
         (("--grid-cohorts", "20;40"), "--grid-cohorts '20;40'"),

@@ -10,7 +10,6 @@ from fedpriv import cli, json_lines
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.catalogue import find_experiments
 from tests.cli.typed import SMALL, main, run
-from tests.repeats import every_case
 
 ISSUED = {
     "accuracy",
@@ -274,7 +273,7 @@ class TestResume:
         assert [(line["round_num"], line["attempt"]) for line in lines] == [(1, 1), (2, 2)]
         assert json.loads(run("run", "--resume", folder, "--json").stdout) == summary
 
-    @every_case(
+    @pytest.mark.parametrize(
         "more",
         [
             ["--out", "x"],

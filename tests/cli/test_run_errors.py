@@ -1,7 +1,8 @@
 """`fedpriv run` and its mistakes: one clear line, and nothing left behind."""
 
+import pytest
+
 from tests.cli.typed import SMALL, main, run
-from tests.repeats import every_case
 
 BAD = {
     "no experiment": ([], "fedpriv list"),
@@ -72,7 +73,7 @@ def experiment():
 
 
 class TestErrors:
-    @every_case(("arguments", "said"), BAD.values(), ids=BAD)
+    @pytest.mark.parametrize(("arguments", "said"), BAD.values(), ids=BAD)
     def test_they_are_one_clear_line_and_leave_nothing_behind(
         self, tiny_corpus, tmp_path, monkeypatch, capsys, arguments, said
     ):
@@ -86,7 +87,7 @@ class TestErrors:
         assert said in shown.err and "Traceback" not in shown.err
         assert not out.exists()
 
-    @every_case(
+    @pytest.mark.parametrize(
         ("arguments", "said"),
         [
             (["run", "dp-fedavg-tags", *SMALL, "--out", ""], "--out is given an empty value"),
@@ -126,7 +127,7 @@ class TestErrors:
         assert "does not train on 'cuda:0'" in shown and "starting Ray" not in shown
         assert not out.exists()
 
-    @every_case(
+    @pytest.mark.parametrize(
         "arguments",
         [["run", "--rounds", "many"], ["run", "--no-such"], ["walk"], ["run", "a", "b"]],
     )

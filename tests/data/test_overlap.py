@@ -17,7 +17,6 @@ from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, BY_THREAD, Split
 from fedpriv.datasets.stackexchange.writer import Sentence
 from tests.data.corpus import threaded
 from tests.data.corpus.sentences import write
-from tests.repeats import every_case
 
 ROSTER = RosterSpec(name="inside", rule="declared", ids=["u", "v", "w", "gone"])
 BY_TIME = Split(kind="by-time")
@@ -129,7 +128,7 @@ def test_nothing_measured_shares_nothing(tmp_path):
 
 
 class TestNearDuplicates:
-    @every_case(
+    @pytest.mark.parametrize(
         ("measured", "trained", "similarity"),
         [
             ("a b c d e", "a b c d x", 4 / 6),
@@ -158,7 +157,7 @@ class TestNearDuplicates:
             find_near_duplicates([], ["a"]) == find_near_duplicates(["a"], []) == {0.8: 0, 0.6: 0}
         )
 
-    @every_case("least", [0.1, 0.3, 0.6, 0.7, 0.8, 1.0])
+    @pytest.mark.parametrize("least", [0.1, 0.3, 0.6, 0.7, 0.8, 1.0])
     def test_looking_at_rare_words_alone_misses_no_pair(self, least):
         rng = np.random.default_rng(int(10 * least))
 

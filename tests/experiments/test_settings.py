@@ -15,7 +15,6 @@ from fedpriv.rng import Key
 from fedpriv.runs.backends import named_backends
 from fedpriv.runs.noise_root import noise_digest
 from fedpriv.runs.prepared import resume_run, start_run
-from tests.repeats import every_case
 from tests.running.selected import topical
 
 NAME = "adadps-tags"
@@ -200,7 +199,7 @@ def test_without_a_rostered_users_records_the_settings_are_the_same(corpus, tmp_
     assert one == other and one.update_norm is not None
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("changes", "asked"),
     [
         ({}, "others"),

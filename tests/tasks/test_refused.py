@@ -14,7 +14,6 @@ from fedpriv.experiments.build import build
 from fedpriv.measures import ACCURACY, LOSS, RESERVED, Measure, check_measures
 from fedpriv.tasks.checks import check_task
 from fedpriv.tasks.task import TaskDescription
-from tests.repeats import every_case
 
 #: What is said before a task is tried.
 PREPARING = "preparing own: its data, model and plan\n"
@@ -269,7 +268,7 @@ def test_multipliers_of_its_own_are_used(fedpriv, tmp_path):
 
 
 class TestMeasures:
-    @every_case("name", ["", "Two Words", "accuracy_public", "seconds", "a-b"])
+    @pytest.mark.parametrize("name", ["", "Two Words", "accuracy_public", "seconds", "a-b"])
     def test_a_name_that_cannot_stand_in_json(self, name):
         with pytest.raises(ValueError, match=r"^measure '.*' (is no name|stands for)"):
             Measure(name=name, label="x")

@@ -13,7 +13,6 @@ from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
 from fedpriv.datasets.stackexchange.writer import Sentence
 from tests.data.corpus.sentences import SENTENCES, cut, said, write
-from tests.repeats import every_case
 
 
 def nothing_left(directory):
@@ -30,7 +29,7 @@ def test_an_error_while_writing_leaves_nothing(tmp_path):
     assert nothing_left(tmp_path)
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"sentences": []}, "no sentence"),

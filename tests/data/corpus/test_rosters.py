@@ -6,7 +6,6 @@ from fedpriv.datasets.stackexchange.rosters import (
     is_public_tenth,
     roster_sha256,
 )
-from tests.repeats import every_case
 
 PUBLIC_BELOW_100 = ["15", "33", "43", "44", "50", "53", "55", "60", "82", "83", "86", "87", "89"]
 COUNTS = {"b": 5, "a": 5, "d": 9, "c": 1, "e": 7}
@@ -68,7 +67,7 @@ def test_the_hash_names_the_ids_in_order():
     assert roster_sha256(("a", "b")) == roster_sha256(["a", "b"])
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"rule": "best"}, "unknown"),

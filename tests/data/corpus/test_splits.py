@@ -15,7 +15,6 @@ from fedpriv.datasets.stackexchange.splits import (
     Split,
     thread_part,
 )
-from tests.repeats import every_case
 
 # Worked out apart: fifths of the first eight bytes of SHA-256 of "fedpriv fold of threads SEED",
 # a zero byte and the key; validation is fifth 0 of "fedpriv fold of validation SEED".
@@ -30,7 +29,7 @@ GOLDEN = {  # (key, seed): the fold that tests on it, and whether it is for vali
 }
 
 
-@every_case(("key", "seed"), GOLDEN)
+@pytest.mark.parametrize(("key", "seed"), GOLDEN)
 def test_the_part_of_a_thread_is_what_it_always_was(key, seed):
     tested, validates = GOLDEN[key, seed]
     for fold in range(NUM_FOLDS):
@@ -72,7 +71,7 @@ def test_names_tell_splits_apart():
     )
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("wrong", "message"),
     [
         ({"kind": "by-tag"}, "split 'by-tag' is unknown; choose one of by-thread"),

@@ -15,7 +15,6 @@ from fedpriv.datasets.bag_of_words import (
 from fedpriv.datasets.dataset import split_public
 from fedpriv.datasets.reviews import WEIGHTS, Reviews, bag_of_words, sequences, synthetic_reviews
 from fedpriv.mechanisms.side_information import frequency_multiplier, tf_idf_mass_multiplier
-from tests.repeats import every_case
 
 TEXTS = ("the film the end", "a film", "", "zz zz zz a b the")
 
@@ -138,7 +137,7 @@ def reviews():
     return synthetic_reviews(600, 300)
 
 
-@every_case("weights", WEIGHTS)
+@pytest.mark.parametrize("weights", WEIGHTS)
 def test_a_bag_of_words_has_its_shapes_and_says_what_it_is(reviews, weights):
     data = bag_of_words(reviews, weights=weights, size=500, public_share=0.1)
     for x, n in ((data.x_train, 540), (data.x_public, 60), (data.x_test, 300)):

@@ -9,7 +9,6 @@ from scipy import sparse
 from fedpriv.datasets.cache import cached_arrays
 from fedpriv.datasets.dataset import Dataset, hold_out_public, limit_public, split_public
 from fedpriv.datasets.digests import fingerprint, read_secret, write_secret
-from tests.repeats import every_case
 
 
 def dataset(n=200, **given):
@@ -18,7 +17,7 @@ def dataset(n=200, **given):
     return Dataset(name="numbers", provenance={"source": "made"}, **{**parts, **given})
 
 
-@every_case("n", [2, 50, 99, 25_000])
+@pytest.mark.parametrize("n", [2, 50, 99, 25_000])
 def test_a_split_is_whole_and_disjoint(n):
     private, public = split_public(n)
     assert len(public) == max(1, round(n / 100))
@@ -37,7 +36,9 @@ def test_a_larger_share_contains_a_smaller_one():
     assert set(split_public(1000, 0.01)[1]) < set(split_public(1000, 0.05)[1])
 
 
-@every_case("n, share", [(10, 0.0), (10, 1.0), (10, -0.5), (10, float("nan")), (1, 0.5)])
+@pytest.mark.parametrize(
+    "n, share", [(10, 0.0), (10, 1.0), (10, -0.5), (10, float("nan")), (1, 0.5)]
+)
 def test_impossible_shares_are_refused(n, share):
     with pytest.raises(ValueError, match="share"):
         split_public(n, share)

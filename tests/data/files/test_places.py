@@ -17,7 +17,6 @@ from fedpriv.output_paths import (
     why_unwritten,
     writing_to,
 )
-from tests.repeats import every_case
 
 
 @pytest.fixture
@@ -79,7 +78,7 @@ FULL = (
 )
 
 
-@every_case("error", FULL, ids=repr)
+@pytest.mark.parametrize("error", FULL, ids=repr)
 def test_a_full_disk(error, tmp_path):
     with pytest.raises(ValueError) as caught, writing_to(tmp_path, "; then go on"):
         raise error
@@ -97,7 +96,7 @@ def test_numpy_says_so_of_a_full_disk():
     assert "no room is left" in why_unwritten(caught.value)
 
 
-@every_case("number", [errno.EACCES, errno.EROFS, errno.EISDIR, errno.ENOTDIR])
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.EISDIR, errno.ENOTDIR])
 def test_what_is_refused_names_the_file(number):
     said = why_unwritten(OSError(number, "", "the/file"))
     assert said.startswith("the/file ") and "choose another" in said

@@ -9,7 +9,6 @@ import pytest
 
 from fedpriv.datasets import raw_files
 from fedpriv.datasets.raw_files import find_files, read_file, read_lines, tar_members
-from tests.repeats import every_case
 
 CHOICES = (("best.gz",), ("a.bin", "b.bin"))
 
@@ -68,7 +67,7 @@ BODY = b"0123456789" * 1000
 PACKERS = {"gz": gzip.compress, "xz": lzma.compress, "plain": bytes}
 
 
-@every_case("kind", PACKERS)
+@pytest.mark.parametrize("kind", PACKERS)
 def test_files_are_read_whatever_they_are_packed_with(tmp_path, kind):
     path = tmp_path / "file"
     path.write_bytes(PACKERS[kind](BODY))

@@ -12,7 +12,6 @@ import pytest
 
 from fedpriv.datasets import images
 from fedpriv.datasets.images import load_cifar10, load_mnist, read_cifar_records, read_idx
-from tests.repeats import every_case
 
 
 def idx(values):
@@ -52,7 +51,7 @@ def test_mnist_is_read_as_written(tmp_path, pack):
     assert len(data.provenance["source"]) == 4
 
 
-@every_case(
+@pytest.mark.parametrize(
     "name, content, message",
     [
         ("train_images", idx(LABELS), "begins with 00000801, not 00000803"),
@@ -106,7 +105,7 @@ def test_records_are_read_as_written():
     assert pictures[1, 2, 31, 5] == pixels[1, 2 * 1024 + 31 * 32 + 5]  # plane, row, column
 
 
-@every_case(
+@pytest.mark.parametrize(
     "content, message",
     [
         (b"", "has 0 bytes"),

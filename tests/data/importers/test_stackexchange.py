@@ -15,7 +15,6 @@ from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.dump import import_stackexchange, open_dump, site_name
 from fedpriv.datasets.stackexchange.rosters import is_public_tenth
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
-from tests.repeats import every_case
 
 PUBLIC, INSIDE = "15", "1"  # by the fixed hash of the id
 
@@ -209,7 +208,7 @@ ENTITY = (
 OUTSIDE = '<!DOCTYPE posts SYSTEM "file:///etc/hostname"><posts/>'
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("content", "message"),
     [
         ("", "is empty"),
@@ -249,7 +248,7 @@ def test_progress_runs_to_the_end_over_both_passes(tmp_path):
     assert calls[-1][0] == 2 * size
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("file", "name"),
     [
         ("a/onstartups.Posts.xml.xz", "onstartups"),

@@ -12,7 +12,6 @@ from fedpriv.datasets.stackexchange.synthetic import NAME, Shape, _sentence_coun
 from fedpriv.rng import Key
 from fedpriv.tasks.tag_prediction import evaluate_tags
 from fedpriv.training.public_learning import TagLearner
-from tests.repeats import every_case
 
 SMALL = Shape(
     num_users=40, num_sentences=8_000, public_users=20, num_words=1_500, num_tags=30, num_topics=5
@@ -164,7 +163,7 @@ def test_tags_are_harder_to_tell_where_a_shape_says_so(tmp_path):
     assert other_tags < easy - 0.2
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"num_users": 0}, "one rostered"),

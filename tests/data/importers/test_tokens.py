@@ -1,8 +1,9 @@
+import pytest
+
 from fedpriv.datasets.stackexchange.tokens import split_sentences, strip_html, tff_tokens
-from tests.repeats import every_case
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("text", "tokens"),
     [
         ("Hello, World", ["hello", ",", "world"]),
@@ -20,7 +21,7 @@ def test_text_is_lower_case_ascii_with_punctuation_apart(text, tokens):
     assert tff_tokens(text) == tokens
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("markup", "expected"),
     [
         ("", []),

@@ -12,7 +12,6 @@ import pytest
 
 from fedpriv.datasets.local_data import BadRowError, NodeData, Table, local_users
 from fedpriv.datasets.user_ids import read_key, read_roster, user_id, write_key
-from tests.repeats import every_case
 
 TABLE = Table(columns={"x": float, "n": int, "word": str}, user="who")
 ROWS = [("Ann", 1.5, 3, "a"), ("Bob", 2.0, -4, "b c"), ("Ann", 0.25, 5, "é")]
@@ -176,7 +175,7 @@ def test_a_key_is_its_owners_alone_and_never_replaced(tmp_path, key):
             read_key(key)
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("text", "why"), [("", "lists no one"), ("b\na\nb\n", "'b' twice"), (None, "cannot be read")]
 )
 def test_a_roster_lists_everybody_once(text, why, tmp_path):

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from fedpriv.datasets.stackexchange.splits import NO_OWNER, choose_bounded, hash_examples
-from tests.repeats import every_case
 
 
 def graph(seed, number=300, owners=25):
@@ -21,16 +20,17 @@ def of_owner(owners, kept, owner):
     return int(np.count_nonzero(kept & (owners == owner).any(axis=1)))
 
 
-@every_case("seed", range(5))
-@every_case("most", [1, 3, 10])
-def test_no_owner_has_more_and_none_could_be_added(seed, most):
-    owners, order = graph(seed)
-    kept = choose_bounded(owners, order, most)
-    has = {owner: of_owner(owners, kept, owner) for owner in range(25)}
-    assert max(has.values()) == most  # it binds
-    for place in np.flatnonzero(~kept):
-        mine = owners[place][owners[place] != NO_OWNER]
-        assert any(has[owner] == most for owner in mine)
+def test_no_owner_has_more_and_none_could_be_added(subtests):
+    for seed in range(5):
+        for most in [1, 3, 10]:
+            with subtests.test(seed=seed, most=most):
+                owners, order = graph(seed)
+                kept = choose_bounded(owners, order, most)
+                has = {owner: of_owner(owners, kept, owner) for owner in range(25)}
+                assert max(has.values()) == most  # it binds
+                for place in np.flatnonzero(~kept):
+                    mine = owners[place][owners[place] != NO_OWNER]
+                    assert any(has[owner] == most for owner in mine)
 
 
 def test_with_room_for_all_nothing_is_left_out():
@@ -39,7 +39,7 @@ def test_with_room_for_all_nothing_is_left_out():
     assert choose_bounded(np.zeros((0, 2), np.int64), np.zeros(0, np.uint64), 1).tolist() == []
 
 
-@every_case("seed", range(5))
+@pytest.mark.parametrize("seed", range(5))
 def test_where_an_example_stands_does_not_matter_its_hash_does(seed):
     owners, order = graph(seed)
     kept = choose_bounded(owners, order, 3)

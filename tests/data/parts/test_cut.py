@@ -14,7 +14,6 @@ from fedpriv.datasets.stackexchange import manifest as manifests
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.parts import SERVER, cut_corpus
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, Split
-from tests.repeats import every_case
 
 COLUMNS = ("indptr", "indices", "counts", "num_tokens", "labels", "tag_indptr", "tag_indices")
 
@@ -139,7 +138,7 @@ def test_a_part_has_the_split_it_was_cut_for_and_says_so(whole, parts, tmp_path)
     assert Corpus.open(made.folder / "node-1").view(split=BY_SENTENCE).roster
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"nodes": 0}, "nodes 0: roster"),

@@ -16,7 +16,6 @@ from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.next_words import NextWords, Size
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.periodic_shift import SHARE, Shift, ShiftedUsers
-from tests.repeats import every_case
 from tests.tasks.words import phrases
 
 BOUND = Rounded(bound=Clip(l2_clip_norm=0.05))
@@ -57,8 +56,8 @@ def kinds_seen(share, users=("a",)):
     return seen.kinds
 
 
-@every_case("kind", ["blocks", "smooth"])
-@every_case("period", [2, 5, 20])
+@pytest.mark.parametrize("kind", ["blocks", "smooth"])
+@pytest.mark.parametrize("period", [2, 5, 20])
 def test_the_share_has_its_period_and_a_mean_of_half(kind, period):
     shares = [Shift(kind=kind, period=period).share(n) for n in range(1, 3 * period + 1)]
     assert shares[:period] == shares[period : 2 * period] and shares[0] == 1.0

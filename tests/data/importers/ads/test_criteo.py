@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from fedpriv.datasets.criteo import load_criteo, read_rows, synthetic_criteo, synthetic_lines
-from tests.repeats import every_case
 
 
 def line(label="1", integers=("1",) * 13, categories=("a",) * 26):
@@ -32,7 +31,7 @@ def test_a_rows_features_depend_on_no_other_row():
     np.testing.assert_array_equal(whole.toarray()[kept], fewer.toarray())
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         (line(label="2"), "label '2'"),

@@ -12,7 +12,6 @@ from fedpriv.datasets.stackexchange.stackoverflow import (
     split_words,
     tag_prediction_arrays,
 )
-from tests.repeats import every_case
 
 
 def test_words_are_split_at_ascii_white_space_only():
@@ -67,7 +66,7 @@ def test_published_counts_plain_and_packed(tmp_path):
     assert list(read_tag_counts(tags).items()) == [("java", 8), ("css", 3), ("git", 3)]
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("reader", "text", "message"),
     [
         (read_word_counts, "the\n", "is not a new word"),

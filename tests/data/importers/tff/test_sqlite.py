@@ -10,7 +10,6 @@ import pytest
 
 from fedpriv.datasets.raw_files import unpack
 from fedpriv.datasets.tff_files import open_client_data
-from tests.repeats import every_case
 
 
 @pytest.fixture
@@ -87,7 +86,7 @@ def test_shakespeare(tmp_path, tff_writer):
         assert list(data.examples("LEAR")) == [{"snippets": "Hark!"}]
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("features", "message"),
     [
         ({"pixels": np.zeros(784, np.float32)}, "no field 'label'"),
@@ -111,7 +110,7 @@ def test_examples_that_do_not_fit_the_schema_are_refused(tmp_path, tff_writer, f
     assert "example 1 of client 'w'" in str(error.value)
 
 
-@every_case("value", [b"\xff\xfe", [b"one", b"two"], np.array([1])])
+@pytest.mark.parametrize("value", [b"\xff\xfe", [b"one", b"two"], np.array([1])])
 def test_text_that_is_not_one_text_is_refused(tmp_path, tff_writer, value):
     blob = tff_writer.example(snippets=value)
     path = tff_writer.write(tmp_path / "s.sqlite", {"LEAR": [blob]})
@@ -229,7 +228,7 @@ _META = "CREATE TABLE client_metadata (client_id TEXT, split_name TEXT, num_exam
 _EXAMPLES = "CREATE TABLE examples (split_name, client_id, serialized_example_proto BLOB)"
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("statements", "message"),
     [
         (["CREATE TABLE t (x)"], "no table 'client_metadata'"),
@@ -270,7 +269,7 @@ def test_other_databases_are_refused(tmp_path, statements, message):
         open_client_data(path)
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("row", "message"),
     [
         ("('a', 'train', -1)", "num_examples -1"),

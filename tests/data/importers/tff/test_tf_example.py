@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from fedpriv.datasets import tff_files
 from fedpriv.datasets.tff_files import MAX_EXAMPLE_BYTES, MAX_FEATURES, SCHEMAS, parse_example
-from tests.repeats import every_case
 
 
 @pytest.mark.parametrize("packed", [True, False])
@@ -58,7 +57,7 @@ def test_empty_messages_are_examples_with_nothing_in_them(tff_writer):
     assert parse_example(w.field(1, w.field(1, w.field(1, b"k") + w.field(2, b"")))) == {"k": ()}
 
 
-@every_case(
+@pytest.mark.parametrize(
     "data",
     [
         b"\x0a",  # a length that is not there

@@ -12,7 +12,7 @@ from fedpriv.models import TextLSTM
 from fedpriv.training.local.module import module_params
 from fedpriv.training.per_example.backends import PER_EXAMPLE_BACKENDS, choose
 from fedpriv.training.per_example.module import ModuleGradients
-from tests.repeats import each_once, every_case
+from tests.repeats import each_once
 from tests.training.per_example.backends.layers import (
     BOUND,
     CLASSES,
@@ -102,7 +102,7 @@ def of_model(name, **options):
 
 
 class TestLaws:
-    @every_case("name", MODELS)
+    @pytest.mark.parametrize("name", MODELS)
     def test_first_way_that_works_is_taken(self, name):
         assert of_model(name)[0].backend == MODELS[name][2][0]
 
@@ -255,7 +255,7 @@ class TestPenalties:
         assert made(module, loss=loss)[0].backend == "loop"
 
 
-@every_case("value", [np.nan, np.inf, 1e30])
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
 def test_params_that_have_diverged_do_not_change_the_way(value):
     """A diverged run that is resumed chooses at its own params; every example then adds zero."""
     x = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)

@@ -6,7 +6,6 @@ from torch import nn
 from torch.nn import functional
 
 from fedpriv.training.per_example.backends import PER_EXAMPLE_BACKENDS, choose
-from tests.repeats import every_case
 from tests.training.per_example.backends.layers import (
     BOUND,
     EVERYBODY,
@@ -48,14 +47,15 @@ def in_an_object(module, h):
 
 
 class TestState:
-    @every_case("between", [running_mean, counted, listed, largest])
-    @every_case("backend", [None, *PER_EXAMPLE_BACKENDS])
-    def test_attributes_that_change_are_refused(self, between, backend):
-        gradients, params = made(Layer(between), backend=backend)
-        with pytest.raises(
-            ValueError, match=r"in '(mean|calls|seen|largest)' of a Layer.*constant"
-        ):
-            gradients.bounded_sum(params, EVERYBODY, BOUND)
+    def test_attributes_that_change_are_refused(self, subtests):
+        for between in [running_mean, counted, listed, largest]:
+            for backend in [None, *PER_EXAMPLE_BACKENDS]:
+                with subtests.test(between=between, backend=backend):
+                    gradients, params = made(Layer(between), backend=backend)
+                    with pytest.raises(
+                        ValueError, match=r"in '(mean|calls|seen|largest)' of a Layer.*constant"
+                    ):
+                        gradients.bounded_sum(params, EVERYBODY, BOUND)
 
     @pytest.mark.parametrize("backend", [None, "loop"])
     def test_attributes_of_children_too(self, backend):
@@ -63,7 +63,7 @@ class TestState:
         with pytest.raises(ValueError, match="'mean' of a Layer"):
             assert gradients.backend
 
-    @every_case("backend", [None, *PER_EXAMPLE_BACKENDS])
+    @pytest.mark.parametrize("backend", [None, *PER_EXAMPLE_BACKENDS])
     def test_what_is_kept_elsewhere_is_seen_by_what_it_does(self, backend):
         def of_its_own(module, h):
             return in_an_object(module, h)
