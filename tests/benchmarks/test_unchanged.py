@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from fedpriv.rng import Key
-from fedpriv.runs import noise_root as roots
 from fedpriv.runs import loop
+from fedpriv.runs import noise_root as roots
 
 UNCHANGED = Path(__file__).resolve().parents[2] / "benchmarks" / "unchanged"
 
