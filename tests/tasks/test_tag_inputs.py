@@ -12,7 +12,7 @@ from fedpriv.report.export.model_folder import TagModel
 from fedpriv.rng import Key
 from fedpriv.tasks.tag_prediction import TagPrediction, evaluate_tags
 from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
-from tests.data.corpus.sentences import write
+from tests.datasets.corpus.sentences import write
 
 RICHER = {
     "tf-idf": {"inputs": "tf-idf"},

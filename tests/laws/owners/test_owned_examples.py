@@ -19,7 +19,7 @@ from fedpriv.rng import Key
 from fedpriv.tasks.central import OwnedExamples
 from fedpriv.training.per_example.example_sum import CentralSum
 from simulations.threads.owner_tags import task_of
-from tests.data.corpus.threaded import ROSTERED, make, sentences
+from tests.datasets.corpus.threaded import ROSTERED, make, sentences
 from tests.tasks.sixty import sixty
 
 PERSONS = ROSTERED[:4]

@@ -8,7 +8,6 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from fedpriv import cli, json_lines
 from fedpriv.backends import SerialBackend
@@ -26,6 +25,7 @@ from fedpriv.runs.loop import rounds
 from fedpriv.runs.noise_root import noise_root
 from fedpriv.runs.prepared import start_run
 from fedpriv.training.per_example.linear import LogisticGradients
+from tests.command_line import CliRunner
 from tests.resumed import resume_run
 from tests.tasks.sixty import features_and_labels, sixty
 

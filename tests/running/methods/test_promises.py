@@ -69,8 +69,8 @@ class TestRelationOfBoltOn:
     def test_other_methods_have_the_default_they_had(self):
         task = central(LogisticGradients)
         assert build(of(task, **METHODS["agd"])).plan.relation is Relation.ADD_REMOVE
-        bolt_on = of(task).with_options({"method": "bolt-on"})
-        assert bolt_on.neighbours() is Relation.REPLACE_ONE
+        changed = of(task).with_options({"method": "bolt-on"})
+        assert changed.neighbours() is Relation.REPLACE_ONE
         written = {**of(task, **METHODS["bolt-on"]).options(), "relation": "add-remove"}
         assert of(task).restored(written).relation == "add-remove"
 

@@ -242,7 +242,8 @@ def test_the_main_experiment_alone_selects():
     chosen = {}
     for name in find_experiments():
         experiment = load_experiment(name)
-        chosen[name] = experiment.options().get("task.select")
+        if "task.select" in experiment.options():
+            chosen[name] = experiment.options()["task.select"]
     assert {name for name, value in chosen.items() if value == "public"} == {"adadps-tags"}
 
 
