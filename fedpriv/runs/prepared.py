@@ -32,7 +32,7 @@ from fedpriv.mechanisms.perturbation import relative_length
 from fedpriv.privacy.ledger.anchor import Anchor
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plan import AnyPlan
+from fedpriv.privacy.plan import AnyPlan, unit_words
 from fedpriv.privacy.statement.coverage import (
     TRAINED,
     refuse_private_knowledge,
@@ -40,7 +40,6 @@ from fedpriv.privacy.statement.coverage import (
 )
 from fedpriv.privacy.statement.sealed import read_sealed
 from fedpriv.privacy.trials import Trials
-from fedpriv.privacy.unit import unit_words
 from fedpriv.rng import Key
 from fedpriv.runs.backends import BackendFactory, CheckedFactory, open_corpus, serial
 from fedpriv.runs.document import check_label, restore_experiment
