@@ -18,7 +18,7 @@ from fedpriv.measures import Measure
 from fedpriv.mechanisms import Clip
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.adaptive_plan import AdaptivePlan
+from fedpriv.privacy.plan import AdaptivePlan
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.tasks.task import TaskDescription
 from fedpriv.training.algorithm import Algorithm, ArrayState, Query
