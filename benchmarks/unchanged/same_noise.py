@@ -30,7 +30,7 @@ def draw_same_noise() -> None:
 
     for loaded in list(sys.modules.values()):  # those that took it by its name too
         if vars(loaded).get("noise_root") is replaced:
-            loaded.noise_root = noise_root
+            vars(loaded)["noise_root"] = noise_root
 
 
 def main() -> None:
