@@ -242,7 +242,7 @@ def counted(value: object, noun: str) -> str:
 
 
 # Options that are a text or absent, as they are by default: "none" would be the text.
-_TEXTS = ("task.roster",)
+_TEXTS = ("task.roster", "start.file", "task.log", "task.folder")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

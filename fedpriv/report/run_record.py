@@ -18,13 +18,13 @@ from typing import Any
 from fedpriv import json_lines
 from fedpriv.checkpoints.tensor_files import PUBLIC_MODEL
 from fedpriv.measures import ACCURACY, PUBLIC_ONLY, Measure, figures_of, read_measures
+from fedpriv.privacy.accounting import rho_of
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.ledger.state import LedgerState
 from fedpriv.privacy.plan import AnyPlan, read_plan
 from fedpriv.privacy.statement.coverage import OWN, Coverage, coverage_of
 from fedpriv.privacy.statement.sealed import DOCUMENT, LEDGER, read_sealed
 from fedpriv.privacy.statement.statement import describe_from_ledger
-from fedpriv.privacy.zcdp import rho_of
 
 Row = Mapping[str, Any]
 _OBJECTS = (

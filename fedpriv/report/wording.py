@@ -9,8 +9,8 @@ from typing import Any
 
 from fedpriv.measures import Measure, grouped
 from fedpriv.privacy.epsilon import rounded_up
+from fedpriv.privacy.plan import unit_words
 from fedpriv.privacy.statement.statement import Section
-from fedpriv.privacy.unit import unit_words
 from fedpriv.untrusted_text import plain, safe
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")

@@ -334,7 +334,7 @@ class TestCommand:
         assert not (tmp_path / "r").exists()
 
     def test_options_of_federated_runs(self, tmp_path):
-        for option in (("--corpus", "x"), ("--rounds", 3), ("--server-optimizer", "adam")):
+        for option in (("--corpus", "x"), ("--rounds", 3), ("--server", "adam")):
             said = self.run("run", NAME, "--out", tmp_path / "r", *option)
             assert isinstance(said.exception, ValueError), said.output
         assert not (tmp_path / "r").exists()
