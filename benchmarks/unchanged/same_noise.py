@@ -30,18 +30,12 @@ def draw_same_noise() -> None:
             return root
         return root.fold("experiment").fold("unchanged")
 
-<<<<<<< HEAD
-    for loaded in list(sys.modules.values()):  # those that took it by its name too
-        if vars(loaded).get("noise_root") is replaced:
-            vars(loaded)["noise_root"] = noise_root
-=======
     for made in (noise_root, unkept_noise_root):
         name = made.__name__
         replaced = getattr(module, name, made)
         for loaded in list(sys.modules.values()):  # those that took it by its name too
             if vars(loaded).get(name) is replaced:
                 setattr(loaded, name, made)
->>>>>>> main
 
 
 def main() -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import textwrap
 
-from fedpriv.privacy.statement.sections import describe_returned_model
-from fedpriv.privacy.statement.statement import NO_EPSILON_COVERS, Statement
+from fedpriv.privacy.statement.statement import (
+    NO_EPSILON_COVERS,
+    Statement,
+    describe_returned_model,
+)
 from fedpriv.report.head import badges, key_figures
 from fedpriv.report.run_record import RunRecord
 from fedpriv.report.wording import as_html as sections_html

@@ -18,7 +18,7 @@ from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
 from fedpriv.datasets.stackexchange.tokens import tff_tokens
 from fedpriv.output_paths import check_file, check_new_folder, writing_to
 from fedpriv.privacy.epsilon import format_delta
-from fedpriv.privacy.statement.sections import describe_candidate
+from fedpriv.privacy.statement.statement import describe_candidate
 from fedpriv.report.comparison.files import (
     as_rows,
     check_outputs,

@@ -29,8 +29,7 @@ from fedpriv.checkpoints.tensor_files import (
 from fedpriv.checkpoints.vocabulary import VOCABULARY, Vocabulary, read_vocabulary, write_vocabulary
 from fedpriv.privacy.statement.coverage import TRAINED
 from fedpriv.privacy.statement.sealed import read_sealed
-from fedpriv.privacy.statement.sections import describe_candidate
-from fedpriv.privacy.statement.statement import run_statement
+from fedpriv.privacy.statement.statement import describe_candidate, run_statement
 from fedpriv.privacy.statement.verify import check_returned
 from fedpriv.report.head import badges, privacy_terms
 from fedpriv.report.run_record import RunRecord, read_run, spent

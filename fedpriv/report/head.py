@@ -12,8 +12,7 @@ from fedpriv.checkpoints.tensor_files import PUBLIC_MODELS
 from fedpriv.measures import Measure
 from fedpriv.privacy.epsilon import format_delta
 from fedpriv.privacy.statement.coverage import NO_NOISE, public_only_of
-from fedpriv.privacy.statement.sections import describe_returned_model
-from fedpriv.privacy.statement.statement import Statement
+from fedpriv.privacy.statement.statement import Statement, describe_returned_model
 from fedpriv.report.run_record import RunRecord, guaranteed, ledger_head, spent, state_of
 from fedpriv.report.wording import (
     NOTHING,

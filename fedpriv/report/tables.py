@@ -8,7 +8,7 @@ from typing import Any
 
 from fedpriv.checkpoints.tensor_files import PUBLIC_MODEL
 from fedpriv.measures import Measure
-from fedpriv.privacy.statement.sections import describe_candidate
+from fedpriv.privacy.statement.statement import describe_candidate
 from fedpriv.report.run_record import DECIDED, Row, RunRecord
 from fedpriv.report.wording import (
     NOTHING,

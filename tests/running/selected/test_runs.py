@@ -12,7 +12,7 @@ from fedpriv.checkpoints.tensor_files import params_sha256, read_tensors, write_
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import find_experiments, load_experiment
 from fedpriv.experiments.start import public_only
-from fedpriv.privacy.statement.sections import describe_returned_model
+from fedpriv.privacy.statement.statement import describe_returned_model
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.comparison.files import as_rows
 from fedpriv.report.comparison.groups import columns_of, curves_of, read_groups
