@@ -6,7 +6,7 @@ that is zero the direction is held to be too noisy: the price of a gradient grow
 the *same* sum is noised once more for the difference alone, the two estimates are averaged, and the
 choice is asked again. When what is left of ρ does not pay for the next answer the run ends, and
 what was under way is not applied. Charges follow releases; a zCDP filter of a preset total makes
-that free (`fedpriv.privacy.adaptive_plan`).
+that free (`fedpriv.privacy.plan`).
 
 Averaging estimates of prices ρ₁ and ρ₂ with weights ρ₁ and ρ₂ gives the estimate of price ρ₁ + ρ₂:
 Var = C² / 2(ρ₁ + ρ₂). The average is of all estimates of an iteration so far.
@@ -31,10 +31,9 @@ import numpy as np
 from fedpriv.mechanisms.bounds import Bound, Capped
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.selection import Form, NoisyMin
-from fedpriv.privacy.adaptive_plan import AdaptivePlan
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plan import AnyPlan
+from fedpriv.privacy.plan import AdaptivePlan, AnyPlan
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.ranges import Range, finite_float, positive_float, positive_int
 from fedpriv.rng import Key

@@ -8,7 +8,7 @@ import pytest
 from fedpriv.experiments.build import _CHOSEN, build, make_task, public_update_norms
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.settings import MOST_ROUNDS, choose_settings
-from fedpriv.privacy.calibration import calibrate
+from fedpriv.privacy.accounting import calibrate
 from fedpriv.privacy.epsilon import default_delta
 from fedpriv.privacy.event import Relation, cohort_event
 from fedpriv.rng import Key
