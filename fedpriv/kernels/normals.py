@@ -2,8 +2,10 @@
 
 `philox` is Philox4x32-10: ten rounds of a 32-bit multiplication each for two pairs of words, with a
 key that moves by Weyl's constants. NumPy's Philox has 64-bit words, which processors multiply one
-at a time. `box_muller`, the Box-Muller transform, is a fixed sequence of correctly rounded operations
-without contraction, so that the same bits give the same Gaussians on any machine.
+at a time.
+
+`box_muller` is the Box-Muller transform: a fixed sequence of correctly rounded operations without
+contraction, so that the same bits give the same Gaussians on any machine.
 
 Reference: Salmon et al. 2011, "Parallel Random Numbers: As Easy as 1, 2, 3", section 3.3, table 2.
 """
