@@ -74,8 +74,6 @@ def edit_manifest(directory, digest=True, **changes):
         (lambda d: edit_manifest(d, format="other"), "not the manifest"),
         (lambda d: edit_manifest(d, version=3), "version 3"),
         (lambda d: edit_manifest(d, digest=False, synthetic=False), "edited"),
-        (lambda d: edit_manifest(d, synthetic="no"), "synthetic"),
-        (lambda d: edit_manifest(d, default_roster="x"), "default roster"),
         (lambda d: (d / "words.txt").unlink(), "missing"),
         (lambda d: (d / "words.txt").write_text("is\n"), "bytes"),
         (lambda d: flip(d / "rosters" / "inside" / "by-sentence" / "users.json"), "checksum"),
