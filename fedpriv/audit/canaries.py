@@ -95,6 +95,7 @@ def run_canaries(
             works={TRAIN: canaries.work},
             roster=canaries.roster,
             root=root,
+            noise=root,  # canaries are synthetic
             secret_state=SecretState(None, root),
             noise_thread=noise_thread,
         )

@@ -6,9 +6,9 @@ import json
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
 from fedpriv.cli.privacy import register
+from tests.command_line import CliRunner
 
 APP = typer.Typer(pretty_exceptions_enable=False)
 register(APP)
@@ -18,7 +18,7 @@ GRID = ("--grid-cohorts", "20,40", "--grid-rounds", "5,10")
 SOURCE = """
 import numpy as np
 from torch import nn
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments import FederatedExperiment, GaussianNoise, PoissonCohorts
 from fedpriv.tasks.module_task import ModuleTask
 
 
@@ -31,8 +31,9 @@ def task(experiment, corpus):
 
 
 def experiment():
-    return Experiment(
-        name="tiny", description="", task=task, target_epsilon=4.0, cohort=2.0, rounds=10
+    return FederatedExperiment(
+        name="tiny", description="", task=task,
+        noise=GaussianNoise(target_epsilon=4.0), sampling=PoissonCohorts(cohort=2.0), rounds=10
     )
 """
 

@@ -4,11 +4,11 @@ import json
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
 from fedpriv.cli.privacy import register
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.plan import cohort_plan
+from tests.command_line import CliRunner
 
 APP = typer.Typer(pretty_exceptions_enable=False)
 register(APP)

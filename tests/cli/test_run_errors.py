@@ -55,15 +55,17 @@ BAD = {
 DENSE = """
 import numpy as np
 from torch import nn
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments import FederatedExperiment, GaussianNoise, PoissonCohorts
 from fedpriv.training.local.module import ArrayExamples
 from fedpriv.tasks.module_task import ModuleTask
 
 
 def experiment():
     users = {name: ArrayExamples(x=np.ones((2, 3), "f4"), y=np.array([0, 1])) for name in "abcd"}
-    return Experiment(
-        name="dense", description="", noise_multiplier=1.0, cohort=2.0, delta=0.01, rounds=1,
+    return FederatedExperiment(
+        name="dense", description="",
+        noise=GaussianNoise(multiplier=1.0), sampling=PoissonCohorts(cohort=2.0),
+        delta=0.01, rounds=1,
         task=lambda experiment, corpus: ModuleTask(
             name="dense", module=lambda: nn.Linear(3, 2), loss=nn.functional.cross_entropy,
             users=users, synthetic=True,

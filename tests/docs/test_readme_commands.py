@@ -8,10 +8,10 @@ import re
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from fedpriv import cli
 from fedpriv.experiments.catalogue import load_experiment
+from tests.command_line import CliRunner
 from tests.docs.command_checks import ROOT, Refused, check
 from tests.docs.shell_blocks import Command, commands
 

@@ -254,3 +254,8 @@ def test_no_bound_stands_beside_the_one_that_the_plan_pays_for(tiny_corpus):
     loud = replace(components.plan, mechanism=quiet)
     assert loud.live_mechanism.stddev == mechanism.stddev
     assert loud.epsilon(4).value > 100 * components.plan.epsilon(4).value
+
+
+def test_a_word_in_the_place_of_a_part_is_refused_with_the_parts():
+    with pytest.raises(ValueError, match=r"precondition 'local' is no part.*InSteps\(\)"):
+        FederatedExperiment(name="x", description="", precondition="local")

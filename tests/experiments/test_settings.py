@@ -8,7 +8,7 @@ import pytest
 from fedpriv.experiments.build import _CHOSEN, build, make_task, public_update_norms
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.settings import MOST_ROUNDS, choose_settings
-from fedpriv.privacy.calibration import calibrate
+from fedpriv.privacy.accounting import calibrate
 from fedpriv.privacy.epsilon import default_delta
 from fedpriv.privacy.event import Relation, cohort_event
 from fedpriv.rng import Key
@@ -288,4 +288,5 @@ def test_a_run_folder_says_what_was_chosen_and_why(corpus, tmp_path):
     )
     # The options have the values; their reasons do not distinguish the noise once more.
     document = dict(prepared.folder.document)
-    assert noise_digest(document) == noise_digest(document | {"settings": None})
+    digest = noise_digest(prepared.experiment, document)
+    assert digest == noise_digest(prepared.experiment, document | {"settings": None})

@@ -8,8 +8,7 @@ from scipy import stats
 
 from fedpriv.mechanisms.bounds import Displaced
 from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere, gamma
-from fedpriv.privacy.accounting import epsilon
-from fedpriv.privacy.calibration import calibrate
+from fedpriv.privacy.accounting import calibrate, epsilon
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.sampling import Everybody

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedpriv.privacy import accounting
-from fedpriv.privacy.accounting import epsilon, epsilon_coarsely, epsilon_of
+from fedpriv.privacy.accounting import epsilon, epsilon_of, epsilon_value
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.event import Event, Relation, cohort_event
 from fedpriv.privacy.gaussian_loss import grid_interval
@@ -171,7 +171,7 @@ def check_laws(sigma, q, rounds, log_delta):
     assert of(q=min(1.2 * q, 1.0)).value >= here.value - slack
     assert of(delta=2.0 * 10.0**log_delta).value <= here.value + slack
     assert here.rdp is not None and here.rdp >= here.value - slack
-    coarse = epsilon_coarsely(
+    coarse = epsilon_value(
         Event(kind="poisson-gaussian", noise_multiplier=sigma, sampling_prob=q),
         rounds,
         delta=10.0**log_delta,
@@ -268,7 +268,7 @@ class TestMoreChargesThanALossIsComposedOf:
         # A Gaussian mechanism of mu = q sqrt(T) / sigma = 0.316 has ε = 1.25 at this δ.
         assert 1.2 < found.value < 2.0
         assert accounting.epsilon_value(event, 10**9, **given) == found.value
-        assert accounting.epsilon_coarsely(event, 10**9, **given) == found.value
+        assert accounting.epsilon_value(event, 10**9, **given) == found.value
         part = epsilon(event, 1, num_rounds=10**9, **given)  # of one plan, one accountant
         assert part.accountant == "RDP"
 

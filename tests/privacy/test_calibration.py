@@ -4,8 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedpriv.privacy.accounting import epsilon
-from fedpriv.privacy.calibration import calibrate
+from fedpriv.privacy.accounting import calibrate, epsilon
 from fedpriv.privacy.event import cohort_event
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedpriv.privacy.zcdp import epsilon_bs16, epsilon_of_rho, rho_bs16, rho_of_epsilon
+from fedpriv.privacy.accounting import epsilon_bs16, epsilon_of_rho, rho_bs16, rho_of_epsilon
 
 VECTORS = [
     (1.0, 1e-5, 0.020820),

@@ -159,14 +159,16 @@ def own(source, folder, monkeypatch, name):
 SOURCE = """
 import numpy as np
 from torch import nn
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments import FederatedExperiment, GaussianNoise, PoissonCohorts
 from fedpriv.tasks.module_task import ModuleTask
 
 
 def experiment():
     users = {name: (np.ones((2, 3)), np.array([0, 1])) for name in "abcd"}
-    return Experiment(
-        name="own", description="", noise_multiplier=1.0, cohort=2.0, delta=0.01, rounds=2,
+    return FederatedExperiment(
+        name="own", description="",
+        noise=GaussianNoise(multiplier=1.0), sampling=PoissonCohorts(cohort=2.0),
+        delta=0.01, rounds=2,
         task=lambda experiment, corpus: ModuleTask(
             name="own", module=lambda: nn.Linear(3, 2), loss=loss, users=users,
         ),

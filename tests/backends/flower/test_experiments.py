@@ -75,7 +75,7 @@ def test_three_rounds_on_flower_equal_three_in_process(stub, tiny_corpus, tmp_pa
     assert set(other) == set(state) and len(state) > 1
     options = experiment.options()
     exact = experiment.method != "averaging" or (
-        options["noise"] != "none" and options["exact-sum"]
+        options["noise"] != "none" and options["noise.exact_sum"]
     )
     for key in state:
         if exact:

@@ -4,9 +4,9 @@ import json
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
 from fedpriv.cli.privacy import register
+from tests.command_line import CliRunner
 
 APP = typer.Typer(pretty_exceptions_enable=False)
 register(APP)

@@ -4,12 +4,12 @@ import json
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
 from fedpriv.api.stream_account import account_stream
 from fedpriv.cli.privacy import register
 from fedpriv.mechanisms.correlated.optimise import optimised_bands
 from fedpriv.mechanisms.privatizer import Participation
+from tests.command_line import CliRunner
 
 APP = typer.Typer(pretty_exceptions_enable=False)
 register(APP)

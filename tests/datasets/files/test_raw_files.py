@@ -49,6 +49,11 @@ def test_forms_come_in_order_and_whole(places):
         find()
     with pytest.raises(ValueError, match=r"but not b.bin"):
         find(data / "a.bin")
+    (data / "odd.bin").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"none of the names it is known by \(best.gz, a.bin"):
+        find(data / "odd.bin")
+    with pytest.raises(ValueError, match="no file or folder"):
+        find(data / "nowhere")
     (data / "b.bin").write_bytes(b"")
     assert find() == find(data) == find(data / "b.bin") == (data / "a.bin", data / "b.bin")
     (data / "best.gz").write_bytes(b"")

@@ -7,13 +7,13 @@ import shutil
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from fedpriv.cli import app
 from fedpriv.datasets.stackexchange import manifest as manifests
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.parts import SERVER, cut_corpus
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, Split
+from tests.command_line import CliRunner
 
 COLUMNS = ("indptr", "indices", "counts", "num_tokens", "labels", "tag_indptr", "tag_indices")
 

@@ -12,13 +12,13 @@ import types
 import zipfile
 
 import pytest
-from typer.testing import CliRunner
 
 from fedpriv.cli import app
 from fedpriv.deploy import flower_private, warm
 from fedpriv.deploy.commands import BUNDLES_VARIABLE, pinned_bundles
 from fedpriv.deploy.launcher import SHORTEST, Pauses
 from fedpriv.deploy.processes import adopt_orphans, children, end_orphans, fork
+from tests.command_line import CliRunner
 
 
 def said(child):

@@ -12,11 +12,10 @@ from dp_accounting.rdp import RdpAccountant
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.privacy.adaptive_plan import AdaptivePlan
+from fedpriv.privacy.accounting import rho_of
 from fedpriv.privacy.epsilon import default_delta
 from fedpriv.privacy.event import NONPRIVATE, Event, Relation, cohort_event
-from fedpriv.privacy.plan import cohort_plan, read_plan
-from fedpriv.privacy.zcdp import rho_of
+from fedpriv.privacy.plan import AdaptivePlan, cohort_plan, read_plan
 
 NAN, INF = float("nan"), float("inf")
 GOOD = {"num_users": 400, "rho": 1.0, "delta": 1e-5}

@@ -11,12 +11,10 @@ import pytest
 
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.privatizer import Cost
-from fedpriv.privacy.accounting import epsilon
-from fedpriv.privacy.adaptive_plan import AdaptivePlan
+from fedpriv.privacy.accounting import epsilon, rho_of
 from fedpriv.privacy.event import NONPRIVATE, Event, Relation
-from fedpriv.privacy.plan import Plan, cohort_plan
+from fedpriv.privacy.plan import AdaptivePlan, Plan, cohort_plan
 from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, PoissonSampler
-from fedpriv.privacy.zcdp import rho_of
 
 GOOD = {
     "num_users": 400,

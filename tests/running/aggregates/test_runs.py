@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import typer
 from safetensors.numpy import load_file
-from typer.testing import CliRunner
 
 from fedpriv import json_lines
 from fedpriv.backends import SerialBackend
@@ -24,6 +23,7 @@ from fedpriv.report.series import read_run
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
 from fedpriv.training.evaluate import best_on_public, measure_models
+from tests.command_line import CliRunner
 from tests.resumed import resume_run
 from tests.running.loop.tag_runs import start
 

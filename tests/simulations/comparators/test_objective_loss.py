@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedpriv.privacy.accounting import epsilon, epsilon_of
-from fedpriv.privacy.calibration import calibrate
+from fedpriv.privacy.accounting import calibrate, epsilon, epsilon_of, rho_of
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.trials import Trials
-from fedpriv.privacy.zcdp import rho_of
 
 
 def event(sigma, shift):

@@ -13,11 +13,10 @@ from scipy import sparse
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Capped, Clip
 from fedpriv.mechanisms.gaussian import Gaussian, NoisedMean
-from fedpriv.privacy.adaptive_plan import AdaptivePlan
+from fedpriv.privacy.accounting import rho_bs16, rho_of
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.plan import cohort_plan
-from fedpriv.privacy.zcdp import rho_bs16, rho_of
+from fedpriv.privacy.plan import AdaptivePlan, cohort_plan
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
 from fedpriv.training.dp_agd import (

@@ -14,8 +14,9 @@ from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.next_words import NextWords, Size
+from fedpriv.training.failures import raised_failures
 from fedpriv.training.local.trainer import Schedule
-from fedpriv.training.periodic_shift import SHARE, Shift, ShiftedUsers
+from fedpriv.training.periodic_shift import SHARE, Shift, shifted_users
 from tests.tasks.words import phrases
 
 BOUND = Rounded(bound=Clip(l2_clip_norm=0.05))
@@ -51,7 +52,7 @@ class Users:
 def kinds_seen(share, users=("a",)):
     seen = Seen()
     params = {"w": np.zeros(2, np.float32), SHARE: np.array([share], np.float32)}
-    work = ShiftedUsers(trainer=seen)
+    work = shifted_users(seen)
     work.partial_sum(params=params, bound=BOUND, data=Users(), user_ids=users, key=KEY)
     return seen.kinds
 
@@ -84,9 +85,9 @@ def test_a_users_part_is_its_own_whoever_else_is_there():
 
 def test_the_sum_has_no_row_for_what_users_are_told():
     params = {"w": np.zeros(2, np.float32), SHARE: np.ones(1, np.float32)}
-    assert set(ShiftedUsers(trainer=Seen()).template(params)) == {"w"}
-    with pytest.raises(ValueError, match="shift at none"):
-        ShiftedUsers(trainer=Seen()).partial_sum(
+    assert set(shifted_users(Seen()).template(params)) == {"w"}
+    with raised_failures(), pytest.raises(ValueError, match="shift at none"):
+        shifted_users(Seen()).partial_sum(
             params={"w": params["w"]}, bound=BOUND, data=Users(), user_ids=["a"], key=KEY
         )
 

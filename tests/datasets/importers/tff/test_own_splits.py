@@ -4,12 +4,12 @@ import json
 import sqlite3
 
 import pytest
-from typer.testing import CliRunner
 
 from fedpriv.cli.corpora import commands
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.splits import Split
 from fedpriv.datasets.stackexchange.stackoverflow import import_stackoverflow
+from tests.command_line import CliRunner
 from tests.datasets.corpus.threaded import threads_of
 
 AS_PUBLISHED = Split(kind="as-published")

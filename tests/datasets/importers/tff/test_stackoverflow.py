@@ -4,11 +4,11 @@ import json
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from fedpriv.cli import app
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
 from fedpriv.datasets.stackexchange.stackoverflow import import_stackoverflow
+from tests.command_line import CliRunner
 from tests.golden.tff_tags import tag_prediction_arrays
 
 

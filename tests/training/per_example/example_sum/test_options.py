@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fedpriv.experiments.build import build
+from fedpriv.experiments.options import kebab
 from fedpriv.mechanisms import Clip, Rounded
 from tests.training.per_example.example_sum.reviews import BASE, KEY, task
 
@@ -94,14 +95,14 @@ class TestOptions:
 
     def test_what_is_no_number_is_refused_by_name(self, subtests):
         for name in [
-            name for name, value in BASE.options().items() if not isinstance(value, (str, bool))
+            name
+            for name, value in BASE.options().items()
+            if not isinstance(value, (str, bool)) and name not in ("relation", "noise.exact_sum")
         ]:
             for value in [float("nan"), float("inf"), "ten", "null", True]:
                 with (
                     subtests.test(name=name, value=value),
-                    pytest.raises(
-                        ValueError, match=rf"^{name} '?{value}'? is not a finite number; give"
-                    ),
+                    pytest.raises(ValueError, match=rf"^{kebab(name)} '?{value}'? is not a finite"),
                 ):
                     BASE.with_options({name: value})
 
@@ -117,9 +118,9 @@ class TestOptions:
         ):
             BASE.with_options({"steps": 2.5})
         aimed = BASE.with_options({"target-epsilon": 2.0})
-        assert aimed.noise_multiplier is None
+        assert aimed.noise.multiplier is None
         for nothing in ("none", None):
-            assert aimed.with_options({"target-epsilon": nothing}).target_epsilon is None
+            assert aimed.with_options({"target-epsilon": nothing}).noise.target_epsilon is None
 
     def test_the_edges_of_the_ranges_are_inside(self):
         edges = {"momentum": 0.0, "warm-start-epochs": 0, "decay": 0.0, "ema-decay": 0.0}
