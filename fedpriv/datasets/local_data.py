@@ -21,7 +21,11 @@ _CSV, _SQLITE = (".csv",), (".sqlite", ".sqlite3", ".db")
 #: Of files that are read, in lower case.
 SUFFIXES = (*_CSV, *_SQLITE)
 _WORDS = {float: "finite number", int: "whole number", str: "text"}
-_FITS = {float: math.isfinite, int: lambda number: -(2**63) <= number < 2**63, str: bool}
+_FITS: Mapping[Any, Callable[[Any], bool]] = {
+    float: math.isfinite,
+    int: lambda number: -(2**63) <= number < 2**63,
+    str: bool,
+}
 
 
 Row = tuple[str, Sequence[Any]]
@@ -77,7 +81,7 @@ class Table:
         }
 
 
-def _value(kind: type, given: Any, column: str, where: str) -> Any:
+def _value(kind: Callable[[Any], Any], given: Any, column: str, where: str) -> Any:
     unfit = (
         given in (None, "") or isinstance(given, bytes) or (kind is int and type(given) is float)
     )
