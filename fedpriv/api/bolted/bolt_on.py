@@ -24,7 +24,7 @@ import numpy as np
 
 from fedpriv import tree
 from fedpriv.api.bolted.refused import check_train
-from fedpriv.backends.serial import SerialBackend
+from fedpriv.backends.in_process import SerialBackend
 from fedpriv.mechanisms.bounds import Displaced
 from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere
 from fedpriv.privacy.accounting import calibrate
