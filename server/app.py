@@ -93,9 +93,9 @@ def _main(grid: Grid, context: Context) -> None:
         summary = strategy.start(grid, loop)
     if why := describe_early_end(summary):
         _LOG.warning("%d rounds; %s", summary["rounds"], why)
-    said, no_gain = describe_returned_model(summary)
-    if said:
-        _LOG.log(logging.WARNING if no_gain else logging.INFO, "returned: %s", said)
+    returned, no_gain = describe_returned_model(summary)
+    if returned:
+        _LOG.log(logging.WARNING if no_gain else logging.INFO, "returned: %s", returned)
     _LOG.info("run folder: %s", summary["run_dir"])
     _LOG.info("report: %s", write_report(prepared.folder.path))
 
@@ -106,7 +106,7 @@ def _opened(run_config: Any) -> tuple[PreparedRun, GridSettings]:
         settings.check_mode("secure")  # before there is a run folder
     prepared = _open_run(run_config)
     try:
-        settings.check_mode(prepared.ledger.mode)  # a run that goes on, whether it is said or not
+        settings.check_mode(prepared.ledger.mode)  # a resumed run has its own mode
     except ValueError:
         prepared.folder.close()
         raise
@@ -150,7 +150,7 @@ def _open_run(run_config: Any) -> PreparedRun:
 
 def _report(headline: Measure | None, record: RoundRecord) -> None:
     released = record.released
-    figure = None if headline is None else released.measured.get(headline.name)
+    value = None if headline is None else released.measured.get(headline.name)
     _LOG.info(
         "round %d: %s%s",
         released.round_num,
@@ -161,5 +161,5 @@ def _report(headline: Measure | None, record: RoundRecord) -> None:
         ""
         if headline is None
         else f", {headline.label} on public users "
-        + ("-" if figure is None else headline.text(figure, 2)),
+        + ("-" if value is None else headline.text(value, 2)),
     )

@@ -13,8 +13,9 @@ HERE = str(Path(__file__).parent)
 @pytest.fixture(scope="session")
 def staff():
     """The worker contexts of the tests, under a name that workers find too."""
-    if HERE not in sys.path:
-        sys.path.append(HERE)
+    for folder in (HERE, f"{HERE}/flower"):
+        if folder not in sys.path:
+            sys.path.append(folder)
     import staff
 
     return staff

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from stub_grid import TinyTags, _Users
 from torch import nn
 
 from fedpriv.backends.worker import WorkerContext
-from fedpriv.datasets.stackexchange.tag_view import TagExamples
 from fedpriv.experiments.experiment import FederatedExperiment
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.evaluate import WHOLE, Metrics
@@ -27,36 +27,11 @@ NUM_WORDS, NUM_TAGS = 30, 4
 ROSTER = tuple(f"user-{number:02d}" for number in range(12))
 
 
-class Users:
-    """Made-up users of a task of 30 words and 4 tags, with one to eight examples each."""
+class Users(_Users):
+    """Synthetic users of a task of 30 words and 4 tags, with one to eight examples each."""
 
     def __init__(self):
-        rng = np.random.default_rng(3)
-        self.users = {user: _examples(rng) for user in ROSTER}
-
-    def examples(self, user_id):
-        return self.users[user_id]
-
-    def num_examples(self, user_id):
-        return len(self.users[user_id])
-
-
-def _examples(rng):
-    n = int(rng.integers(1, 9))
-    sizes = rng.integers(1, 5, n)
-    indices = [np.sort(rng.choice(NUM_WORDS, k, replace=False)) for k in sizes]
-    labels = rng.integers(0, NUM_TAGS, n).astype(np.int32)
-    return TagExamples(
-        indptr=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
-        indices=np.concatenate(indices).astype(np.int32),
-        counts=rng.integers(1, 3, int(sizes.sum())).astype(np.float32),
-        num_tokens=(sizes * 2).astype(np.int32),
-        labels=labels,
-        tag_indptr=np.arange(n + 1, dtype=np.int64),
-        tag_indices=labels,
-        num_words=NUM_WORDS,
-        num_tags=NUM_TAGS,
-    )
+        super().__init__(TinyTags().data.users)
 
 
 @dataclass(frozen=True)

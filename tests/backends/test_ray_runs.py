@@ -15,8 +15,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from fedpriv import cli
-from fedpriv.backends.ray.cluster import Cluster
-from fedpriv.backends.resources import Request
+from fedpriv.backends.ray.cluster import Cluster, Request
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.runs.backends import on_ray, serial
 from fedpriv.runs.prepared import resume_run, start_run
@@ -77,31 +76,6 @@ def stop_after(number):
     return look
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param(
-            {"aggregate": "upa", "aggregate-k": 2, "aggregate-training": "replace"},
-            id="trained at",
-        ),
-        pytest.param(
-            {"aggregate": "opa", "aggregate-k": 3, "select": "last"},
-            id="outputs",
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_aggregates_of_checkpoints_are_those_of_one_process(ray, tiny_corpus, tmp_path, options):
-    experiment = load_experiment(NAME).with_options(OPTIONS | options)
-    for name, backends in (("ray", ray_backends(ray, tiny_corpus)), ("serial", serial)):
-        start_run(experiment, NAME, tiny_corpus, tmp_path / name, make_backend=backends).run()
-    assert same(tmp_path / "ray", tmp_path / "serial")
-    left, right = (load_file(tmp_path / name / "state.safetensors") for name in ("ray", "serial"))
-    assert set(left) == set(right) and all(np.array_equal(left[n], right[n]) for n in left)
-    measured = [lines(tmp_path / n, "diagnostics")[-1]["accuracy"] for n in ("ray", "serial")]
-    assert measured[0] == measured[1] is not None
-
-
 def test_a_run_begun_in_one_process_ends_on_ray_with_the_same_model(
     ray, tiny_corpus, oracle, tmp_path
 ):
@@ -121,14 +95,6 @@ def test_a_run_begun_in_one_process_ends_on_ray_with_the_same_model(
     seen, told = lines(out, "diagnostics")[-1], lines(oracle, "diagnostics")[-1]
     assert seen["loss"] == pytest.approx(told["loss"], rel=1e-9)
     assert (seen["accuracy"], seen["num_failed"]) == (told["accuracy"], 0)
-
-
-@pytest.mark.slow
-def test_a_secure_run_is_like_any_other(ray, tiny_corpus, tmp_path):
-    out = tmp_path / "run"
-    prepared = start(tiny_corpus, out, ray_backends(ray, tiny_corpus), secure=True)
-    assert prepared.run()["mode"] == "secure"
-    assert len(lines(out, "rounds")) == 4 and not (out / "diagnostics.jsonl").exists()
 
 
 @pytest.mark.slow

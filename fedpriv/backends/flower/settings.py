@@ -74,7 +74,7 @@ def read_experiment(run_config: Config) -> Experiment:
 
     Raises:
         ValueError: For an unknown or a centralised experiment, an unknown option or an unfit
-            value; for an experiment of one's own that is not on this machine, with what to do.
+            value; for a user-defined experiment that is not on this machine, with what to do.
     """
     options: dict[str, Option] = {
         key: value
@@ -155,15 +155,15 @@ def open_corpus(*configs: Config) -> Corpus | None:
     return Corpus.open(path)
 
 
-#: Keys of the node-config that say where a node's users are, and what may be made of them.
+#: Keys of the node-config: where a node's users are, and what may be made of them.
 NODE_KEYS = ("corpus", "data", "data-key", PLANS_KEY, EXPERIMENTS_KEY)
 
 
 def read_node_data(node_config: Config) -> NodeData | None:
-    """Return where a node's own data lie, and the key of their ids; None where it says neither.
+    """Return where a node's local data lie, and the key of their ids; None if it names neither.
 
     Raises:
-        ValueError: If it says one of them only, or a path is relative.
+        ValueError: If it names one of them only, or a path is relative.
     """
     data, key = read_path("data", node_config), read_path("data-key", node_config)
     if data is None and key is None:
@@ -194,7 +194,7 @@ def missing_corpus_named() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """What a node works with, for as long as its process lives.
+    """Task, trainer and bounds of a node, for as long as its process lives.
 
     Attributes:
         task: Roster and examples, on this machine's corpus.
@@ -237,7 +237,7 @@ def read_host(node: Node, run_config: Config, node_config: Config) -> Host:
 
     Raises:
         ValueError: If there is no such partition, there are more shards than nodes, or a node with
-            data of its own is to host a part of them only.
+            local data is to host a part of them only.
     """
     partition = _whole(node_config, "partition-id", 0)
     num_nodes = _whole(node_config, "num-partitions", 1)
@@ -280,7 +280,7 @@ def read_guard(config: Config) -> Guard | None:
 
 
 def _load(name: str) -> Experiment:
-    """Return an experiment by name; one's own must be found wherever Flower runs its processes."""
+    """Return an experiment by name; Flower's processes must find a user-defined one too."""
     where = name.rpartition(":")[0]
     if where.endswith(".py") and not Path(where).expanduser().is_absolute():
         raise ValueError(

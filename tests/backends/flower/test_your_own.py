@@ -123,15 +123,3 @@ def test_the_ready_and_own_measures_improve_with_training(own, name):
     for measure, higher in FIGURES[name].items():
         now, then = record.released.measured[measure], before.get(measure)
         assert now > then if higher else now < 0.8 * then, measure
-
-
-def test_files_of_a_language_model_go_with_it(own, monkeypatch):
-    for command in ("run chatter:experiment --rounds 1 --out run", "export run --to model"):
-        monkeypatch.setattr(sys, "argv", ["fedpriv", *command.split()])
-        with pytest.raises(SystemExit) as done:
-            main()
-        assert done.value.code == 0
-    for folder in ("run", "model"):
-        assert json.loads((own / folder / "words.json").read_text())[0] == "word-0"
-    card = (own / "model" / "README.md").read_text("utf-8")
-    assert "`words.json`" in card and "| perplexity, public users (released) |" in card

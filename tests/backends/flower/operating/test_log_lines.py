@@ -15,7 +15,7 @@ from torch import nn
 import fedpriv as fp
 from client import app as client_app
 from fedpriv.backends.flower import settings
-from fedpriv.backends.flower.log import LineFormatter, show_log
+from fedpriv.backends.flower.log import show_log
 from fedpriv.backends.flower.registry import WAITING, note_waiting
 from fedpriv.experiments.build import make_task
 from fedpriv.experiments.experiment import FederatedExperiment
@@ -110,17 +110,6 @@ def test_a_node_that_fails_as_a_whole_says_kind_and_place(
     for marker in (TEXT, "1234567"):  # ids of the roster are said to who starts nodes
         assert marker not in err + str(refused.value) + folder
     assert all(f" in {code.__name__}" in said for said in (err, str(refused.value)))
-
-
-def test_a_logged_traceback_shows_kind_and_places():
-    try:
-        raise KeyError(TEXT)
-    except KeyError:
-        record = logging.LogRecord("fedpriv.x", 40, "", 0, "lost\n  %s", ("it",), sys.exc_info())
-    record.created = 0.0
-    line = LineFormatter().format(record)
-    assert line.startswith("1970-01-01T00:00:00Z ERROR fedpriv.x: lost it (KeyError at test_log")
-    assert TEXT not in line and "\n" not in line
 
 
 @pytest.mark.parametrize("later", [False, True])

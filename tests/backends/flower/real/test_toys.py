@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedpriv.backends import SerialBackend
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
 
@@ -153,9 +152,6 @@ def test_it_runs_whole_and_after_a_kill(
         assert found.num_releases == verify_run(whole).num_releases - lost
 
     # What ran whole ended where it ends in this process: playing on finds nothing left to do.
-    here = SerialBackend(trainer=methods.toys.WORKS, data=methods.toys.TASK.data)
-    ended, alone = (
-        methods.play(methods.TOYS[name], at, here) for at in (whole, tmp_path / "alone")
-    )
+    ended, alone = (methods.play(methods.TOYS[name], at) for at in (whole, tmp_path / "alone"))
     assert spent(whole) == spent(tmp_path / "alone")
     np.testing.assert_allclose(ended, alone, rtol=1e-5)
