@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ import time
 from dataclasses import replace
 
 import numpy as np
+import psutil
 import pytest
 from safetensors.numpy import load_file
 
@@ -115,17 +117,11 @@ def command(corpus, out, *more, **changes):
 
 def processes_of(session):
     """Every process of a session, by id."""
-    found = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                with open(f"/proc/{entry}/stat") as file:
-                    name, _, rest = file.read().partition(") ")
-            except OSError:
-                continue
-            state, _, _, of = rest.split()[:4]
-            if int(of) == session and state != "Z":
-                found[int(entry)] = name
+    found = []
+    for process in psutil.process_iter(["status"]):
+        with contextlib.suppress(ProcessLookupError):
+            if os.getsid(process.pid) == session and process.info["status"] != "zombie":
+                found.append(process.pid)
     return found
 
 
@@ -136,7 +132,6 @@ def wait_until(true):
     return true()
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc"), reason="looks for processes in /proc")
 @pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_a_run_that_is_interrupted_leaves_no_process_behind(tiny_corpus, oracle, tmp_path, sent):

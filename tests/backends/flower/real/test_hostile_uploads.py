@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import threading
 import time
-from pathlib import Path
 
+import psutil
 import pytest
 
 from fedpriv.privacy.statement.verify import verify_run
@@ -33,11 +33,8 @@ class Memory:
         while not self.over.wait(0.2):
             for name, pid in self.pids.items():
                 pid = pid() if callable(pid) else pid
-                try:
-                    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-                except (OSError, TypeError, IndexError):
-                    continue
-                self.seen[name].append(pages * os.sysconf("SC_PAGE_SIZE") / MB)
+                with contextlib.suppress(psutil.NoSuchProcess, TypeError):
+                    self.seen[name].append(psutil.Process(pid).memory_info().rss / MB)
 
     def stop(self):
         self.over.set()
@@ -50,7 +47,6 @@ class Memory:
 
 @pytest.mark.slow
 @pytest.mark.flower
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at memory in /proc")
 def test_uploads_without_an_end_cost_their_own_users_and_no_memory(
     processes, flower, tmp_path, monkeypatch
 ):
