@@ -83,7 +83,7 @@ class Descent(Steps):
 
     coarse, fine = Gaussian(noise_multiplier=3.0), Gaussian(noise_multiplier=1.5)
     plan = AdaptivePlan(num_users=N, rho=2.0, delta=1e-3)
-    capped = toys.Capped(cap=8.0, size=float(len(toys.STEP_SIZES)))
+    capped = toys.Capped(cap=8.0, num_coordinates=len(toys.STEP_SIZES))
 
     def step(self, state, door):
         gradient = Mechanism(sampler=ALL, bound=CLIP, privatizer=self.coarse)

@@ -10,7 +10,6 @@ import pytest
 from torch import nn
 
 from fedpriv.backends.flower.client import Host
-from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
 from fedpriv.checkpoints.tensor_files import write_tensors
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import FederatedExperiment
@@ -77,11 +76,8 @@ def test_on_flowers_grid(stub, tmp_path, kind):
         n + 1: Host.of(components.task, build(theirs, None).trainer, partition=n, num_partitions=5)
         for n in range(5)
     }
-    strategy = UserLevelStrategy(roster=components.task.roster, settings=GridSettings())
-    deployed = strategy.start(
-        stub.StubGrid(hosts),
-        lambda backend: trained(components, replace(backend, measure=components.task.evaluate)),
-    )
+    backend = stub.started(components.task, hosts)
+    deployed = trained(components, replace(backend, measure=components.task.evaluate))
     alone = trained(components, serial(experiment(**options), components))
     fresh = build(experiment())
     other = trained(fresh, serial(experiment(), fresh))

@@ -14,7 +14,6 @@ import pytest
 
 from fedpriv import json_lines
 from fedpriv.backends.flower.client import Host
-from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
 from fedpriv.cli import main
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
@@ -94,11 +93,8 @@ def on_two_backends(name, stub, number):
         )
         for n in range(7)
     }
-    strategy = UserLevelStrategy(roster=components.task.roster, settings=GridSettings())
-    deployed = strategy.start(
-        stub.StubGrid(hosts),
-        lambda backend: final(replace(backend, measure=components.task.evaluate)),
-    )
+    backend = stub.started(components.task, hosts)
+    deployed = final(replace(backend, measure=components.task.evaluate))
     return final(serial(experiment, components)), deployed
 
 

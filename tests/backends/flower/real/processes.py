@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import socket
@@ -53,6 +54,24 @@ def copy_app(target: Path, extra: Mapping[str, str] | None = None) -> Path:
 DECLARED = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text("utf-8"))["tool"][
     "flwr"
 ]["app"]["config"]
+
+
+def write_app(folder: Path, config: Mapping[str, object], **modules: str) -> Path:
+    """Write a bundle of `server_app`, `client_app` and further modules to a folder."""
+    folder.mkdir(parents=True)
+    for name, text in modules.items():
+        (folder / f"{name}.py").write_text(text, "utf-8")
+    project = {"name": "small", "version": "1.0.0", "description": "", "dependencies": ["fedpriv"]}
+    apps = {"serverapp": "server_app:app", "clientapp": "client_app:app"}
+    tables = {
+        "project": project, "tool.flwr.app": {"publisher": "small"},
+        "tool.flwr.app.components": apps, "tool.flwr.app.config": config,
+    }  # fmt: skip
+    lines = []
+    for name, table in tables.items():
+        lines += [f"[{name}]", *(f"{key} = {json.dumps(item)}" for key, item in table.items())]
+    (folder / "pyproject.toml").write_text("\n".join(lines), "utf-8")
+    return folder
 
 
 def simulated(nodes: int) -> str:

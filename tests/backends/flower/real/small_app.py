@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 import fedpriv as fp
 from fedpriv.backends import SerialBackend
 from fedpriv.training.work import as_works
-from tests.backends.flower.real.processes import run_config
+from tests.backends.flower.real import processes
 
 SHARED = '''
 import numpy as np
@@ -134,41 +134,15 @@ def main(grid, context):
         out.with_name(out.name + ".counts").write_text(json.dumps(strategy.counts))
 """
 
-PROJECT = """
-[project]
-name = "small"
-version = "1.0.0"
-description = "A small federation."
-dependencies = ["fedpriv"]
-
-[tool.flwr.app]
-publisher = "small"
-
-[tool.flwr.app.components]
-serverapp = "server_app:app"
-clientapp = "client_app:app"
-
-[tool.flwr.app.config]
-out = ""
-rounds = 5
-deadline = 30.0
-register-seconds = 300.0
-allow-missing = false
-faults = false
-"""
+CONFIG = {
+    "out": "", "rounds": 5, "deadline": 30.0, "register-seconds": 300.0, "allow-missing": False,
+    "faults": False,
+}  # fmt: skip
 
 
 def write_app(folder: Path) -> Path:
     """Write the bundle to a folder."""
-    folder.mkdir(parents=True)
-    for name, text in (
-        ("small.py", SHARED),
-        ("client_app.py", CLIENT),
-        ("server_app.py", SERVER),
-        ("pyproject.toml", PROJECT),
-    ):
-        (folder / name).write_text(text, "utf-8")
-    return folder
+    return processes.write_app(folder, CONFIG, small=SHARED, client_app=CLIENT, server_app=SERVER)
 
 
 def measure_deadline(flower, app: Path, folder: Path, least: float) -> float:
@@ -178,7 +152,7 @@ def measure_deadline(flower, app: Path, folder: Path, least: float) -> float:
     `least`: on an idle machine it is `least`.
     """
     out = folder / "without-faults"
-    log = flower.run(app, run_config(out=str(out), rounds=1, deadline=600.0))
+    log = flower.run(app, processes.run_config(out=str(out), rounds=1, deadline=600.0))
     rounds = (out / "diagnostics.jsonl").read_text("utf-8").splitlines()
     assert len(rounds) == 1 and json.loads(rounds[0])["num_failed"] == 0, log[-4000:]
     return max(least, 3 * json.loads(rounds[0])["seconds"])

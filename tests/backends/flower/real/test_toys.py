@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import shutil
 import sys
 from pathlib import Path
 
@@ -64,27 +63,6 @@ def main(grid, context):
     strategy.start(grid, loop)
 """
 
-PROJECT = """
-[project]
-name = "toys"
-version = "1.0.0"
-description = "Toys of the door."
-dependencies = ["fedpriv"]
-
-[tool.flwr.app]
-publisher = "toys"
-
-[tool.flwr.app.components]
-serverapp = "server_app:app"
-clientapp = "client_app:app"
-
-[tool.flwr.app.config]
-toy = ""
-whole = ""
-out = ""
-die-after = 0
-"""
-
 
 @pytest.fixture
 def methods():
@@ -94,16 +72,13 @@ def methods():
 
 
 @pytest.fixture
-def app(tmp_path):
+def app(processes, tmp_path):
     """A bundle of two short apps and the toys."""
-    folder = tmp_path / "app"
-    folder.mkdir()
-    for name, text in (("client_app.py", CLIENT), ("server_app.py", SERVER)):
-        (folder / name).write_text(text, "utf-8")
-    (folder / "pyproject.toml").write_text(PROJECT, "utf-8")
-    for name in ("toys.py", "toy_methods.py"):
-        shutil.copy(TOYS / name, folder)
-    return folder
+    config = {"toy": "", "whole": "", "out": "", "die-after": 0}
+    copies = {name: (TOYS / f"{name}.py").read_text("utf-8") for name in ("toys", "toy_methods")}
+    return processes.write_app(
+        tmp_path / "app", config, client_app=CLIENT, server_app=SERVER, **copies
+    )
 
 
 def spent(folder):
