@@ -357,10 +357,10 @@ class Federation:
         )  # fmt: skip
         return (backend or self.backend).sum_over(cohort or self.task.roster, order)
 
-    def is_sum_without(self, found: PartialSum, *gone: int, cohort=None) -> bool:
-        """Whether a sum is, to the bit, that of the cohort but for the users of some nodes."""
+    def is_sum_without(self, found: PartialSum, *gone: int, users=(), cohort=None) -> bool:
+        """Whether a sum is, to the bit, that of the cohort but for some users and some nodes'."""
         cohort = cohort or self.task.roster
-        lost = {user for node in gone for user in self.grid.hosts[node].user_ids}
+        lost = {*users, *(user for node in gone for user in self.grid.hosts[node].user_ids)}
         others = [user for user in cohort if user not in lost]
         expected = tree.to_dense(self.sum(others, backend=self.oracle).total)
         total = tree.to_dense(found.total)
