@@ -13,9 +13,8 @@ HERE = str(Path(__file__).parent)
 @pytest.fixture(scope="session")
 def staff():
     """The worker contexts of the tests, under a name that workers find too."""
-    for folder in (HERE, f"{HERE}/flower"):
-        if folder not in sys.path:
-            sys.path.append(folder)
+    if HERE not in sys.path:
+        sys.path.append(HERE)
     import staff
 
     return staff

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import json
 import os
 import signal
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from stub_grid import TinyTags, _Users
 from torch import nn
 
 from fedpriv.backends.worker import WorkerContext
@@ -22,16 +23,19 @@ from fedpriv.training.evaluate import WHOLE, Metrics
 from fedpriv.training.local.module import ArrayExamples
 from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
 
+sys.path.append(str(Path(__file__).parent / "flower"))
+stub_grid = importlib.import_module("stub_grid")
+
 SCHEDULE = Schedule(learning_rate=2.0, batch_size=3, epochs=2, max_examples=6)
 NUM_WORDS, NUM_TAGS = 30, 4
 ROSTER = tuple(f"user-{number:02d}" for number in range(12))
 
 
-class Users(_Users):
+class Users(stub_grid._Users):
     """Synthetic users of a task of 30 words and 4 tags, with one to eight examples each."""
 
     def __init__(self):
-        super().__init__(TinyTags().data.users)
+        super().__init__(stub_grid.TinyTags().data.users)
 
 
 @dataclass(frozen=True)
