@@ -12,8 +12,8 @@ from torch import nn
 from fedpriv.backends import SerialBackend
 from fedpriv.datasets import dataset as data_room
 from fedpriv.datasets.dataset import Dataset, hold_out_public, hold_out_validation, limit_public
+from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.build import build
-from fedpriv.experiments.experiment import CentralExperiment
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
 from fedpriv.tasks.dataset_tasks import linear_task, module_task

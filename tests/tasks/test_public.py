@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fedpriv.api.running import run
-from fedpriv.experiments.experiment import FederatedExperiment
+from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.runs.document import read_document
 from fedpriv.runs.prepared import start_run

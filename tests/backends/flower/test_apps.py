@@ -44,7 +44,7 @@ DECLARED = PROJECT["tool"]["flwr"]["app"]["config"]
 def made(monkeypatch):
     """How often a corpus was opened, and a trainer made for a node."""
     counts: Counter[str] = Counter()
-    opened, make_trainer = Corpus.open.__func__, settings.make_trainer
+    opened, make_node = Corpus.open.__func__, settings.Node
 
     def open_corpus(cls, *args, **named):
         counts["corpus"] += 1
@@ -52,10 +52,10 @@ def made(monkeypatch):
 
     def make(*args, **named):
         counts["trainer"] += 1
-        return make_trainer(*args, **named)
+        return make_node(*args, **named)
 
     monkeypatch.setattr(Corpus, "open", classmethod(open_corpus))
-    monkeypatch.setattr(settings, "make_trainer", make)
+    monkeypatch.setattr(settings, "Node", make)
     client_app._node.cache_clear()
     yield counts
     client_app._node.cache_clear()
@@ -163,7 +163,11 @@ def test_settings_and_the_returned_model_are_those_of_one_process(deploy, tmp_pa
     ).run()
     documents = [read_document(tmp_path / name) for name in ("run", "alone")]
     assert documents[0]["settings"] == documents[1]["settings"]
-    assert documents[0]["settings"]["chosen"] == ["cohort", "l2-clip-norm", "start-factor"]
+    assert documents[0]["settings"]["chosen"] == [
+        "sampling.cohort",
+        "bound.l2_clip_norm",
+        "start.factor",
+    ]
     assert documents[0]["experiment"] == documents[1]["experiment"]
     summaries = [fp.load(tmp_path / name).summary for name in ("run", "alone")]
     assert summaries[0]["selection"] == summaries[1]["selection"]

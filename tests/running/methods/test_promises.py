@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.experiment import CentralExperiment
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.statement.sections import describe_accounting
 from fedpriv.runs.prepared import start_run
@@ -69,7 +69,7 @@ class TestRelationOfBoltOn:
     def test_other_methods_have_the_default_they_had(self):
         task = central(LogisticGradients)
         assert build(of(task, **METHODS["agd"])).plan.relation is Relation.ADD_REMOVE
-        assert of(task).with_options({"method": "bolt-on"}).relation == "replace-one"
+        assert of(task, method="bolt-on").neighbours() is Relation.REPLACE_ONE
         written = {**of(task, **METHODS["bolt-on"]).options(), "relation": "add-remove"}
         assert of(task).restored(written).relation == "add-remove"  # of a folder from before
 
