@@ -13,9 +13,9 @@ from fedpriv.experiments.options import option
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.mechanisms import Bound, Capped, Clip, Rounded, RoundedSum, SideInformation
 from fedpriv.mechanisms.bounds import CappedTogether
-from fedpriv.privacy.adaptive_plan import AdaptivePlan
+from fedpriv.privacy.accounting import rho_bs16, rho_of_epsilon
 from fedpriv.privacy.epsilon import default_delta
-from fedpriv.privacy.zcdp import rho_bs16, rho_of_epsilon
+from fedpriv.privacy.plan import AdaptivePlan
 from fedpriv.ranges import Range
 from fedpriv.training.dp_agd import (
     LOSSES,

@@ -22,7 +22,7 @@ from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.ranges import Range
 from fedpriv.training.local.trainer import Schedule
-from fedpriv.training.work import TRAIN, Trainers
+from fedpriv.training.work import TRAIN, Trainers, UserByUser
 
 if TYPE_CHECKING:  # which load scipy
     from fedpriv.training.algorithm import Algorithm
@@ -133,7 +133,7 @@ class GaussianOutput(Part):
         Raises:
             ValueError: If neither or both of the options are given.
         """
-        from fedpriv.privacy.calibration import calibrate  # loads scipy
+        from fedpriv.privacy.accounting import calibrate  # loads scipy
 
         sigma, target = self.noise_multiplier, self.target_epsilon
         if (sigma is None) == (target is None):
@@ -260,7 +260,7 @@ class FederatedBoltOn(_BoltOn):
         self, task: Any, side: SideInformation | None = None, device: str = "cpu"
     ) -> Trainers:
         """Return users' full gradient steps; see `Experiment.make_trainer`."""
-        from fedpriv.training.bolt_on import RatedTrainer, UsersAtRate
+        from fedpriv.training.bolt_on import RATE, RatedTrainer
 
         self._constants(task)
         most, steps = self.max_examples_per_user, self.local_steps
@@ -268,7 +268,7 @@ class FederatedBoltOn(_BoltOn):
         local = Schedule(learning_rate=rate, batch_size=most, epochs=steps, max_examples=most)
         trainer: Any = trainer_on(device, task, local, {})
         rated = RatedTrainer(trainer=trainer, rate=rate, local_steps=steps)
-        return {TRAIN: UsersAtRate(trainer=rated)}
+        return {TRAIN: UserByUser(trainer=rated, brought=RATE)}
 
     def _schedule(self) -> UserSchedule:
         from fedpriv.training.bolt_on import UserSchedule

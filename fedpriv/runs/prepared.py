@@ -32,7 +32,7 @@ from fedpriv.mechanisms.perturbation import relative_length
 from fedpriv.privacy.ledger.anchor import Anchor
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plan import AnyPlan
+from fedpriv.privacy.plan import AnyPlan, unit_words
 from fedpriv.privacy.statement.coverage import (
     TRAINED,
     refuse_private_knowledge,
@@ -40,7 +40,6 @@ from fedpriv.privacy.statement.coverage import (
 )
 from fedpriv.privacy.statement.sealed import read_sealed
 from fedpriv.privacy.trials import Trials
-from fedpriv.privacy.unit import unit_words
 from fedpriv.rng import Key
 from fedpriv.runs.backends import BackendFactory, CheckedFactory, open_corpus, serial
 from fedpriv.runs.document import check_label, restore_experiment
@@ -160,7 +159,7 @@ class PreparedRun:
     def _selected(self, round_num: int, tell: Callable[[str], None]) -> Selection | None:
         """Select and write the model that the run returns; None where it is the last."""
         able = isinstance(self.components.task, HasPublicFolds)
-        if not able or self.experiment.options().get("select") != "public" or not round_num:
+        if not able or self.experiment.options().get("task.select") != "public" or not round_num:
             return None
         store = CheckpointStore(self.folder.path / "checkpoints")
         released = released_models(store.load(round_num)[0])
@@ -428,7 +427,7 @@ def _try_components(
         components.algorithm.check_start(loss)
     noticed = _describe_noise_length(components.plan, tree.num_elements(state.params))
     if components.settings is not None:
-        selects = experiment.options().get("select") == "public"
+        selects = experiment.options().get("task.select") == "public"
         noticed += tuple(filter(None, [components.settings.caution(selects=selects)]))
     if experiment.unit == "user":
         with own_code("while public examples were compared with rostered users'"):

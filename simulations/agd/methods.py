@@ -15,13 +15,11 @@ from scipy.special import gammaln, logsumexp
 from fedpriv.mechanisms import Capped, Clip
 from fedpriv.mechanisms.bounds import Displaced
 from fedpriv.mechanisms.perturbation import OutputGaussian
-from fedpriv.privacy.adaptive_plan import AdaptivePlan
-from fedpriv.privacy.calibration import calibrate
+from fedpriv.privacy.accounting import calibrate, rho_of_epsilon
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.plan import AdaptivePlan, Plan
 from fedpriv.privacy.sampling import Everybody
-from fedpriv.privacy.zcdp import rho_of_epsilon
 from fedpriv.training.bolt_on import BoltOn
 from fedpriv.training.dp_agd import (
     LOSSES,

@@ -18,7 +18,7 @@ from fedpriv.mechanisms import Clip
 from fedpriv.mechanisms.bounds import Displaced
 from fedpriv.mechanisms.gaussian import Unprotected
 from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere, Unperturbed
-from fedpriv.privacy.calibration import calibrate
+from fedpriv.privacy.accounting import calibrate
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan

@@ -14,13 +14,11 @@ from fedpriv import tree
 from fedpriv.mechanisms.bounds import Bound, Displaced
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.perturbation import ObjectiveNoise, SphereRows
-from fedpriv.privacy.adaptive_plan import AdaptivePlan
-from fedpriv.privacy.calibration import calibrate
+from fedpriv.privacy.accounting import calibrate, rho_of
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plan import AnyPlan, Plan
+from fedpriv.privacy.plan import AdaptivePlan, AnyPlan, Plan
 from fedpriv.privacy.sampling import Everybody, Partition, PoissonSampler
-from fedpriv.privacy.zcdp import rho_of
 from fedpriv.ranges import Range, finite_float, positive_float, positive_int
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum

@@ -18,7 +18,6 @@ from fedpriv.api.stream_account import account_stream
 from fedpriv.backends import SerialBackend
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.status import run_status
-from tests.repeats import every_case
 from tests.resealed import reseal
 
 TERMS = ("δ = 0.01", "add-remove", "user", "PLD")
@@ -90,7 +89,7 @@ class TestRun:
         assert status.to_json()["label"] == "wide <b>" and verify_run(run.path).ok
         assert fp.load(run.path).save(tmp_path / "copy").label == "wide <b>"
 
-    @every_case("label", ["", " ", "two\nlines", "x" * 101, "\x1b[31m"])
+    @pytest.mark.parametrize("label", ["", " ", "two\nlines", "x" * 101, "\x1b[31m"])
     def test_a_label_that_is_no_line_is_refused(self, dense, tmp_path, label):
         with pytest.raises(ValueError, match=r"^label "):
             fp.run(dense.experiment(), tmp_path / "run", label=label, progress=False)
@@ -121,7 +120,7 @@ class TestRun:
         with pytest.raises(ValueError, match="is there already"):
             run.save(tmp_path / "kept")
 
-    @every_case(
+    @pytest.mark.parametrize(
         ("arguments", "said"),
         [
             ({"secure": True}, "secure=True needs out"),

@@ -8,15 +8,13 @@ import pytest
 from fedpriv.backends import resources
 from fedpriv.backends.ray.cluster import Cluster, store_bytes
 from fedpriv.backends.resources import Request, Share, share_of, usable_cores
-from tests.repeats import every_case
 
 SMALL, BIG = {"CPU": 2.0}, {"CPU": 16.0, "GPU": 2.0}
 ELSEWHERE = "10.0.0.1:6379"
 
 
-@every_case(
-    ("asked", "machines", "share"),
-    [
+def test_what_each_worker_gets(subtests):
+    for asked, machines, share in [
         ({}, [SMALL], Share(num_workers=2)),
         ({"workers": 1}, [SMALL], Share(num_workers=1)),
         ({"workers": 4}, [SMALL], Share(num_workers=4, num_cpus=0.5)),
@@ -42,13 +40,12 @@ ELSEWHERE = "10.0.0.1:6379"
             [BIG],
             Share(num_workers=2, num_gpus=1, logical=True),
         ),
-    ],
-)
-def test_what_each_worker_gets(asked, machines, share):
-    assert share_of(Request(**asked), machines) == share
+    ]:
+        with subtests.test(asked=asked, machines=machines, share=share):
+            assert share_of(Request(**asked), machines) == share
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("asked", "machines", "said"),
     [
         ({"gpus_per_worker": 0.5}, [SMALL], "this machine has none"),
@@ -65,7 +62,7 @@ def test_what_cannot_be_had_is_named(asked, machines, said):
         share_of(Request(**asked), machines)
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("asked", "said"),
     [
         ({"workers": 0}, "workers 0"),

@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from fedpriv.cli import app
 from fedpriv.datasets.local_data import NodeData
@@ -22,6 +21,7 @@ from fedpriv.datasets.user_ids import write_key
 from fedpriv.deploy import checks
 from fedpriv.deploy.launcher import ASKED
 from fedpriv.deploy.superlink import superlink
+from tests.command_line import CliRunner
 
 
 @pytest.fixture

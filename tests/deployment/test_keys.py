@@ -9,11 +9,11 @@ import stat
 import subprocess
 
 import pytest
-from typer.testing import CliRunner
 
 from fedpriv.backends.flower.registry import read_node_keys
 from fedpriv.cli import app
 from fedpriv.deploy.checks import check_keys
+from tests.command_line import CliRunner
 from tests.deployment.layout import CHECKOUT
 
 USERS = {"node-1": ["ann", "bob"], "node-2": ["cid"]}

@@ -8,14 +8,13 @@ import pytest
 from fedpriv.experiments.build import build, make_task
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.settings import _CHOSEN, MOST_ROUNDS, choose_settings, public_update_norms
-from fedpriv.privacy.calibration import calibrate
+from fedpriv.privacy.accounting import calibrate
 from fedpriv.privacy.epsilon import default_delta
 from fedpriv.privacy.event import Relation, cohort_event
 from fedpriv.rng import Key
 from fedpriv.runs.backends import named_backends
 from fedpriv.runs.noise_root import noise_digest
 from fedpriv.runs.prepared import resume_run, start_run
-from tests.repeats import every_case
 from tests.running.selected import topical
 
 NAME = "adadps-tags"
@@ -200,7 +199,7 @@ def test_without_a_rostered_users_records_the_settings_are_the_same(corpus, tmp_
     assert one == other and one.update_norm is not None
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("changes", "asked"),
     [
         ({}, "others"),

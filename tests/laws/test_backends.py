@@ -20,7 +20,7 @@ from fedpriv.mechanisms import Capped, Clip, Normalise, Preconditioned, Rounded,
 from fedpriv.mechanisms.bounds import Checked
 from fedpriv.rng import Key
 from fedpriv.training.local.trainer import Schedule
-from tests.repeats import each_once, only
+from tests.repeats import each_once
 
 _SPEC = importlib.util.spec_from_file_location(
     "stub_grid", Path(__file__).parents[1] / "backends" / "flower" / "stub_grid.py"
@@ -86,7 +86,11 @@ EVERY = [
 ]
 
 #: What is the same of few and many nodes, asked of few by default.
-FEW = only(["threads, two", "threads, four", "flower, two shards on seven nodes"], EVERY)
+_FEW = ("threads, two", "threads, four", "flower, two shards on seven nodes")
+FEW = [
+    pytest.param(make, id=name, marks=() if name in _FEW else pytest.mark.slow)
+    for name, make in BACKENDS.items()
+]
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,6 @@ from simulations.dpnsgd import figure4, sst2
 from simulations.dpnsgd.figure4 import METHODS, Grid, experiment, main
 from simulations.dpnsgd.sst2 import by_length, synthetic_sentences, write_tiny_weights
 from simulations.reproduction.runs import Run, perform, read
-from tests.repeats import every_case
 
 if find_spec("transformers") is None:
     pytest.skip("the extra `transformers` is not installed", allow_module_level=True)
@@ -207,7 +206,7 @@ class TestByLength:
 
 
 class TestGrid:
-    @every_case("method", METHODS)
+    @pytest.mark.parametrize("method", METHODS)
     def test_is_as_wide_as_the_proposal(self, setup, method):
         full = sst2.Setup(weights=setup.weights, data=setup.data)
         grid = Grid(setup=full, method=method)

@@ -27,15 +27,14 @@ from fedpriv.api.bolted.refused import check_train
 from fedpriv.backends.serial import SerialBackend
 from fedpriv.mechanisms.bounds import Displaced
 from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere
-from fedpriv.privacy.calibration import calibrate
+from fedpriv.privacy.accounting import calibrate
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.plan import Plan, Unit
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.privacy.statement.coverage import FLOATS, KEY, Coverage
-from fedpriv.privacy.unit import Unit
 from fedpriv.ranges import positive_float, positive_int
 from fedpriv.rng import Key
 from fedpriv.runs.averaging import RosterComponents, RosterTask

@@ -18,7 +18,6 @@ from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.training.permutation_sgd import shortened
 from fedpriv.training.wrapped_sgd import Wrapped
 from tests.api.bolted.stand_in import SGDClassifier
-from tests.repeats import every_case
 
 ROOT = Path(__file__).parents[3]
 NUMBER, WIDTH = 40, 3
@@ -264,7 +263,7 @@ def with_net(net, walk):
 
 
 class TestRefusals:
-    @every_case(
+    @pytest.mark.parametrize(
         "train",
         [NET, NET.forward, Model().train, global_net, closing_over(NET),
          functools.partial(with_net, NET), lambda walk, net=NET: {}],
@@ -275,7 +274,7 @@ class TestRefusals:
             release(train, out=tmp_path / "run")
         assert not (tmp_path / "run").exists()
 
-    @every_case(
+    @pytest.mark.parametrize(
         ("options", "said"),
         [
             ({"constants": "hinge"}, "loss 'hinge' has a corner"),
@@ -304,7 +303,7 @@ class TestRefusals:
             with pytest.raises(ValueError, match="give an SGDClassifier to fedpriv"):
                 release(train=estimator)
 
-    @every_case(
+    @pytest.mark.parametrize(
         ("result", "said"),
         [
             ({"v": np.zeros(3)}, "other names"),

@@ -15,10 +15,9 @@ import toys
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.mechanisms.gaussian import Gaussian, NoisedMean
 from fedpriv.mechanisms.privatizer import Cost
-from fedpriv.privacy.adaptive_plan import AdaptivePlan
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.plan import AdaptivePlan, Plan
 from fedpriv.privacy.sampling import Everybody, PoissonSampler
 from fedpriv.rng import Key
 from fedpriv.runs.folder import RunFolder

@@ -22,7 +22,6 @@ from fedpriv.rng import Key
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.work import as_work
 from fedpriv.tree import RowSparse
-from tests.repeats import every_case
 
 SCHEDULE = Schedule(learning_rate=2.0, batch_size=3, epochs=2, max_examples=5)
 STEPS = {"kernel": np.linspace(1, 5, 30, dtype=np.float32).reshape(-1, 1)}
@@ -284,7 +283,7 @@ def test_shards_share_the_roster_out():
     assert shard(roster, 399, 400) == []
 
 
-@every_case(("partition", "num_partitions"), [(-1, 3), (3, 3), (0, 0)])
+@pytest.mark.parametrize(("partition", "num_partitions"), [(-1, 3), (3, 3), (0, 0)])
 def test_a_partition_that_does_not_exist_is_refused(partition, num_partitions):
     with pytest.raises(ValueError, match="does not exist"):
         shard(["a"], partition, num_partitions)

@@ -17,7 +17,6 @@ from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 from fedpriv.training.local.trainer import Schedule
-from tests.repeats import every_case
 
 BOUND, SCHEDULE = Rounded(bound=Clip(l2_clip_norm=0.3)), Schedule(learning_rate=2.0)
 
@@ -316,7 +315,7 @@ def test_the_strategy_is_no_strategy_of_flowers():
     assert public == {"roster", "settings", "promise", "counts", "start"}
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("name", "value"),
     [("max_in_flight", 0), ("round_deadline", 0.0), ("round_deadline", np.inf),
      ("register_seconds", -1.0), ("register_seconds", np.nan)],

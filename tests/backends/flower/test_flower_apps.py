@@ -23,7 +23,6 @@ from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
 from fedpriv.training.work import as_works
-from tests.repeats import every_case
 
 PAGE = Path(__file__).parents[3] / "docs" / "flower-apps.md"
 FILES = ("shared", "client_app", "server_app")
@@ -159,7 +158,7 @@ class TestBounded:
         done = self.total(lambda params, examples, rng: {"w": params["w"] + np.array(examples)})
         np.testing.assert_allclose(done.total["w"], [0.5, 0.3, 0.4], rtol=1e-6)
 
-    @every_case(
+    @pytest.mark.parametrize(
         "odd",
         [
             {},

@@ -11,7 +11,6 @@ from hypothesis.extra import numpy as hnp
 
 from fedpriv.backends.flower.messages import MalformedRecordError, decode, decode_params, encode
 from fedpriv.tree import RowSparse
-from tests.repeats import every_case
 
 FLOATS = st.sampled_from([np.float32, np.float64])
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5)
@@ -67,24 +66,41 @@ def test_any_row_sparse_whole_numbers_read_back_bit_for_bit(rows, dtype, tail):
     assert np.array_equal(found.values, values) and found.values.dtype == dtype
 
 
-@every_case("whole", [True, False])
-@every_case(
-    "dtype",
-    [np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint32, np.uint64, np.float16, np.float32,
-     np.float64, np.longdouble, np.complex128, bool, ">i4", ">i8", ">f4", ">f8", "M8[s]"],
-    ids=str,
-)  # fmt: skip
-def test_only_what_was_asked_for_is_read(dtype, whole):
+def test_only_what_was_asked_for_is_read(subtests):
     """Whole numbers or floats, dense or by rows; never one for the other."""
-    values = np.zeros((3, 2), dtype)
-    wanted = values.dtype in (("<i4", "<i8") if whole else ("<f4", "<f8"))
-    for tensor in (values, RowSparse(rows=np.arange(3), values=values, num_rows=3)):
-        record = encode({"a": tensor})
-        if wanted:
-            assert decode(record, {"a": np.zeros((3, 2))}, whole=whole)["a"].dtype == dtype
-        else:
-            with pytest.raises(MalformedRecordError, match="expected C-ordered"):
-                decode(record, {"a": np.zeros((3, 2))}, whole=whole)
+    for whole in [True, False]:
+        for dtype in [
+            np.int8,
+            np.int16,
+            np.int32,
+            np.int64,
+            np.uint8,
+            np.uint32,
+            np.uint64,
+            np.float16,
+            np.float32,
+            np.float64,
+            np.longdouble,
+            np.complex128,
+            bool,
+            ">i4",
+            ">i8",
+            ">f4",
+            ">f8",
+            "M8[s]",
+        ]:
+            with subtests.test(whole=whole, dtype=dtype):
+                values = np.zeros((3, 2), dtype)
+                wanted = values.dtype in (("<i4", "<i8") if whole else ("<f4", "<f8"))
+                for tensor in (values, RowSparse(rows=np.arange(3), values=values, num_rows=3)):
+                    record = encode({"a": tensor})
+                    if wanted:
+                        assert (
+                            decode(record, {"a": np.zeros((3, 2))}, whole=whole)["a"].dtype == dtype
+                        )
+                    else:
+                        with pytest.raises(MalformedRecordError, match="expected C-ordered"):
+                            decode(record, {"a": np.zeros((3, 2))}, whole=whole)
 
 
 def test_params_of_whole_numbers_are_refused():
@@ -115,7 +131,7 @@ def test_params_come_back_in_order_and_writable():
     assert decode_params(encode({})) == {}
 
 
-@every_case(
+@pytest.mark.parametrize(
     "record",
     [None, ConfigRecord({"a": 1.0}), encode({"a": np.zeros(2)}), encode(
         {"a": RowSparse(rows=np.array([0]), values=np.ones((1, 1), np.float32), num_rows=2)})],

@@ -8,7 +8,6 @@ import pytest
 
 from tests.deployment.compose import schema as compose_schema
 from tests.deployment.layout import read
-from tests.repeats import every_case
 
 TWINS = {
     "a name, which compose 1.29 does not know": lambda c: c.update(name="fedpriv"),
@@ -39,7 +38,7 @@ def test_the_file_is_of_the_schema():
     assert compose_schema.faults(read(environment=choices)) == []
 
 
-@every_case("twin", TWINS)
+@pytest.mark.parametrize("twin", TWINS)
 def test_what_is_not_of_it_is_noticed_without_docker_compose(twin, monkeypatch, tmp_path):
     monkeypatch.setattr(compose_schema, "INSTALLED", tmp_path / "none")
     compose = copy.deepcopy(read())

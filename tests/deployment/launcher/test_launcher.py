@@ -12,14 +12,13 @@ import types
 import zipfile
 
 import pytest
-from typer.testing import CliRunner
 
 from fedpriv.cli import app
 from fedpriv.deploy import flower_private, warm
 from fedpriv.deploy.commands import BUNDLES_VARIABLE, pinned_bundles
 from fedpriv.deploy.launcher import SHORTEST, Pauses
 from fedpriv.deploy.processes import adopt_orphans, children, end_orphans, fork
-from tests.repeats import every_case
+from tests.command_line import CliRunner
 
 
 def said(child):
@@ -52,7 +51,7 @@ def test_the_installed_flower_was_tried():
     flower_private.check_flower()
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--bundle", "abc"], "--bundle 'abc' is no SHA-256"),

@@ -15,7 +15,6 @@ from fedpriv.privacy.epsilon import rounded_up
 from simulations.reproduction.items import Block, Given, Layout, Row
 from simulations.reproduction.page import edges_of, figure_markdown, jumps, spread, table_markdown
 from simulations.reproduction.runs import Run, all_figures, perform
-from tests.repeats import every_case
 
 
 class TestTable:
@@ -256,7 +255,7 @@ class TestOrderings:
         text = table_markdown(one, done, seeds=seeds)
         return text.split("- a ahead of b: as here: ")[1].strip()
 
-    @every_case(
+    @pytest.mark.parametrize(
         ("first", "second", "verdict"),
         [
             ((0.80, 0.81), (0.60, 0.61), "held"),

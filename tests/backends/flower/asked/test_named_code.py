@@ -15,7 +15,6 @@ from fedpriv.backends.flower.messages import SharedRecords
 from fedpriv.backends.flower.registry import QUERY
 from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
-from tests.repeats import every_case
 
 ALLOWED, OTHER = "a" * 64, "0" * 64
 TRAP = """from pathlib import Path
@@ -60,15 +59,15 @@ def train(promise):
     return Message(shared.request(["a"], 30.0), 1, "train")
 
 
-@every_case("ask", [query, train])
-@every_case("promise", ["", OTHER])
+@pytest.mark.parametrize("ask", [query, train])
+@pytest.mark.parametrize("promise", ["", OTHER])
 def test_under_another_promise_nothing_is_imported(node, ask, promise):
     said = node.query(ask(promise))
     assert "is not among them" in said.error.reason
     assert not node.marker.exists()
 
 
-@every_case("ask", [query, train])
+@pytest.mark.parametrize("ask", [query, train])
 def test_who_knows_an_allowed_promise_names_no_code_either(node, ask):
     """A promise's digest covers the plan, and not the experiment: anybody may repeat it."""
     said = node.query(ask(ALLOWED))
@@ -76,8 +75,8 @@ def test_who_knows_an_allowed_promise_names_no_code_either(node, ask):
     assert not node.marker.exists()
 
 
-@every_case("listed", ["dp-fedavg-tags", "http.server:test adadps-tags"])
-@every_case("pinned", [True, False])
+@pytest.mark.parametrize("listed", ["dp-fedavg-tags", "http.server:test adadps-tags"])
+@pytest.mark.parametrize("pinned", [True, False])
 def test_a_list_of_experiments_is_all_there_is(node, monkeypatch, listed, pinned):
     if not pinned:
         monkeypatch.delenv(PROMISES_VARIABLE, raising=False)
@@ -92,7 +91,7 @@ def test_nothing_is_made_ready_of_it(node):
     assert not node.marker.exists()
 
 
-@every_case("place", ["environment", "node-config"])
+@pytest.mark.parametrize("place", ["environment", "node-config"])
 def test_code_that_the_operator_lists_is_built(node, monkeypatch, place):
     node.marker.unlink(missing_ok=True)
     name = node.config["experiment"]

@@ -31,7 +31,6 @@ from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
 from server import app as server_app
 from server.ending import ended_in_one_line
-from tests.repeats import every_case
 
 DECLARED = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text("utf-8"))["tool"][
     "flwr"
@@ -127,7 +126,7 @@ def test_a_digest_is_of_the_plan_and_of_whom_it_is_for(deploy, tmp_path):
     assert found != plan_digest(replace(plan, num_rounds=4), ["a", "b", "c", "d"])
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("variable", "key", "found"),
     [
         ("", "", None),
@@ -141,7 +140,7 @@ def test_both_places_must_allow_a_promise(variable, key, found):
     assert allowed_promises({PROMISES_KEY: key}, {PROMISES_VARIABLE: variable}) == found
 
 
-@every_case("blank", [" ", ",", "\n", " , "])
+@pytest.mark.parametrize("blank", [" ", ",", "\n", " , "])
 def test_a_list_that_lists_nothing_allows_nothing(blank):
     """One that was cut off, or filled from an empty file, is not taken for none at all."""
     with pytest.raises(ValueError, match=r"FEDPRIV_PROMISES is .* lists no promise"):

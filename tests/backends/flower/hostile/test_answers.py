@@ -29,7 +29,6 @@ from tests.backends.flower.hostile.payloads import (
     sends,
     spoilt,
 )
-from tests.repeats import every_case
 
 
 def kernel(value: object) -> ArrayRecord:
@@ -136,7 +135,7 @@ def test_a_hostile_payload_contributes_nothing(stub, make):
     assert "FEDPRIV_UNPICKLED" not in os.environ
 
 
-@every_case("changes", REPORTS.values(), ids=REPORTS)
+@pytest.mark.parametrize("changes", REPORTS.values(), ids=REPORTS)
 def test_a_hostile_report_contributes_nothing(stub, changes):
     found, moved, counts = run(stub, sends(total=arrays(), report=report(**changes)))
     assert moved < 1e-7
@@ -144,7 +143,7 @@ def test_a_hostile_report_contributes_nothing(stub, changes):
     assert counts["malformed"] + counts["stale"] == 1
 
 
-@every_case("changes", STALE.values(), ids=STALE)
+@pytest.mark.parametrize("changes", STALE.values(), ids=STALE)
 def test_an_answer_to_another_attempt_contributes_nothing(stub, changes):
     _, moved, counts = run(stub, sends(total=arrays(), report=report(**changes)))
     assert moved < 1e-7

@@ -20,7 +20,6 @@ from fedpriv.backends.flower.settings import read_grid_settings
 from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
 from fedpriv.rng import Key
 from tests.backends.flower.hostile.payloads import EXACT, SCHEDULE
-from tests.repeats import every_case
 
 PAIRS = [generate_key_pairs()[1] for _ in range(4)]
 PEM = [public_key_to_bytes(key) for key in PAIRS]  # as the SuperLink has them
@@ -57,8 +56,8 @@ def equal(left, right):
     return all(np.array_equal(left[name], right[name]) for name in right)
 
 
-@every_case("first", [True, False])
-@every_case("num_claimed", [1, 5])
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("num_claimed", [1, 5])
 def test_a_contested_user_contributes_zero_and_stops_nobody(stub, caplog, first, num_claimed):
     task = stub.TinyTags()
     hosts = stub.shards(task, 3)
@@ -131,7 +130,7 @@ def test_a_file_may_be_toml_and_name_keys_as_pem(tmp_path):
     assert [sorted(settings.node_users.of(key)) for key in PEM[:3]] == [["a"], ["b", "c"], []]
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("content", "message"),
     [
         ("{", "cannot be read"),

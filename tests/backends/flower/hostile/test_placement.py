@@ -18,7 +18,6 @@ from tests.backends.flower.hostile.payloads import (
     header,
     report,
 )
-from tests.repeats import every_case
 
 BIG = {"kernel": np.zeros((5000, 20), np.float32), "bias": np.zeros(20, np.float32)}
 
@@ -42,25 +41,34 @@ def oddly_placed(array: np.ndarray) -> Array:
     return Array(dtype=str(array.dtype), shape=array.shape, stype="numpy.ndarray", data=data)
 
 
-@every_case("kind", [np.float32, np.float64, np.int32, np.int64])
-@every_case("sparse_too", [False, True])
-@every_case("value", [1, 9])
-def test_numbers_may_lie_anywhere_in_a_message(kind, sparse_too, value):
+def test_numbers_may_lie_anywhere_in_a_message(subtests):
     """Compiled loops add them and measure them all the same."""
-    granularity = EXACT.granularity if np.dtype(kind).kind == "i" else None
-    value = value if granularity else value * 1e-4
-    values, found = np.full((5000, 20), value, kind), []
-    for place in (Array, oddly_placed):
-        total = {"dense/bias": place(np.zeros(20, kind)), "dense/kernel": place(values)}
-        if sparse_too:
-            del total["dense/kernel"]
-            total |= {"rows/kernel": place(np.arange(5000)), "values/kernel": place(values)}
-        adds = adding(granularity)
-        said = report() if granularity is None else exact_report()
-        adds.add(RecordDict({"total": ArrayRecord(total), "report": said}), num_users=1)
-        assert not adds.dropped
-        found.append(adds.result(1).total["kernel"])
-    assert found[0].any() and np.array_equal(found[0], found[1])
+    for kind in [np.float32, np.float64, np.int32, np.int64]:
+        for sparse_too in [False, True]:
+            for value in [1, 9]:
+                with subtests.test(kind=kind, sparse_too=sparse_too, value=value):
+                    granularity = EXACT.granularity if np.dtype(kind).kind == "i" else None
+                    value = value if granularity else value * 1e-4
+                    values, found = np.full((5000, 20), value, kind), []
+                    for place in (Array, oddly_placed):
+                        total = {
+                            "dense/bias": place(np.zeros(20, kind)),
+                            "dense/kernel": place(values),
+                        }
+                        if sparse_too:
+                            del total["dense/kernel"]
+                            total |= {
+                                "rows/kernel": place(np.arange(5000)),
+                                "values/kernel": place(values),
+                            }
+                        adds = adding(granularity)
+                        said = report() if granularity is None else exact_report()
+                        adds.add(
+                            RecordDict({"total": ArrayRecord(total), "report": said}), num_users=1
+                        )
+                        assert not adds.dropped
+                        found.append(adds.result(1).total["kernel"])
+                    assert found[0].any() and np.array_equal(found[0], found[1])
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from fedpriv.backends.threads import ThreadBackend
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 from fedpriv.training.local.trainer import Schedule
-from tests.repeats import every_case
 
 BOUND, SCHEDULE = Rounded(bound=Clip(l2_clip_norm=0.3)), Schedule(learning_rate=2.0)
 LOOPBACK = GridSettings(allow_unauthenticated_nodes=True)
@@ -88,7 +87,7 @@ def on_a_node(task, data, stub):
     )
 
 
-@every_case("place", [in_process, on_threads, on_a_node])
+@pytest.mark.parametrize("place", [in_process, on_threads, on_a_node])
 def test_a_user_that_fails_is_said_in_a_simulation_alone(stub, caplog, place):
     task = stub.TinyTags()
     data, more = Frail(task.data), {"stub": stub} if place is on_a_node else {}

@@ -28,7 +28,6 @@ from tests.backends.flower.hostile.payloads import (
     some_rows,
     whole,
 )
-from tests.repeats import every_case
 
 
 def one_coordinate(value: int, dtype: type = np.int64) -> np.ndarray:
@@ -148,8 +147,8 @@ def test_nodes_that_conspire_do_not_overflow_the_sum(stub, kernel_units, num_nod
         assert length_squared(found) == 0
 
 
-@every_case("value", [LOWEST, HIGHEST, TOP, -TOP])
-@every_case("num_users", [1, 100])
+@pytest.mark.parametrize("value", [LOWEST, HIGHEST, TOP, -TOP])
+@pytest.mark.parametrize("num_users", [1, 100])
 def test_hundreds_of_answers_at_the_bound_do_not_overflow(value, num_users):
     """More than an int32 holds: 300 nodes at what their users may contribute at most."""
     template = {"kernel": np.zeros((WORDS, TAGS), np.float32), "bias": BIAS}

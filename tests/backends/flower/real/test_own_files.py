@@ -14,7 +14,6 @@ from client import app as client_app
 from fedpriv.backends.flower.settings import read_experiment
 from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
 from fedpriv.privacy.statement.verify import verify_run
-from tests.repeats import every_case
 
 PAGE = Path(__file__).parents[4] / "docs" / "your-own.md"
 
@@ -46,7 +45,7 @@ def test_a_file_is_found_at_its_path_with_what_lies_beside_it(own):
     assert (made.name, made.rounds) == ("own", 2)
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("name", "said"),
     [
         ("own.py:experiment", "must be an absolute path: Flower's processes run elsewhere"),
