@@ -96,8 +96,9 @@ def test_every_public_field_is_described(subtests):
         with subtests.test(name=name):
             made = CLASSES[name]
             if dataclasses.is_dataclass(made):
-                text = inspect.getdoc(made) or ""
-                fields = [field.name for field in dataclasses.fields(made)]
+                text = "\n".join(owner.__doc__ or "" for owner in made.__mro__)
+                # An option's line of help is with its field.
+                fields = [f.name for f in dataclasses.fields(made) if not f.metadata.get("help")]
                 told = [f for f in fields if not f.startswith("_")]
                 assert [f for f in told if not re.search(rf"^ +{f}: ", text, re.MULTILINE)] == []
 

@@ -26,7 +26,7 @@ TERMS = ("δ = 0.01", "add-remove", "user", "PLD")
 class TestDescribe:
     def test_options_are_spelled_as_in_python(self):
         experiment = fp.experiment("dp-fedavg-tags", rounds=7, l2_clip_norm=0.25)
-        assert (experiment.rounds, experiment.l2_clip_norm) == (7, 0.25)
+        assert (experiment.rounds, experiment.bound.l2_clip_norm) == (7, 0.25)
 
     def test_an_unknown_option_names_the_nearest(self):
         with pytest.raises(ValueError, match="did you mean 'l2-clip-norm'"):
@@ -42,7 +42,7 @@ class TestRun:
         told = json.loads((kept.path / "summary.json").read_text("utf-8"))
         assert dict(kept.summary) == told and told["rounds"] == 3
         assert kept.epsilon.value == told["epsilon"] and kept.epsilon.delta == 0.01
-        assert kept.options["l2-clip-norm"] == 1.0 and kept.name == "dense"
+        assert kept.options["bound.l2_clip_norm"] == 1.0 and kept.name == "dense"
         assert {name: a.shape for name, a in kept.params.items()} == {
             "weight": (2, 3),
             "bias": (2,),

@@ -288,4 +288,5 @@ def test_a_run_folder_says_what_was_chosen_and_why(corpus, tmp_path):
     )
     # The options have the values; their reasons do not distinguish the noise once more.
     document = dict(prepared.folder.document)
-    assert noise_digest(document) == noise_digest(document | {"settings": None})
+    digest = noise_digest(prepared.experiment, document)
+    assert digest == noise_digest(prepared.experiment, document | {"settings": None})

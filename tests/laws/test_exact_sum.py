@@ -355,7 +355,9 @@ class TestWholeRuns:
         made = load_experiment("adadps-tags").with_options({**self.OPTIONS, **changes})
         components = build(made, corpus)
         backend = SerialBackend(trainer=components.trainer, data=components.task.data)
-        assert (components.plan.live_mechanism.bound.granularity is not None) == made.exact_sum
+        assert (
+            components.plan.live_mechanism.bound.granularity is not None
+        ) == made.noise.exact_sum
         *_, (_, state) = rounds(components, backend, Key.simulation(1))
         return state.params
 

@@ -107,7 +107,13 @@ def test_an_extreme_row_refutes_half_of_the_bound(ends, last_batch):
     x, y = np.tile([30.0, 0, 0], (NUMBER, 1)), np.ones(NUMBER)
     y[0] = -1
     far = {"w": np.array([30.0, 0, 0])}
-    options = {"batch_size": 7, "last_batch": last_batch, "relation": "add-remove", "params": far}
+    options = {
+        "batch_size": 7,
+        "last_batch": last_batch,
+        "relation": "add-remove",
+        "params": far,
+        "seed": 1,
+    }
     constants = fp.loss_constants("logistic")
     made = release(trainer(x, y, decay=0.0), constants, 2, 2.0, **options)
     release(trainer(x, y, np.arange(NUMBER) > 0, decay=0.0), constants, 2, 2.0, **options)
@@ -129,7 +135,7 @@ def test_a_shorter_batch_that_is_divided_by_its_own_size_passes_the_bound(ends):
 
         return train
 
-    options = {"batch_size": 39, "last_batch": "divided", "params": far}
+    options = {"batch_size": 39, "last_batch": "divided", "params": far, "seed": 1}
     constants = fp.loss_constants("logistic")
     made = release(own(np.ones(NUMBER)), constants, 1, 1.0, **options)
     worst = 0.0

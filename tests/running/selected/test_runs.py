@@ -24,7 +24,7 @@ from fedpriv.runs.prepared import resume_run, start_run
 from fedpriv.runs.selection import select
 from tests.running.selected import topical
 
-NOISY = {"target_epsilon": 0.1}
+NOISY = {"target_epsilon": 0.09}
 
 
 @pytest.fixture(scope="module")
