@@ -158,7 +158,7 @@ def _refined(experiment: Experiment, made: Components) -> Components:
 def _check_payable(made: Components) -> None:
     """Refuse a target ε that pays for no round."""
     plan = made.plan
-    if plan.is_private and plan.event is not None and plan.affordable_rounds == 0:
+    if plan.event is not None and plan.is_private and plan.affordable_rounds == 0:
         raise ValueError(
             f"target_epsilon {plan.target_epsilon:g} pays for no round: "
             f"{plan.refusal(Counter(), plan.event)}; raise target_epsilon or noise_multiplier, "

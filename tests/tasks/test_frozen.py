@@ -11,7 +11,7 @@ from fedpriv.datasets.dataset import Dataset
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.mechanisms.bounds import Clip
 from fedpriv.privacy.statement.verify import verify_run
-from fedpriv.report.export.model_folder import MODEL, export_run
+from fedpriv.report.export import MODEL, export_run
 from fedpriv.rng import Key
 from fedpriv.runs.prepared import resume_run, start_run
 from fedpriv.tasks.dataset_tasks import module_task

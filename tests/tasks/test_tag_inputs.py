@@ -8,7 +8,7 @@ from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, Split
 from fedpriv.experiments.preconditioning import Frequency, Rank, TfIdf
 from fedpriv.privacy.statement.coverage import private_knowledge
-from fedpriv.report.export.model_folder import TagModel
+from fedpriv.report.export import TagModel
 from fedpriv.rng import Key
 from fedpriv.tasks.tag_prediction import TagPrediction, evaluate_tags
 from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
