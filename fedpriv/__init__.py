@@ -69,11 +69,7 @@ _ROOMS = {
     "fedpriv.api.running": ("experiment", "resume", "run"),
     "fedpriv.api.tuning": ("tune",),
     "fedpriv.api.uncertainty": ("RunUncertainty", "run_uncertainty"),
-    "fedpriv.experiments.experiment": (
-        "CentralExperiment",
-        "Experiment",
-        "FederatedExperiment",
-    ),
+    "fedpriv.experiments": ("CentralExperiment", "Experiment", "FederatedExperiment"),
     "fedpriv.privacy.ledger.ledger": ("Ledger",),
     "fedpriv.privacy.mechanism": ("Mechanism",),
     "fedpriv.privacy.noise_grid": ("NoiseGrid",),
