@@ -109,8 +109,7 @@ class Floor:
 
     def round(self, cohort) -> dict[str, float]:
         """Do one round's work and return the seconds of its pieces."""
-        from fedpriv.kernels.normals import box_muller
-        from fedpriv.kernels.philox import philox
+        from fedpriv.kernels.normals import box_muller, philox
 
         spent: dict[str, float] = dict.fromkeys(
             ("products", "exponentials", "rows", "normals", "server"), 0.0
