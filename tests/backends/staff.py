@@ -17,7 +17,7 @@ import numpy as np
 from torch import nn
 
 from fedpriv.backends.worker import WorkerContext
-from fedpriv.experiments.experiment import FederatedExperiment
+from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.evaluate import WHOLE, Metrics
 from fedpriv.training.local.module import ArrayExamples

@@ -11,8 +11,8 @@ from torch import nn
 
 from fedpriv.backends.flower.client import Host
 from fedpriv.checkpoints.tensor_files import write_tensors
+from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import build
-from fedpriv.experiments.experiment import FederatedExperiment
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
 from fedpriv.runs.loop import rounds

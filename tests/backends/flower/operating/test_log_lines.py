@@ -17,8 +17,8 @@ from client import app as client_app
 from fedpriv.backends.flower import settings
 from fedpriv.backends.flower.log import show_log
 from fedpriv.backends.flower.registry import WAITING, note_waiting
+from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import make_task
-from fedpriv.experiments.experiment import FederatedExperiment
 from fedpriv.measures import ACCURACY
 from fedpriv.runs.records import Released, RoundRecord
 from fedpriv.tasks.module_task import ModuleTask

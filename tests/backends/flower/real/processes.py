@@ -18,7 +18,9 @@ from pathlib import Path
 
 import psutil
 
-from fedpriv.experiments.experiment import FederatedBoltOn, FederatedDescent, FederatedExperiment
+from fedpriv.experiments.agd import FederatedDescent
+from fedpriv.experiments.averaging import FederatedExperiment
+from fedpriv.experiments.bolt_on import FederatedBoltOn
 from fedpriv.experiments.options import Names, entries
 from fedpriv.experiments.tasks import TagPredictionTask
 
