@@ -237,7 +237,7 @@ class _Users:
         return Capped(cap=cap, num_coordinates=number)
 
     def gradients(self, task: Any, device: str) -> Any:
-        from fedpriv.training.local.trainer import Schedule
+        from fedpriv.training.local.schedule import Schedule
 
         schedule = Schedule(learning_rate=1.0, batch_size=self.most, max_examples=self.most)
         if device == "cpu":
@@ -563,7 +563,7 @@ class _Federated(_Promising):
     def works(self, task: Any, device: str = "cpu") -> Any:
         """Return users' full gradient steps."""
         from fedpriv.training.bolt_on import RATE, RatedTrainer
-        from fedpriv.training.local.trainer import Schedule
+        from fedpriv.training.local.schedule import Schedule
         from fedpriv.training.work import TRAIN, UserByUser
 
         self._constants(task)

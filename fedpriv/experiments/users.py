@@ -15,7 +15,7 @@ from fedpriv.ranges import Range
 if TYPE_CHECKING:
     from fedpriv.training.adaptive_clipping import AdaptiveClip
     from fedpriv.training.federated_averaging import FederatedAveraging
-    from fedpriv.training.local.trainer import Schedule
+    from fedpriv.training.local.schedule import Schedule
     from fedpriv.training.work import LocalTrainer
 
 
@@ -178,7 +178,7 @@ class LocalSgd(Part):
 
     def schedule(self) -> Schedule:
         """Return how much each user works."""
-        from fedpriv.training.local.trainer import Schedule
+        from fedpriv.training.local.schedule import Schedule
 
         return Schedule(
             learning_rate=self.learning_rate,

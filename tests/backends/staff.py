@@ -19,8 +19,9 @@ from fedpriv.datasets.stackexchange.tag_view import TagExamples
 from fedpriv.experiments.experiment import FederatedExperiment
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.evaluate import WHOLE, Metrics
+from fedpriv.training.local.compiled_softmax import CompiledSoftmaxTrainer
 from fedpriv.training.local.module import ArrayExamples
-from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
+from fedpriv.training.local.schedule import Schedule
 
 SCHEDULE = Schedule(learning_rate=2.0, batch_size=3, epochs=2, max_examples=6)
 NUM_WORDS, NUM_TAGS = 30, 4
@@ -117,7 +118,7 @@ class BadUsers(Users):
 
 def trainer(multiplier=None):
     rows = (multiplier or {}).get("kernel")
-    return SparseSoftmaxTrainer(
+    return CompiledSoftmaxTrainer(
         schedule=SCHEDULE, multiplier=None if rows is None else rows.reshape(-1)
     )
 

@@ -12,7 +12,7 @@ from fedpriv.rng import Key
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.failures import contributes_zero, raised_at, users_unsaid
 from fedpriv.training.local.module import ArrayExamples
-from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.work import as_work
 
 SECRET = "my diagnosis is private"

@@ -17,6 +17,7 @@ import torch
 
 from fedpriv.models.text import IGNORED, lstm_states
 from fedpriv.rng import Key
+from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.sgd import (
     SGD,
     Gradient,
@@ -25,7 +26,6 @@ from fedpriv.training.local.sgd import (
     one_thread,
     train_locally,
 )
-from fedpriv.training.local.trainer import Schedule
 from fedpriv.tree import Params, Tree
 
 Tensors = Mapping[str, torch.Tensor]

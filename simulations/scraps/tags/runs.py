@@ -28,7 +28,7 @@ from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
 from fedpriv.runs.progress import Pace
 from fedpriv.sums import PartialSum
-from fedpriv.training.local.trainer import SparseSoftmaxTrainer
+from fedpriv.training.local.compiled_softmax import CompiledSoftmaxTrainer
 from fedpriv.training.periodic_shift import SHARE
 from fedpriv.training.work import UserData
 from fedpriv.tree import Params
@@ -89,7 +89,7 @@ class Together:
         columns: The training examples.
     """
 
-    trainer: SparseSoftmaxTrainer
+    trainer: CompiledSoftmaxTrainer
     columns: Columns = field(repr=False)
 
     def __post_init__(self) -> None:

@@ -29,7 +29,8 @@ from fedpriv.backends.flower.registry import QUERY
 from fedpriv.backends.worker import WorkerContext
 from fedpriv.checkpoints.vocabulary import WordFeatures
 from fedpriv.datasets.stackexchange.tag_view import TagExamples
-from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
+from fedpriv.training.local.compiled_softmax import CompiledSoftmaxTrainer
+from fedpriv.training.local.schedule import Schedule
 
 Tamper = Callable[[Message, Message], list[Message]]
 
@@ -252,9 +253,9 @@ class TinyTags:
             num_tags=self.num_tags,
         )
 
-    def trainer(self, schedule: Any, multiplier: Any) -> SparseSoftmaxTrainer:
+    def trainer(self, schedule: Any, multiplier: Any) -> CompiledSoftmaxTrainer:
         rows = multiplier.get("kernel")
-        return SparseSoftmaxTrainer(
+        return CompiledSoftmaxTrainer(
             schedule=schedule,
             inputs="tff" if self.word_features is None else "unit-norm",
             multiplier=None if rows is None else rows.reshape(-1),
