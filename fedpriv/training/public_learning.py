@@ -39,7 +39,7 @@ class PublicLearner(Protocol):
 
     @property
     def num_examples(self) -> int:
-        """How many examples it learns from."""
+        """Number of examples that it learns from."""
         ...
 
     @property
@@ -85,7 +85,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """What a search found.
+    """Result of a search.
 
     Attributes:
         by_loss: With the lowest loss: what private training starts from.
@@ -385,7 +385,7 @@ class TagLearner:
 
     @property
     def num_examples(self) -> int:
-        """How many examples it learns from."""
+        """Number of examples that it learns from."""
         return len(self.examples)
 
     @property

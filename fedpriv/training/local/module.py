@@ -186,7 +186,7 @@ class ModuleTrainer:
         return replace(self, module=module, loss=loss)
 
     def unchanged_by_users(self) -> AbstractContextManager[None]:
-        """As of `fedpriv.training.work.looked_back`."""
+        """As of `fedpriv.training.work.checking_kept_state`."""
         return unchanged_by_users(self.module, self.loss)
 
     @contextmanager

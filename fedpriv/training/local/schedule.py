@@ -1,4 +1,4 @@
-"""How much work one user does, exactly as much as the plan allows.
+"""Schedule of local training: the capped amount of work that each user does.
 
 A `LocalTrainer` maps (params, one user's examples, a key) to an update, `local - global`. Its work
 is capped (`max_examples`, `batch_size`, `epochs` are public), so neither time nor memory follows
@@ -19,7 +19,7 @@ from fedpriv.ranges import positive_float, positive_int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """How much a user works: public, the same for every user.
+    """Amount of a user's work: public, the same for every user.
 
     Attributes:
         learning_rate: Local step size.

@@ -49,8 +49,8 @@ from fedpriv.training.failures import (
     contributes_zero,
     contributing_zero_on_failure,
     counted_failures,
+    log_of_users,
     raised_at,
-    say_of_users,
 )
 from fedpriv.training.local.module import ModuleTrainer, model_inputs, model_targets
 from fedpriv.training.local.schedule import Schedule
@@ -183,7 +183,7 @@ Kind = tuple[int, tuple[int, ...], str, tuple[int, ...], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What one user is going to do: its chosen examples and the batch of every step.
+    """One user's chosen examples and the batch of every step.
 
     Attributes:
         user: Which of the users given it is.
@@ -215,7 +215,7 @@ class Work:
 
     @property
     def kind(self) -> Kind:
-        """What decides, together with the number of slots, which kernels it runs on."""
+        """Key of the users that can share a chunk: batch width, shapes and dtypes."""
         x, y = self.x, self.y
         return self.width, x.shape[1:], str(x.dtype), y.shape[1:], str(y.dtype)
 
@@ -508,7 +508,7 @@ class VectorisedTrainer(BaseWork):
         return self.alone.train(params, examples, key)
 
     def unchanged_by_users(self) -> AbstractContextManager[None]:
-        """As of `fedpriv.training.work.looked_back`."""
+        """As of `fedpriv.training.work.checking_kept_state`."""
         return self.alone.unchanged_by_users()
 
     def answer(self, request: SumRequest) -> PartialSum:
@@ -604,7 +604,7 @@ class VectorisedTrainer(BaseWork):
                 lambda works: self._together(start, works)[0], kind, self.users_at_once
             )
             if not found:
-                say_of_users(
+                log_of_users(
                     _LOG,
                     logging.WARNING,
                     "the batch moves a user's last bits on %s in chunks of %d: users are trained "
@@ -629,9 +629,9 @@ class VectorisedTrainer(BaseWork):
                 # One user's training raises. No other is to pay for it: each in a chunk of its own.
                 if _LOG.isEnabledFor(logging.DEBUG):
                     said = "%d users are trained apart: %s"
-                    say_of_users(_LOG, logging.DEBUG, said, len(works), raised_at(error))
+                    log_of_users(_LOG, logging.DEBUG, said, len(works), raised_at(error))
                 return set().union(*(self._many(start, [work], rows) for work in works))
-            say_of_users(_LOG, logging.INFO, _ALONE, type(error).__name__)
+            log_of_users(_LOG, logging.INFO, _ALONE, type(error).__name__)
             return self._one(start, works, rows)
         users = [work.user for work in works]
         for name, tensor in local.items():
@@ -639,7 +639,7 @@ class VectorisedTrainer(BaseWork):
         failed = set()
         for work, fine in zip(works, well.tolist(), strict=False):
             if not fine:
-                say_of_users(_LOG, logging.INFO, _ALONE, "loss not a mean, or diverged")
+                log_of_users(_LOG, logging.INFO, _ALONE, "loss not a mean, or diverged")
                 failed |= self._one(start, [work], rows)
         return failed
 

@@ -150,7 +150,7 @@ Encode = Callable[[Any], tuple[np.ndarray, np.ndarray]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WordTrainer:
-    """What a user does: plain local SGD on its sentences, `fedpriv.training.local.words`.
+    """Local SGD on a user's sentences, by gradients that are kept as products.
 
     It is `ModuleTrainer` on a `WordLSTM` with `next_word_loss`, to a relative 1e-4 of the update
     (float32 in another order), and keeps no model of its own, so that threads may share it. Several
