@@ -94,9 +94,9 @@ def checkpoints(experiment: Experiment, made: Components, seed: int) -> Iterator
         yield state.params
 
 
-def asked(target: float) -> str:
-    """Return an ε that was asked for, which no run exceeds."""
-    return f"{target:g}"
+def kind_of(epsilon: float | None) -> str:
+    """Return what a column of a target ε is called; None is without noise."""
+    return "no noise" if epsilon is None else f"ε = {epsilon:g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,5 +62,5 @@ def test_the_rows_of_figure_6_are_the_recorded_ones():
     (table,) = figure6.REPRODUCTIONS
     for (roster, inputs, row), accuracy in recorded.items():
         setting = "paper" if roster.endswith("-400") else "private-8"
-        assert table.given[names[row]].figures[f"{setting} {inputs}"] == accuracy
+        assert table.given[names[row]].values[f"{setting} {inputs}"] == accuracy
     assert len(recorded) == 12

@@ -17,7 +17,7 @@ from typing import Literal
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.options import Option
 from fedpriv.measures import ACCURACY, Measure
-from simulations.reproduction.items import Cell, Figure, Reproduction, Row, Settings, Split
+from simulations.reproduction.items import Cell, Row, Settings, Split, Table
 
 #: Methods of one family see gradients of one scale, and so search the same learning rates.
 Family = Literal["plain", "adaptive", "adagrad", "guided", "divided later"]
@@ -214,8 +214,9 @@ def table(
     *,
     orderings: tuple[tuple[str, str], ...] = (),
     notes: tuple[str, ...] = (),
-) -> Reproduction:
-    """Return a table of rows on a setup.
+    points: int = 0,
+) -> Table:
+    """Return a table of rows on a setup, or a figure of their curves.
 
     Args:
         name: Of the table; the setup's key is appended.
@@ -224,15 +225,17 @@ def table(
         rows: As `Setup.rows` makes them.
         orderings: Of which label ahead of which; where the paper printed both, and not the same.
         notes: After the setup's.
+        points: Of a curve; 0 for a table.
     """
     printed = {row.label: row.paper for row in rows}
-    return Reproduction(
+    return Table(
         name=f"{name}-{setup.key}",
         title=f"{title}: {setup.title}",
         measure=setup.measure,
         scale=setup.scale,
         columns=COLUMNS,
         rows=rows,
+        points=points,
         paper_epsilon=setup.paper_epsilon,
         orderings=tuple(
             (one, other)
@@ -240,31 +243,6 @@ def table(
             if _is_ahead(setup, printed.get(one), printed.get(other))
         ),
         minutes=(_minutes(rows, setup.seconds[0]), _minutes(rows, setup.seconds[1])),
-        notes=(*setup.notes, *notes),
-    )
-
-
-def figure(
-    name: str, title: str, setup: Setup, labels: tuple[str, ...], notes: tuple[str, ...] = ()
-) -> Figure:
-    """Return the curves of methods on a setup, in the settings that its tables chose.
-
-    Args:
-        name: Of the figure; the setup's key is appended.
-        title: Likewise.
-        setup: What the methods are run on.
-        labels: Of the methods.
-        notes: After the setup's.
-    """
-    series = setup.rows(dict.fromkeys(labels))
-    return Figure(
-        name=f"{name}-{setup.key}",
-        title=f"{title}: {setup.title}",
-        measure=setup.measure,
-        scale=setup.scale,
-        columns=COLUMNS,
-        series=series,
-        minutes=(_minutes(series, setup.seconds[0]), _minutes(series, setup.seconds[1])),
         notes=(*setup.notes, *notes),
     )
 

@@ -207,8 +207,8 @@ def _grained(value: float, grain: float) -> float:
 
 #: What is said of a run, of all its options.
 _SHOWN = (
-    "target-epsilon", "rounds", "server-learning-rate", "aggregate", "aggregate-training",
-    "measured-on", "seed",
+    "noise.target_epsilon", "rounds", "server.learning_rate", "aggregate", "aggregate.training",
+    "task.measured_on", "seed",
 )  # fmt: skip
 Options = Mapping[str, Option]
 
@@ -266,7 +266,7 @@ class Site:
             first: Makes bool (rows,), which are of the first; asked once for each name.
         """
         made = build(experiment, self.corpus)
-        validation = experiment.options()["measured-on"] == "validation"
+        validation = experiment.options()["task.measured_on"] == "validation"
         name = f"{validation} {halves}"
         if name not in self._columns:
             rows = None if first is None else first()

@@ -87,21 +87,15 @@ def test_what_is_no_better_than_chance_is_no_signal(conversions):
 def test_one_command_gives_the_page(conversions, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(by_example.PROBLEMS, "pcvr", lambda reduced: conversions)
     plot, out = tmp_path / "p.svg", tmp_path / "page.md"
-    by_example.main([
-        "pcvr", "--reduced", "--results", str(tmp_path / "r.jsonl"), "--plot", str(plot),
-        "--out", str(out),
-    ])  # fmt: skip
+    by_example.reproduce(
+        what="pcvr", reduced=True, results=tmp_path / "r.jsonl", plot=plot, out=out
+    )
     text = out.read_text()
     assert text in capsys.readouterr().out and "SYNTHETIC" in text and "p.svg" in text
     assert "example-level, add-remove, PLD" in text and "-62.6 %" in text
     assert "<svg" in plot.read_text() and "SYNTHETIC" in plot.read_text()
-    for bad, why in (
-        (["--seeds", "0"], "at least 1"),
-        (["--plot", "p.gif"], r"\.png or \.svg"),
-        (["--folder", "here"], "the log is synthetic"),
-    ):
-        with pytest.raises(ValueError, match=why):
-            by_example.main(["pcvr", *bad])
+    with pytest.raises(ValueError, match="the log is synthetic"):
+        by_example.reproduce(what="pcvr", folder="here")
 
 
 def test_the_average_of_public_models_is_a_start(folder, tmp_path):
@@ -122,13 +116,3 @@ def test_the_average_of_public_models_is_a_start(folder, tmp_path):
     text = by_example.page(made, found, command="c")
     assert "What starting from the average" in text and "classes 5 to 9" in text
     assert "± inf" not in text and "nan" not in text and "(one seed)" in text
-
-
-def test_halves_of_the_classes_share_no_example(folder):
-    make = by_example.cifar10(reduced=True).make
-    halves = [
-        make().with_options({"folder": str(folder), "classes": own}).task(None)
-        for own in ("first-half", "last-half")
-    ]
-    assert [half.num_train for half in halves] == [20, 20]
-    assert halves[0].data_sha256()["private"] != halves[1].data_sha256()["private"]

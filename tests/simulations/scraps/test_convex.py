@@ -71,9 +71,6 @@ class TestControl:
         assert found == again
         assert found["OPA 10"].excess == () and min(found["last"].excess) > 0
 
-    def test_without_noise_there_is_no_multiplier(self):
-        assert convex_studies.noise_multiplier(None) == 0.0
-
     def test_gradients_are_never_clipped(self):
         data = convex_studies.problem()
         assert np.linalg.norm(data.x, axis=1).max() <= 1 + 1e-12
@@ -89,10 +86,6 @@ class TestIntervals:
         assert close.spacing <= 2 and planned.spacing > 50
         assert 0.90 < planned.plain < 0.985
         assert close.plain < 0.7 < close.corrected
-
-    def test_what_is_covered_is_not_what_the_rows_were_made_by(self):
-        data = convex_studies.made("squares", num=400, width=5, seed=7)
-        assert data.x.shape == (400, 5) and not np.array_equal(data.x[:5], data.x_test[:5])
 
 
 def test_the_page_and_the_plot_say_what_they_are(tmp_path, monkeypatch):
@@ -116,10 +109,5 @@ def test_the_page_and_the_plot_say_what_they_are(tmp_path, monkeypatch):
                   "**Inference aggregates**", "**Training over aggregates**", "Within a factor 2",
                   "says nothing of the parameters that the rows were made by"):  # fmt: skip
         assert words in text, words
-    convex.plot(found, tmp_path / "a.png")
+    convex.draw(found, tmp_path / "a.png")
     assert (tmp_path / "a.png").stat().st_size > 10_000
-
-
-def test_a_problem_of_another_kind_is_refused():
-    with pytest.raises(ValueError, match="kind 'cubes' is not known"):
-        convex_studies.made("cubes", num=3, width=2, seed=0)

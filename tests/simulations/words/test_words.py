@@ -30,7 +30,7 @@ def test_an_experiment_runs(make, corpus, tmp_path):
     assert len(records) == 2 and 0 <= records[-1]["accuracy_public"] <= 1
     assert records[-1]["perplexity_public"] > 1
     document = json.loads((tmp_path / "run" / "experiment.json").read_text())
-    assert document["start"]["kind"] == ("public" if experiment.start == "public" else "fresh")
+    assert document["start"]["kind"] == experiment.options()["start"]
     assert document["measures"][0]["label"] == "word accuracy"
     assert (tmp_path / "run" / "tokens.json").is_file()
 
