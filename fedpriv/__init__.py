@@ -69,7 +69,11 @@ _ROOMS = {
     "fedpriv.api.running": ("experiment", "resume", "run"),
     "fedpriv.api.tuning": ("tune",),
     "fedpriv.api.uncertainty": ("RunUncertainty", "run_uncertainty"),
-    "fedpriv.experiments.experiment": ("Experiment",),
+    "fedpriv.experiments.experiment": (
+        "CentralExperiment",
+        "Experiment",
+        "FederatedExperiment",
+    ),
     "fedpriv.privacy.ledger.ledger": ("Ledger",),
     "fedpriv.privacy.mechanism": ("Mechanism",),
     "fedpriv.privacy.noise_grid": ("NoiseGrid",),
@@ -86,7 +90,9 @@ _MODULES = {"flower": "fedpriv.api.flower"}
 
 __all__ = [  # noqa: RUF022 - by what they are for
     # Describe, run, and look at runs.
+    "CentralExperiment",
     "Experiment",
+    "FederatedExperiment",
     "experiment",
     "run",
     "resume",

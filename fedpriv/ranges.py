@@ -9,6 +9,7 @@ inside its range.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from enum import Enum
 from numbers import Integral, Real
 from typing import Any
@@ -118,6 +119,16 @@ def probability(name: str, value: Any) -> float:
     if number >= 1.0:
         raise ValueError(f"{name} {number} must be below 1; a failure chance of 1 promises nothing")
     return number
+
+
+def set_checked(value: object, check: Callable[[str, Any], Any], *fields: str) -> None:
+    """Replace fields of a frozen dataclass by what a check such as `positive_int` makes of them.
+
+    Raises:
+        ValueError: As the check.
+    """
+    for name in fields:
+        object.__setattr__(value, name, check(name, getattr(value, name)))
 
 
 def _is_bool(value: Any) -> bool:

@@ -68,9 +68,9 @@ def _main(grid: Grid, context: Context) -> None:
     for caution in head.cautions:
         _LOG.warning("%s", caution)
     roster = prepared.components.task.roster
-    promise = plan_digest(prepared.components.plan, roster)
-    _LOG.info("promise %s", promise)
-    strategy = UserLevelStrategy(roster=roster, settings=settings, promise=promise)
+    plan = plan_digest(prepared.components.plan, roster)
+    _LOG.info("plan %s", plan)
+    strategy = UserLevelStrategy(roster=roster, settings=settings, plan=plan)
 
     task = prepared.components.task
     for line in filter(None, (prepared.untried, *prepared.noticed)):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import gc
 import importlib.util
 import os
 from collections.abc import Generator, Iterator
@@ -12,15 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-import typer.main
-import typer.testing
 from hypothesis import HealthCheck, settings
 
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.datasets.stackexchange.writer import CorpusWriter, Sentence
 from fedpriv.untrusted_text import safe
-from tests.covering import mark_repeats
 
 if TYPE_CHECKING:
     from fedpriv.backends.ray.cluster import Cluster
@@ -30,8 +25,6 @@ HERE = Path(__file__).parent
 os.environ["COLUMNS"] = "160"
 # Tests already run side by side, and models here are tiny: more threads would wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# What Typer makes of a command's functions is made once and not at each call: it does not change.
-typer.main.get_command = typer.testing._get_command = functools.cache(typer.main.get_command)
 # Derandomised: the suite gives the same answer every time. No test is timed.
 settings.register_profile(
     "fedpriv", deadline=None, derandomize=True, database=None, max_examples=25
@@ -52,25 +45,9 @@ UNDRAWN |= {"reference_bugs", "running", "tasks"}
 _RAY = pytest.StashKey["Cluster"]()
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
-    """Collect without looking for garbage, and then never look through what was collected.
-
-    There are ten thousand tests and all modules: each search takes half a second, and in a forked
-    child it copies all their pages.
-    """
-    gc.disable()
-    try:
-        return (yield)
-    finally:
-        gc.freeze()
-        gc.enable()
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark repeats as slow; put tests that need Ray first and in a row: one process starts it."""
-    mark_repeats(items)
+    """Put tests that need Ray first and in a row: one process starts it."""
     items.sort(key=lambda item: item.get_closest_marker("ray") is None)
 
 
@@ -151,7 +128,7 @@ def shared_data() -> Path:
 @pytest.fixture(scope="session")
 def tff_writer():
     """The module that writes tf.train.Example and TFF files."""
-    path = Path(__file__).parent / "data" / "importers" / "tff" / "tff_writer.py"
+    path = Path(__file__).parent / "datasets" / "importers" / "tff" / "tff_writer.py"
     spec = importlib.util.spec_from_file_location("tff_writer", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from fedpriv import json_lines
-from tests.repeats import every_case
 
 
 def test_a_torn_last_line_is_left_out(tmp_path) -> None:
@@ -31,7 +30,7 @@ def test_a_torn_last_line_is_left_out(tmp_path) -> None:
     assert json_lines.read(tmp_path / "absent.jsonl") == []
 
 
-@every_case("bad", [b"{", b"[1]", b"3", b"", b"\xff"])
+@pytest.mark.parametrize("bad", [b"{", b"[1]", b"3", b"", b"\xff"])
 def test_damage_before_the_last_line_is_named(tmp_path, bad: bytes) -> None:
     path = tmp_path / "rounds.jsonl"
     path.write_bytes(b'{"a":1}\n' + bad + b'\n{"a":3}\n')

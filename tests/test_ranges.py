@@ -9,22 +9,21 @@ import numpy as np
 import pytest
 
 from fedpriv.ranges import Range, finite_float, positive_float, positive_int, probability
-from tests.repeats import every_case
 
 
-@every_case("value", [2, 2.0, np.float32(2), np.int64(2), Fraction(2)])
+@pytest.mark.parametrize("value", [2, 2.0, np.float32(2), np.int64(2), Fraction(2)])
 def test_any_real_number_comes_out_as_a_builtin_float(value):
     for made in (finite_float("x", value), positive_float("x", value)):
         assert type(made) is float and made == 2.0
 
 
-@every_case("value", [2, np.int64(2), np.uint8(2)])
+@pytest.mark.parametrize("value", [2, np.int64(2), np.uint8(2)])
 def test_any_whole_number_comes_out_as_a_builtin_int(value):
     made = positive_int("x", value)
     assert type(made) is int and made == 2
 
 
-@every_case("value", [True, np.True_, "2", None, 1j, Decimal(2), [2.0], np.ones(1)])
+@pytest.mark.parametrize("value", [True, np.True_, "2", None, 1j, Decimal(2), [2.0], np.ones(1)])
 def test_what_is_no_number_is_refused_by_name(value):
     for make in (finite_float, positive_float, positive_int, probability):
         with pytest.raises(
@@ -33,14 +32,14 @@ def test_what_is_no_number_is_refused_by_name(value):
             make("x", value)
 
 
-@every_case("value", [math.nan, math.inf, -math.inf, 10**400, np.float32("nan")])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 10**400, np.float32("nan")])
 def test_what_is_not_finite_is_refused(value):
     for make in (finite_float, positive_float, probability):
         with pytest.raises(ValueError, match=r"^x -?(nan|inf) is not finite"):
             make("x", value)
 
 
-@every_case("value", [2**53 + 1, 10**400, 10**5000], ids=lambda v: v.bit_length())
+@pytest.mark.parametrize("value", [2**53 + 1, 10**400, 10**5000], ids=lambda v: v.bit_length())
 def test_a_whole_number_that_no_float_holds_is_refused(value):
     """Red before: accounting raised an OverflowError, and printing one of 5,000 digits another."""
     with pytest.raises(ValueError, match=r"^x is above 2\^53"):
@@ -48,13 +47,13 @@ def test_a_whole_number_that_no_float_holds_is_refused(value):
     assert positive_int("x", 2**53) == 2**53
 
 
-@every_case("value", [2.0, np.float64(2), 2.5])
+@pytest.mark.parametrize("value", [2.0, np.float64(2), 2.5])
 def test_a_float_is_no_whole_number(value):
     with pytest.raises(ValueError, match="is not a whole number; give one such as 20"):
         positive_int("x", value)
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("allowed", "inside", "outside"),
     [
         (Range.ABOVE_ZERO, [5e-324, 1e300], [0.0, -0.0, -1.0]),

@@ -12,7 +12,6 @@ import pytest
 from fedpriv import sums, tree
 from fedpriv.sums import BITS, BeyondBound, PartialSum, RunningSum, add_sum, merged
 from fedpriv.tree import RowSparse
-from tests.repeats import every_case
 
 TOP = 2**BITS
 TEMPLATE = {"w": np.zeros((6, 2), np.float32), "b": np.zeros(3, np.float32)}
@@ -39,18 +38,19 @@ def as_ints(tensor):
 
 
 class TestRunning:
-    @every_case("num_users", [1, 126, 127, 128, 129, 254, 255, 300])
-    @every_case("sign", [1, -1])
-    def test_users_at_the_bound_in_one_coordinate_do_not_overflow(self, num_users, sign):
-        running = RunningSum(TEMPLATE, UNIT)
-        for _ in range(num_users):
-            running.add(only(sign * TOP), 1.0)
-        found = running.result()
-        assert as_ints(found["w"]) == [sign * num_users * TOP] + [0] * 11
-        wide = np.int32 if num_users <= 127 else np.int64
-        assert {t.dtype for t in found.values()} == {np.dtype(wide)}
+    def test_users_at_the_bound_in_one_coordinate_do_not_overflow(self, subtests):
+        for num_users in [1, 126, 127, 128, 129, 254, 255, 300]:
+            for sign in [1, -1]:
+                with subtests.test(num_users=num_users, sign=sign):
+                    running = RunningSum(TEMPLATE, UNIT)
+                    for _ in range(num_users):
+                        running.add(only(sign * TOP), 1.0)
+                    found = running.result()
+                    assert as_ints(found["w"]) == [sign * num_users * TOP] + [0] * 11
+                    wide = np.int32 if num_users <= 127 else np.int64
+                    assert {t.dtype for t in found.values()} == {np.dtype(wide)}
 
-    @every_case(
+    @pytest.mark.parametrize(
         ("w", "b", "fits"),
         [
             ((TOP, 0.0), 0.0, True),
@@ -63,7 +63,7 @@ class TestRunning:
             ((np.nan, 0.0), 0.0, False),
         ],
     )
-    @every_case("sign", [1, -1])
+    @pytest.mark.parametrize("sign", [1, -1])
     def test_what_is_longer_than_the_bound_is_not_added(self, w, b, fits, sign):
         """Squares of whole numbers, without tolerance; what was added before stays to the bit."""
         running, before = RunningSum(TEMPLATE, 1.0), only(7.0 / UNIT)
@@ -116,20 +116,23 @@ class TestRunning:
         with pytest.raises(ValueError, match="2 users"):
             running.add({"x": np.ones(1)}, 1.0)
 
-    @every_case("kind", [np.float16, np.float32, np.float64, np.longdouble])
-    @every_case("factor", [1.0, 0.3, 1e-3, -2.0])
-    def test_it_is_rint_of_the_float64_product(self, kind, factor):
-        rng = np.random.default_rng(1)
-        update = {
-            "w": rows([1, 4], rng.normal(size=(2, 2)).astype(kind)),
-            "b": rng.normal(size=3).astype(kind),
-        }
-        running = RunningSum(TEMPLATE, UNIT)
-        running.add(update, factor)
-        for name, tensor in tree.to_dense(update).items():
-            expected = np.rint(tensor.astype(np.float64) * (factor / UNIT)).astype(np.int64)
-            assert as_ints(running.result()[name]) == expected.reshape(-1).tolist()
-        assert any(as_ints(running.result()["b"]))
+    def test_it_is_rint_of_the_float64_product(self, subtests):
+        for kind in [np.float16, np.float32, np.float64, np.longdouble]:
+            for factor in [1.0, 0.3, 1e-3, -2.0]:
+                with subtests.test(kind=kind, factor=factor):
+                    rng = np.random.default_rng(1)
+                    update = {
+                        "w": rows([1, 4], rng.normal(size=(2, 2)).astype(kind)),
+                        "b": rng.normal(size=3).astype(kind),
+                    }
+                    running = RunningSum(TEMPLATE, UNIT)
+                    running.add(update, factor)
+                    for name, tensor in tree.to_dense(update).items():
+                        expected = np.rint(tensor.astype(np.float64) * (factor / UNIT)).astype(
+                            np.int64
+                        )
+                        assert as_ints(running.result()[name]) == expected.reshape(-1).tolist()
+                    assert any(as_ints(running.result()["b"]))
 
     def test_ties_go_to_even_and_signed_zero_is_zero(self):
         running = RunningSum({"x": np.zeros(8)}, 1.0)
@@ -145,8 +148,8 @@ class TestRunning:
         np.testing.assert_allclose(found["w"][2], 2 * (0.1 + 0.2 + 1e-12), rtol=1e-15)
         assert not found["w"][[0, 1, 3, 4, 5]].any()
 
-    @every_case("granularity", [None, UNIT])
-    @every_case("shape", [(), (0,), (4, 0), (0, 3), (5,), (2, 3, 4)])
+    @pytest.mark.parametrize("granularity", [None, UNIT])
+    @pytest.mark.parametrize("shape", [(), (0,), (4, 0), (0, 3), (5,), (2, 3, 4)])
     def test_tensors_of_any_shape(self, granularity, shape):
         template = {"x": np.zeros(shape, np.float32)}
         running = RunningSum(template, granularity)
@@ -209,19 +212,25 @@ class TestMerged:
     W = np.array([[0, 0], [5, -7], [0, 0], [11, 2], [0, 0], [0, 0]])
     B = np.array([1, -2, 3], np.int32)
 
-    @every_case("first", FORMS)
-    @every_case("second", FORMS)
-    @every_case("num_users", [1, 90])
-    def test_any_two_forms_add_up(self, first, second, num_users):
-        parts = [part(num_users, w=FORMS[form](self.W), b=self.B) for form in (first, second)]
-        expected = sum(tree.to_dense_tensor(p.total["w"]).astype(np.int64) for p in parts)
-        for order in (parts, parts[::-1]):
-            found = merged(TEMPLATE, order)
-            np.testing.assert_array_equal(found.total["w"], expected)
-            assert as_ints(found.total["b"]) == [2, -4, 6]
-            assert (found.num_users, found.granularity) == (2 * num_users, UNIT)
-            kind = np.int32 if 2 * num_users <= 127 else np.int64
-            assert {t.dtype for t in found.total.values()} == {np.dtype(kind)}
+    def test_any_two_forms_add_up(self, subtests):
+        for first in FORMS:
+            for second in FORMS:
+                for num_users in [1, 90]:
+                    with subtests.test(first=first, second=second, num_users=num_users):
+                        parts = [
+                            part(num_users, w=FORMS[form](self.W), b=self.B)
+                            for form in (first, second)
+                        ]
+                        expected = sum(
+                            tree.to_dense_tensor(p.total["w"]).astype(np.int64) for p in parts
+                        )
+                        for order in (parts, parts[::-1]):
+                            found = merged(TEMPLATE, order)
+                            np.testing.assert_array_equal(found.total["w"], expected)
+                            assert as_ints(found.total["b"]) == [2, -4, 6]
+                            assert (found.num_users, found.granularity) == (2 * num_users, UNIT)
+                            kind = np.int32 if 2 * num_users <= 127 else np.int64
+                            assert {t.dtype for t in found.total.values()} == {np.dtype(kind)}
 
     def test_parts_at_the_bound_do_not_overflow(self):
         """Two int32 parts whose sum is none: 100 users at the bound each."""
@@ -268,7 +277,7 @@ class TestMerged:
         found.total["w"][0, 0] = 77
         assert w[0, 0] == 0
 
-    @every_case("grids", [(UNIT, 2 * UNIT), (UNIT, None), (None, UNIT)])
+    @pytest.mark.parametrize("grids", [(UNIT, 2 * UNIT), (UNIT, None), (None, UNIT)])
     def test_other_grids_are_refused(self, grids):
         parts = [part(1, granularity, w=self.W.astype(np.int32), b=self.B) for granularity in grids]
         with pytest.raises(ValueError, match="different grids"):
@@ -292,20 +301,21 @@ class TestPart:
         floats = part(1, None, w=np.full((6, 2), 0.1)).real()
         assert floats["w"][0, 0] == 0.1
 
-    @every_case("kind", [np.int32, np.int64, np.float64])
-    @every_case("num_rows", range(7))
-    @every_case("tail", [(), (1,), (2,), (9,), (2, 3)])
-    def test_compact_is_the_same_sum_and_never_larger(self, kind, num_rows, tail):
-        dense = np.zeros((6, *tail), kind)
-        dense[:num_rows] = 3
-        done = part(5, x=dense)
-        small = done.compact()
-        np.testing.assert_array_equal(tree.to_dense_tensor(small.total["x"]), dense)
-        assert (small.num_users, small.granularity) == (5, UNIT)
-        assert tree.to_dense_tensor(small.total["x"]).dtype == kind
-        found = small.total["x"]
-        sparse = num_rows * (8 + int(np.prod(tail)) * dense.itemsize)
-        assert isinstance(found, RowSparse) == (sparse < dense.nbytes)
+    def test_compact_is_the_same_sum_and_never_larger(self, subtests):
+        for kind in [np.int32, np.int64, np.float64]:
+            for num_rows in range(7):
+                for tail in [(), (1,), (2,), (9,), (2, 3)]:
+                    with subtests.test(kind=kind, num_rows=num_rows, tail=tail):
+                        dense = np.zeros((6, *tail), kind)
+                        dense[:num_rows] = 3
+                        done = part(5, x=dense)
+                        small = done.compact()
+                        np.testing.assert_array_equal(tree.to_dense_tensor(small.total["x"]), dense)
+                        assert (small.num_users, small.granularity) == (5, UNIT)
+                        assert tree.to_dense_tensor(small.total["x"]).dtype == kind
+                        found = small.total["x"]
+                        sparse = num_rows * (8 + int(np.prod(tail)) * dense.itemsize)
+                        assert isinstance(found, RowSparse) == (sparse < dense.nbytes)
 
     def test_compact_keeps_what_is_sparse_and_reads_read_only_views(self):
         sparse = rows([1], np.array([[1, 2]], np.int32))

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from fedpriv import tree
 from fedpriv.tree import RowSparse
-from tests.repeats import every_case
 
 
 def sparse(rows, values, num_rows, dtype=np.float32):
@@ -60,7 +59,7 @@ class TestNorm:
         assert tree.l2_norm({"m": matrix}) == pytest.approx(1.8, rel=1e-6)
         assert tree.l2_norm({"a": matrix, "b": matrix}) == pytest.approx(1.8 * math.sqrt(2))
 
-    @every_case("dtype", [np.float16, np.float32, np.float64])
+    @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
     def test_squares_that_overflow_or_vanish(self, dtype):
         info = np.finfo(dtype)
         for value in (info.max, info.tiny):
@@ -74,7 +73,7 @@ class TestNorm:
         # In float32 it would be off by 1e-8; the order of a float64 sum is the processor's.
         assert tree.l2_norm({"a": values}) == pytest.approx(expected, rel=1e-12)
 
-    @every_case("bad", [np.nan, np.inf, -np.inf])
+    @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
     def test_what_is_not_finite_shows(self, bad):
         for dtype in (np.float32, np.float64):
             values = {"a": np.array([1, bad, 2], dtype), "b": np.ones(2, dtype)}
@@ -152,9 +151,8 @@ class TestWhatIsNotTrusted:
             )
             assert type(dense["kernel"]) is np.ndarray
 
-    @every_case(
-        "kernel",
-        [
+    def test_a_malformed_tensor_is_refused_by_a_value_error(self, subtests):
+        for kernel in [
             np.ones((1, 2), np.float32),  # would broadcast
             np.ones((2,), np.float32),
             np.ones((), np.float32),
@@ -183,14 +181,11 @@ class TestWhatIsNotTrusted:
             RowSparse(rows=np.array([[1]]), values=np.ones((1, 2)), num_rows=5),
             RowSparse(rows=[1], values=np.ones((1, 2)), num_rows=5),  # type: ignore[arg-type]
             RowSparse(rows=np.array([1]), values=[[1.0, 2.0]], num_rows=5),  # type: ignore
-        ],
-        ids=lambda kernel: type(kernel).__name__,
-    )
-    def test_a_malformed_tensor_is_refused_by_a_value_error(self, kernel):
-        with pytest.raises(ValueError):
-            tree.check_like(self.template, self.good(kernel=kernel))
+        ]:
+            with subtests.test(kernel=kernel), pytest.raises(ValueError):
+                tree.check_like(self.template, self.good(kernel=kernel))
 
-    @every_case("found", [None, 3, [], (), "kernel", {}, {"kernel": 1}])
+    @pytest.mark.parametrize("found", [None, 3, [], (), "kernel", {}, {"kernel": 1}])
     def test_names_must_be_exactly_the_templates(self, found):
         with pytest.raises(ValueError, match="expected tensors"):
             tree.check_like(self.template, found)

@@ -24,9 +24,9 @@ from fedpriv.mechanisms.correlated.optimise import (
 )
 from fedpriv.mechanisms.privatizer import Participation
 from fedpriv.privacy.accounting import epsilon as priced
+from fedpriv.privacy.accounting import epsilon_bs16
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.event import Event, Relation
-from fedpriv.privacy.zcdp import epsilon_bs16
 from fedpriv.ranges import Range, finite_float, positive_int, probability
 
 STREAMS = ("tree", "banded", "blt")

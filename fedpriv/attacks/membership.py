@@ -179,7 +179,7 @@ def _nonmembers(
     experiment: Experiment, task: KnowsUserLosses, corpus: Any
 ) -> tuple[tuple[KnowsUserLosses, tuple[str, ...]], str]:
     """Return who was not trained on, the task that has their text, and what they are."""
-    if experiment.options().get("users") is not None:
+    if experiment.options().get("task.users") is not None:
         whole = make_task(experiment.with_options({"users": None}), corpus)
         left = whole.roster[len(task.roster) :]
         if left and whole.roster[: len(task.roster)] == task.roster:

@@ -21,7 +21,7 @@ import numpy as np
 
 from fedpriv.audit.bounds import Scores
 from fedpriv.audit.works import Canaries, as_examples, as_users
-from fedpriv.backends.serial import SerialBackend
+from fedpriv.backends.in_process import SerialBackend
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import Mechanism
@@ -95,6 +95,7 @@ def run_canaries(
             works={TRAIN: canaries.work},
             roster=canaries.roster,
             root=root,
+            noise=root,  # canaries are synthetic
             secret_state=SecretState(None, root),
             noise_thread=noise_thread,
         )

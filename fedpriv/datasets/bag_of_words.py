@@ -45,12 +45,6 @@ class Texts:
     texts: tuple[str, ...]
     labels: np.ndarray
 
-    def __post_init__(self) -> None:
-        if self.labels.shape != (len(self.texts),):
-            raise ValueError(
-                f"{len(self.texts):,} texts but labels of shape {self.labels.shape}; give one each"
-            )
-
     def __len__(self) -> int:
         return len(self.texts)
 
@@ -60,7 +54,7 @@ class WordRows:
     """Labelled texts as word numbers, row after row.
 
     The numbers mean nothing by themselves (they go by first occurrence in some file): which words
-    count, and in which order, `RankedWords` say.
+    count, and in which order, a vocabulary says.
 
     Attributes:
         words: The word of each number.
@@ -73,18 +67,6 @@ class WordRows:
     ids: np.ndarray
     starts: np.ndarray
     labels: np.ndarray
-
-    def __post_init__(self) -> None:
-        n = len(self.labels)
-        # First the shape, then the order, so that what follows may slice without looking.
-        right = self.starts.shape == (n + 1,) and self.starts[0] == 0
-        right = (
-            right and self.starts[-1] == len(self.ids) and bool((np.diff(self.starts) >= 0).all())
-        )
-        if not right:
-            raise ValueError(f"row starts do not fit {n:,} labels and {len(self.ids):,} words")
-        if len(self.ids) and not 0 <= self.ids.min() <= self.ids.max() < len(self.words):
-            raise ValueError(f"a word number is outside the {len(self.words):,} words")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -138,20 +120,7 @@ PAD, START, OTHER = 0, 1, 2
 RESERVED = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankedWords:
-    """Words by rank, and whose texts chose them.
-
-    Attributes:
-        words: The most frequent first.
-        source: "private" if private texts chose them (no ε covers that), "public" if not.
-    """
-
-    words: tuple[str, ...]
-    source: Provenance
-
-
-def most_frequent(rows: WordRows, size: int, *, source: Provenance) -> RankedWords:
+def most_frequent(rows: WordRows, size: int) -> tuple[str, ...]:
     """Return the `size` words that occur most often in rows (fewer if there are not as many).
 
     Equally frequent words go by the alphabet, so the result depends on the rows alone.
@@ -160,25 +129,22 @@ def most_frequent(rows: WordRows, size: int, *, source: Provenance) -> RankedWor
     present = np.flatnonzero(counts)
     names = np.array([rows.words[number] for number in present], dtype=np.str_)
     best = present[np.lexsort((names, -counts[present]))[:size]]
-    return RankedWords(words=tuple(rows.words[number] for number in best), source=source)
+    return tuple(rows.words[number] for number in best)
 
 
-def document_frequency(rows: WordRows, vocabulary: RankedWords) -> np.ndarray:
-    """Return in how many rows each word of a vocabulary occurs, int64 (len(words),)."""
-    counts = count_words(rows, vocabulary, len(vocabulary.words))
-    return np.bincount(counts.indices, minlength=len(vocabulary.words))
+def document_frequency(rows: WordRows, vocabulary: Sequence[str]) -> np.ndarray:
+    """Return in how many rows each word of a vocabulary occurs, int64 (len(vocabulary),)."""
+    counts = count_words(rows, vocabulary, len(vocabulary))
+    return np.bincount(counts.indices, minlength=len(vocabulary))
 
 
-def count_words(rows: WordRows, vocabulary: RankedWords, width: int = 10_000) -> sparse.csr_matrix:
+def count_words(
+    rows: WordRows, vocabulary: Sequence[str], width: int = 10_000
+) -> sparse.csr_matrix:
     """Return how often each vocabulary word occurs in each row, float32 (n, width).
 
-    Column j is the word of rank j; columns past the vocabulary stay empty.
-
-    Raises:
-        ValueError: If the vocabulary has more words than there are columns.
+    Column j is the word of rank j, of at most `width`; columns past the vocabulary stay empty.
     """
-    if len(vocabulary.words) > width:
-        raise ValueError(f"{len(vocabulary.words):,} words do not fit {width:,} columns")
     ranks = _ranks(rows, vocabulary)[rows.ids]
     known = ranks >= 0
     before = offsets(known)
@@ -186,19 +152,14 @@ def count_words(rows: WordRows, vocabulary: RankedWords, width: int = 10_000) ->
 
 
 def padded_ids(
-    rows: WordRows, vocabulary: RankedWords, *, length: int = 290, size: int = 10_000
+    rows: WordRows, vocabulary: Sequence[str], *, length: int = 290, size: int = 10_000
 ) -> np.ndarray:
     """Return each row as `length` ids in Keras' convention, int32 (n, length).
 
     A row is the start id and then its words; one that is too long loses its beginning, one that is
     too short is padded in front. Words of rank `size - 3` and beyond become the id for other words,
     so that every id is below `size`.
-
-    Raises:
-        ValueError: If the length or the size leaves no room.
     """
-    if length < 1 or size <= RESERVED:
-        raise ValueError(f"length {length} and size {size} leave no room for words")
     ranks = _ranks(rows, vocabulary)
     inside = (ranks >= 0) & (ranks < size - RESERVED)
     codes = np.where(inside, ranks + RESERVED, OTHER).astype(np.int32)
@@ -214,14 +175,11 @@ def padded_ids(
 
 
 def count_ids(sequences: np.ndarray, size: int = 10_000) -> sparse.csr_matrix:
-    """Return how often each id occurs in each sequence, padding included, float32 (n, size).
+    """Return how often each id below `size` occurs in each sequence, float32 (n, size).
 
-    Raises:
-        ValueError: If an id is not below `size`.
+    Padding is counted too.
     """
     n, length = sequences.shape
-    if sequences.size and not 0 <= sequences.min() <= sequences.max() < size:
-        raise ValueError(f"an id is outside 0 to {size - 1:,}; give the size the ids were made for")
     return _tally(sequences.reshape(-1), np.arange(n + 1) * length, size)
 
 
@@ -242,9 +200,6 @@ def inverse_document_frequency(frequency: np.ndarray, num_documents: int) -> np.
 
 def scale_columns(x: sparse.csr_matrix, scale: np.ndarray) -> sparse.csr_matrix:
     """Return features times one number a column (TF-IDF: the inverse document frequencies)."""
-    width = shape_of(x)[1]
-    if scale.shape != (width,):
-        raise ValueError(f"{width:,} columns but scales of shape {scale.shape}")
     return _with_data(x, x.data * scale.astype(np.float32)[x.indices])
 
 
@@ -256,9 +211,9 @@ def unit_rows(x: sparse.csr_matrix) -> sparse.csr_matrix:
     return _with_data(x, (x.data / np.repeat(norms, np.diff(x.indptr))).astype(np.float32))
 
 
-def _ranks(rows: WordRows, vocabulary: RankedWords) -> np.ndarray:
+def _ranks(rows: WordRows, vocabulary: Sequence[str]) -> np.ndarray:
     """Return each word number's rank in a vocabulary, -1 if it is not there."""
-    ranks = {word: rank for rank, word in enumerate(vocabulary.words)}
+    ranks = {word: rank for rank, word in enumerate(vocabulary)}
     found = (ranks.get(word, -1) for word in rows.words)
     return np.fromiter(found, np.int32, len(rows.words))
 
@@ -280,24 +235,6 @@ def column_sums(x: sparse.csr_matrix | np.ndarray) -> np.ndarray:
     return np.asarray(x.sum(axis=0, dtype=np.float64)).reshape(-1)
 
 
-def rows_with_feature(*parts: sparse.csr_matrix) -> tuple[np.ndarray, int]:
-    """Return (in how many rows each feature is not 0, int64 (num_features,); how many rows).
-
-    These are the document frequencies and documents of TF-IDF. The paper counts them over the
-    training and the test set: `rows_with_feature(data.x_train, data.x_test)`.
-    """
-    width = shape_of(parts[0])[1]
-    found = sum(np.bincount(x.indices[x.data != 0], minlength=width) for x in parts)
-    return np.asarray(found, dtype=np.int64), sum(shape_of(x)[0] for x in parts)
-
-
 def mean_magnitude(x: sparse.csr_matrix | np.ndarray) -> np.ndarray:
-    """Return the mean of |x_ij| over the rows i, float64 (num_features,).
-
-    Raises:
-        ValueError: If there are no rows.
-    """
-    num_rows = shape_of(x)[0]
-    if num_rows < 1:
-        raise ValueError("a mean magnitude needs at least one row to be estimated on")
-    return column_sums(abs(x)) / num_rows
+    """Return the mean of |x_ij| over the rows i, of at least one, float64 (num_features,)."""
+    return column_sums(abs(x)) / shape_of(x)[0]

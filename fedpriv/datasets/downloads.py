@@ -12,17 +12,14 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedpriv.datasets.cache import cache_dir, locked, write_atomically
 from fedpriv.hashes import Progress, file_sha256
-
-if TYPE_CHECKING:
-    import requests
 
 _BUCKET = "https://storage.googleapis.com/tff-datasets-public/"
 _ONSTARTUPS = (
@@ -40,13 +37,11 @@ class Source:
         folder_url: Its address up to the name.
         checksum: "sha256:..." of the file, "git-blob:..." for the object id under which git keeps
             it, or "" where nothing is known beforehand.
-        starts_with: Bytes it begins with; a web page with an error message does not.
     """
 
     file_name: str
     folder_url: str
     checksum: str = ""
-    starts_with: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,131 +61,125 @@ class Fetchable:
     note: str
 
 
-_MNIST = "https://storage.googleapis.com/cvdf-datasets/mnist/"
-_GZIP = b"\x1f\x8b"
-
 _UNKNOWN = "TFF publishes no checksum of it; the SHA-256 of the first download is kept and compared"
 _SEVERAL = "SHA-256 as several projects that fetch it have it"
 
-DATASETS: Mapping[str, Fetchable] = MappingProxyType(
-    {
-        "stackoverflow": Fetchable(
-            (
-                Source("stackoverflow.sqlite.lzma", _BUCKET),
-                Source(
-                    "stackoverflow.word_count.tar.bz2",
-                    _BUCKET,
-                    "sha256:1dc00256d6e527c54b9756d968118378ae14e6692c0b3b6cad470cdd3f0c519c",
-                    b"BZh",
+
+def _files(folder: str, checksums: Mapping[str, str]) -> tuple[Source, ...]:
+    return tuple(Source(name, folder, checksum) for name, checksum in checksums.items())
+
+
+DATASETS: Mapping[str, Fetchable] = {
+    "stackoverflow": Fetchable(
+        _files(
+            _BUCKET,
+            {
+                "stackoverflow.sqlite.lzma": "",
+                "stackoverflow.word_count.tar.bz2": (
+                    "sha256:1dc00256d6e527c54b9756d968118378ae14e6692c0b3b6cad470cdd3f0c519c"
                 ),
-                Source(
-                    "stackoverflow.tag_count.tar.bz2",
-                    _BUCKET,
-                    "sha256:6fe281cec490d9384a290d560072438e7e2b377bbb823876ce7bd6f82696772d",
-                    b"BZh",
+                "stackoverflow.tag_count.tar.bz2": (
+                    "sha256:6fe281cec490d9384a290d560072438e7e2b377bbb823876ce7bd6f82696772d"
                 ),
-            ),
-            about="Stack Overflow sentences by user, with published word and tag counts (TFF)",
-            licence="CC BY-SA 3.0",
-            note=f"word and tag counts: TFF's SHA-256; the database: {_UNKNOWN}",
+            },
         ),
-        "emnist": Fetchable(
-            (Source("emnist_all.sqlite.lzma", _BUCKET),),
-            about="handwritten characters by writer (TFF, from LEAF)",
-            licence="as EMNIST (NIST Special Database 19) and LEAF",
-            note=_UNKNOWN,
+        about="Stack Overflow sentences by user, with published word and tag counts (TFF)",
+        licence="CC BY-SA 3.0",
+        note=f"word and tag counts: TFF's SHA-256; the database: {_UNKNOWN}",
+    ),
+    "emnist": Fetchable(
+        _files(_BUCKET, {"emnist_all.sqlite.lzma": ""}),
+        about="handwritten characters by writer (TFF, from LEAF)",
+        licence="as EMNIST (NIST Special Database 19) and LEAF",
+        note=_UNKNOWN,
+    ),
+    "cifar100": Fetchable(
+        _files(_BUCKET, {"cifar100.sqlite.lzma": ""}),
+        about="CIFAR-100 parted among 500 + 100 artificial users (TFF)",
+        licence="as CIFAR-100",
+        note=_UNKNOWN,
+    ),
+    "shakespeare": Fetchable(
+        _files(
+            _BUCKET,
+            {
+                "shakespeare.sqlite.lzma": (
+                    "sha256:d3d11fceb9e105439ac6f4d52af6efafed5a2a1e1eb24c5bd2dd54ced242f5c4"
+                )
+            },
         ),
-        "cifar100": Fetchable(
-            (Source("cifar100.sqlite.lzma", _BUCKET),),
-            about="CIFAR-100 parted among 500 + 100 artificial users (TFF)",
-            licence="as CIFAR-100",
-            note=_UNKNOWN,
+        about="the plays' lines by character (TFF, from LEAF)",
+        licence="public domain text; preparation Apache-2.0",
+        note="SHA-256 as the tests of the fedjax project have it",
+    ),
+    "onstartups": Fetchable(
+        _files(_ONSTARTUPS, {"posts.xml": "git-blob:a8e30e3205d568dd46b77bb83f0532fad6a20718"}),
+        about="all posts of Answers on Startups, 2009-2013 (Stack Exchange dump)",
+        licence="CC BY-SA 3.0",
+        note="the object id of the file in that commit of collapsed-stacks/onstartups",
+    ),
+    "imdb": Fetchable(
+        _files(
+            "https://ai.stanford.edu/~amaas/data/sentiment/",
+            {
+                "aclImdb_v1.tar.gz": (
+                    "sha256:c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe"
+                )
+            },
         ),
-        "shakespeare": Fetchable(
-            (
-                Source(
-                    "shakespeare.sqlite.lzma",
-                    _BUCKET,
-                    "sha256:d3d11fceb9e105439ac6f4d52af6efafed5a2a1e1eb24c5bd2dd54ced242f5c4",
+        about="50,000 labelled film reviews (Maas et al. 2011)",
+        licence="research use",
+        note=_SEVERAL,
+    ),
+    "mnist": Fetchable(
+        _files(
+            "https://storage.googleapis.com/cvdf-datasets/mnist/",
+            {
+                "train-images-idx3-ubyte.gz": (
+                    "sha256:440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"
                 ),
-            ),
-            about="the plays' lines by character (TFF, from LEAF)",
-            licence="public domain text; preparation Apache-2.0",
-            note="SHA-256 as the tests of the fedjax project have it",
-        ),
-        "onstartups": Fetchable(
-            (
-                Source(
-                    "posts.xml", _ONSTARTUPS, "git-blob:a8e30e3205d568dd46b77bb83f0532fad6a20718"
+                "train-labels-idx1-ubyte.gz": (
+                    "sha256:3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"
                 ),
-            ),
-            about="all posts of Answers on Startups, 2009-2013 (Stack Exchange dump)",
-            licence="CC BY-SA 3.0",
-            note="the object id of the file in that commit of collapsed-stacks/onstartups",
-        ),
-        "imdb": Fetchable(
-            (
-                Source(
-                    "aclImdb_v1.tar.gz",
-                    "https://ai.stanford.edu/~amaas/data/sentiment/",
-                    "sha256:c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe",
-                    _GZIP,
+                "t10k-images-idx3-ubyte.gz": (
+                    "sha256:8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"
                 ),
-            ),
-            about="50,000 labelled film reviews (Maas et al. 2011)",
-            licence="research use",
-            note=_SEVERAL,
-        ),
-        "mnist": Fetchable(
-            tuple(
-                Source(f"{name}-ubyte.gz", _MNIST, f"sha256:{sha256}", _GZIP)
-                for name, sha256 in {
-                    "train-images-idx3": (
-                        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"
-                    ),
-                    "train-labels-idx1": (
-                        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"
-                    ),
-                    "t10k-images-idx3": (
-                        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"
-                    ),
-                    "t10k-labels-idx1": (
-                        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"
-                    ),
-                }.items()
-            ),
-            about="70,000 handwritten digits (LeCun et al.)",
-            licence="CC BY-SA 3.0",
-            note="SHA-256 as several projects that fetch them have it",
-        ),
-        "cifar10": Fetchable(
-            (
-                Source(
-                    "cifar-10-binary.tar.gz",
-                    "https://www.cs.toronto.edu/~kriz/",
-                    "sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-                    _GZIP,
+                "t10k-labels-idx1-ubyte.gz": (
+                    "sha256:f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"
                 ),
-            ),
-            about="60,000 small photographs of ten classes (Krizhevsky 2009)",
-            licence="none stated",
-            note=_SEVERAL,
+            },
         ),
-        "sst2": Fetchable(
-            (
-                Source(
-                    "SST-2.zip",
-                    "https://dl.fbaipublicfiles.com/glue/data/",
-                    "sha256:d67e16fb55739c1b32cdce9877596db1c127dc322d93c082281f64057c16deaa",
-                    b"PK",
-                ),
-            ),
-            about="69,000 sentences of film reviews, good or bad (SST-2, GLUE)",
-            licence="as GLUE",
-            note=_SEVERAL,
+        about="70,000 handwritten digits (LeCun et al.)",
+        licence="CC BY-SA 3.0",
+        note="SHA-256 as several projects that fetch them have it",
+    ),
+    "cifar10": Fetchable(
+        _files(
+            "https://www.cs.toronto.edu/~kriz/",
+            {
+                "cifar-10-binary.tar.gz": (
+                    "sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
+                )
+            },
         ),
-    }
-)
+        about="60,000 small photographs of ten classes (Krizhevsky 2009)",
+        licence="none stated",
+        note=_SEVERAL,
+    ),
+    "sst2": Fetchable(
+        _files(
+            "https://dl.fbaipublicfiles.com/glue/data/",
+            {
+                "SST-2.zip": (
+                    "sha256:d67e16fb55739c1b32cdce9877596db1c127dc322d93c082281f64057c16deaa"
+                )
+            },
+        ),
+        about="69,000 sentences of film reviews, good or bad (SST-2, GLUE)",
+        licence="as GLUE",
+        note=_SEVERAL,
+    ),
+}
 
 
 _CHUNK = 1 << 14  # what is lost of a transfer that breaks
@@ -264,7 +253,7 @@ def fetch_file(
         pooch.get_logger().setLevel(logging.ERROR)
 
         def transfer(address: str, output: str, _: object) -> None:
-            _transfer(address, Path(output), folder / "partial", source, progress)
+            _transfer(address, Path(output), folder / "partial" / source.file_name, progress)
             _check(Path(output), source, known, url)
 
         downloader: Any = transfer  # the type pooch announces is not how it calls one
@@ -284,21 +273,18 @@ def fetch_file(
 def _check(path: Path, source: Source, sha256: str | None, url: str) -> None:
     """Refuse a complete download that is not the file we wanted."""
     with path.open("rb") as file:
-        head = file.read(max(16, len(source.starts_with)))
-    if not head.startswith(source.starts_with) or head.lstrip()[:5].lower() in (b"<!doc", b"<html"):
-        raise ValueError(f"{url} gave something else than {source.file_name}; nothing was kept")
-    if sha256 is not None and (found := file_sha256(path)) != sha256:
+        if file.read(16).lstrip()[:5].lower() in (b"<!doc", b"<html"):  # an error, as a page
+            raise ValueError(f"{url} gave something else than {source.file_name}; nothing was kept")
+    kind, _, expected = source.checksum.partition(":")
+    if kind == "git-blob":
+        what, found = "git object id", _git_blob(path)
+    else:
+        what, found, expected = "SHA-256", file_sha256(path), sha256 or ""
+    if expected and found != expected:
         raise ValueError(
-            f"{url} has the wrong SHA-256 {found}, not {sha256}: damaged, or not the same file any "
-            "more; nothing was kept"
+            f"{url} has the wrong {what} {found}, not {expected}: damaged, or not the same file "
+            "any more; nothing was kept"
         )
-    if source.checksum.startswith("git-blob:"):
-        expected = source.checksum.partition(":")[2]
-        if (found := _git_blob(path)) != expected:
-            raise ValueError(
-                f"{url} has the wrong git object id {found}, not {expected}: damaged, or not the "
-                "same file any more; nothing was kept"
-            )
 
 
 def _git_blob(path: Path) -> str:
@@ -310,44 +296,40 @@ def _git_blob(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _transfer(
-    url: str, output: Path, partial_folder: Path, source: Source, progress: Progress | None
-) -> None:
-    """Bring the whole body of `url` to `output`, going on after breaks where the server can."""
-    partial_folder.mkdir(exist_ok=True)
-    partial = partial_folder / source.file_name
-    facts = partial_folder / f"{source.file_name}.json"
+def _transfer(url: str, output: Path, partial: Path, progress: Progress | None) -> None:
+    """Bring the whole body of `url` to `output`, going on after breaks where the server can.
 
+    What a break, a kill or an interrupt leaves in `partial` stays there where the server named the
+    file's version, so that the next call goes on from it.
+    """
+    partial.parent.mkdir(exist_ok=True)
+    facts = partial.with_name(f"{partial.name}.json")
     stuck = 0
-    keep = False
     try:
         while True:
-            before = partial.stat().st_size if partial.is_file() else 0
-            keep = True  # while we are in there, being killed or interrupted leaves a good start
+            before = _size(partial)
             error = _one_attempt(url, partial, facts, progress)
-            keep = False
             if error is None:
                 partial.replace(output)
                 return
-            after = partial.stat().st_size if partial.is_file() else 0
+            after = _size(partial)
             resumable = after > 0 and bool(_validator(facts))
             stuck = 0 if resumable and after > before else stuck + 1
             if stuck >= _ATTEMPTS_WITHOUT_PROGRESS:
-                keep = True
-                raise ValueError(
-                    f"{url}: {error}; "
-                    + (
-                        f"{after:,} bytes are kept, so the same command goes on from there"
-                        if resumable
-                        else "nothing was kept, try again later"
-                    )
-                )
+                then = "nothing was kept, try again later"
+                if resumable:
+                    then = f"{after:,} bytes are kept, so the same command goes on from there"
+                raise ValueError(f"{url}: {error}; {then}")
     finally:
-        if not (keep and partial.is_file() and _validator(facts)):
+        if not (_size(partial) and _validator(facts)):
             partial.unlink(missing_ok=True)
             facts.unlink(missing_ok=True)
-            if not any(partial_folder.iterdir()):
-                partial_folder.rmdir()
+            if not any(partial.parent.iterdir()):
+                partial.parent.rmdir()
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0
 
 
 def _validator(facts: Path) -> str:
@@ -362,34 +344,34 @@ def _one_attempt(url: str, partial: Path, facts: Path, progress: Progress | None
     """Fetch what is missing of a file; return None if it is whole now, else what went wrong."""
     import requests
 
-    have = partial.stat().st_size if partial.is_file() else 0
+    have, validator = _size(partial), _validator(facts)
     headers = {"Accept-Encoding": "identity"}
-    validator = _validator(facts)
     if have and validator:
         headers |= {"Range": f"bytes={have}-", "If-Range": validator}
     try:
         with requests.get(url, headers=headers, stream=True, timeout=_TIMEOUT) as response:
-            if response.status_code == 416:  # nothing is left after what we have: start again
+            status, answered = response.status_code, response.headers
+            if status == 416:  # nothing is left after what we have: start again
                 partial.unlink(missing_ok=True)
                 return "the server has less than was fetched before"
-            if response.status_code in (400, 401, 403, 404, 410):
-                raise ValueError(f"{url} answers {response.status_code} ({response.reason})")
-            if response.status_code not in (200, 206):
-                return f"the server answers {response.status_code} ({response.reason})"
-            start, total = _extent(response, have)
-            etag = response.headers.get("ETag", "")
-            name = (
-                etag
-                if etag and not etag.startswith("W/")
-                else (response.headers.get("Last-Modified", ""))
-            )
-            ranges = response.status_code == 206 or (
-                response.headers.get("Accept-Ranges", "") == "bytes"
-            )
-            write_atomically(facts, json.dumps({"validator": name if ranges else ""}))
-            done = start
-            with partial.open("r+b" if start else "wb") as file:
-                file.seek(start)
+            if status in (400, 401, 403, 404, 410):
+                raise ValueError(f"{url} answers {status} ({response.reason})")
+            if status not in (200, 206):
+                return f"the server answers {status} ({response.reason})"
+            done, length = 0, answered.get("Content-Length", "")
+            if status == 206:
+                span = re.match(r"bytes (\d+)-", answered.get("Content-Range", ""))
+                if span is None or int(span[1]) != have:
+                    return "the server sent another range than was asked for"
+                done, length = have, answered["Content-Range"].rpartition("/")[2]
+            total = int(length) if length.isdecimal() else 0
+            version = answered.get("ETag", "")
+            if not version or version.startswith("W/"):
+                version = answered.get("Last-Modified", "")
+            goes_on = status == 206 or answered.get("Accept-Ranges", "") == "bytes"
+            write_atomically(facts, json.dumps({"validator": version if goes_on else ""}))
+            with partial.open("r+b" if done else "wb") as file:
+                file.seek(done)
                 file.truncate()
                 for chunk in response.iter_content(_CHUNK):
                     file.write(chunk)
@@ -397,27 +379,7 @@ def _one_attempt(url: str, partial: Path, facts: Path, progress: Progress | None
                     if progress is not None:
                         progress(done, total)
     except requests.RequestException as error:
-        return f"the transfer broke off ({_cause(error)})"
+        return f"the transfer broke off ({type(error).__name__}: {str(error)[:200]})"
     if total and done != total:
         return f"{done:,} of {total:,} bytes arrived, then the transfer ended"
     return None
-
-
-def _extent(response: requests.Response, have: int) -> tuple[int, int]:
-    """Return (where the body starts, length of the whole file or 0)."""
-    import requests
-
-    length = response.headers.get("Content-Length", "")
-    body = int(length) if length.isdecimal() else 0
-    if response.status_code == 206:
-        unit, _, rest = response.headers.get("Content-Range", "").partition(" ")
-        span, _, total = rest.partition("/")
-        first = span.partition("-")[0]
-        if unit != "bytes" or first != str(have):
-            raise requests.RequestException("the server sent another range than was asked for")
-        return have, int(total) if total.isdecimal() else (have + body if body else 0)
-    return 0, body
-
-
-def _cause(error: requests.RequestException) -> str:
-    return f"{type(error).__name__}: {str(error)[:200]}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +14,12 @@ from fedpriv.datasets.dataset import Dataset
 from fedpriv.datasets.raw_files import file_checksums, find_files, read_file, tar_members
 from fedpriv.hashes import Progress
 
-_NAMES = tuple(
+_MNIST_FILES = tuple(
     f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")
 )
-_MNIST_FILES = (tuple(f"{name}.gz" for name in _NAMES), _NAMES)
-
 _GET_MNIST = "get them with `fedpriv data fetch mnist`, or name a folder with the four idx files"
 _UNSIGNED_BYTE = 0x08
+_LARGEST = 1 << 28
 
 
 def load_mnist(
@@ -35,7 +34,8 @@ def load_mnist(
     Raises:
         ValueError: If a file is missing, truncated, damaged, or not what its name says.
     """
-    paths = find_files("mnist", _MNIST_FILES, argument, get=_GET_MNIST)
+    choices = (tuple(f"{name}.gz" for name in _MNIST_FILES), _MNIST_FILES)
+    paths = find_files("mnist", choices, argument, get=_GET_MNIST)
     arrays = [
         read_idx(path, dimensions=dimensions, progress=progress)
         for path, dimensions in zip(paths, (3, 1, 3, 1), strict=True)
@@ -100,9 +100,7 @@ def read_idx(path: Path, *, dimensions: int, progress: Progress | None = None) -
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
-_CREDIT = "Krizhevsky 2009, Learning Multiple Layers of Features from Tiny Images"
 _PIXELS = 3 * 32 * 32
-_LARGEST = 1 << 28
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,49 +109,47 @@ class _Cifar:
 
     Attributes:
         name: Of the data set.
-        archive: The file that has all others in it; "" where there is none.
-        files: Binary records, the test set last.
-        images: How many each file has; None for any number.
+        kind: The corpus that it is a copy of.
+        choices: The forms it comes in, best first: an archive that has all files in it, and binary
+            records, the test set last.
+        images: How many each file of records has; None for any number.
         classes: How many values each of a record's labels has; the last one is taken.
         note: For the provenance.
     """
 
     name: str
-    archive: str = ""
-    files: tuple[str, ...]
+    kind: str
+    choices: tuple[tuple[str, ...], ...]
     images: tuple[int, ...] | None
     classes: tuple[int, ...]
-    note: str | None = None
-
-    @property
-    def kind(self) -> str:
-        """The corpus that it is a copy of."""
-        return "CIFAR-100" if len(self.classes) == 2 else "CIFAR-10"
-
-    @property
-    def choices(self) -> tuple[tuple[str, ...], ...]:
-        """The forms it comes in, best first."""
-        return ((self.archive,), self.files) if self.archive else (self.files,)
+    note: Mapping[str, str] = field(default_factory=dict)
 
 
 CIFAR10 = _Cifar(
     name="cifar10",
-    archive="cifar-10-binary.tar.gz",
-    files=(*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"),
+    kind="CIFAR-10",
+    choices=(
+        ("cifar-10-binary.tar.gz",),
+        (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"),
+    ),
     images=(10_000,) * 6,
     classes=(10,),
 )
 CIFAR10_JPEG = _Cifar(
     name="cifar10-jpeg-10k",
-    files=("cifar10_jpeg_train10k.bin.xz", "cifar10_jpeg_test2k.bin.xz"),
+    kind="CIFAR-10",
+    choices=(("cifar10_jpeg_train10k.bin.xz", "cifar10_jpeg_test2k.bin.xz"),),
     images=None,
     classes=(10,),
-    note="10,000 + 2,000 images decoded from JPEG: lossy, not comparable with CIFAR-10 results",
+    note={
+        "note": "10,000 + 2,000 images decoded from JPEG: lossy, not comparable with CIFAR-10 "
+        "results"
+    },
 )
 CIFAR100 = _Cifar(
     name="cifar100",
-    archive="cifar-100-binary.tar.gz",
-    files=("train.bin", "test.bin"),
+    kind="CIFAR-100",
+    choices=(("cifar-100-binary.tar.gz",), ("train.bin", "test.bin")),
     images=(50_000, 10_000),
     classes=(20, 100),
 )
@@ -164,27 +160,20 @@ _GET_CIFAR100 = "name a folder with cifar-100-binary.tar.gz, or with train.bin a
 
 
 def load_cifar10(
-    argument: str | os.PathLike[str] | None = None,
-    *,
-    name: str | None = None,
-    progress: Progress | None = None,
+    argument: str | os.PathLike[str] | None = None, *, progress: Progress | None = None
 ) -> Dataset:
     """Return CIFAR-10: images uint8 (n, 3, 32, 32), labels int64 0 to 9.
 
     Args:
-        argument: A folder with the files, or one of them; None to look around.
-        name: "cifar10" or "cifar10-jpeg-10k" to accept only that one; None for the first that is
-            found. The returned data set's `name` says which one it is.
+        argument: A folder with the files, or one of them; None to look around. Where the published
+            files are not found, "cifar10-jpeg-10k" will do, a lossy sample: the returned data set's
+            `name` says which one it is.
         progress: Called with the bytes read, file after file.
 
     Raises:
         ValueError: If a file is missing, truncated, damaged, or has a label above 9.
     """
-    known = {form.name: form for form in (CIFAR10, CIFAR10_JPEG)}
-    if name is not None and name not in known:
-        raise ValueError(f"unknown data set {name!r}; one of {', '.join(known)}")
-    forms = list(known.values()) if name is None else [known[name]]
-    return _load_cifar(forms, argument, _GET_CIFAR10, progress)
+    return _load_cifar((CIFAR10, CIFAR10_JPEG), argument, _GET_CIFAR10, progress)
 
 
 def load_cifar100(
@@ -199,7 +188,7 @@ def load_cifar100(
     Raises:
         ValueError: If a file is missing, truncated, damaged, or has a label that is none.
     """
-    return _load_cifar([CIFAR100], argument, _GET_CIFAR100, progress)
+    return _load_cifar((CIFAR100,), argument, _GET_CIFAR100, progress)
 
 
 def _load_cifar(
@@ -209,22 +198,31 @@ def _load_cifar(
     progress: Progress | None,
 ) -> Dataset:
     choices = [choice for form in forms for choice in form.choices]
-    corpus = forms[0].kind.lower().replace("-", "")
-    paths = find_files(corpus, choices, argument, get=get)
+    paths = find_files(forms[0].name, choices, argument, get=get)
     names = tuple(path.name for path in paths)
     form = next(form for form in forms if names in form.choices)
-    if names == (form.archive,):
-        contents = _read_cifar_archive(paths[0], form, progress)
+    files = form.choices[-1]
+    if names != files:
+        largest = max(form.images or ()) * (len(form.classes) + _PIXELS)
+        members = tar_members(
+            paths[0],
+            lambda name: name.rpartition("/")[2] in files,
+            at_most=largest,
+            progress=progress,
+        )
+        found = {name.rpartition("/")[2]: content for name, content in members}
+        if absent := [name for name in files if name not in found]:
+            raise ValueError(f"{paths[0]} has no {', '.join(absent)}; is it the right archive?")
+        contents = [(f"{paths[0]}: {name}", found[name]) for name in files]
     else:
         contents = [(str(p), read_file(p, at_most=_LARGEST, progress=progress)) for p in paths]
     parts = [read_cifar_records(content, where, form) for where, content in contents]
-    if form.images is not None:
-        for (where, _), (_, labels), number in zip(contents, parts, form.images, strict=True):
-            if len(labels) != number:
-                raise ValueError(
-                    f"{where} has {len(labels):,} images, not {number:,}: it is truncated or "
-                    "another file"
-                )
+    for (where, _), (_, labels), number in zip(contents, parts, form.images or (), strict=False):
+        if len(labels) != number:
+            raise ValueError(
+                f"{where} has {len(labels):,} images, not {number:,}: it is truncated or another "
+                "file"
+            )
     return Dataset(
         name=form.name,
         x_train=np.concatenate([x for x, _ in parts[:-1]]),
@@ -233,11 +231,11 @@ def _load_cifar(
         y_test=parts[-1][1],
         provenance={
             "source": file_checksums(paths),
-            "credit": _CREDIT,
+            "credit": "Krizhevsky 2009, Learning Multiple Layers of Features from Tiny Images",
             "licence": f"as {form.kind}",
             "private_side_information": [],
             "public": None,
-            **({} if form.note is None else {"note": form.note}),
+            **form.note,
         },
     )
 
@@ -261,27 +259,10 @@ def read_cifar_records(content: bytes, where: str, form: _Cifar) -> tuple[np.nda
         )
     records = np.frombuffer(content, np.uint8).reshape(-1, size)
     labels = records[:, : len(form.classes)].astype(np.int64)
-    for column, number in zip(labels.T, form.classes, strict=True):
-        if column.max() >= number:
-            first = int(np.argmax(column >= number))
-            raise ValueError(
-                f"{where}, record {first:,}: label {column[first]} is not one of 0 to "
-                f"{number - 1}; this is no {form.kind} file"
-            )
+    wrong = np.flatnonzero((labels >= form.classes).any(axis=1))
+    if len(wrong):
+        raise ValueError(
+            f"{where}, record {wrong[0]:,}: label {labels[wrong[0]].tolist()} is not below "
+            f"{form.classes}; this is no {form.kind} file"
+        )
     return records[:, len(form.classes) :].reshape(-1, 3, 32, 32), labels[:, -1].copy()
-
-
-def _read_cifar_archive(
-    path: Path, form: _Cifar, progress: Progress | None
-) -> list[tuple[str, bytes]]:
-    largest = max(form.images or ()) * (len(form.classes) + _PIXELS)
-    members = tar_members(
-        path,
-        lambda name: name.rpartition("/")[2] in form.files,
-        at_most=largest,
-        progress=progress,
-    )
-    found = {name.rpartition("/")[2]: content for name, content in members}
-    if absent := [name for name in form.files if name not in found]:
-        raise ValueError(f"{path} has no {', '.join(absent)}; is it the right archive?")
-    return [(f"{path}: {name}", found[name]) for name in form.files]

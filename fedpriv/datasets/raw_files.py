@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import errno
+import bz2
 import gzip
+import io
 import lzma
 import os
 import shutil
@@ -20,6 +21,7 @@ from fedpriv.hashes import Progress
 
 _CHUNK = 1 << 20
 _MEMORY_LIMIT = 1 << 30  # an .xz may ask its reader for a dictionary of 4 GiB
+_DAMAGE = (OSError, zlib.error, lzma.LZMAError, tarfile.TarError)
 
 
 def find_files(
@@ -44,19 +46,17 @@ def find_files(
     Raises:
         ValueError: If the files are not there, or some of them are missing.
     """
+    where, places = "FEDPRIV_DATA, the cache or ../shared/data", _places(name)
     if argument is not None:
         path = Path(argument).expanduser()
         if not path.exists():
             raise ValueError(f"{name}: there is no file or folder {path}; {get}")
+        where, places = str(argument), [path, path / name, path / "downloads" / name]
         if path.is_file():
-            mine = [choice for choice in choices if path.name in choice]
-            if not mine:
-                known = ", ".join(file for choice in choices for file in choice)
+            known = ", ".join(file for choice in choices for file in choice)
+            places, choices = [path.parent], [c for c in choices if path.name in c][:1]
+            if not choices:
                 raise ValueError(f"{name}: {path} has none of the names it is known by ({known})")
-            return _complete(name, path.parent, mine[:1], get)
-        places = [path, path / name, path / "downloads" / name]
-    else:
-        places = _places(name)
     missing = ""
     for place in places:
         for choice in choices:
@@ -65,8 +65,18 @@ def find_files(
                 return tuple(place / file for file in choice)
             if len(absent) < len(choice) and not missing:
                 missing = f" ({place} has a part of them, but not {', '.join(absent)})"
-    where = str(argument) if argument is not None else "FEDPRIV_DATA, the cache or ../shared/data"
     raise ValueError(f"the files of {name} are not in {where}{missing}; {get}")
+
+
+def _places(name: str) -> list[Path]:
+    given = Path(os.environ.get("FEDPRIV_DATA", "")).expanduser()
+    local, shared = [], []
+    for folder in data_folders():
+        if folder == given:
+            local = [folder, folder / name, folder / "downloads" / name]
+        else:
+            shared += [folder / name, folder]
+    return [*local, cache_dir() / "downloads" / name, *shared]
 
 
 def file_checksums(paths: Sequence[Path], progress: Progress | None = None) -> dict[str, str]:
@@ -74,8 +84,78 @@ def file_checksums(paths: Sequence[Path], progress: Progress | None = None) -> d
     return {path.name: remembered_sha256(path, cache_dir(), progress) for path in paths}
 
 
+class _Xz(io.RawIOBase):
+    """Plain bytes of an .xz or .lzma file, whose decoder, unlike `lzma.open`'s, has a limit."""
+
+    def __init__(self, packed: BinaryIO) -> None:
+        self._packed = packed
+        self._decoder = lzma.LZMADecompressor(memlimit=_MEMORY_LIMIT)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        piece = b""
+        while not piece:
+            if not self._decoder.eof:
+                more = self._packed.read(_CHUNK) if self._decoder.needs_input else b""
+                if self._decoder.needs_input and not more:
+                    raise EOFError
+            else:  # another stream may follow, after padding
+                more = self._decoder.unused_data.lstrip(b"\0")
+                while not more and (piece := self._packed.read(_CHUNK)):
+                    more = piece.lstrip(b"\0")
+                if not more:
+                    return 0
+                self._decoder = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MEMORY_LIMIT)
+            piece = self._decoder.decompress(more, len(buffer))
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+
+_OPENERS: dict[bytes, Callable[[Any], Any]] = {
+    b"\x1f\x8b": lambda packed: gzip.GzipFile(fileobj=packed),
+    b"BZh": bz2.BZ2File,
+    b"\xfd7zXZ\x00": lambda packed: io.BufferedReader(_Xz(packed), _CHUNK),
+    b"\x5d\x00\x00": lambda packed: io.BufferedReader(_Xz(packed), _CHUNK),
+}
+
+
+@contextmanager
+def open_plain(path: Path, named: Path | None = None) -> Iterator[tuple[BinaryIO, BinaryIO]]:
+    """Open a file that may be packed as .gz, .bz2, .xz or .lzma, recognised by its content.
+
+    Gives the file itself, whose position says how far reading is, and its plain bytes. Messages
+    name `named` where it is given.
+
+    Raises:
+        ValueError: Within the block, if it turns out to be truncated or damaged; names the file.
+    """
+    with path.open("rb") as packed:
+        magic = packed.read(6)
+        packed.seek(0)
+        opener = next((o for start, o in _OPENERS.items() if magic.startswith(start)), None)
+        with damage_of(named or path):
+            yield packed, packed if opener is None else opener(packed)
+
+
+@contextmanager
+def damage_of(path: Path, *errors: type[BaseException]) -> Iterator[None]:
+    """Turn what unpackers raise, and the errors named, into a `ValueError` that names the file."""
+    try:
+        yield
+    except EOFError:
+        raise ValueError(f"{path} is truncated; fetch it again") from None
+    except (*_DAMAGE, *errors) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # of the system, not the content
+            raise
+        raise ValueError(
+            f"{path} is damaged or not what its name says ({error}); fetch it again"
+        ) from None
+
+
 def read_file(path: Path, *, at_most: int, progress: Progress | None = None) -> bytes:
-    """Return the plain bytes of a file that may be packed as .gz or .xz, recognised by its content.
+    """Return the plain bytes of a file that may be packed, see `open_plain`.
 
     Args:
         path: The file.
@@ -85,42 +165,34 @@ def read_file(path: Path, *, at_most: int, progress: Progress | None = None) -> 
     Raises:
         ValueError: If it is truncated, damaged, or larger than it may be.
     """
-    pieces: list[bytes] = []
-    length = 0
-    total = path.stat().st_size
-    with path.open("rb") as raw, _readable(path):
-        for piece in _plain(raw, path):
-            length += len(piece)
-            if length > at_most:
+    content, total = bytearray(), path.stat().st_size
+    with open_plain(path) as (packed, plain):
+        while piece := plain.read(_CHUNK):
+            content += piece
+            if len(content) > at_most:
                 raise ValueError(
                     f"{path} holds more than {at_most:,} bytes; this is not the file it should be"
                 )
-            pieces.append(piece)
             if progress is not None:
-                progress(raw.tell(), total)
-    return b"".join(pieces)
+                progress(packed.tell(), total)
+    return bytes(content)
 
 
 def read_lines(
     path: Path, *, longest: int, progress: Progress | None = None
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield (number from 1, line) of a text file that may be packed as .gz; any size.
+    """Yield (number from 1, line) of a text file that may be packed; any size.
 
     Raises:
         ValueError: If it is truncated or damaged, or a line has more than `longest` bytes.
     """
     total = path.stat().st_size
-    with path.open("rb") as raw, _readable(path):
-        packed = raw.read(2) == b"\x1f\x8b"
-        raw.seek(0)
-        file = gzip.GzipFile(fileobj=raw) if packed else raw
-        number = 0
-        while line := file.readline(longest + 1):
-            number += 1
+    with open_plain(path) as (packed, plain):
+        for number, line in enumerate(iter(lambda: plain.readline(longest + 1), b""), start=1):
             if len(line) > longest:
                 raise ValueError(f"{path}, line {number:,}: has more than {longest:,} bytes")
             if progress is not None and number % 1000 == 0:
-                progress(raw.tell(), total)
+                progress(packed.tell(), total)
             yield number, line
 
 
@@ -131,7 +203,7 @@ def tar_members(
     at_most: int,
     progress: Progress | None = None,
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield (name, content) of the wanted plain files of a .tar.gz, in its order.
+    """Yield (name, content) of the wanted plain files of a .tar that may be packed, in its order.
 
     Nothing is written, so names that point elsewhere do no harm.
 
@@ -140,13 +212,13 @@ def tar_members(
             bytes.
     """
     total = path.stat().st_size
-    # Unpacked by gzip itself, which checks the end and the checksum of the whole; tarfile's own
-    # stream takes an archive cut between two members for a complete one.
-    with path.open("rb") as raw, _readable(path), gzip.GzipFile(fileobj=raw) as plain:
+    # Unpacked apart from tarfile, whose own stream takes an archive cut between two members for a
+    # complete one: here the end and the checksum of the whole are read.
+    with open_plain(path) as (packed, plain):
         with tarfile.open(fileobj=plain, mode="r|") as archive:
             for number, member in enumerate(archive):
                 if progress is not None and number % 500 == 0:
-                    progress(raw.tell(), total)
+                    progress(packed.tell(), total)
                 if not (member.isfile() and wanted(member.name)):
                     continue
                 if member.size > at_most:
@@ -163,152 +235,8 @@ def tar_members(
             progress(total, total)
 
 
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    """Turn what the unpackers raise into a ValueError that names the file."""
-    try:
-        yield
-    except EOFError:
-        raise ValueError(f"{path} is truncated; fetch it again") from None
-    except (gzip.BadGzipFile, zlib.error, lzma.LZMAError, tarfile.TarError) as error:
-        raise ValueError(
-            f"{path} is damaged or not what its name says ({error}); fetch it again"
-        ) from None
-
-
-def _plain(raw: BinaryIO, path: Path) -> Iterator[bytes]:
-    magic = raw.read(6)
-    raw.seek(0)
-    if magic[:2] == b"\x1f\x8b":
-        packed = gzip.GzipFile(fileobj=raw)
-        while piece := packed.read(_CHUNK):
-            yield piece
-    elif magic == b"\xfd7zXZ\x00":
-        for piece, _ in _unpacked_pieces(raw, path):
-            yield piece
-    else:
-        while piece := raw.read(_CHUNK):
-            yield piece
-
-
-def _places(name: str) -> list[Path]:
-    given = os.environ.get("FEDPRIV_DATA")
-    folders = data_folders()
-    # data_folders begins with FEDPRIV_DATA where that is a folder; the cache comes next.
-    first = 1 if given and Path(given).expanduser().is_dir() else 0
-    own = [place for f in folders[:first] for place in (f, f / name, f / "downloads" / name)]
-    return [
-        *own,
-        cache_dir() / "downloads" / name,
-        *(place for f in folders[first:] for place in (f / name, f)),
-    ]
-
-
-def _complete(
-    name: str, folder: Path, choices: Sequence[Sequence[str]], get: str
-) -> tuple[Path, ...]:
-    absent = [file for file in choices[0] if not (folder / file).is_file()]
-    if absent:
-        raise ValueError(f"{name}: {', '.join(absent)} is missing in {folder}; {get}")
-    return tuple(folder / file for file in choices[0])
-
-
-_KEEP_FREE = 64 << 20
-
-
-def unpack(
-    source: Path,
-    target: Path,
-    *,
-    starts_with: bytes,
-    progress: Progress | None = None,
-) -> None:
-    """Unpack `source` into the new file `target`, or leave nothing there and say why.
-
-    Memory does not depend on the size of either file.
-
-    Args:
-        source: An .xz or .lzma file, recognised by its content, not by its name.
-        target: Where the plain bytes go; it must not exist.
-        starts_with: Bytes the plain file must begin with, so that a wrong file is refused before
-            gigabytes of it are written.
-        progress: Called with the compressed bytes read and their total, about once a megabyte.
-
-    Raises:
-        ValueError: If the file is truncated, damaged, followed by something else, does not unpack
-            to `starts_with`, or does not fit on the disk of `target`.
-    """
-    total = source.stat().st_size
-    written = 0
-    try:
-        with source.open("rb") as file, target.open("xb") as out:
-            for piece, consumed in _unpacked_pieces(file, source):
-                if written < len(starts_with):
-                    expected = starts_with[written : written + len(piece)]
-                    if not piece.startswith(expected):
-                        raise ValueError(_wrong_start(source, starts_with))
-                if shutil.disk_usage(target.parent).free < len(piece) + _KEEP_FREE:
-                    raise OSError(errno.ENOSPC, "the disk is nearly full")
-                out.write(piece)
-                written += len(piece)
-                if progress is not None:
-                    progress(consumed, total)
-        if written < len(starts_with):
-            raise ValueError(_wrong_start(source, starts_with))
-    except OSError as error:
-        target.unlink(missing_ok=True)
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise ValueError(
-            f"no room in {target.parent} to unpack {source}: {written:,} bytes were written from "
-            f"{total:,} compressed ones; free some space there, or set TMPDIR to a larger disk"
-        ) from None
-    except BaseException:
-        target.unlink(missing_ok=True)
-        raise
-
-
-def _wrong_start(source: Path, starts_with: bytes) -> str:
-    return f"{source} does not unpack to a file that begins with {starts_with!r}: a wrong file?"
-
-
-def _unpacked_pieces(file: BinaryIO, source: Path) -> Iterator[tuple[bytes, int]]:
-    """Yield (plain bytes, compressed bytes read so far) of an .xz or .lzma, stream after stream."""
-    decoder = lzma.LZMADecompressor(memlimit=_MEMORY_LIMIT)
-    pending, consumed, streams = b"", 0, 0
-    try:
-        while True:
-            if not pending and (decoder.eof or decoder.needs_input):
-                pending = file.read(_CHUNK)
-                consumed += len(pending)
-                if not pending:
-                    break
-            if decoder.eof:
-                pending = pending.lstrip(b"\x00")  # the padding that .xz allows
-                if not pending:
-                    continue
-                decoder = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MEMORY_LIMIT)
-                streams += 1
-            # At most 4 MiB come out at a time, so a bomb fills the disk check, not memory.
-            piece = decoder.decompress(pending, 4 * _CHUNK)
-            pending = decoder.unused_data if decoder.eof else b""
-            yield piece, consumed
-    except lzma.LZMAError as error:
-        what = "followed by something else" if streams else "not an .xz or .lzma file"
-        raise ValueError(
-            f"{source} is damaged, or {what}, near byte {consumed:,} ({str(error).lower()}); fetch "
-            "it again"
-        ) from None
-    if not decoder.eof:
-        also = ", or followed by something else" if streams else ""
-        raise ValueError(f"{source} is truncated after {consumed:,} bytes{also}; fetch it again")
-
-
-_BROKEN = (EOFError, OSError, lzma.LZMAError, zlib.error)
-
-
 def unpack_one(path: Path, scratch: Path, named: str) -> Path:
-    """Unpack the one member of this name, in whatever folder of the archive, and return its place.
+    """Unpack a .7z archive's one member of this name, in whatever folder; return its place.
 
     Args:
         path: The archive.
@@ -326,46 +254,39 @@ def unpack_one(path: Path, scratch: Path, named: str) -> Path:
     import py7zr  # slow to import, and rarely needed
     from py7zr.exceptions import ArchiveError
 
-    def is_wanted(member: Any) -> bool:
-        last = member.filename.replace("\\", "/").rpartition("/")[2]
-        return not member.is_directory and last.lower() == named.lower()
-
-    try:
-        with py7zr.SevenZipFile(path) as archive:
-            member = _the_one(path, archive.files, is_wanted, named)
-            size = member.uncompressed
-            if size > shutil.disk_usage(scratch).free:
-                raise ValueError(f"{path} unpacks to {size} bytes; {scratch} has no room for them")
-            archive.extract(scratch, targets=[member.filename])
-        unpacked = scratch / member.filename
-        unpacked.parent.resolve().relative_to(scratch.resolve())
-        if not stat.S_ISREG(unpacked.lstat().st_mode):
-            raise ValueError(_not_a_file(path, member.filename))
-        unpacked.chmod(0o600)  # whatever the archive says of its mode
-    except (ArchiveError, *_BROKEN) as error:
-        raise ValueError(f"{path} is cut short or damaged ({error}); download it again") from error
-    return unpacked
-
-
-def _the_one(path: Path, members: Any, is_wanted: Callable[[Any], bool], named: str) -> Any:
-    wanted = [member for member in members if is_wanted(member)]
-    if len(wanted) != 1:  # two of the very same name count as two
-        raise ValueError(f"{path} holds {len(wanted)} files named {named}, not one")
-    (member,) = wanted
-    parts = PurePosixPath(member.filename.replace("\\", "/")).parts
-    # A colon: a drive of Windows. Backslashes lead upwards there too.
-    if parts[0].startswith("/") or ".." in parts or ":" in parts[0]:
-        raise ValueError(
-            f"{path} holds {member.filename!r}, a name that leads out of the archive; do not use "
-            "this file, download it from where it is published"
+    with damage_of(path, ArchiveError), py7zr.SevenZipFile(path) as archive:
+        wanted: list[tuple[Any, PurePosixPath]] = [
+            (member, place)
+            for member in archive.files
+            if not member.is_directory
+            and (place := PurePosixPath(member.filename.replace("\\", "/"))).name.lower()
+            == named.lower()
+        ]
+        if len(wanted) != 1:  # two of the very same name count as two
+            raise ValueError(f"{path} holds {len(wanted)} files named {named}, not one")
+        member, place = wanted[0]
+        # A colon: a drive of Windows. Backslashes lead upwards there too.
+        if place.is_absolute() or ".." in place.parts or ":" in place.parts[0]:
+            raise ValueError(
+                f"{path} holds {member.filename!r}, a name that leads out of the archive; do not "
+                "use this file, download it from where it is published"
+            )
+        odd = (
+            member.is_symlink or member.is_junction or member.st_fmt not in (None, 0, stat.S_IFREG)
         )
-    if member.is_symlink or member.is_junction or member.st_fmt not in (None, 0, stat.S_IFREG):
-        raise ValueError(_not_a_file(path, member.filename))
-    return member
-
-
-def _not_a_file(path: Path, name: str) -> str:
-    return (
-        f"{path} holds {name!r} as a link or a device, not as a file; do not use this archive, "
-        "download it from where it is published"
-    )
+        if not odd:
+            if member.uncompressed > shutil.disk_usage(scratch).free:
+                raise ValueError(
+                    f"{path} unpacks to {member.uncompressed} bytes; {scratch} has no room for them"
+                )
+            archive.extract(scratch, targets=[member.filename])
+            unpacked = scratch / member.filename
+            unpacked.parent.resolve().relative_to(scratch.resolve())
+            odd = not stat.S_ISREG(unpacked.lstat().st_mode)
+        if odd:
+            raise ValueError(
+                f"{path} holds {member.filename!r} as a link or a device, not as a file; do not "
+                "use this archive, download it from where it is published"
+            )
+    unpacked.chmod(0o600)  # whatever the archive says of its mode
+    return unpacked

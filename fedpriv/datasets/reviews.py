@@ -10,21 +10,19 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
-from scipy import sparse
 
 from fedpriv.datasets import bag_of_words as bags
 from fedpriv.datasets.arrays import offsets
 from fedpriv.datasets.bag_of_words import (
     TOKENISER,
     Provenance,
-    RankedWords,
     Texts,
     WordRows,
     word_rows,
@@ -41,8 +39,7 @@ from fedpriv.datasets.raw_files import (
 from fedpriv.hashes import Progress
 from fedpriv.rng import Key
 
-Weights = Literal["padded-counts", "counts", "binary", "tf-idf", "binary-tf-idf"]
-WEIGHTS: tuple[Weights, ...] = ("padded-counts", "counts", "binary", "tf-idf", "binary-tf-idf")
+Weights = Literal["sequences", "padded-counts", "counts", "binary", "tf-idf", "binary-tf-idf"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -64,7 +61,7 @@ class Reviews:
     synthetic: bool = False
 
 
-def bag_of_words(
+def review_features(
     reviews: Reviews,
     *,
     weights: Weights = "binary-tf-idf",
@@ -77,17 +74,18 @@ def bag_of_words(
     public_seed: int = 0,
     public: WordRows | None = None,
 ) -> Dataset:
-    """Return reviews as sparse features, csr_matrix float32 (n, size).
+    """Return reviews as sparse features, csr_matrix float32 (n, size), or as sequences of ids.
 
     `weights="padded-counts", unit_rows=False, vocabulary="private"` is how the paper ran; the
     defaults are the best features found that take nothing from private reviews.
 
     Args:
         reviews: What `load_imdb` or `synthetic_reviews` returned.
-        weights: "padded-counts" counts padded ids, the first three reserved; the others count whole
+        weights: "sequences" for padded ids in Keras' convention, int32 (n, length), for an LSTM;
+            "padded-counts" counts those, the first three reserved; the others count whole
             texts, one column a vocabulary word: plain, 0/1, or either times the inverse document
             frequency.
-        unit_rows: Whether every row is scaled to L2 norm 1.
+        unit_rows: Whether every row of a bag of words is scaled to L2 norm 1.
         vocabulary: Whose reviews choose the words.
         idf: Whose reviews the document frequencies are counted over.
         size: Number of features. A small public set has fewer words; columns are then left empty.
@@ -100,14 +98,39 @@ def bag_of_words(
         ValueError: If something public is asked for and there are no public reviews, or an option
             is unknown.
     """
-    if weights not in WEIGHTS:
-        raise ValueError(f"unknown weights {weights!r}; one of {', '.join(WEIGHTS)}")
-    padded, idf_of = weights == "padded-counts", idf if weights.endswith("tf-idf") else None
+    if weights not in get_args(Weights):
+        raise ValueError(f"unknown weights {weights!r}; one of {', '.join(get_args(Weights))}")
+    in_order, padded = weights == "sequences", weights in ("sequences", "padded-counts")
+    idf_of = idf if weights.endswith("tf-idf") else None
+    private, public_part = reviews.train, None
+    if public is not None:
+        public_part = {"from": "another data set, nothing removed", "size": len(public)}
+    elif public_share != 0:
+        kept, held = split_public(len(private), public_share, public_seed)
+        private, public = private.take(kept), private.take(held)
+        public_part = describe_public_part(len(held), public_share, public_seed)
+    rows_of = {"private": private, "public": public, None: private}
+    decided = (("vocabulary", vocabulary), ("document frequencies", idf_of))
+    for what, source in decided:
+        if rows_of.get(source) is None:
+            raise ValueError(
+                f"{what} from {source!r}: there are no such reviews; choose private, or public "
+                "with public rows or a public_share such as 0.01"
+            )
+    chooses, counts = rows_of[vocabulary], rows_of[idf_of]
+    assert chooses is not None and counts is not None
+    words = bags.most_frequent(chooses, size - bags.RESERVED if padded else size)
     scale = np.ones(size, np.float32)
+    if idf_of is not None:
+        frequency = bags.document_frequency(counts, words)
+        scale[: len(words)] = bags.inverse_document_frequency(frequency, len(counts))
 
-    def features(rows: WordRows, words: RankedWords) -> sparse.csr_matrix:
+    def features(rows: WordRows) -> Inputs:
         if padded:
-            x = bags.count_ids(bags.padded_ids(rows, words, length=length, size=size), size)
+            ids = bags.padded_ids(rows, words, length=length, size=size)
+            if in_order:
+                return ids
+            x = bags.count_ids(ids, size)
         else:
             x = bags.count_words(rows, words, size)
         if weights.startswith("binary"):
@@ -116,114 +139,28 @@ def bag_of_words(
             x = bags.scale_columns(x, scale)
         return bags.unit_rows(x) if unit_rows else x
 
-    def count_documents(rows: WordRows, words: RankedWords) -> None:
-        frequency = bags.document_frequency(rows, words)
-        scale[: len(frequency)] = bags.inverse_document_frequency(frequency, len(rows))
-
-    about = {"weights": weights, "unit_rows": unit_rows, "size": size}
-    about |= {"length": length} if padded else {}
-    about |= {} if idf_of is None else {"idf": idf_of}
-    return _make_dataset(
-        reviews,
-        (public_share, public_seed, public),
-        features,
-        vocabulary=vocabulary,
-        num_words=size - bags.RESERVED if padded else size,
-        idf=idf_of,
-        count_documents=count_documents,
-        about=about,
-    )
-
-
-def sequences(
-    reviews: Reviews,
-    *,
-    vocabulary: Provenance = "public",
-    size: int = 10_000,
-    length: int = 290,
-    public_share: float = 0.01,
-    public_seed: int = 0,
-    public: WordRows | None = None,
-) -> Dataset:
-    """Return reviews as padded ids in Keras' convention, int32 (n, length), for an LSTM.
-
-    Args and Raises: as `bag_of_words`. `vocabulary="private"` is how the paper ran.
-    """
-
-    def features(rows: WordRows, words: RankedWords) -> np.ndarray:
-        return bags.padded_ids(rows, words, length=length, size=size)
-
-    return _make_dataset(
-        reviews,
-        (public_share, public_seed, public),
-        features,
-        vocabulary=vocabulary,
-        num_words=size - bags.RESERVED,
-        about={"weights": "sequences", "size": size, "length": length},
-    )
-
-
-def _make_dataset(
-    reviews: Reviews,
-    chosen: tuple[float, int, WordRows | None],
-    features: Callable[[WordRows, RankedWords], Inputs],
-    *,
-    vocabulary: Provenance,
-    num_words: int,
-    about: Mapping[str, Any],
-    idf: Provenance | None = None,
-    count_documents: Callable[[WordRows, RankedWords], None] = lambda rows, words: None,
-) -> Dataset:
-    """Return reviews as a data set.
-
-    Args:
-        reviews: The rows.
-        chosen: Share and seed of the public part, and public rows from elsewhere instead.
-        features: From rows to inputs.
-        vocabulary: Whose rows choose the words.
-        num_words: How many words.
-        about: The features, for the provenance.
-        idf: Whose rows documents are counted over; None for no counts.
-        count_documents: Takes those rows, before any inputs are made.
-    """
-    share, seed, public = chosen
-    private, public_part = reviews.train, None
-    if public is not None:
-        public_part = {"from": "another data set, nothing removed", "size": len(public)}
-    elif share != 0:
-        kept, held = split_public(len(private), share, seed)
-        private, public = private.take(kept), private.take(held)
-        public_part = describe_public_part(len(held), share, seed)
-
-    def rows_of(source: Provenance, what: str) -> WordRows:
-        if source not in ("private", "public"):
-            raise ValueError(f"{what} from {source!r}: choose private or public")
-        rows = private if source == "private" else public
-        if rows is None:
-            raise ValueError(
-                f"a public {what} needs public reviews: give a public_share such as 0.01, public "
-                "rows, or ask for a private one"
-            )
-        return rows
-
-    words = bags.most_frequent(rows_of(vocabulary, "vocabulary"), num_words, source=vocabulary)
-    if idf is not None:
-        count_documents(rows_of(idf, "document frequency"), words)
-    decided = (("vocabulary", vocabulary), ("document frequencies", idf))
+    about = {
+        "weights": weights,
+        "size": size,
+        **({} if in_order else {"unit_rows": unit_rows}),
+        **({"length": length} if padded else {}),
+        **({} if idf_of is None else {"idf": idf_of}),
+        "vocabulary": {"source": vocabulary, "words": len(words)},
+    }
     return Dataset(
         name=reviews.name,
-        x_train=features(private, words),
+        x_train=features(private),
         y_train=private.labels,
-        x_test=features(reviews.test, words),
+        x_test=features(reviews.test),
         y_test=reviews.test.labels,
         provenance={
             **reviews.provenance,
-            "features": {**about, "vocabulary": {"source": vocabulary, "words": len(words.words)}},
+            "features": about,
             "private_side_information": [what for what, source in decided if source == "private"],
             "public": public_part,
         },
         synthetic=reviews.synthetic,
-        x_public=None if public is None else features(public, words),
+        x_public=None if public is None else features(public),
         y_public=None if public is None else public.labels,
     )
 
@@ -380,7 +317,7 @@ _LABEL_OF_STARS = {1: 0, 2: 0, 4: 1, 5: 1}
 def load_amazon(
     argument: str | os.PathLike[str] | None = None,
     *,
-    per_label: int | None = 1_000,
+    per_label: int = 1_000,
     progress: Progress | None = None,
 ) -> WordRows:
     """Return Amazon reviews as rows of words, in the order of the file; label 1 is good.
@@ -391,7 +328,7 @@ def load_amazon(
     Args:
         argument: A .json or .json.gz file, or a folder with one; None to look for `amazon/*.json*`
             in the data folders and `downloads/amazon` in the cache.
-        per_label: How many of each label; None for all there are.
+        per_label: How many of each label.
         progress: Called with the bytes read, then the texts tokenised.
 
     Raises:
@@ -402,12 +339,8 @@ def load_amazon(
     return word_rows([texts], progress=progress)[0]
 
 
-def read_amazon(
-    path: Path, *, per_label: int | None = None, progress: Progress | None = None
-) -> Texts:
+def read_amazon(path: Path, *, per_label: int, progress: Progress | None = None) -> Texts:
     """Return the reviews of a file as text; see `load_amazon`."""
-    if per_label is not None and per_label < 1:
-        raise ValueError(f"per_label {per_label} is not positive; give a number, or None for all")
     texts: list[str] = []
     labels: list[int] = []
     taken = [0, 0]
@@ -422,10 +355,9 @@ def read_amazon(
         taken[label] += 1
         if taken == [per_label, per_label]:
             break
-    if min(taken) < (per_label or 1):
-        wanted = "one" if per_label is None else f"{per_label:,}"
+    if min(taken) < per_label:
         raise ValueError(
-            f"{path} has {taken[0]:,} bad and {taken[1]:,} good reviews, not {wanted} of each"
+            f"{path} has {taken[0]:,} bad and {taken[1]:,} good reviews, not {per_label:,} of each"
         )
     return Texts(texts=tuple(texts), labels=np.array(labels, dtype=np.int64))
 
@@ -463,6 +395,8 @@ def _find_amazon(argument: str | os.PathLike[str] | None) -> Path:
 
 
 _GENERATOR = 1  # counts up when the same seed gives other reviews
+_MEAN_LENGTH = 60  # words of a review
+_INDICATIVE, _INDICATIVE_SHARE = 40, 0.08  # words that tell the label, half each label's
 
 
 def synthetic_reviews(
@@ -470,57 +404,40 @@ def synthetic_reviews(
     num_test: int = 1_000,
     *,
     num_words: int = 2_000,
-    mean_length: int = 60,
-    num_telling: int = 40,
-    telling_share: float = 0.08,
     truth: float = 0.8,
     seed: int = 0,
 ) -> Reviews:
     """Return synthetic labelled reviews; the same arguments give the same ones.
 
-    Labels are drawn evenly. Lengths are geometric-like around `mean_length`; words are Zipf, except
-    that a share of them is drawn from the telling words, of the review's own label with probability
-    `truth` and of the other one else. Telling words are spread over the middle ranks, so a good
+    Labels are drawn evenly. Lengths are geometric-like around a mean; words are Zipf, except that a
+    share of them is drawn from the indicative words, of the review's own label with probability
+    `truth` and of the other one else. Indicative words are spread over the middle ranks, so a good
     model has to weigh words that are neither the most frequent nor the rarest.
 
     Args:
         num_train: Training reviews.
         num_test: Test reviews.
-        num_words: Words there are.
-        mean_length: Mean number of words of a review.
-        num_telling: How many words carry the label, half of them each label's.
-        telling_share: Share of a review's words drawn from them.
-        truth: How often a telling word tells the truth.
+        num_words: Words there are, at least 160.
+        truth: How often an indicative word is of the review's label.
         seed: Of the generator.
-
-    Raises:
-        ValueError: If a number is out of range.
     """
-    if min(num_train, num_test, mean_length) < 1:
-        raise ValueError("synthetic reviews need at least one training review, test review, word")
-    if not 2 <= num_telling <= num_words // 4:
-        raise ValueError(
-            f"{num_telling} telling words of {num_words:,}: give 2 up to a quarter of all words"
-        )
-    if not (0.0 <= telling_share <= 1.0 and 0.0 <= truth <= 1.0):
-        raise ValueError("telling_share and truth are probabilities; give them between 0 and 1")
     rng = Key.simulation(seed).fold("synthetic reviews").fold(_GENERATOR).generator()
     weights = 1.0 / np.arange(1, num_words + 1)
     cumulative = np.cumsum(weights / weights.sum())
     cumulative[-1] = 1.0
-    telling = rng.permutation(np.arange(num_words // 4, num_words // 2))[: num_telling // 2 * 2]
-    by_label = telling.reshape(2, -1)
+    middle = rng.permutation(np.arange(num_words // 4, num_words // 2))
+    by_label = middle[:_INDICATIVE].reshape(2, -1)
     names = tuple(f"word{number}" for number in range(num_words))
 
     def rows(n: int) -> WordRows:
         labels = rng.integers(0, 2, n)
-        lengths = 1 + rng.poisson(rng.gamma(4.0, (mean_length - 1) / 4.0, n))
+        lengths = 1 + rng.poisson(rng.gamma(4.0, (_MEAN_LENGTH - 1) / 4.0, n))
         total = int(lengths.sum())
         ids = np.searchsorted(cumulative, rng.random(total), side="right").astype(np.int32)
         own = np.repeat(labels, lengths)
-        tells = np.flatnonzero(rng.random(total) < telling_share)
-        side = np.where(rng.random(len(tells)) < truth, own[tells], 1 - own[tells])
-        ids[tells] = by_label[side, rng.integers(0, by_label.shape[1], len(tells))]
+        chosen = np.flatnonzero(rng.random(total) < _INDICATIVE_SHARE)
+        side = np.where(rng.random(len(chosen)) < truth, own[chosen], 1 - own[chosen])
+        ids[chosen] = by_label[side, rng.integers(0, by_label.shape[1], len(chosen))]
         return WordRows(words=names, ids=ids, starts=offsets(lengths), labels=labels)
 
     train = rows(num_train)

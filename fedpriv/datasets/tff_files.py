@@ -15,13 +15,13 @@ memory stays within 30 times it, whatever they are (a number of one byte becomes
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType, TracebackType
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from google.protobuf import descriptor_pool, message_factory, text_format
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.message import DecodeError
 
-from fedpriv.datasets.raw_files import unpack
+from fedpriv.datasets.raw_files import open_plain
 from fedpriv.hashes import Progress
 
 FeatureValue = tuple[bytes, ...] | np.ndarray
@@ -37,6 +37,7 @@ FeatureValue = tuple[bytes, ...] | np.ndarray
 
 MAX_EXAMPLE_BYTES = 16 * 1024 * 1024
 MAX_FEATURES = 1024
+_PIECE, _KEEP_FREE = 4 << 20, 64 << 20  # bytes written at a time, and left on the disk
 
 
 _SCHEMA = """
@@ -93,7 +94,7 @@ def parse_example(data: bytes) -> dict[str, FeatureValue]:
         ValueError: If the bytes are not a well-formed Example, or if it is larger than 16 MiB or
             has more than 1,024 features.
     """
-    if not isinstance(data, bytes):
+    if not isinstance(data, bytes):  # as a column of a foreign file may hold
         raise ValueError(f"a tf.train.Example is bytes, not {type(data).__name__}")
     if len(data) > MAX_EXAMPLE_BYTES:
         raise ValueError(
@@ -136,27 +137,50 @@ class Field:
     Attributes:
         dtype: "str" for UTF-8 text, else the NumPy dtype of the value handed out.
         shape: Its shape, () for a single value.
-        low: The least value allowed, None for any.
-        high: The greatest value allowed, None for any.
+        limits: The least and the greatest value allowed; None for any.
     """
 
     dtype: str
     shape: tuple[int, ...] = ()
-    low: float | None = None
-    high: float | None = None
+    limits: tuple[float, float] | None = None
 
-    @property
-    def is_text(self) -> bool:
-        """Whether the value is a str."""
-        return self.dtype == "str"
+    def convert(self, value: FeatureValue) -> Any:
+        """Return a feature's value as a str, a NumPy scalar, or an array.
+
+        Raises:
+            ValueError: If it is of another kind or size, out of range or not UTF-8; says how.
+        """
+        if self.dtype == "str":
+            if isinstance(value, np.ndarray) or len(value) != 1:
+                raise ValueError("is not one text")
+            try:
+                return value[0].decode("utf-8")
+            except UnicodeDecodeError:
+                raise ValueError("is not UTF-8") from None
+        if isinstance(value, np.ndarray):
+            array = value
+            whole = np.issubdtype(np.dtype(self.dtype), np.integer)
+            if array.dtype != (np.int64 if whole else np.float32):
+                raise ValueError(f"holds {array.dtype} values, not {self.dtype}")
+        elif len(value) == 1 and self.dtype == "uint8":
+            array = np.frombuffer(value[0], np.uint8)  # raw pixels, as other writers store images
+        else:
+            raise ValueError(f"holds bytes, not {self.dtype} values")
+        size = int(np.prod(self.shape))
+        if array.size != size:
+            raise ValueError(f"has {array.size:,} values, not {size:,}")
+        # `not (all in range)` also refuses NaN.
+        if self.limits and not bool(((self.limits[0] <= array) & (array <= self.limits[1])).all()):
+            raise ValueError(f"has a value that is not within {self.limits}")
+        return array.astype(self.dtype).reshape(self.shape)[()]
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The fields of one dataset's examples.
+    """The fields of one data set's examples.
 
     Attributes:
-        name: The dataset's name here.
+        name: The data set's name here.
         default_split: The split read when a file has several and none is asked for.
         fields: Field by name; an example may have others, which are dropped.
     """
@@ -166,100 +190,49 @@ class Schema:
     fields: Mapping[str, Field]
 
     def convert(self, features: Mapping[str, FeatureValue]) -> dict[str, Any]:
-        """Return the schema's fields of one example: str, a NumPy scalar, or an array.
+        """Return the schema's fields of one example, see `Field.convert`.
 
         Raises:
-            ValueError: If a field is missing, of another kind or size, out of range or not UTF-8.
+            ValueError: If a field is missing, or as there.
         """
         typed: dict[str, Any] = {}
-        for name, expected in self.fields.items():
+        for name, field in self.fields.items():
             if name not in features:
                 raise ValueError(f"no field {name!r}; it has {sorted(features)[:8]}")
-            typed[name] = _convert(name, expected, features[name])
+            try:
+                typed[name] = field.convert(features[name])
+            except ValueError as error:
+                raise ValueError(f"field {name!r} {error}") from None
         return typed
 
 
-def _convert(name: str, expected: Field, value: FeatureValue) -> Any:
-    if expected.is_text:
-        if isinstance(value, np.ndarray) or len(value) != 1:
-            raise ValueError(f"field {name!r} is not one text")
-        try:
-            return value[0].decode("utf-8")
-        except UnicodeDecodeError:
-            raise ValueError(f"field {name!r} is not UTF-8") from None
-    size = int(np.prod(expected.shape))
-    if isinstance(value, np.ndarray):
-        array = value
-        whole = np.issubdtype(np.dtype(expected.dtype), np.integer)
-        if array.dtype != (np.int64 if whole else np.float32):
-            raise ValueError(f"field {name!r} holds {array.dtype} values, not {expected.dtype}")
-    elif len(value) == 1 and expected.dtype == "uint8":
-        array = np.frombuffer(value[0], np.uint8)  # raw pixels, as other writers store images
-    else:
-        raise ValueError(f"field {name!r} holds bytes, not {expected.dtype} values")
-    if array.size != size:
-        raise ValueError(f"field {name!r} has {array.size:,} values, not {size:,}")
-    # `not (all in range)` also refuses NaN.
-    if expected.low is not None and not bool((array >= expected.low).all()):
-        raise ValueError(f"field {name!r} has a value below {expected.low} (or none)")
-    if expected.high is not None and not bool((array <= expected.high).all()):
-        raise ValueError(f"field {name!r} has a value above {expected.high} (or none)")
-    array = array.astype(expected.dtype).reshape(expected.shape)
-    return array if expected.shape else array[()]
-
-
 _TEXT = Field("str")
+_POST = ("creation_date", "score", "tags", "title", "tokens", "type")
 
-SCHEMAS: Mapping[str, Schema] = MappingProxyType(
-    {
-        "stackoverflow": Schema(
-            "stackoverflow",
-            "train",
-            {
-                "creation_date": _TEXT,
-                "score": Field("int64"),
-                "tags": _TEXT,
-                "title": _TEXT,
-                "tokens": _TEXT,
-                "type": _TEXT,
-            },
-        ),
-        "emnist": Schema(
+SCHEMAS: Mapping[str, Schema] = {
+    schema.name: schema
+    for schema in (
+        Schema("stackoverflow", "train", dict.fromkeys(_POST, _TEXT) | {"score": Field("int64")}),
+        Schema(
             "emnist",
             "digits_only_train",
             {
-                "label": Field("int32", low=0, high=61),
-                "pixels": Field("float32", (28, 28), low=0.0, high=1.0),
+                "label": Field("int32", limits=(0, 61)),
+                "pixels": Field("float32", (28, 28), (0.0, 1.0)),
             },
         ),
-        "cifar100": Schema(
+        Schema(
             "cifar100",
             "train",
             {
-                "coarse_label": Field("int64", low=0, high=19),
-                "image": Field("uint8", (32, 32, 3), low=0, high=255),
-                "label": Field("int64", low=0, high=99),
+                "coarse_label": Field("int64", limits=(0, 19)),
+                "image": Field("uint8", (32, 32, 3), (0, 255)),
+                "label": Field("int64", limits=(0, 99)),
             },
         ),
-        "shakespeare": Schema("shakespeare", "train", {"snippets": _TEXT}),
-    }
-)
-
-
-def guess_schema(features: Mapping[str, FeatureValue]) -> Schema:
-    """Return the schema all of whose fields an example has.
-
-    Raises:
-        ValueError: If there is none.
-    """
-    for schema in SCHEMAS.values():
-        if schema.fields.keys() <= features.keys():
-            return schema
-    raise ValueError(
-        f"its fields {sorted(features)[:8]} are those of none of {', '.join(SCHEMAS)}; "
-        "not a dataset this reader knows"
+        Schema("shakespeare", "train", {"snippets": _TEXT}),
     )
-
+}
 
 SQLITE_MAGIC = b"SQLite format 3\x00"
 
@@ -273,34 +246,28 @@ class ClientData:
     """The clients of one split of a TFF file; a context manager, closed at the end of its block.
 
     Guarantees: `client_ids` is sorted as TFF sorts it (by code point), and each client gives
-    exactly as many examples as the file's metadata promises, or raises.
+    exactly as many examples as the file's metadata announces, or raises.
+
+    Attributes:
+        split_name: The split.
+        schema: The fields of its examples.
+        client_ids: The clients, sorted.
+        num_examples: Number of examples by client id, as the metadata has it.
     """
 
     def __init__(
-        self,
-        path: Path,
-        connection: sqlite3.Connection,
-        split_name: str,
-        schema: Schema,
-        counts: Mapping[str, int],
+        self, path: Path, connection: sqlite3.Connection, schema: Schema, split_name: str | None
     ) -> None:
         """Use `open_client_data` instead."""
-        self._path = path
-        self._connection = connection
-        self._counts = counts
-        self.split_name = split_name
-        self.schema = schema
-        self.client_ids: tuple[str, ...] = tuple(sorted(counts))
+        self._path, self._connection, self.schema = path, connection, schema
+        self.split_name = self._choose_split(split_name)
+        self.num_examples: Mapping[str, int] = self._read_counts()
+        self.client_ids: tuple[str, ...] = tuple(sorted(self.num_examples))
 
     def __enter__(self) -> ClientData:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -313,15 +280,7 @@ class ClientData:
         Raises:
             ValueError: If the file has no such split, or no clients in it.
         """
-        splits = _splits(self._connection, self._path)
-        name = _choose_split(splits, split_name, self.schema, self._path)
-        counts = _counts(self._connection, self._path, name)
-        return ClientData(self._path, self._connection, name, self.schema, counts)
-
-    @property
-    def num_examples(self) -> Mapping[str, int]:
-        """Number of examples by client id, as the metadata has it."""
-        return MappingProxyType(self._counts)
+        return ClientData(self._path, self._connection, self.schema, split_name)
 
     def examples(self, client_id: str) -> Iterator[dict[str, Any]]:
         """Yield the examples of one client in stored order, each a dict typed by the schema.
@@ -329,17 +288,9 @@ class ClientData:
         Raises:
             ValueError: If the client is not of this split, or an example of it is malformed.
         """
-        if client_id not in self._counts:
-            raise ValueError(
-                f"no client {client_id!r} in split {self.split_name!r} of {self._path}; "
-                f"it has {len(self._counts):,}, such as {self.client_ids[:3]}"
-            )
-        rows = self._rows("AND client_id = ?", (self.split_name, client_id))
-        found = 0
-        for _, blob in rows:
-            found += 1
-            yield self._typed(client_id, found, blob)
-        self._check_count(client_id, found)
+        self._check_known({client_id})
+        for _, example in self._typed({client_id}, "AND client_id = ?", client_id):
+            yield example
 
     def stream(self, client_ids: set[str] | frozenset[str]) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield (client id, example) of many clients, by the cheaper of two ways.
@@ -347,21 +298,13 @@ class ClientData:
         A file with an index on `client_id` is asked client by client (then the clients come in
         sorted order); one without is read once from end to end (then they come as stored).
         """
-        unknown = set(client_ids) - self._counts.keys()
-        if unknown:
-            raise ValueError(f"no client {min(unknown)!r} in split {self.split_name!r}")
-        if self._has_index():
-            for client_id in sorted(client_ids):
-                for example in self.examples(client_id):
-                    yield client_id, example
+        self._check_known(client_ids)
+        if not self._has_index():
+            yield from self._typed(client_ids)
             return
-        found = dict.fromkeys(client_ids, 0)
-        for client_id, blob in self._rows("", (self.split_name,)):
-            if client_id in found:
-                found[client_id] += 1
-                yield client_id, self._typed(client_id, found[client_id], blob)
-        for client_id, number in found.items():
-            self._check_count(client_id, number)
+        for client_id in sorted(client_ids):
+            for example in self.examples(client_id):
+                yield client_id, example
 
     def create_dataset_for_client(self, client_id: str) -> dict[str, np.ndarray]:
         """Return one client's examples as columns: field name to an array with a row an example.
@@ -371,47 +314,87 @@ class ClientData:
         rows = list(self.examples(client_id))
         return {
             name: np.array(
-                [row[name] for row in rows], object if field.is_text else field.dtype
+                [row[name] for row in rows], object if field.dtype == "str" else field.dtype
             ).reshape((len(rows), *field.shape))
             for name, field in self.schema.fields.items()
         }
 
-    def _rows(self, where: str, values: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
-        statement = (
-            "SELECT client_id, serialized_example_proto FROM main.examples "
-            f"WHERE split_name = ? {where}"
-        )
-        with _sqlite_errors(self._path):
-            # Not `yield from`: that would close the cursor of a reader that stops half-way.
-            for row in self._connection.execute(statement, values):  # noqa: UP028
-                yield row
-
-    def _typed(self, client_id: str, number: int, blob: object) -> dict[str, Any]:
-        where = f"example {number} of client {client_id!r} in {self._path}"
-        if not isinstance(blob, bytes):
-            raise ValueError(f"{where} is {type(blob).__name__}, not a blob")
-        try:
-            return self.schema.convert(parse_example(blob))
-        except ValueError as error:
-            raise ValueError(f"{where}: {error}") from None
-
-    def _check_count(self, client_id: str, found: int) -> None:
-        if found != self._counts[client_id]:
+    def _check_known(self, client_ids: set[str] | frozenset[str]) -> None:
+        if unknown := client_ids - self.num_examples.keys():
             raise ValueError(
-                f"{self._path}: client {client_id!r} has {found:,} examples, its metadata says "
-                f"{self._counts[client_id]:,}; the file is incomplete, fetch it again"
+                f"no client {min(unknown)!r} in split {self.split_name!r} of {self._path}; "
+                f"it has {len(self.client_ids):,}, such as {self.client_ids[:3]}"
             )
+
+    def _typed(
+        self, client_ids: set[str] | frozenset[str], where: str = "", *values: str
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield (client id, example) of the rows asked for that are of some clients."""
+        statement = (
+            "SELECT client_id, serialized_example_proto FROM main.examples WHERE split_name = ? "
+        )
+        found = dict.fromkeys(client_ids, 0)
+        with _sqlite_errors(self._path):
+            for client_id, blob in self._connection.execute(
+                statement + where, (self.split_name, *values)
+            ):
+                if client_id not in found:
+                    continue
+                found[client_id] += 1
+                place = f"example {found[client_id]} of client {client_id!r} in {self._path}"
+                with _naming(place):
+                    example = self.schema.convert(parse_example(blob))
+                yield client_id, example
+        for client_id, number in found.items():
+            if number != self.num_examples[client_id]:
+                raise ValueError(
+                    f"{self._path}: client {client_id!r} has {number:,} examples, its metadata "
+                    f"says {self.num_examples[client_id]:,}; the file is incomplete, fetch it again"
+                )
 
     def _has_index(self) -> bool:
         with _sqlite_errors(self._path):
             plan = self._connection.execute(
                 "EXPLAIN QUERY PLAN SELECT serialized_example_proto FROM main.examples "
-                "WHERE split_name = ? AND client_id = ?",
-                ("", ""),
+                "WHERE split_name = '' AND client_id = ''"
             ).fetchall()
         return any(
             "client_id=?" in str(row[-1]) and "AUTOMATIC" not in str(row[-1]) for row in plan
         )
+
+    def _choose_split(self, wanted: str | None) -> str:
+        with _sqlite_errors(self._path):
+            rows = self._connection.execute(
+                "SELECT DISTINCT split_name FROM main.client_metadata"
+            ).fetchall()
+        if not all(isinstance(row[0], str) for row in rows):
+            raise ValueError(f"{self._path}: a split_name in client_metadata is not text")
+        splits = sorted(row[0] for row in rows)
+        if wanted is None:
+            wanted = splits[0] if len(splits) == 1 else self.schema.default_split
+        if wanted not in splits:
+            raise ValueError(f"{self._path} has no split {wanted!r}; it has {splits}")
+        return wanted
+
+    def _read_counts(self) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        with _sqlite_errors(self._path):
+            for client_id, number in self._connection.execute(
+                "SELECT client_id, num_examples FROM main.client_metadata WHERE split_name = ?",
+                (self.split_name,),
+            ):
+                if not isinstance(client_id, str) or not client_id:
+                    raise ValueError(f"{self._path}: client id {client_id!r} is no non-empty text")
+                if not isinstance(number, int) or number < 0:
+                    raise ValueError(
+                        f"{self._path}: client {client_id!r} has num_examples {number!r}"
+                    )
+                if client_id in counts:
+                    raise ValueError(f"{self._path}: client {client_id!r} is twice in its metadata")
+                counts[client_id] = number
+        if not counts:
+            raise ValueError(f"{self._path} has no clients in split {self.split_name!r}")
+        return counts
 
 
 def open_client_data(
@@ -449,23 +432,20 @@ def open_client_data(
         # a killed process leaves gigabytes behind; where that does not hold, the folder stays.
         with tempfile.TemporaryDirectory(prefix="fedpriv-", ignore_cleanup_errors=True) as folder:
             target = Path(folder) / "unpacked.sqlite"
-            unpack(path, target, starts_with=SQLITE_MAGIC, progress=progress)
+            _unpack(path, target, progress)
             connection = _connect(target, path)
     try:
         _check_tables(connection, path)
-        chosen = _choose_schema(connection, path, schema)
-        splits = _splits(connection, path)
-        split_name = _choose_split(splits, split_name, chosen, path)
-        counts = _counts(connection, path, split_name)
+        chosen = _guess_schema(connection, path) if schema == "auto" else SCHEMAS[schema]
+        return ClientData(path, connection, chosen, split_name)
     except BaseException:
         connection.close()
         raise
-    return ClientData(path, connection, split_name, chosen, counts)
 
 
 @contextmanager
 def _sqlite_errors(path: Path) -> Iterator[None]:
-    """Turn what SQLite says of a damaged file into a `ValueError` that names the file."""
+    """Turn what SQLite raises on a damaged file into a `ValueError` that names the file."""
     try:
         yield
     except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
@@ -474,19 +454,40 @@ def _sqlite_errors(path: Path) -> Iterator[None]:
         ) from None
 
 
+@contextmanager
+def _naming(place: str) -> Iterator[None]:
+    """Put the place of an example before what is wrong with it."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from None
+
+
+def _unpack(source: Path, target: Path, progress: Progress | None) -> None:
+    """Unpack an .xz or .lzma file of a database; memory depends on neither's size.
+
+    Raises:
+        ValueError: If it is truncated, damaged or of something else, or there is no room.
+    """
+    total = source.stat().st_size
+    with open_plain(source) as (packed, plain), target.open("xb") as out:
+        piece = plain.read(len(SQLITE_MAGIC))
+        if piece != SQLITE_MAGIC:  # before gigabytes of a wrong file are written
+            raise ValueError(f"{source} does not unpack to an SQLite database: a wrong file?")
+        while piece:
+            if shutil.disk_usage(target.parent).free < len(piece) + _KEEP_FREE:
+                raise ValueError(
+                    f"no room in {target.parent} to unpack {source}; free some space there, or set "
+                    "TMPDIR to a larger disk"
+                )
+            out.write(piece)
+            if progress is not None:
+                progress(packed.tell(), total)
+            piece = plain.read(_PIECE)
+
+
 def _connect(file: Path, path: Path) -> sqlite3.Connection:
     """Open read-only; check that the file has as many pages as its header says."""
-    with file.open("rb") as opened:
-        header = opened.read(100).ljust(100, b"\x00")
-    page_size = int.from_bytes(header[16:18], "big")
-    page_size = 65536 if page_size == 1 else page_size
-    pages = int.from_bytes(header[28:32], "big") if header[24:28] == header[92:96] else 0
-    size = file.stat().st_size
-    if size < 100 or page_size < 512 or size < page_size * pages:
-        raise ValueError(
-            f"{path} is truncated: {size:,} bytes of database are there, its header promises "
-            f"{max(page_size * pages, 512):,}; fetch it again"
-        )
     with _sqlite_errors(path):
         connection = sqlite3.connect(
             f"{file.resolve().as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False
@@ -494,7 +495,12 @@ def _connect(file: Path, path: Path) -> sqlite3.Connection:
         # A blob of a gigabyte is refused before it is read.
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 2 * MAX_EXAMPLE_BYTES)
         connection.execute("PRAGMA trusted_schema = OFF")
-        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        (page,), (pages,) = (
+            connection.execute(f"PRAGMA {what}").fetchone() for what in ("page_size", "page_count")
+        )
+    if file.stat().st_size < page * pages:  # SQLite itself sees whole pages that are missing
+        connection.close()
+        raise ValueError(f"{path} is truncated: its header announces more bytes; fetch it again")
     return connection
 
 
@@ -503,72 +509,30 @@ def _check_tables(connection: sqlite3.Connection, path: Path) -> None:
     with _sqlite_errors(path):
         kinds = dict(connection.execute("SELECT name, type FROM main.sqlite_master").fetchall())
         for table, wanted in _TABLES.items():
-            if kinds.get(table) != "table":
-                raise ValueError(
-                    f"{path} has no table {table!r} (it has {sorted(map(str, kinds))[:8]}); "
-                    "not a TFF client-data file"
-                )
             # A generated column would run the file's own expressions; hidden is 0 in a plain one.
-            columns = {
-                row[1]
-                for row in connection.execute(f"PRAGMA main.table_xinfo({table})")
-                if row[6] == 0
-            }
-            if not wanted <= columns:
+            rows = connection.execute(f"PRAGMA main.table_xinfo({table})").fetchall()
+            missing = wanted - {row[1] for row in rows if row[6] == 0}
+            if kinds.get(table) != "table" or missing:
                 raise ValueError(
-                    f"{path}: table {table!r} lacks the columns {sorted(wanted - columns)}; "
-                    "not a TFF client-data file"
+                    f"{path} has no plain table {table!r} with columns {sorted(wanted)} (it has "
+                    f"{sorted(map(str, kinds))[:8]}); not a TFF client-data file"
                 )
 
 
-def _choose_schema(connection: sqlite3.Connection, path: Path, schema: str) -> Schema:
-    if schema != "auto":
-        return SCHEMAS[schema]
+def _guess_schema(connection: sqlite3.Connection, path: Path) -> Schema:
+    """Return the schema all of whose fields the first example has."""
     with _sqlite_errors(path):
         row = connection.execute(
             "SELECT serialized_example_proto FROM main.examples LIMIT 1"
         ).fetchone()
     if row is None:
         raise ValueError(f"{path} has no examples")
-    if not isinstance(row[0], bytes):
-        raise ValueError(f"{path}: its first example is {type(row[0]).__name__}, not a blob")
-    try:
-        return guess_schema(parse_example(row[0]))
-    except ValueError as error:
-        raise ValueError(f"the first example of {path}: {error}") from None
-
-
-def _splits(connection: sqlite3.Connection, path: Path) -> list[str]:
-    with _sqlite_errors(path):
-        rows = connection.execute("SELECT DISTINCT split_name FROM main.client_metadata").fetchall()
-    if not all(isinstance(row[0], str) for row in rows):
-        raise ValueError(f"{path}: a split_name in client_metadata is not text")
-    return sorted(row[0] for row in rows)
-
-
-def _choose_split(splits: list[str], wanted: str | None, schema: Schema, path: Path) -> str:
-    if wanted is None and len(splits) == 1:
-        return splits[0]
-    wanted = schema.default_split if wanted is None else wanted
-    if wanted not in splits:
-        raise ValueError(f"{path} has no split {wanted!r}; it has {splits}")
-    return wanted
-
-
-def _counts(connection: sqlite3.Connection, path: Path, split_name: str) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    with _sqlite_errors(path):
-        for client_id, number in connection.execute(
-            "SELECT client_id, num_examples FROM main.client_metadata WHERE split_name = ?",
-            (split_name,),
-        ):
-            if not isinstance(client_id, str) or not client_id:
-                raise ValueError(f"{path}: client id {client_id!r} is not a non-empty text")
-            if not isinstance(number, int) or number < 0:
-                raise ValueError(f"{path}: client {client_id!r} has num_examples {number!r}")
-            if client_id in counts:
-                raise ValueError(f"{path}: client {client_id!r} is twice in client_metadata")
-            counts[client_id] = number
-    if not counts:
-        raise ValueError(f"{path} has no clients in split {split_name!r}")
-    return counts
+    with _naming(f"the first example of {path}"):
+        features = parse_example(row[0])
+    for schema in SCHEMAS.values():
+        if schema.fields.keys() <= features.keys():
+            return schema
+    raise ValueError(
+        f"the fields {sorted(features)[:8]} of the first example of {path} are those of none of "
+        f"{', '.join(SCHEMAS)}; not a data set this reader knows"
+    )

@@ -17,10 +17,9 @@ from fedpriv.mechanisms import Bound, Rounded, SideInformation
 from fedpriv.mechanisms.gaussian import Unprotected
 from fedpriv.mechanisms.preconditioners import NoPreconditioner, Preconditioner
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plan import AnyPlan, Plan
+from fedpriv.privacy.plan import AnyPlan, Plan, Unit
 from fedpriv.privacy.sampling import Sampler
 from fedpriv.privacy.trials import Trials
-from fedpriv.privacy.unit import Unit
 from fedpriv.rng import Key
 from fedpriv.tasks.central import CentralTask
 from fedpriv.tasks.task import Task

@@ -59,6 +59,7 @@ from fedpriv.experiments.options import (
     Option,
     OptionLine,
     assembled,
+    check_fields,
     chosen,
     declared,
     entries,
@@ -142,9 +143,7 @@ class Experiment:
 
     def __post_init__(self) -> None:
         """Check and convert every option."""
-        for item in declared(type(self)):
-            value = item.checked(item.field, getattr(self, item.field))
-            object.__setattr__(self, item.field, value)
+        check_fields(self)
         for path in self.automatic:
             if path not in AUTOMATIC:
                 raise ValueError(

@@ -100,7 +100,7 @@ class _Descent:
 
     def plan(self, task: Any) -> Any:
         """Return a filter of the ρ that the target amounts to."""
-        from fedpriv.privacy.adaptive_plan import AdaptivePlan
+        from fedpriv.privacy.plan import AdaptivePlan
 
         number = len(task.roster)
         return AdaptivePlan(
@@ -169,7 +169,7 @@ class _Descent:
         return self.promise.neighbours()
 
     def _rho(self, number: int) -> float:
-        from fedpriv.privacy.zcdp import rho_bs16, rho_of_epsilon
+        from fedpriv.privacy.accounting import rho_bs16, rho_of_epsilon
 
         target = self.options.target_epsilon
         if target is None:
@@ -361,7 +361,7 @@ class GaussianOutput(Part):
             ValueError: If neither or both of the options are given.
         """
         from fedpriv.mechanisms.perturbation import OutputGaussian
-        from fedpriv.privacy.calibration import calibrate
+        from fedpriv.privacy.accounting import calibrate
         from fedpriv.privacy.epsilon import default_delta
         from fedpriv.privacy.event import Event
         from fedpriv.privacy.mechanism import Mechanism
@@ -562,9 +562,9 @@ class _Federated(_Promising):
 
     def works(self, task: Any, device: str = "cpu") -> Any:
         """Return users' full gradient steps."""
-        from fedpriv.training.bolt_on import RatedTrainer, UsersAtRate
+        from fedpriv.training.bolt_on import RATE, RatedTrainer
         from fedpriv.training.local.trainer import Schedule
-        from fedpriv.training.work import TRAIN
+        from fedpriv.training.work import TRAIN, UserByUser
 
         self._constants(task)
         most, rate = self.options.max_examples_per_user, self.schedule.rate or 1.0
@@ -574,7 +574,7 @@ class _Federated(_Promising):
             task.trainer(local, {}) if device == "cpu" else task.trainer(local, {}, device=device)
         )
         rated = RatedTrainer(trainer=made, rate=rate, local_steps=steps)
-        return {TRAIN: UsersAtRate(trainer=rated)}
+        return {TRAIN: UserByUser(trainer=rated, brought=RATE)}
 
     def _schedule(self) -> Any:
         from fedpriv.training.bolt_on import UserSchedule

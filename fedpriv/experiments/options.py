@@ -234,9 +234,24 @@ class Part:
 
     def __post_init__(self) -> None:
         """Check and convert every option."""
-        for item in declared(type(self)):
-            value = item.checked(item.field, getattr(self, item.field))
-            object.__setattr__(self, item.field, value)
+        check_fields(self)
+
+
+def check_fields(owner: Any) -> None:
+    """Convert every option of a frozen dataclass to its type, and check its parts.
+
+    Raises:
+        ValueError: For a value of another type than its option's or out of its range, or something
+            else than one of the parts of its place (with those that there are).
+    """
+    for item in declared(type(owner)):
+        value = item.checked(item.field, getattr(owner, item.field))
+        object.__setattr__(owner, item.field, value)
+    for name, parts in places(type(owner)).items():
+        value = getattr(owner, name)
+        if not isinstance(value, tuple(parts.values())):
+            known = ", ".join(f"{part.__name__}()" for part in parts.values())
+            raise ValueError(f"{name} {value!r} is no part of an experiment; give one of {known}")
 
 
 @cache

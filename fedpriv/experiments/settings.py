@@ -162,7 +162,7 @@ def choose_settings(
     Raises:
         ValueError: If neither an update norm nor a clip norm is given.
     """
-    from fedpriv.privacy.calibration import calibrate  # slow: it imports scipy
+    from fedpriv.privacy.accounting import calibrate  # slow: it imports scipy
 
     if update_norm is None and l2_clip_norm is None:
         raise ValueError("give the norm of public users' updates, or l2-clip-norm")

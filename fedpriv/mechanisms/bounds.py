@@ -30,12 +30,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.ranges import Range, finite_float, positive_float, positive_int
+from fedpriv.ranges import Range, finite_float, positive_float, positive_int, set_checked
 from fedpriv.sums import BITS, most_each
 from fedpriv.tree import RowSparse, Tensor, Tree
 
@@ -195,20 +196,12 @@ class _Plain(_Whole):
     """Properties of a bound that neither preconditions nor rounds."""
 
     __slots__ = ()
+    multiplier: Mapping[str, np.ndarray] = MappingProxyType({})
+    mixture: Mixture | None = None
 
     @property
     def granularity(self) -> float | None:
         """No grid."""
-        return None
-
-    @property
-    def multiplier(self) -> Mapping[str, np.ndarray]:
-        """No multiplier."""
-        return {}
-
-    @property
-    def mixture(self) -> Mixture | None:
-        """No mixture."""
         return None
 
 
@@ -228,12 +221,9 @@ class Clip(_Plain):
     l2_clip_norm: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "l2_clip_norm", positive_float("l2_clip_norm", self.l2_clip_norm))
+        set_checked(self, positive_float, "l2_clip_norm")
 
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return "clip"
+    name = "clip"
 
     @property
     def l2_bound(self) -> float:
@@ -261,13 +251,10 @@ class Normalise(_Plain):
     regulariser: float = 0.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "l2_clip_norm", positive_float("l2_clip_norm", self.l2_clip_norm))
+        set_checked(self, positive_float, "l2_clip_norm")
         finite_float("regulariser", self.regulariser, Range.AT_LEAST_ZERO)
 
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return "normalise"
+    name = "normalise"
 
     @property
     def l2_bound(self) -> float:
@@ -283,15 +270,9 @@ class Normalise(_Plain):
 class Unbounded(_Plain):
     """Let every finite update through. Only a plan without noise, and without an ε, accepts it."""
 
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return "none"
+    name = "none"
 
-    @property
-    def l2_bound(self) -> float:
-        """Infinity."""
-        return math.inf
+    l2_bound = math.inf
 
     def length(self, norm: float, num_elements: int) -> float:
         """Return the norm."""
@@ -314,6 +295,10 @@ class _Wrapper(_Whole):
     def l2_bound(self) -> float:
         """The inner bound's."""
         return self.bound.l2_bound
+
+    def sum_limit(self, num_users: int) -> float:
+        """Return the inner bound's."""
+        return self.bound.sum_limit(num_users)
 
     @property
     def granularity(self) -> float | None:
@@ -415,10 +400,6 @@ class Rounded(_OnGrid):
             )
         return min(self.bound.length(norm, num_elements), self.l2_bound * share)
 
-    def sum_limit(self, num_users: int) -> float:
-        """Return `num_users * l2_bound`."""
-        return self.bound.sum_limit(num_users)
-
     def apply(self, update: Tree) -> Tree:
         """Return the bounded update on the grid, float64."""
         update, factor = scaled(self, update)
@@ -513,14 +494,10 @@ class _Shortened(_Wrapper):
 def _round_to_grid(
     tensor: Tensor, factor: float, spacing: float, *, keep_dtype: bool = False
 ) -> Tensor:
-    """Return `factor * tensor` rounded to whole multiples of `spacing`.
+    """Return `factor * tensor` rounded to whole multiples of `spacing`, as float64.
 
-    Args:
-        tensor: Dense or row-sparse.
-        factor: Multiplied in float64, in one step with the division by the spacing.
-        spacing: Of the grid.
-        keep_dtype: Return the tensor's own dtype (float32 for float16) in the place of float64; the
-            caller answers for that dtype holding the multiples.
+    The product with `factor / spacing` is taken in float64. With `keep_dtype` the result has the
+    tensor's dtype (float32 for float16), which has to hold the multiples exactly.
     """
     if isinstance(tensor, RowSparse):
         values = _round_to_grid(tensor.values, factor, spacing, keep_dtype=keep_dtype)
@@ -561,14 +538,11 @@ class Capped(_Plain):
     num_coordinates: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "cap", positive_float("cap", self.cap))
+        set_checked(self, positive_float, "cap")
         number = positive_int("num_coordinates", self.num_coordinates)
         object.__setattr__(self, "num_coordinates", number)
 
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return "capped"
+    name = "capped"
 
     @property
     def l2_bound(self) -> float:
@@ -636,7 +610,7 @@ class _Unchanged(_Plain):
     l2_bound: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "l2_bound", positive_float("l2_bound", self.l2_bound))
+        set_checked(self, positive_float, "l2_bound")
 
     def length(self, norm: float, num_elements: int) -> float:
         """Return the norm."""
@@ -651,13 +625,10 @@ class Displaced(_Unchanged):
         l2_bound: Δ, of a user who is there or not, from `fedpriv.training.permutation_sgd`.
     """
 
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return "displaced"
+    name = "displaced"
 
     def scaled(self, update: Tree) -> tuple[Tree, float]:
-        """Return the result as it is."""
+        """Return the result, and 1."""
         return update, 1.0
 
 
@@ -677,10 +648,7 @@ class Checked(_Unchanged):
           an update; `UserSchedule.sensitivity` has room for it.
     """
 
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return "checked"
+    name = "checked"
 
     def sum_limit(self, num_users: int) -> float:
         """Return `num_users * l2_bound`, with float32's rounding."""

@@ -176,10 +176,7 @@ class Gaussian(Memoryless):
 
     noise_multiplier: float
 
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return "gaussian"
+    name = "gaussian"
 
     @property
     def cost(self) -> Cost:
@@ -222,10 +219,7 @@ class Unprotected(Memoryless):
 
     stddev: float = 0.0
 
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return "none"
+    name = "none"
 
     @property
     def cost(self) -> Cost:

@@ -50,7 +50,7 @@ from fedpriv.mechanisms.privatizer import (
     Participation,
     Replayed,
 )
-from fedpriv.ranges import positive_float, positive_int
+from fedpriv.ranges import positive_float, positive_int, set_checked
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.tree import Params, Tree
@@ -76,12 +76,9 @@ class Sphere(Replayed):
     epsilon: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", positive_float("epsilon", self.epsilon))
+        set_checked(self, positive_float, "epsilon")
 
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return "sphere"
+    name = "sphere"
 
     @property
     def cost(self) -> Cost:
@@ -117,10 +114,7 @@ class OutputGaussian(Replayed):
 
     noise_multiplier: float
 
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return "output-gaussian"
+    name = "output-gaussian"
 
     @property
     def cost(self) -> Cost:
@@ -148,10 +142,7 @@ class Unperturbed(Memoryless):
         * None: ε is infinite.
     """
 
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return "none"
+    name = "none"
 
     @property
     def cost(self) -> Cost:
@@ -240,13 +231,10 @@ class SphereRows:
     passes: int = 1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", positive_float("epsilon", self.epsilon))
-        object.__setattr__(self, "passes", positive_int("passes", self.passes))
+        set_checked(self, positive_float, "epsilon")
+        set_checked(self, positive_int, "passes")
 
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return "sphere-rows"
+    name = "sphere-rows"
 
     @property
     def cost(self) -> Cost:
@@ -314,8 +302,7 @@ class ObjectiveNoise(Replayed):
     def __post_init__(self) -> None:
         if self.form not in ("sphere", "gaussian"):
             raise ValueError(f"form {self.form!r} is unknown; give 'sphere' or 'gaussian'")
-        for name in ("inside", "shift", "outside"):
-            object.__setattr__(self, name, positive_float(name, getattr(self, name)))
+        set_checked(self, positive_float, "inside", "shift", "outside")
 
     @property
     def name(self) -> str:

@@ -18,7 +18,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from fedpriv.ranges import positive_int
+from fedpriv.ranges import positive_int, set_checked
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.tree import Tree
@@ -47,10 +47,9 @@ class Participation:
     num_rows: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("most", "min_separation"):
-            object.__setattr__(self, name, positive_int(name, getattr(self, name)))
+        set_checked(self, positive_int, "most", "min_separation")
         if self.num_rows is not None:
-            object.__setattr__(self, "num_rows", positive_int("num_rows", self.num_rows))
+            set_checked(self, positive_int, "num_rows")
 
     @property
     def count(self) -> int:

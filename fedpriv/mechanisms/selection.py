@@ -37,7 +37,7 @@ import numpy as np
 from fedpriv import tree
 from fedpriv.mechanisms.perturbation import Sphere
 from fedpriv.mechanisms.privatizer import Cost, Memory, Memoryless, Replayed
-from fedpriv.ranges import positive_float
+from fedpriv.ranges import positive_float, set_checked
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, most_each
 from fedpriv.tree import Params, Tree
@@ -74,16 +74,13 @@ class NoisyMin(Memoryless):
     offset: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", positive_float("epsilon", self.epsilon))
+        set_checked(self, positive_float, "epsilon")
         if self.form not in ("permute-and-flip", "exponential"):
             raise ValueError(
                 f"form {self.form!r} is unknown; give 'permute-and-flip' or 'exponential'"
             )
 
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return "noisy-min"
+    name = "noisy-min"
 
     @property
     def cost(self) -> Cost:
@@ -235,12 +232,9 @@ class PrivateChoice(Replayed):
     epsilon: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", positive_float("epsilon", self.epsilon))
+        set_checked(self, positive_float, "epsilon")
 
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return "private-choice"
+    name = "private-choice"
 
     @property
     def cost(self) -> Cost:

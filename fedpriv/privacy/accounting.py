@@ -1,4 +1,4 @@
-"""Privacy accounting: from the events of charges to an ε with its δ, relation and accountant.
+"""Privacy accounting: the ε of charges, with δ, relation and accountant, and calibrated noise.
 
 The numbers are dp-accounting's. `epsilon` prices a count of identical charges and always answers
 with the δ, the relation, the unit and the accountant; σ is the noise multiplier of the event.
@@ -37,22 +37,47 @@ event, so ε is rounded up, by about 0.4 T h² over T charges on a grid of width
 >>> event = Event(kind="poisson-gaussian", noise_multiplier=1.0, sampling_prob=0.05)
 >>> print(epsilon(event, 100, delta=1 / 400, relation=Relation.ADD_REMOVE))
 ε = 1.9059 at δ = 0.0025 (add-remove, per user, by PLD; RDP 2.3891)
+
+`calibrate` finds the smallest noise multiplier whose ε stays within a target:
+
+>>> from fedpriv.privacy.event import cohort_event
+>>> sigma = calibrate(
+...     lambda sigma: cohort_event(num_users=400, expected_cohort_size=20, noise_multiplier=sigma),
+...     100, target_epsilon=2.0, delta=1 / 400, relation="add-remove")
+>>> f"{sigma:.3f}"
+'0.977'
+
+ρ-zCDP says that the Rényi divergence of every order α is at most αρ. Bun and Steinke (2016,
+Proposition 1.3) turn that into ε = ρ + 2 √(ρ ln(1/δ)); Canonne, Kamath and Steinke (2020,
+Proposition 12) into the least over α > 1 of
+
+    ε = αρ + ln(1 - 1/α) + (ln(1/δ) - ln α) / (α - 1),
+
+which is never larger. Either holds; papers state budgets by the first.
+
+>>> f"{rho_bs16(1.0, 1e-5):.6f} {rho_of_epsilon(1.0, 1e-5):.6f}"
+'0.020820 0.030557'
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from absl import logging as absl_logging
 
 from fedpriv.privacy.epsilon import Epsilon, default_delta
-from fedpriv.privacy.event import Event, Relation
+from fedpriv.privacy.event import (
+    LARGEST_NOISE_MULTIPLIER,
+    SMALLEST_NOISE_MULTIPLIER,
+    Event,
+    Relation,
+)
 from fedpriv.privacy.trials import Trials
-from fedpriv.ranges import finite_float, positive_int, probability
+from fedpriv.ranges import finite_float, positive_float, positive_int, probability
 
 # Loading it takes a second, and workers that train price nothing: it is loaded where it is called.
 if TYPE_CHECKING:
@@ -164,13 +189,13 @@ def _epsilon(
     summed = _pure_epsilon(groups, relation)
     fixed = fixed or any(event.kind == "zcdp" for event, _ in groups)
     groups = tuple((event, count) for event, count in groups if count)
+    answer = functools.partial(Epsilon, delta=delta, relation=relation)
     if not groups:
         accountant = "composition" if delta == 0.0 else "RDP" if fixed else "PLD"
-        rdp = None if delta == 0.0 else 0.0
-        return Epsilon(value=0.0, delta=delta, relation=relation, rdp=rdp, accountant=accountant)
+        return answer(value=0.0, rdp=None if delta == 0.0 else 0.0, accountant=accountant)
     if delta == 0.0:
         assert summed is not None
-        return Epsilon(value=summed, delta=0.0, relation=relation, accountant="composition")
+        return answer(value=summed, accountant="composition")
     rdp = _rdp_epsilon(groups, delta, relation)
     if fixed:
         if rdp is None:
@@ -178,7 +203,7 @@ def _epsilon(
                 "charges that only RDP accounts (fixed-size cohorts, zCDP answers) and charges "
                 "that it does not (capped cohorts, devices) in one ledger; run them as two plans"
             )
-        return Epsilon(value=rdp, delta=delta, relation=relation, rdp=rdp, accountant="RDP")
+        return answer(value=rdp, rdp=rdp, accountant="RDP")
     if _too_many(groups, num_rounds):
         if rdp is None and summed is None:
             raise ValueError(
@@ -190,17 +215,12 @@ def _epsilon(
     else:
         value, accountant = _pld_epsilon(groups, delta, relation, num_rounds), "PLD"
     if summed is not None and summed <= value:
-        return Epsilon(
-            value=summed, delta=delta, relation=relation, rdp=rdp, accountant="composition"
-        )
-    return Epsilon(
-        value=value,
-        delta=delta,
-        relation=relation,
-        rdp=rdp,
-        accountant=accountant,
-        reason="beyond what the accountant can resolve" if math.isinf(value) else "",
-    )
+        return answer(value=summed, rdp=rdp, accountant="composition")
+    return answer(value=value, rdp=rdp, accountant=accountant, reason=_unresolved(value))
+
+
+def _unresolved(value: float) -> str:
+    return "beyond what the accountant can resolve" if math.isinf(value) else ""
 
 
 def _too_many(groups: Sequence[tuple[Event, int]], num_rounds: int) -> bool:
@@ -227,7 +247,7 @@ def _of_trials(
         relation=relation,
         rdp=value,
         accountant="RDP",
-        reason="beyond what the accountant can resolve" if math.isinf(value) else "",
+        reason=_unresolved(value),
     )
 
 
@@ -258,36 +278,23 @@ def _pure_epsilon(groups: tuple[tuple[Event, int], ...], relation: Relation) -> 
 
 
 def epsilon_value(
-    event: Event, count: int, *, delta: float, relation: Relation, trials: Trials | None = None
+    event: Event,
+    count: int,
+    *,
+    delta: float,
+    relation: Relation,
+    trials: Trials | None = None,
+    coarse: float = 1.0,
 ) -> float:
-    """Return the ε of `count` identical charges without the RDP value.
+    """Return the ε of `count` identical charges without the RDP value, which a search does not use.
 
-    The same number as `epsilon(...).value`, bit for bit, for half the time: only a search wants it.
+    It equals `epsilon(...).value` bit for bit and takes half the time. A grid that is `coarse`
+    times wider gives a looser upper bound, ten times cheaper at 10.
     """
     rounds = positive_int("count", count)
     if trials is not None or event.kind in _NOT_BY_PLD or _too_many([(event, 1)], rounds):
         return epsilon(event, count, delta=delta, relation=relation, trials=trials).value
-    return _pld_epsilon(((event, rounds),), probability("delta", delta), relation, rounds)
-
-
-def epsilon_coarsely(
-    event: Event, count: int, *, delta: float, relation: Relation, trials: Trials | None = None
-) -> float:
-    """Return ε on a grid ten times wider: an upper bound too, looser, and about ten times cheaper.
-
-    Only a search wants it; what is reported is `epsilon`. Events that RDP prices cost the same.
-    """
-    rounds = positive_int("count", count)
-    fixed = event.kind == "fixed-size-gaussian"
-    if trials is not None or fixed or _too_many([(event, 1)], rounds):
-        return epsilon(event, count, delta=delta, relation=relation, trials=trials).value
-    return _pld_epsilon(
-        ((event, rounds),),
-        probability("delta", delta),
-        relation,
-        rounds,
-        coarse=10.0,
-    )
+    return _pld_epsilon(((event, rounds),), probability("delta", delta), relation, rounds, coarse)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -423,3 +430,233 @@ def delta_of(delta: float | None, num_users: int, event: Event) -> float:
     if delta is None:
         return 0.0 if event.kind == "pure" else default_delta(num_users)
     return checked_delta(delta, [event])
+
+
+class NoNoiseFitsError(ValueError):
+    """No noise multiplier of the range has an ε within a target, or each of them has."""
+
+
+def calibrate(
+    make_event: Callable[[float], Event],
+    num_rounds: int,
+    *,
+    target_epsilon: float,
+    delta: float,
+    relation: Relation | str,
+    trials: Trials | None = None,
+) -> float:
+    """Return the smallest noise multiplier whose ε stays within a target.
+
+    Args:
+        make_event: The event of a noise multiplier.
+        num_rounds: Charges to pay for.
+        target_epsilon: Largest ε allowed.
+        delta: δ, strictly between 0 and 1.
+        relation: The neighbouring relation.
+        trials: As for `fedpriv.privacy.accounting.epsilon`.
+
+    Returns:
+        A built-in float whose ε, by the same accountant, never exceeds the target and falls short
+        of it by at most 0.01 % (more only where ε jumps, at the ends of the range).
+
+    Raises:
+        ValueError: If a number is out of range.
+        NoNoiseFitsError: If no noise multiplier between 0.01 and 100000 reaches the target, or all
+            of them do.
+    """
+    target = positive_float("target_epsilon", target_epsilon)
+    rounds = positive_int("num_rounds", num_rounds)
+    related = Relation.of(relation)
+
+    def excess(log_sigma: float, coarse: float) -> float:
+        event = make_event(math.exp(log_sigma))
+        value = epsilon_value(
+            event, rounds, delta=delta, relation=related, trials=trials, coarse=coarse
+        )
+        return math.log(max(value, 1e-30) / target) if math.isfinite(value) else math.inf
+
+    # A cheap grid finds the neighbourhood; the grid that will be reported has the last word.
+    near = _smallest_within(lambda point: excess(point, 10.0), 0.0, math.log(2.0), target)
+    return math.exp(_smallest_within(lambda point: excess(point, 1.0), near, 5e-4, target))
+
+
+def _smallest_within(
+    excess: Callable[[float], float], start: float, step: float, target: float
+) -> float:
+    """Return log σ with excess in [-1e-4, 0], for an excess falling in log σ.
+
+    Bracket by growing steps from `start`, then regula falsi with halving (the Illinois rule);
+    the returned end of the bracket was itself evaluated and found within the target.
+    """
+    bottom, top = (
+        math.log(SMALLEST_NOISE_MULTIPLIER) + 1e-12,
+        math.log(LARGEST_NOISE_MULTIPLIER) - 1e-12,
+    )
+    low = high = min(max(start, bottom), top)
+    gap_low = gap_high = excess(high)
+    down, up = step, step
+    while gap_high > 0.0:
+        if high >= top:
+            raise NoNoiseFitsError(
+                f"target_epsilon {target:g} is out of reach even with a noise "
+                f"multiplier of {LARGEST_NOISE_MULTIPLIER:g}; raise it or delta, or "
+                "lower the number of rounds or the cohort"
+            )
+        low, gap_low = high, gap_high
+        high, up = min(high + up, top), 2.0 * up
+        gap_high = excess(high)
+    while gap_low <= 0.0 and gap_high < -1e-4:
+        if low <= bottom:
+            raise NoNoiseFitsError(
+                f"target_epsilon {target:g} asks for no noise to speak of (even a "
+                f"noise multiplier of {SMALLEST_NOISE_MULTIPLIER} stays within it); "
+                "lower it, or ask for noise 'none'"
+            )
+        high, gap_high = low, gap_low
+        low, down = max(low - down, bottom), 2.0 * down
+        gap_low = excess(low)
+    weight_low, weight_high = gap_low, gap_high
+    for _ in range(100):
+        if gap_high >= -1e-4 or high - low < 1e-9:
+            break
+        guess = 0.5 * (low + high)
+        if math.isfinite(weight_low):
+            # Aim a little inside the target, else the last steps all land just outside it.
+            aimed = high - (weight_high + 5e-5) * (high - low) / (weight_high - weight_low)
+            guess = aimed if low < aimed < high else guess
+        gap = excess(guess)
+        if gap > 0.0:
+            low, weight_low, weight_high = guess, gap, weight_high / 2.0
+        else:
+            high, gap_high, weight_high, weight_low = guess, gap, gap, weight_low / 2.0
+    return high
+
+
+@functools.lru_cache(maxsize=64)
+def affordable_rounds(
+    event: Event,
+    num_rounds: int,
+    target: float,
+    delta: float,
+    relation: Relation,
+    trials: Trials | None = None,
+) -> int:
+    """Return how many charges of an event stay within a target, num_rounds at most.
+
+    It is searched for once: every ε on the way costs more than a round.
+    """
+
+    def spent(charges: int) -> float:
+        return epsilon(
+            event, charges, delta=delta, relation=relation, num_rounds=num_rounds, trials=trials
+        ).value
+
+    if spent(num_rounds) <= target:
+        return num_rounds
+    low, high = 0, num_rounds - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if spent(middle) <= target else (low, middle - 1)
+    return low
+
+
+# Orders between 1 + e^-15 and 1 + e^35: where ρ is below e^-60 nothing is left to minimise.
+_FIRST, _LAST = -15.0, 35.0
+_GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
+
+
+def epsilon_bs16(rho: float, delta: float) -> float:
+    """Return ρ + 2 √(ρ ln(1/δ)).
+
+    Raises:
+        ValueError: If ρ is not positive, or δ not strictly between 0 and 1.
+    """
+    rho, left = positive_float("rho", rho), _log_inverse(delta)
+    return rho + 2.0 * math.sqrt(rho * left)
+
+
+def rho_bs16(epsilon: float, delta: float) -> float:
+    """Return the ρ of which `epsilon_bs16` makes this ε: (√(ln(1/δ) + ε) - √ln(1/δ))².
+
+    Raises:
+        ValueError: If ε is not positive, or δ not strictly between 0 and 1.
+    """
+    epsilon, left = positive_float("epsilon", epsilon), _log_inverse(delta)
+    # The difference of the two roots, without their cancellation.
+    return (epsilon / (math.sqrt(left + epsilon) + math.sqrt(left))) ** 2
+
+
+def epsilon_of_rho(rho: float, delta: float) -> float:
+    """Return the ε of ρ-zCDP, minimised over every order.
+
+    Guarantees:
+        * ρ-zCDP is (ε, δ)-DP: each order gives a valid ε, so that an inexact minimum is one too.
+
+    Raises:
+        ValueError: If ρ is not positive, or δ not strictly between 0 and 1.
+    """
+    rho, left = positive_float("rho", rho), _log_inverse(delta)
+
+    def bound(log_excess: float) -> float:
+        excess = math.exp(log_excess)  # α - 1
+        order = 1.0 + excess
+        return order * rho + log_excess - math.log(order) + (left - math.log(order)) / excess
+
+    # The minimum lies where αρ and ln(1/δ)/(α - 1) are alike, or near order 1 where δ is large.
+    low, high = _FIRST, _LAST
+    inner = [high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)]
+    found = [bound(point) for point in inner]
+    for _ in range(80):
+        if found[0] <= found[1]:
+            high, inner[1], found[1] = inner[1], inner[0], found[0]
+            inner[0] = high - _GOLDEN * (high - low)
+            found[0] = bound(inner[0])
+        else:
+            low, inner[0], found[0] = inner[0], inner[1], found[1]
+            inner[1] = low + _GOLDEN * (high - low)
+            found[1] = bound(inner[1])
+    # The plain conversion is that of one order, so it is above the minimum but for rounding.
+    return max(0.0, min(*found, epsilon_bs16(rho, delta)))
+
+
+def rho_of_epsilon(epsilon: float, delta: float) -> float:
+    """Return the largest ρ whose `epsilon_of_rho` does not exceed this ε.
+
+    Raises:
+        ValueError: If ε is not positive, or δ not strictly between 0 and 1.
+    """
+    epsilon = positive_float("epsilon", epsilon)
+    low = rho_bs16(epsilon, delta)
+    high = 2.0 * low
+    while epsilon_of_rho(high, delta) <= epsilon:
+        low, high = high, 2.0 * high
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        if epsilon_of_rho(middle, delta) <= epsilon:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _log_inverse(delta: float) -> float:
+    return -math.log(probability("delta", delta))
+
+
+def rho_of(event: Event, relation: Relation) -> float:
+    """Return the ρ of one charge: 1/(2σ²) of a Gaussian, ε²/2 of a pure answer, or its own.
+
+    Under replace-one all of them are four times as much: a replaced user is two that are there or
+    not (Bun and Steinke 2016, Proposition 1.9).
+
+    Raises:
+        ValueError: If it has none.
+    """
+    moved = relation.moved
+    if event.rho is not None:
+        return moved**2 * event.rho
+    if event.epsilon is not None:
+        return 0.5 * (moved * event.epsilon) ** 2
+    if event.kind != "gaussian":
+        raise ValueError(f"a {event.kind} charge has no ρ; let everybody take part")
+    return 0.5 * (moved / event.sigma) ** 2

@@ -25,11 +25,11 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Literal
 
-from fedpriv.privacy.calibration import NoNoiseFitsError, calibrate
+from fedpriv.privacy.accounting import NoNoiseFitsError, calibrate
 from fedpriv.privacy.epsilon import default_delta, format_delta
 from fedpriv.privacy.event import Event, Relation, cohort_event
+from fedpriv.privacy.plan import unit_words
 from fedpriv.privacy.trials import Trials
-from fedpriv.privacy.unit import unit_words
 from fedpriv.ranges import positive_float, positive_int
 
 SATURATION_FACTOR = math.sqrt(2.0)
@@ -292,7 +292,7 @@ def noise_grid(
         progress: Called with how many cells are done, of how many.
 
     Guarantees:
-        * Every cell is what `fedpriv.privacy.calibration.calibrate` finds for it alone, bit for
+        * Every cell is what `fedpriv.privacy.accounting.calibrate` finds for it alone, bit for
           bit: cells share no starting point, so each takes its half second.
 
     Raises:

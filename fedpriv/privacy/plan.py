@@ -5,32 +5,46 @@ object that runs. The constructor refuses parts that do not fit together, names 
 and says what to change.
 
 A `Plan` is fixed: every charge is the same event, and a target ε becomes a number of charges. An
-`AdaptivePlan` (`fedpriv.privacy.adaptive_plan`) fixes the total instead, and the cost of each
-charge is decided during the run.
+`AdaptivePlan` fixes the total instead, and the cost of each charge is decided during the run.
 
->>> from fedpriv.privacy.plan import cohort_plan
+A method that looks at earlier releases before it decides how much noise to add next cannot name
+its charges in advance. It can name their sum: a privacy filter refuses the charge that would
+exceed it. For zero-concentrated DP such a filter costs nothing: charges ρ₁ + ρ₂ + ... <= ρ, each
+chosen after the ones before, are ρ-zCDP together (Feldman and Zrnic 2021, Theorem 3.1; Whitehouse
+et al. 2023, Theorem 1). The ε of a run is the filter's, whatever was spent of it.
+
 >>> plan = cohort_plan(num_users=400, expected_cohort_size=20, num_rounds=100, bound="clip",
 ...                    l2_bound=0.5, noise="gaussian", noise_multiplier=1.0, delta=1 / 400)
 >>> print(plan.epsilon(100))
 ε = 1.9059 at δ = 0.0025 (add-remove, per user, by PLD; RDP 2.3891)
 >>> plan.mechanism.stddev, plan.mechanism.denominator
 (0.5, 20.0)
+>>> plan = AdaptivePlan(num_users=400, rho=0.5, delta=1e-5)
+>>> gaussian = Event(kind="gaussian", noise_multiplier=2.0)
+>>> plan.refusal(Counter({gaussian: 3}), gaussian), plan.refusal(Counter({gaussian: 4}), gaussian)
+('', 'ρ = 0.125 more would take the total to 0.625, above the 0.5 of the plan')
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Literal, get_args
 
 from fedpriv.hashes import document_sha256
 from fedpriv.mechanisms.privatizer import Scales
-from fedpriv.privacy.accounting import delta_of, epsilon_of
-from fedpriv.privacy.adaptive_plan import AdaptivePlan
-from fedpriv.privacy.calibration import affordable_rounds, calibrate
-from fedpriv.privacy.epsilon import BudgetUse, Epsilon, format_delta, rounded_up
+from fedpriv.privacy.accounting import (
+    affordable_rounds,
+    calibrate,
+    delta_of,
+    epsilon_of,
+    epsilon_of_rho,
+    rho_of,
+)
+from fedpriv.privacy.epsilon import BudgetUse, Epsilon, format_delta, rounded_up, rounded_up_to
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import (
     NUMBERS,
@@ -41,15 +55,103 @@ from fedpriv.privacy.mechanism import (
 )
 from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler
 from fedpriv.privacy.trials import Trials
-from fedpriv.privacy.unit import Unit, check_roster_sha256, check_roster_size, check_unit
-from fedpriv.ranges import positive_float, positive_int
+from fedpriv.ranges import positive_float, positive_int, set_checked
 
-if TYPE_CHECKING:
-    from fedpriv.privacy.mechanism import Mechanism, RecordedMechanism
+Unit = Literal["user", "example", "owner"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class UnitWords:
+    """Words for a unit in messages and statements.
+
+    Attributes:
+        protected: All those whom a plan of it protects.
+        turn: One of the plan's charges.
+        drawn: Those who are drawn for it.
+        draws: The same of several charges.
+        who: Who draws them.
+        contributor: One of those whose contributions are bounded and summed.
+    """
+
+    protected: str
+    turn: str
+    drawn: str
+    draws: str
+    who: str
+    contributor: str
+
+
+_USERS = UnitWords(
+    protected="rostered users",
+    turn="round",
+    drawn="cohort",
+    draws="cohorts",
+    who="server",
+    contributor="user",
+)
+_EXAMPLES = UnitWords(
+    protected="private examples",
+    turn="step",
+    drawn="batch",
+    draws="batches",
+    who="trainer",
+    contributor="example",
+)
+
+
+def unit_words(unit: str) -> UnitWords:
+    """Return the words of a plan's unit; an owner's are of its examples, all others of users.
+
+    >>> unit_words("user").turn, unit_words("example").turn, unit_words("owner").turn
+    ('round', 'step', 'step')
+    """
+    return _EXAMPLES if unit in ("example", "owner") else _USERS
+
+
+class _Guarantee:
+    """Checks and facts that both kinds of plan have in common."""
+
+    __slots__ = ()
+    num_users: int
+    relation: Relation
+    max_examples_per_user: int | None
+    roster_sha256: str | None
+    unit: Unit
+
+    def _check(self) -> None:
+        self._put("relation", Relation.of(self.relation))
+        if self.max_examples_per_user is not None:
+            set_checked(self, positive_int, "max_examples_per_user")
+        if self.unit not in get_args(Unit):
+            raise ValueError(
+                f"unit {self.unit!r} is unknown; a plan protects a 'user', an 'example' or an "
+                "'owner'"
+            )
+        digest = self.roster_sha256
+        if digest is not None and not re.fullmatch("[0-9a-f]{64}", str(digest)):
+            raise ValueError(
+                f"roster_sha256 {digest!r} is not 64 hex digits; give the hash of the corpus's "
+                "roster"
+            )
+
+    def _put(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    def check_roster(self, roster: Sequence[str]) -> None:
+        """Refuse a roster of another size than the plan's.
+
+        Raises:
+            ValueError: If its length is not num_users.
+        """
+        if len(roster) != self.num_users:
+            raise ValueError(
+                f"the roster has {len(roster)} {unit_words(self.unit).contributor}s, the plan was "
+                f"made for {self.num_users}; make a new plan for the new roster"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(_Guarantee):
     """The guarantee of a run, fixed before the first cohort is drawn; every field is public.
 
     Attributes:
@@ -88,17 +190,11 @@ class Plan:
     trials: Trials | None = None
 
     def __post_init__(self) -> None:
-        self._put("num_rounds", positive_int("num_rounds", self.num_rounds))
-        self._put("relation", Relation.of(self.relation))
+        set_checked(self, positive_int, "num_rounds")
+        self._check()
         self._put("delta", delta_of(self.delta, self.mechanism.num_users, self.event))
-        for name, check in (
-            ("max_examples_per_user", positive_int),
-            ("target_epsilon", positive_float),
-        ):
-            if getattr(self, name) is not None:
-                self._put(name, check(name, getattr(self, name)))
-        check_unit(self.unit)
-        check_roster_sha256(self.roster_sha256)
+        if self.target_epsilon is not None:
+            set_checked(self, positive_float, "target_epsilon")
         _check_micro_batch(self.mechanism.micro_batch, self.unit, self.relation)
         if not self.is_private and self.target_epsilon is not None:
             raise ValueError(
@@ -113,9 +209,6 @@ class Plan:
                 f"target_epsilon {target:g} is below ε = {rounded_up(self.total().value, 4):.4f} "
                 "of the whole run, which is charged at once; raise it, or add more noise"
             )
-
-    def _put(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)
 
     @property
     def live_mechanism(self) -> Mechanism:
@@ -150,7 +243,7 @@ class Plan:
         return self.live_mechanism.privatizer.after_crash == "replay"
 
     @property
-    def num_users(self) -> int:
+    def num_users(self) -> int:  # type: ignore[override]
         """Users on the roster, n."""
         return self.mechanism.num_users
 
@@ -322,14 +415,6 @@ class Plan:
             self.trials,
         )
 
-    def check_roster(self, roster: Sequence[str]) -> None:
-        """Refuse a roster of another size than the plan's.
-
-        Raises:
-            ValueError: If its length is not num_users.
-        """
-        check_roster_size(roster, self.num_users, self.unit)
-
     def calibrated(self, target_epsilon: float) -> Plan:
         """Return the plan with the least noise that keeps ε within a target after all rounds.
 
@@ -417,6 +502,176 @@ _REST = (
     "unit",
 )
 """Fields of a plan's JSON besides its mechanism, and besides "trials", which few plans have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptivePlan(_Guarantee):
+    """A zCDP privacy filter: charges are chosen during the run, up to a total ρ.
+
+    Attributes:
+        num_users: Users on the frozen roster, n.
+        rho: The preset total, ρ, under `relation`.
+        relation: Neighbouring relation, by name or `Relation`.
+        delta: δ at which ρ is stated as an ε; None takes n^-1.1.
+        max_examples_per_user: Cap on the examples a user's contribution looks at, or None.
+        roster_sha256: As `Plan.roster_sha256`.
+        unit: As `Plan.unit`.
+
+    Guarantees:
+        * All charges together are ρ-zCDP, hence (`epsilon`, δ)-DP by the Rényi conversion, for
+          one user under `relation`, if each is an answer of a mechanism of its event.
+        * Charges whose cohort is drawn are refused: amplification by sampling has no ρ.
+
+    Raises:
+        ValueError: If a value is out of range.
+    """
+
+    num_users: int
+    rho: float
+    relation: Relation = Relation.ADD_REMOVE
+    delta: float | None = None
+    max_examples_per_user: int | None = None
+    roster_sha256: str | None = None
+    unit: Unit = "user"
+
+    is_private = True  # a filter refuses charges without noise
+    target_epsilon = None  # the total ρ is the only budget
+    trials = None  # the best of several trials is accounted for plans of equal charges only
+    planned_rounds = affordable_rounds = None  # what a round costs is decided during the run
+    charged_once = False
+    event = mechanism = noise_multiplier = None  # each query has its own
+    is_exact = False  # `fedpriv.training.algorithm.is_exact` asks the algorithm about its queries
+    replays = False  # after a crash a query is asked again, as a new charge
+    warnings: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        set_checked(self, positive_int, "num_users")
+        set_checked(self, positive_float, "rho")
+        self._check()
+        self._put("delta", delta_of(self.delta, self.num_users, Event(kind="zcdp", rho=self.rho)))
+
+    @property
+    def live_mechanism(self) -> Mechanism:
+        """None exists for all charges.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(
+            "an adaptive plan has no mechanism for all charges; give each query its own "
+            "(Query(mechanism=...))"
+        )
+
+    def total(self) -> Epsilon:
+        """Return the ε that the filter guarantees, whatever is spent of it."""
+        assert self.delta is not None
+        value = epsilon_of_rho(self.rho, self.delta)
+        return Epsilon(
+            value=value,
+            delta=self.delta,
+            relation=self.relation,
+            accountant="RDP",
+            rdp=value,
+            unit=self.unit,
+        )
+
+    def guaranteed(self) -> Epsilon:
+        """As `total`."""
+        return self.total()
+
+    @property
+    def budget(self) -> str:
+        """The total, in words."""
+        return f"ρ = {self.rho:g}"
+
+    def used(self, spent: Counter[Event], num_rows: int) -> BudgetUse:
+        """Return how much of the total ρ is spent.
+
+        Args:
+            spent: Charges so far, by event.
+            num_rows: As of a fixed plan; here there are none.
+        """
+        amount, charges = min(self._sum(spent), self.rho), spent.total()
+        return BudgetUse(
+            amount=amount,
+            total=self.rho,
+            text=f"ρ = {rounded_up_to(amount, 6):g} of {self.rho:g} spent in {charges} "
+            f"charge{'' if charges == 1 else 's'}",
+        )
+
+    def pays_for_more(self, spent: Counter[Event], num_rows: int) -> bool:
+        """Return whether any ρ is left; the next charge may still be refused."""
+        return self.left(spent) > 0.0
+
+    def epsilon(self, num_charges: int) -> Epsilon:
+        """Return the total ε: the ρ spent depends on releases and allows no smaller claim."""
+        return self.total()
+
+    def epsilon_of(self, events: Mapping[Event, int]) -> Epsilon:
+        """Return the total ε: the ρ spent depends on releases and allows no smaller claim.
+
+        Raises:
+            ValueError: If the events add up to more than the total, or the filter refuses one.
+        """
+        total = self._sum(Counter(events))
+        if total > self._limit:
+            raise ValueError(f"charges of ρ = {total:g} are above the {self.rho:g} of the plan")
+        return self.total()
+
+    def refusal(self, spent: Counter[Event], event: Event) -> str:
+        """Return why one more charge exceeds the total, or "" if it fits; ask before writing it."""
+        if event.is_sampled or not event.is_private:
+            return f"a filter of ρ takes no {event.kind} charge; let everybody take part"
+        price = rho_of(event, self.relation)
+        total = self._sum(spent) + price
+        if total <= self._limit:
+            return ""
+        return (
+            f"ρ = {price:g} more would take the total to {total:g}, above the {self.rho:g} of "
+            "the plan"
+        )
+
+    @property
+    def _limit(self) -> float:
+        return self.rho * (1.0 + 1e-12)  # sums of floats: 10 charges of a tenth are the whole
+
+    def _sum(self, spent: Counter[Event]) -> float:
+        return math.fsum(count * rho_of(event, self.relation) for event, count in spent.items())
+
+    def mechanism_for(self, query: str, given: Mechanism | None) -> Mechanism:
+        """Return the mechanism given with a query.
+
+        Raises:
+            ValueError: If it brings none.
+        """
+        if given is None:
+            raise ValueError(f"query {query!r} of an adaptive plan needs its mechanism")
+        return given
+
+    def left(self, spent: Counter[Event]) -> float:
+        """Return the ρ that is left."""
+        return max(0.0, self.rho - self._sum(spent))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as a dict of plain JSON values."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {"kind": "adaptive", **values, "relation": self.relation.value}
+
+    @classmethod
+    def from_json(cls, value: Any) -> AdaptivePlan:
+        """Return the plan that `to_json` wrote.
+
+        Raises:
+            ValueError: If fields are missing or unknown, or the plan would be refused.
+        """
+        names = {"kind", *(field.name for field in fields(cls))}
+        if not isinstance(value, Mapping) or value.get("kind") != "adaptive":
+            raise ValueError(f"{value!r} is not an adaptive plan")
+        if set(value) != names:
+            odd = ", ".join(sorted(map(str, set(value) ^ names)))
+            raise ValueError(f"the plan's fields do not match ({odd}); it was edited")
+        return cls(**{name: value[name] for name in names - {"kind"}})
+
 
 AnyPlan = Plan | AdaptivePlan
 """A plan of either kind. Both answer to the same names: `total`, `guaranteed`, `epsilon`,

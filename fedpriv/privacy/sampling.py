@@ -14,18 +14,21 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
 
 from fedpriv.mechanisms.privatizer import Cost, Participation
 from fedpriv.privacy.event import NONPRIVATE, Event, cohort_event
-from fedpriv.ranges import positive_float, positive_int
+from fedpriv.ranges import positive_float, positive_int, set_checked
 from fedpriv.rng import Key
 
 Memory = Mapping[str, np.ndarray]
 """State of a sampler: who took part in earlier rounds. Secret; empty for memoryless samplers."""
+
+
+Drawn = tuple[tuple[str, ...], Memory]
+"""The ids of a cohort in roster order, and the memory after it."""
 
 
 class Sampler(Protocol):
@@ -53,9 +56,7 @@ class Sampler(Protocol):
         """Return the memory before the first cohort."""
         ...
 
-    def next(
-        self, memory: Memory, key: Key, roster: Sequence[str]
-    ) -> tuple[tuple[str, ...], Memory]:
+    def next(self, memory: Memory, key: Key, roster: Sequence[str]) -> Drawn:
         """Return the drawn user ids, in roster order, and the memory after them.
 
         The empty cohort is a legal draw.
@@ -84,42 +85,26 @@ def check_roster(roster: Sequence[str], num_users: int) -> None:
             f"the roster has {len(roster)} users, the sampler was made for {num_users}: they would "
             "be drawn with another probability than is accounted; make a new plan"
         )
-    if type(roster) is tuple:
-        _check_distinct_once(_ById(roster))
-    else:
-        _check_distinct(roster)
-
-
-class _ById:
-    """A roster compared by identity, so that hashing it does not read it."""
-
-    __slots__ = ("roster",)
-
-    def __init__(self, roster: tuple[str, ...]) -> None:
-        self.roster = roster
-
-    def __hash__(self) -> int:
-        return id(self.roster)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ById) and self.roster is other.roster
-
-
-@lru_cache(maxsize=2)
-def _check_distinct_once(held: _ById) -> None:
     # A run draws every cohort from one frozen tuple, and the set of 342,477 ids takes longer than
-    # the draw. The cache holds the tuple, so no other object can come to have its address, and
-    # what raises is not cached. A list may change between two draws: it is always looked at.
-    _check_distinct(held.roster)
-
-
-def _check_distinct(roster: Sequence[str]) -> None:
+    # the draw. The last tuple is held here, so no other can come to have its address; a list may
+    # change between two draws and is always looked at.
+    if roster is _CHECKED[0]:
+        return
     distinct = len(set(roster))
     if distinct != len(roster):
         raise ValueError(
             f"the roster has {len(roster)} entries but only {distinct} distinct users; "
             "a user listed twice would be drawn twice as often: remove the duplicates"
         )
+    if type(roster) is tuple:
+        _CHECKED[0] = roster
+
+
+_CHECKED: list[tuple[str, ...]] = [()]
+
+
+def _ids(roster: Sequence[str], positions: np.ndarray) -> tuple[str, ...]:
+    return tuple(roster[int(position)] for position in positions)
 
 
 def _subset(key: Key, number: int, size: int) -> np.ndarray:
@@ -192,8 +177,26 @@ def _plain_event(cost: Cost) -> Event:
     return NONPRIVATE
 
 
+class _Memoryless:
+    """Base of samplers whose cohorts do not depend on earlier ones."""
+
+    __slots__ = ()
+
+    def init(self) -> Memory:
+        """Return an empty memory."""
+        return {}
+
+    def next(self, memory: Memory, key: Key, roster: Sequence[str]) -> Drawn:
+        """Return `cohort`, and the memory."""
+        return self.cohort(key, roster), memory
+
+    def cohort(self, key: Key, roster: Sequence[str]) -> tuple[str, ...]:
+        """Return the cohort of one attempt, in roster order; see `Sampler.next`."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoissonSampler:
+class PoissonSampler(_Memoryless):
     """Poisson sampling: every user on the roster is drawn independently, with one probability.
 
     Attributes:
@@ -216,8 +219,7 @@ class PoissonSampler:
     cap: int | None = None
 
     def __post_init__(self) -> None:
-        event = self.event(Cost(kind="gaussian", value=1.0))  # every check on users, mean and cap
-        del event
+        self.event(Cost(kind="gaussian", value=1.0))  # every check on users, mean and cap
         object.__setattr__(self, "num_users", int(self.num_users))
         object.__setattr__(self, "expected_cohort_size", float(self.expected_cohort_size))
 
@@ -235,18 +237,8 @@ class PoissonSampler:
             cohort_cap=self.cap,
         )
 
-    def init(self) -> Memory:
-        """Return an empty memory."""
-        return {}
-
-    def next(
-        self, memory: Memory, key: Key, roster: Sequence[str]
-    ) -> tuple[tuple[str, ...], Memory]:
-        """Return between 0 and n ids (at most `cap`), in roster order."""
-        return self.cohort(key, roster), memory
-
     def cohort(self, key: Key, roster: Sequence[str]) -> tuple[str, ...]:
-        """Draw the cohort of one attempt; see `next`."""
+        """Return between 0 and n ids (at most `cap`), in roster order."""
         check_roster(roster, self.num_users)
         if key.mode == "secure":
             probability = Fraction(self.expected_cohort_size) / self.num_users
@@ -258,7 +250,7 @@ class PoissonSampler:
             drawn = np.flatnonzero(generator.random(len(roster)) < self.sampling_prob)
             if self.cap is not None and drawn.size > self.cap:
                 drawn = np.sort(generator.choice(drawn, self.cap, replace=False, shuffle=False))
-        return tuple(roster[int(index)] for index in drawn)
+        return _ids(roster, drawn)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,12 +292,6 @@ class DevicesSampler:
         devices = positive_int("devices", self.devices)
         if devices == 1:
             return self.draws.event(cost)
-        draws = self.draws
-        if not isinstance(draws, PoissonSampler) or draws.cap is not None:
-            raise ValueError(
-                f"devices {devices} of one person are accounted with poisson sampling and without "
-                "a cap only; leave the others out, or bound a person's devices together"
-            )
         if cost.kind == "nonprivate":
             return NONPRIVATE
         if cost.kind != "gaussian" or cost.whole_run:
@@ -317,6 +303,8 @@ class DevicesSampler:
             num_users=self.num_users,
             expected_cohort_size=self.expected_cohort_size,
             noise_multiplier=cost.value,
+            sampling="poisson" if isinstance(self.draws, PoissonSampler) else "fixed",
+            cohort_cap=getattr(self.draws, "cap", None),
             devices=devices,
         )
 
@@ -324,15 +312,13 @@ class DevicesSampler:
         """Return the memory of the draws before the first cohort."""
         return self.draws.init()
 
-    def next(
-        self, memory: Memory, key: Key, roster: Sequence[str]
-    ) -> tuple[tuple[str, ...], Memory]:
+    def next(self, memory: Memory, key: Key, roster: Sequence[str]) -> Drawn:
         """Return the drawn devices' ids."""
         return self.draws.next(memory, key, roster)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FixedSizeSampler:
+class FixedSizeSampler(_Memoryless):
     """Fixed-size sampling: a uniform subset of exactly `size` users, without replacement.
 
     Attributes:
@@ -351,8 +337,7 @@ class FixedSizeSampler:
     size: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "num_users", positive_int("num_users", self.num_users))
-        object.__setattr__(self, "size", positive_int("size", self.size))
+        set_checked(self, positive_int, "num_users", "size")
         if self.size > self.num_users:
             raise ValueError(
                 f"a cohort of {self.size} cannot be drawn from {self.num_users} users; "
@@ -373,24 +358,14 @@ class FixedSizeSampler:
             sampling="fixed",
         )
 
-    def init(self) -> Memory:
-        """Return an empty memory."""
-        return {}
-
-    def next(
-        self, memory: Memory, key: Key, roster: Sequence[str]
-    ) -> tuple[tuple[str, ...], Memory]:
-        """Return `size` distinct ids, in roster order."""
-        return self.cohort(key, roster), memory
-
     def cohort(self, key: Key, roster: Sequence[str]) -> tuple[str, ...]:
-        """Draw the cohort of one attempt; see `next`."""
+        """Return `size` distinct ids, in roster order."""
         check_roster(roster, self.num_users)
-        return tuple(roster[int(index)] for index in _subset(key, len(roster), self.size))
+        return _ids(roster, _subset(key, len(roster), self.size))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Everybody:
+class Everybody(_Memoryless):
     """The whole roster, every round, without amplification.
 
     Attributes:
@@ -400,7 +375,7 @@ class Everybody:
     num_users: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "num_users", positive_int("num_users", self.num_users))
+        set_checked(self, positive_int, "num_users")
 
     @property
     def expected_cohort_size(self) -> float:
@@ -411,16 +386,10 @@ class Everybody:
         """Return the event of the cost, without amplification."""
         return _plain_event(cost)
 
-    def init(self) -> Memory:
-        """Return an empty memory."""
-        return {}
-
-    def next(
-        self, memory: Memory, key: Key, roster: Sequence[str]
-    ) -> tuple[tuple[str, ...], Memory]:
+    def cohort(self, key: Key, roster: Sequence[str]) -> tuple[str, ...]:
         """Return the roster."""
         check_roster(roster, self.num_users)
-        return tuple(roster), memory
+        return tuple(roster)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -445,8 +414,7 @@ class Partition:
     passes: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("num_users", "size", "passes"):
-            object.__setattr__(self, name, positive_int(name, getattr(self, name)))
+        set_checked(self, positive_int, "num_users", "size", "passes")
         if self.size > self.num_users:
             raise ValueError(
                 f"batches of {self.size} cannot be cut from {self.num_users} users; lower it"
@@ -487,19 +455,13 @@ class Partition:
         """Return the memory before the first batch."""
         return {"order": np.zeros(0, np.int64), "drawn": np.zeros(1, np.int64)}
 
-    def next(
-        self, memory: Memory, key: Key, roster: Sequence[str]
-    ) -> tuple[tuple[str, ...], Memory]:
+    def next(self, memory: Memory, key: Key, roster: Sequence[str]) -> Drawn:
         """Return the next batch's ids, in roster order.
 
         Raises:
-            ValueError: If the roster is of another size, or every pass is over.
+            ValueError: As of `Sampler.next`, or if every pass is over.
         """
-        if len(roster) != self.num_users:
-            raise ValueError(
-                f"the roster has {len(roster)} users, the batches are of {self.num_users}; make a "
-                "new plan"
-            )
+        check_roster(roster, self.num_users)
         drawn = int(memory["drawn"][0])
         if drawn >= self.num_batches:
             raise ValueError(
@@ -510,7 +472,7 @@ class Partition:
         order = memory["order"] if place else _permutation(key, self.num_users)
         batch = np.sort(order[place : place + self.size])
         following = {"order": order, "drawn": np.array([drawn + 1], np.int64)}
-        return tuple(roster[int(index)] for index in batch), following
+        return _ids(roster, batch), following
 
 
 _NEVER = np.iinfo(np.int64).min // 2  # the last row of who took part in none
@@ -542,8 +504,7 @@ class SeparatedSampler:
     most: int
 
     def __post_init__(self) -> None:
-        for name in ("num_users", "size", "min_separation", "most"):
-            object.__setattr__(self, name, positive_int(name, getattr(self, name)))
+        set_checked(self, positive_int, "num_users", "size", "min_separation", "most")
         if self.size * self.min_separation > self.num_users:
             raise ValueError(
                 f"cohorts of {self.size:,} that are {self.min_separation:,} rows apart need "
@@ -573,9 +534,7 @@ class SeparatedSampler:
             "row": np.zeros(1, np.int64),
         }
 
-    def next(
-        self, memory: Memory, key: Key, roster: Sequence[str]
-    ) -> tuple[tuple[str, ...], Memory]:
+    def next(self, memory: Memory, key: Key, roster: Sequence[str]) -> Drawn:
         """Return the ids of a cohort, in roster order."""
         check_roster(roster, self.num_users)
         row = int(memory["row"][0]) + 1
@@ -587,7 +546,7 @@ class SeparatedSampler:
         last[drawn] = row
         times[drawn] += 1
         following = {"last": last, "times": times, "row": np.array([row], np.int64)}
-        return tuple(roster[int(index)] for index in drawn), following
+        return _ids(roster, drawn), following
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -617,8 +576,7 @@ class CyclicSampler:
     mean: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("num_users", "groups", "most"):
-            object.__setattr__(self, name, positive_int(name, getattr(self, name)))
+        set_checked(self, positive_int, "num_users", "groups", "most")
         if self.groups > self.num_users:
             raise ValueError(
                 f"{self.groups} groups of {self.num_users} users; lower min-separation"
@@ -668,9 +626,7 @@ class CyclicSampler:
             "row": np.zeros(1, np.int64),
         }
 
-    def next(
-        self, memory: Memory, key: Key, roster: Sequence[str]
-    ) -> tuple[tuple[str, ...], Memory]:
+    def next(self, memory: Memory, key: Key, roster: Sequence[str]) -> Drawn:
         """Return the ids drawn from the group in turn, in roster order."""
         check_roster(roster, self.num_users)
         row = int(memory["row"][0]) + 1
@@ -685,7 +641,7 @@ class CyclicSampler:
         times[group] += 1
         drawn = members[self._drawn(key, members.size)]
         following = {"order": order, "times": times, "row": np.array([row], np.int64)}
-        return tuple(roster[int(index)] for index in drawn), following
+        return _ids(roster, drawn), following
 
     def _drawn(self, key: Key, size: int) -> np.ndarray:
         if self.mean is None:

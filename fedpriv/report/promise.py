@@ -9,11 +9,11 @@ from __future__ import annotations
 from functools import lru_cache
 from itertools import accumulate
 
+from fedpriv.privacy.accounting import rho_of
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.ledger.state import LedgerState
 from fedpriv.privacy.plan import AnyPlan
 from fedpriv.privacy.statement.sealed import read_sealed
-from fedpriv.privacy.zcdp import rho_of
 from fedpriv.report.series import RunRecord
 
 

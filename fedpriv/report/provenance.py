@@ -11,7 +11,7 @@ from fedpriv.report.series import RunRecord
 from fedpriv.report.wording import NOTHING
 
 # Options that are a text or absent, as they are by default: "none" would be the text.
-_TEXTS = ("roster",)
+_TEXTS = ("task.roster", "start.file", "task.log", "task.folder")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

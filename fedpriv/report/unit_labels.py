@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedpriv.privacy.unit import unit_words
+from fedpriv.privacy.plan import unit_words
 
 # What a run folder calls them whatever the unit, because an example is a user with one record.
 _NAMES = {

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fedpriv import optimizers
-from fedpriv.backends.backend import Backend, ModeBound
+from fedpriv.backends.backend import Backend
 from fedpriv.measures import Measure
 from fedpriv.mechanisms.preconditioners import NoPreconditioner
 from fedpriv.privacy.epsilon import Epsilon
@@ -19,7 +19,7 @@ from fedpriv.privacy.statement.coverage import FLOATS, KEY, Coverage
 from fedpriv.rng import Key
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.loop import first_state, rounds
-from fedpriv.runs.noise_root import NOISE, noise_root, plan_digest
+from fedpriv.runs.noise_root import NOISE, training_digest
 from fedpriv.training.algorithm import Algorithm
 from fedpriv.training.federated_averaging import AtAggregates, FederatedAveraging
 from fedpriv.training.work import Trainers
@@ -129,19 +129,16 @@ def averaging(
 
     def loop(backend: Backend) -> Trained:
         root = Key.secure() if secure else Key.simulation(seed)
-        if isinstance(backend, ModeBound):
-            backend.check_mode(root.mode)  # before anything is written or charged
+        backend.check_mode(root.mode)  # before anything is written or charged
         state = first_state(components, root)
         path = None if out is None else Path(out)
         facts: dict[str, Any] = {KEY: list(_COVERAGE.not_covered)}
         if not secure:
-            facts[NOISE] = plan_digest(plan, roster, params)
+            facts[NOISE] = training_digest(plan, roster, params)
         folder = None
         if path is not None:
             anchors = anchors_of(anchor, anchor_command)
             folder = RunFolder.of_plan(path, plan, mode=root.mode, extra=facts, anchors=anchors)
-        if folder is not None:
-            facts = dict(folder.ledger.extra)
         with nullcontext() if folder is None else closing(folder):
             if folder is not None:
                 state = folder.resume(state)
@@ -152,7 +149,6 @@ def averaging(
                 folder=folder,
                 state=state,
                 eval_every=plan.num_rounds + 1,
-                noise=noise_root(root, facts),
             )
             for _, state in played:
                 on_round(state.round_num, state.params)

@@ -82,7 +82,7 @@ class RunDoor:
         works: Works by name, for the shapes of their sums.
         roster: The frozen ids.
         root: The run's root key.
-        noise: The root key of what is added to sums; None takes `root`.
+        noise: The root key of what is added to sums (`fedpriv.runs.noise_root`).
         exact: Whether the run's ε is stated as that of real arithmetic
             (`fedpriv.training.algorithm.is_exact`); with a secure key answers that have noise or
             sums in floating point are then refused.
@@ -102,13 +102,13 @@ class RunDoor:
         root: Key,
         secret_state: SecretState,
         noise_thread: Executor,
+        noise: Key,
         participation: Participation | None = None,
-        noise: Key | None = None,
         exact: bool = False,
     ) -> None:
         self._plan, self._ledger, self._backend = plan, ledger, backend
         self._works, self._roster, self._root = works, roster, root
-        self._noise = root if noise is None else noise
+        self._noise = noise
         self._exact = exact and root.mode == "secure"
         self._secret_state, self._noise_thread, self._participation = (
             secret_state,

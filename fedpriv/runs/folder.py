@@ -159,7 +159,7 @@ class RunFolder:
         # The ledger first: with it but without experiment.json there is no run to resume.
         extra = {"experiment": experiment.name, SEAL: document_sha256(document)}
         if mode == "simulation":
-            extra[NOISE] = noise_digest(document)
+            extra[NOISE] = noise_digest(experiment, document)
         ledger = Ledger.create(
             path / "ledger.jsonl", plan=components.plan, mode=mode, extra=extra, anchors=anchors
         )
@@ -189,7 +189,7 @@ class RunFolder:
             path: The folder; made if missing. One that holds a ledger is continued.
             plan: The promise.
             mode: "simulation" or "secure".
-            extra: Further facts for the first line of a new ledger.
+            extra: Further facts for the first line of a new ledger; of a simulation `NOISE`.
             anchors: Where the ledger's lines are marked outside the folder.
 
         Raises:

@@ -15,13 +15,13 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from fedpriv.backends import Backend
-from fedpriv.backends.backend import PromiseBound
 from fedpriv.measures import Measure, figures_of, recorded
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
 from fedpriv.privacy.plan import AnyPlan, plan_digest
 from fedpriv.rng import Key
 from fedpriv.runs.door import RunDoor
 from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.noise_root import noise_root, unkept_noise_root
 from fedpriv.runs.participation import Participation
 from fedpriv.runs.records import (
     Diagnostics,
@@ -112,8 +112,8 @@ def rounds(
         folder: Where the run is kept; None keeps the same ledger in memory (and survives nothing).
         state: The last released state of a resumed run; None starts at the beginning.
         eval_every: Rounds between evaluations; the last is always evaluated.
-        noise: The root key of the noise, `fedpriv.runs.noise_root`; None takes `root`, and two
-            simulations at one seed then add the same.
+        noise: The root key of the noise; None for the one of the folder's ledger or, in memory, of
+            these components (`fedpriv.runs.noise_root`).
         ends_if_all_fail: Whether a simulation ends where all who were drawn failed; a sweep goes
             on, in which settings that diverge are a result.
 
@@ -131,7 +131,8 @@ def rounds(
             a secure run that is neither said nor acted upon, for it is covered by no ε.
         KeyboardInterrupt: After Ctrl-C at any moment, even one that compiled code dropped; what was
             released is kept, and no user's contribution is left out because of it.
-        ValueError: If the folder says that the run is hardened, and these components are not.
+        ValueError: If the folder says that the run is hardened, and these components are not; or
+            if a simulation's ledger has no digest of what is trained.
     """
     plan = components.plan
     exact = is_exact(plan, components.algorithm)
@@ -148,9 +149,11 @@ def rounds(
     participation = None
     if root.mode == "simulation":
         participation = Participation(ends=ends_if_all_fail, has_learnt=state.round_num > 0)
-    noise = root if noise is None else noise
-    if isinstance(backend, PromiseBound):
-        backend = backend.under(plan_digest(plan, components.task.roster))
+    if noise is None and folder is not None:
+        noise = noise_root(root, folder.ledger.extra)
+    elif noise is None:
+        noise = unkept_noise_root(root, components, state.params)
+    backend = backend.under(plan_digest(plan, components.task.roster))
     secret_state = SecretState(None if folder is None else folder.path / "secret", noise)
     _forget_secrets_if_over(ledger, secret_state)  # what a kill left
     with interruptible(), ThreadPoolExecutor(1, thread_name_prefix="noise") as noise_thread:

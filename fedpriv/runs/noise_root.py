@@ -1,15 +1,25 @@
-"""The root of a run's noise: two experiments at one seed add noise that is independent.
+"""The root key of a simulation's noise: the seed, and a digest of what is trained.
 
-A simulation's randomness is made of its seed. Were the noise made of nothing else, two runs at the
-default seed would add the same, and whoever has both models would subtract it: of two experiments,
-or of two training sets that differ in one user. So the noise is drawn from a key into which a
-digest of the experiment is folded as well. Cohorts, users and the first params are those of the
-seed alone, so that methods are compared on the same users.
+Were noise made of the seed alone, two runs at the default seed would add the same, and the
+difference of their models would have no noise on it: of two mechanisms, or of two training sets
+that differ in one user. So a digest is folded into the key. It stands in the ledger's first line,
+and a run without one is refused. Cohorts, users and initial params are of the seed alone, so that
+methods are compared on the same users.
 
-What the digest is of changes what is trained on or how; what only changes who works, what is
-measured or where it is written is not in it, so the same experiment gives the same numbers on every
-backend. It stands in the ledger's first line: a run is resumed with the noise that it began with,
-and one that was written before there was such a line goes on with its seed's.
+The digest is of
+
+* the plan, and every option and kind of the parts that are chosen, defaults included: were they
+  left out, a default that changes would give two mechanisms one noise. Automatic options enter by
+  the values that were chosen;
+* the digest of the data, or what the task says of them where it knows none; the digests of a start
+  from a file and of what the model keeps frozen;
+* the experiment's name where it runs user-defined code (a custom task, `refine`, `statistics`,
+  `bounds`). Code cannot be hashed: the name and the data stand for it, so give two experiments with
+  different code two names, or two seeds.
+
+It is not of who works, what is measured or where it is written, nor of a name or description by
+which nothing is trained: the same experiment adds the same noise on every backend, and two that are
+the same mechanism on the same data release the same model.
 """
 
 from __future__ import annotations
@@ -17,58 +27,108 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.hashes import document_sha256
 from fedpriv.privacy.plan import AnyPlan
 from fedpriv.rng import Key
 from fedpriv.tree import Params
 
-#: Options that change what is measured or written, and nothing that is trained.
-NOT_TRAINED = frozenset({"eval_every"})
 NOISE = "noise_sha256"
-"""What the digest is called among the further facts of a ledger's first line."""
+"""Name of the digest among the further facts of a ledger's first line."""
+NOT_TRAINED = frozenset({"eval_every"})
+"""Options that change what is measured or written, and nothing that is trained."""
+_VERSION = 1
 _DESCRIBED = ("name", "roster_sha256", "num_users", "num_public_users")
 
 
-def noise_digest(document: Mapping[str, Any]) -> str:
-    """Return what distinguishes the noise of a simulation, 64 hex digits.
-
-    Two data sets have noise of their own where the task says what its data are (`data_sha256`, as
-    every prepared corpus does), or describes them otherwise.
+def noise_digest(experiment: Experiment, document: Mapping[str, Any]) -> str:
+    """Return the digest that distinguishes an experiment's noise, 64 hex digits.
 
     Args:
+        experiment: Its automatic options chosen.
         document: Of its experiment.json.
     """
-    options, corpus = dict(document["experiment"]), document["corpus"]
-    return document_sha256(
-        {
-            "name": document["name"],
-            "options": {name: options[name] for name in options if name not in NOT_TRAINED},
-            "plan": document["plan"],
-            "data": corpus.get("data_sha256") or {name: corpus.get(name) for name in _DESCRIBED},
-        }
+    corpus, start = document["corpus"], document["start"]
+    return _digest(
+        plan=document["plan"],
+        **_trained(experiment),
+        data=corpus.get("data_sha256") or {name: corpus.get(name) for name in _DESCRIBED},
+        frozen=corpus.get("frozen"),
+        start=start["sha256"] if start["kind"] == "file" else None,
     )
 
 
-def plan_digest(plan: AnyPlan, roster: Sequence[str], start: Params) -> str:
-    """Return what distinguishes the noise of a training of one's own.
+def training_digest(
+    plan: AnyPlan, roster: Sequence[str], start: Params, described: Any = None
+) -> str:
+    """Return the digest that distinguishes the noise of a training that no experiment describes.
 
     Args:
-        plan: The promise.
+        plan: The plan.
         roster: The frozen ids; the users' data are not known here.
-        start: What the first round starts from.
+        start: Params before the first round.
+        described: JSON value of what else is known of it.
     """
-    shapes = {name: list(array.shape) for name, array in start.items()}
-    return document_sha256({"plan": plan.to_json(), "roster": list(roster), "shapes": shapes})
+    return _digest(
+        plan=plan.to_json(),
+        roster=list(roster),
+        shapes={name: list(array.shape) for name, array in start.items()},
+        described=described,
+    )
 
 
 def noise_root(root: Key, facts: Mapping[str, Any]) -> Key:
     """Return the key of which a run's noise is drawn.
 
     Args:
-        root: The run's root key. A secure one is entropy of its own, and is the noise's root too.
-        facts: Of the ledger's first line; without a digest the noise is of the seed alone.
+        root: The run's root key. A secure one is fresh entropy, and is the noise's root too.
+        facts: Of the ledger's first line.
+
+    Raises:
+        ValueError: If the run is a simulation whose facts hold no digest.
     """
-    digest = facts.get(NOISE)
-    if root.mode == "secure" or digest is None:
+    if root.mode == "secure":
         return root
-    return root.fold("experiment").fold(str(digest))
+    if NOISE not in facts:
+        raise ValueError(
+            "the ledger's first line has no digest of what is trained, without which the noise "
+            "would be of the seed alone; start a new run"
+        )
+    return root.fold("experiment").fold(str(facts[NOISE]))
+
+
+def unkept_noise_root(root: Key, components: Any, start: Params) -> Key:
+    """Return the key of which the noise of a run in memory is drawn.
+
+    Of its data no more is known than the roster.
+
+    Args:
+        root: The root key.
+        components: A `fedpriv.runs.loop.Runnable`.
+        start: Params before the first round, or of a later one.
+    """
+    experiment = getattr(components, "experiment", None)
+    described = None if experiment is None else _trained(experiment)
+    return noise_root(
+        root, {NOISE: training_digest(components.plan, components.task.roster, start, described)}
+    )
+
+
+def _trained(experiment: Experiment) -> dict[str, Any]:
+    """Return the options and kinds of the chosen parts, and the name that stands for code."""
+    task, options = type(experiment.task), experiment.options()
+    custom = (
+        not task.__module__.startswith("fedpriv.")
+        or experiment.refine
+        or experiment.statistics
+        or experiment.bounds
+    )
+    return {
+        "options": {name: options[name] for name in options if name not in NOT_TRAINED},
+        "task": task.__qualname__,
+        "code": experiment.name if custom else None,
+    }
+
+
+def _digest(**described: Any) -> str:
+    return document_sha256({"version": _VERSION, **described})

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv import tree
+from fedpriv.backends.backend import Backend, Order
 from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.checkpoints.tensor_files import read_start, released_models, write_selected
 from fedpriv.datasets.stackexchange.corpus import Corpus
@@ -27,12 +28,11 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.own_code import own_code
 from fedpriv.experiments.start import PublicOnly, Start, public_only
 from fedpriv.measures import PUBLIC_ONLY
-from fedpriv.mechanisms.bounds import Bound
 from fedpriv.mechanisms.perturbation import relative_length
 from fedpriv.privacy.ledger.anchor import Anchor
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plan import AnyPlan
+from fedpriv.privacy.plan import AnyPlan, unit_words
 from fedpriv.privacy.statement.coverage import (
     TRAINED,
     refuse_private_knowledge,
@@ -40,14 +40,12 @@ from fedpriv.privacy.statement.coverage import (
 )
 from fedpriv.privacy.statement.sealed import read_sealed
 from fedpriv.privacy.trials import Trials
-from fedpriv.privacy.unit import unit_words
 from fedpriv.rng import Key
 from fedpriv.runs.backends import BackendFactory, CheckedFactory, open_corpus, serial
 from fedpriv.runs.document import check_label, restore_experiment
 from fedpriv.runs.door import RunDoor
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.loop import Runnable, rounds
-from fedpriv.runs.noise_root import noise_root
 from fedpriv.runs.records import RoundRecord
 from fedpriv.runs.secret_state import SecretState
 from fedpriv.runs.selection import Selection, select
@@ -70,7 +68,7 @@ from fedpriv.training.failures import counted_failures
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.public_selection import HasPublicFolds
 from fedpriv.training.stopping import interruptible
-from fedpriv.training.work import TRAIN, LocalTrainer, Trainers, Work, as_works, find_work
+from fedpriv.training.work import LocalTrainer, Trainers, Work, as_works, find_work
 from fedpriv.tree import Params
 
 
@@ -142,7 +140,6 @@ class PreparedRun:
                 folder=self.folder,
                 state=self.state,
                 eval_every=self.experiment.eval_every,
-                noise=noise_root(self.root, self.ledger.extra),
                 ends_if_all_fail=ends_if_all_fail,
             )
             with closing(played):
@@ -160,7 +157,7 @@ class PreparedRun:
     def _selected(self, round_num: int, tell: Callable[[str], None]) -> Selection | None:
         """Select and write the model that the run returns; None where it is the last."""
         able = isinstance(self.components.task, HasPublicFolds)
-        if not able or self.experiment.options().get("select") != "public" or not round_num:
+        if not able or self.experiment.options().get("task.select") != "public" or not round_num:
             return None
         store = CheckpointStore(self.folder.path / "checkpoints")
         released = released_models(store.load(round_num)[0])
@@ -428,7 +425,7 @@ def _try_components(
         components.algorithm.check_start(loss)
     noticed = _describe_noise_length(components.plan, tree.num_elements(state.params))
     if components.settings is not None:
-        selects = experiment.options().get("select") == "public"
+        selects = experiment.options().get("task.select") == "public"
         noticed += tuple(filter(None, [components.settings.caution(selects=selects)]))
     if experiment.unit == "user":
         with own_code("while public examples were compared with rostered users'"):
@@ -502,6 +499,7 @@ def _play_first_step(components: Runnable, params: Params, batch: Any, fresh: Fr
             works=works,
             roster=components.task.roster,
             root=root,
+            noise=root,
             secret_state=SecretState(None, root),
             noise_thread=noise_thread,
         )
@@ -513,45 +511,23 @@ def _play_first_step(components: Runnable, params: Params, batch: Any, fresh: Fr
                 raise
 
 
-class _OnSyntheticUsers:
-    """A `fedpriv.backends.backend.Backend` where one synthetic user stands for each cohort."""
+class _OnSyntheticUsers(Backend):
+    """Backend where one synthetic user stands for each cohort."""
 
     def __init__(self, works: Mapping[str, Work], batch: Any, fresh: FreshWorks) -> None:
         self._works, self._batch, self._fresh = works, batch, fresh
         self._apart: set[str] = set()
 
-    def partial_sum(
-        self,
-        *,
-        params: Params,
-        bound: Bound,
-        cohort: Sequence[str],
-        key: Key,
-        round_num: int,
-        attempt: int,
-        work: str = TRAIN,
-        template: Params | None = None,
-    ) -> PartialSum:
+    def sum_over(self, cohort: Sequence[str], order: Order) -> PartialSum:
         """Return the sum of one synthetic user; an empty cohort has one too."""
-        asked = find_work(self._works, work)
         # A program asks in many passes: of the first it is known that users are apart.
         found = try_work(
-            asked,
-            params=params,
-            bound=bound,
+            find_work(self._works, order.work),
+            params=order.params,
+            bound=order.bound,
             batch=self._batch,
-            name=work,
-            fresh=None if work in self._apart else self._fresh,
+            name=order.work,
+            fresh=None if order.work in self._apart else self._fresh,
         )
-        self._apart.add(work)
+        self._apart.add(order.work)
         return replace(found, num_users=len(cohort))
-
-    def evaluate(self, params: Params, *, public: bool) -> None:
-        """Return that nothing is measured."""
-
-    def describe(self) -> dict[str, Any]:
-        """Return that no user is asked."""
-        return {"name": "synthetic users"}
-
-    def close(self) -> None:
-        """Nothing is held."""

@@ -26,10 +26,9 @@ from rich.progress import (
 
 from fedpriv.measures import Measure
 from fedpriv.privacy.epsilon import BudgetUse, format_delta, privacy_line, rounded_up
-from fedpriv.privacy.plan import AnyPlan
+from fedpriv.privacy.plan import AnyPlan, unit_words
 from fedpriv.privacy.statement.coverage import Coverage, coverage_of
 from fedpriv.privacy.statement.statement import NO_MEANINGFUL_PROTECTION_ABOVE
-from fedpriv.privacy.unit import unit_words
 from fedpriv.runs.document import name_with_label
 from fedpriv.runs.loop import accounted_charges, accounted_rounds
 from fedpriv.untrusted_text import plain

@@ -39,7 +39,7 @@ from fedpriv.training.local.module_state import made_from
 from fedpriv.training.local.sgd import as_tensor, one_thread
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.local.words import WordTrainer, dense_gradients, token_scores
-from fedpriv.training.periodic_shift import Shift, ShiftedUsers
+from fedpriv.training.periodic_shift import Shift, shifted_users
 from fedpriv.training.public_learning import GradientLearner
 from fedpriv.training.work import LocalTrainer, UserData, Work
 from fedpriv.tree import Params
@@ -325,7 +325,7 @@ class NextWords:
             multiplier=multiplier,
             device=usable_device(device),
         )
-        return trainer if self._shift is None else ShiftedUsers(trainer=trainer)
+        return trainer if self._shift is None else shifted_users(trainer)
 
     @property
     def round_tensors(self) -> Callable[[int], Params] | None:

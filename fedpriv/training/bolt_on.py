@@ -20,7 +20,7 @@ Analytics" (2017), Algorithms 1 to 3, for single examples; Chaudhuri, Monteleoni
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -28,7 +28,7 @@ import numpy as np
 from scipy import sparse
 
 from fedpriv import tree
-from fedpriv.mechanisms.bounds import Bound, Checked, Displaced
+from fedpriv.mechanisms.bounds import Checked, Displaced
 from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere
 from fedpriv.mechanisms.selection import Chosen, PrivateChoice, candidates
 from fedpriv.privacy.event import Relation
@@ -47,7 +47,7 @@ from fedpriv.training.permutation_sgd import (
     finite_rows,
     refuse_long_start,
 )
-from fedpriv.training.work import AroundTrainer, LocalTrainer, UserByUser, Work
+from fedpriv.training.work import AroundTrainer, BaseWork, LocalTrainer, SumRequest, Work
 from fedpriv.tree import Params, Tree
 
 RATE = "rate"
@@ -91,15 +91,6 @@ class RatedTrainer(AroundTrainer):
         if self.local_steps > 1 and abs(factor - 1.0) > 1e-6:
             raise ValueError("several local steps are of one rate")
         return tree.scale(update, factor)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UsersAtRate(UserByUser):
-    """Users at the step size that a query brings, which is none of the sum's tensors."""
-
-    def template(self, params: Params) -> Params:
-        """Return the params' shapes, without the rate."""
-        return {name: array for name, array in params.items() if name != RATE}
 
 
 #: Of params that are rounded to float32 in every update, on their way to the users. That alone is
@@ -484,8 +475,8 @@ class Tuned(Algorithm):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainedOnPart:
-    """Permutation SGD on some of the examples. A `Work`.
+class TrainedOnPart(BaseWork):
+    """Permutation SGD on some of the examples.
 
     Attributes:
         sgd: On all of them.
@@ -493,28 +484,14 @@ class TrainedOnPart:
 
     sgd: PermutationSgd
 
-    def template(self, params: Params) -> Params:
-        """Return the params' own shapes."""
-        return params
-
-    def partial_sum(
-        self,
-        *,
-        params: Params,
-        bound: Bound,
-        data: object = None,
-        user_ids: Sequence[str],
-        key: Key,
-    ) -> PartialSum:
+    def answer(self, request: SumRequest) -> PartialSum:
         """Return the params trained on the examples of these ids, float64."""
-        return _part(self.sgd, user_ids).partial_sum(
-            params=params, bound=bound, user_ids=user_ids, key=key
-        )
+        return _part(self.sgd, request).answer(request)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mistakes:
-    """On how many of some examples a linear model is wrong. A `Work`.
+class Mistakes(BaseWork):
+    """On how many of some examples a linear model is wrong.
 
     Attributes:
         sgd: Has the examples, and the name of the params.
@@ -526,17 +503,9 @@ class Mistakes:
         """Return one whole number."""
         return {MISTAKES: np.zeros(1, np.float32)}
 
-    def partial_sum(
-        self,
-        *,
-        params: Params,
-        bound: Bound,
-        data: object = None,
-        user_ids: Sequence[str],
-        key: Key,
-    ) -> PartialSum:
+    def answer(self, request: SumRequest) -> PartialSum:
         """Return the number of mistakes; one example more adds 0 or 1 to it."""
-        part = _part(self.sgd, user_ids)
+        part, params = _part(self.sgd, request), request.params
         kernel = params[part.name].astype(np.float64)
         kernel = kernel.reshape(kernel.shape[0], -1)
         x, squares = finite_rows(part.x)
@@ -549,12 +518,12 @@ class Mistakes:
         if part.present is not None:
             wrong &= part.present
         count = np.array([np.count_nonzero(wrong)], np.int64)
-        return PartialSum(total={MISTAKES: count}, num_users=len(user_ids), granularity=1.0)
+        return PartialSum(total={MISTAKES: count}, num_users=len(request.user_ids), granularity=1.0)
 
 
-def _part(sgd: PermutationSgd, user_ids: Sequence[str]) -> PermutationSgd:
-    """Return a training on the examples of some ids, in their order."""
-    index = np.fromiter(map(int, user_ids), np.int64, len(user_ids))
+def _part(sgd: PermutationSgd, request: SumRequest) -> PermutationSgd:
+    """Return a training on the requested examples, in their order."""
+    index = request.index
     x = sgd.x if isinstance(sgd.x, np.ndarray) else sparse.csr_matrix(sgd.x)
     present = None if sgd.present is None else sgd.present[index]
     return replace(sgd, x=x[index], y=sgd.y[index], present=present)

@@ -6,7 +6,7 @@ that is zero the direction is held to be too noisy: the price of a gradient grow
 the *same* sum is noised once more for the difference alone, the two estimates are averaged, and the
 choice is asked again. When what is left of ρ does not pay for the next answer the run ends, and
 what was under way is not applied. Charges follow releases; a zCDP filter of a preset total makes
-that free (`fedpriv.privacy.adaptive_plan`).
+that free (`fedpriv.privacy.plan`).
 
 Averaging estimates of prices ρ₁ and ρ₂ with weights ρ₁ and ρ₂ gives the estimate of price ρ₁ + ρ₂:
 Var = C² / 2(ρ₁ + ρ₂). The average is of all estimates of an iteration so far.
@@ -31,16 +31,15 @@ import numpy as np
 from fedpriv.mechanisms.bounds import Bound, Capped
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.selection import Form, NoisyMin
-from fedpriv.privacy.adaptive_plan import AdaptivePlan
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plan import AnyPlan
+from fedpriv.privacy.plan import AdaptivePlan, AnyPlan
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.ranges import Range, finite_float, positive_float, positive_int
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.algorithm import Algorithm, ArrayState, Door, Held, Query
-from fedpriv.training.work import Examples, UserByUser
+from fedpriv.training.work import BaseWork, Examples, SumRequest, UserByUser
 from fedpriv.tree import Params, Tree
 
 LOSSES = "losses"
@@ -109,7 +108,7 @@ def pack_line(params: Params, direction: Params, sizes: np.ndarray) -> Params:
 
 
 def unpack_line(brought: Params) -> tuple[Params, Params, np.ndarray]:
-    """Return params, direction and step sizes of what `along` put together.
+    """Return params, direction and step sizes of what `pack_line` put together.
 
     Raises:
         ValueError: If it is something else.
@@ -236,8 +235,8 @@ class ChecksLosses(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CentralLosses:
-    """Sums capped losses of examples on the grid of the cap. A `fedpriv.training.work.Work`.
+class CentralLosses(BaseWork):
+    """Sums capped losses of examples on the grid of the cap.
 
     Attributes:
         losses: The model on the private training set.
@@ -255,33 +254,18 @@ class CentralLosses:
         """Return one number for each step size."""
         return {LOSSES: np.zeros(self.number, np.float32)}
 
-    def partial_sum(
-        self,
-        *,
-        params: Params,
-        bound: Bound,
-        data: object = None,
-        user_ids: Sequence[str],
-        key: Key,
-    ) -> PartialSum:
-        """Return the sums over examples.
-
-        Args:
-            params: Params, direction and step sizes (`candidates.along`).
-            bound: A `Capped`.
-            data: Not looked at: the model holds the training set.
-            user_ids: Ids of `example_ids`.
-            key: Not looked at: nothing is drawn.
+    def answer(self, request: SumRequest) -> PartialSum:
+        """Return the sums over examples, at params, direction and step sizes (`pack_line`).
 
         Raises:
             ValueError: If the bound is another, or the step sizes are not so many.
         """
+        bound, index = request.bound, request.index
         if not isinstance(bound, Capped):
             raise ValueError(f"{bound!r} bounds vectors as a whole; losses want Capped")
-        own, direction, sizes = unpack_line(params)
+        own, direction, sizes = unpack_line(request.params)
         if len(sizes) != self.number:
             raise ValueError(f"{len(sizes)} step sizes were brought, and sums are of {self.number}")
-        index = np.fromiter(map(int, user_ids), np.int64, len(user_ids))
         total, failed = np.zeros(self.number, np.int64), 0
         most, granularity = bound.most, bound.granularity
         for start in range(0, len(index), _CHUNK):

@@ -144,6 +144,24 @@ def contributes_zero(error: BaseException) -> None:
         say_of_users(_LOG, logging.DEBUG, "it was raised at %s", raised_at(error))
 
 
+@contextmanager
+def contributing_zero_on_failure(
+    kind: type[BaseException] = BaseException,
+) -> Iterator[None]:
+    """Let what is within the `with` fail alone: an error of the kind ends it, and is counted.
+
+    Raises:
+        KeyboardInterrupt: As of `contributes_zero`.
+        BaseException: An error of another kind, or within `raised_failures`.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise
+    except kind as error:  # whatever a user raises, a panic in Rust too
+        contributes_zero(error)
+
+
 def label_hint(error: BaseException) -> str:
     """Return what to do about a label that is no class of the model; "" of another error."""
     text = str(error)

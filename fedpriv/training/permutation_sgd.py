@@ -60,16 +60,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
 from scipy import sparse
 
 from fedpriv import tree
-from fedpriv.mechanisms.bounds import Bound
 from fedpriv.ranges import Range, finite_float, positive_float, positive_int
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
+from fedpriv.training.work import BaseWork, SumRequest
 from fedpriv.tree import Params
 
 
@@ -107,46 +108,6 @@ class Constants:
         return self.lipschitz + self.convexity * radius
 
 
-def logistic_constants(*, regulariser: float = 0.0, inputs: float = 1.0) -> Constants:
-    """Return the constants of logistic regression."""
-    return _regularised("logistic", inputs, inputs**2 / 4.0, regulariser, inputs)
-
-
-def huber_svm_constants(
-    *, width: float = 0.1, regulariser: float = 0.0, inputs: float = 1.0
-) -> Constants:
-    """Return the constants of a support vector machine with a Huber hinge of width h."""
-    width = positive_float("width", width)
-    return _regularised("Huber SVM", inputs, inputs**2 / (2.0 * width), regulariser, inputs)
-
-
-def softmax_constants(*, regulariser: float = 0.0, inputs: float = 1.0) -> Constants:
-    """Return the constants of softmax regression, over all classes together."""
-    return _regularised("softmax", math.sqrt(2.0) * inputs, inputs**2 / 2.0, regulariser, inputs)
-
-
-def one_vs_all_constants(
-    num_classes: int, *, regulariser: float = 0.0, inputs: float = 1.0
-) -> Constants:
-    """Return the constants of k logistic regressions on the same inputs, seen as one vector."""
-    steep = math.sqrt(num_classes) * inputs
-    return _regularised("one-vs-all", steep, inputs**2 / 4.0, regulariser, inputs)
-
-
-def modified_huber_constants(*, regulariser: float = 0.0, inputs: float = 1.0) -> Constants:
-    """Return the constants of scikit-learn's modified Huber loss: 4 steep, of curvature 2."""
-    return _regularised("modified Huber", 4.0 * inputs, 2.0 * inputs**2, regulariser, inputs)
-
-
-def joint_constants(constants: Constants, number: int) -> Constants:
-    """Return the constants of so many models of one loss on the same inputs, seen as one vector.
-
-    Each of them moves by at most L₀ in a step, whatever the others' orders are.
-    """
-    steep = math.sqrt(number) * constants.lipschitz
-    return replace(constants, name=f"{number} times {constants.name}", lipschitz=steep)
-
-
 #: Why nothing bounds what a loss does, by its name in libraries.
 UNBOUNDED = {
     "hinge": "has a corner (it is not smooth); use a Huber SVM or 'modified_huber'",
@@ -170,7 +131,9 @@ def constants_of_loss(
     """Return the constants of a loss by its name.
 
     Args:
-        name: "logistic" (or "log_loss"), "huber-svm", "modified_huber", "softmax" or "one-vs-all".
+        name: "logistic" (or "log_loss"), "huber-svm", "modified_huber" (scikit-learn's: 4 steep,
+            of curvature 2), "softmax" (over all classes together) or "one-vs-all" (k logistic
+            regressions on the same inputs, seen as one vector).
         regulariser: λ of λ/2 ‖w‖².
         inputs: r, to which inputs are shortened.
         width: h, of "huber-svm".
@@ -179,35 +142,47 @@ def constants_of_loss(
     Raises:
         ValueError: If nothing bounds it, such as hinge, or the name is unknown.
     """
-    given = {"regulariser": regulariser, "inputs": inputs}
-    match name:
-        case "logistic" | "log_loss":
-            return logistic_constants(**given)
-        case "huber-svm":
-            return huber_svm_constants(width=width, **given)
-        case "modified_huber":
-            return modified_huber_constants(**given)
-        case "softmax":
-            return softmax_constants(**given)
-        case "one-vs-all":
-            return one_vs_all_constants(num_classes, **given)
     known = "'logistic', 'huber-svm', 'modified_huber', 'softmax' or 'one-vs-all'"
     if name in UNBOUNDED:
         raise ValueError(f"loss {name!r} {UNBOUNDED[name]}: nothing says how far it moves a result")
-    raise ValueError(f"loss {name!r} is unknown; give {known}, or Constants of your own")
-
-
-def _regularised(
-    name: str, lipschitz: float, smoothness: float, regulariser: float, inputs: float
-) -> Constants:
+    name = "logistic" if name == "log_loss" else name
+    width = positive_float("width", width)
+    shown, lipschitz, smoothness = {
+        "logistic": ("logistic", inputs, inputs**2 / 4.0),
+        "huber-svm": ("Huber SVM", inputs, inputs**2 / (2.0 * width)),
+        "modified_huber": ("modified Huber", 4.0 * inputs, 2.0 * inputs**2),
+        "softmax": ("softmax", math.sqrt(2.0) * inputs, inputs**2 / 2.0),
+        "one-vs-all": ("one-vs-all", math.sqrt(num_classes) * inputs, inputs**2 / 4.0),
+    }.get(name, ("", 0.0, 0.0))
+    if not shown:
+        raise ValueError(f"loss {name!r} is unknown; give {known}, or Constants of your own")
     weight = finite_float("regulariser", regulariser, Range.AT_LEAST_ZERO)
     return Constants(
-        name=name,
+        name=shown,
         lipschitz=lipschitz,
         smoothness=smoothness + weight,
         convexity=weight,
         inputs=inputs,
     )
+
+
+logistic_constants = partial(constants_of_loss, "logistic")
+huber_svm_constants = partial(constants_of_loss, "huber-svm")
+softmax_constants = partial(constants_of_loss, "softmax")
+
+
+def one_vs_all_constants(num_classes: int, **options: float) -> Constants:
+    """Return the constants of k logistic regressions on the same inputs, seen as one vector."""
+    return constants_of_loss("one-vs-all", num_classes=num_classes, **options)
+
+
+def joint_constants(constants: Constants, number: int) -> Constants:
+    """Return the constants of so many models of one loss on the same inputs, seen as one vector.
+
+    Each of them moves by at most L₀ in a step, whatever the others' orders are.
+    """
+    steep = math.sqrt(number) * constants.lipschitz
+    return replace(constants, name=f"{number} times {constants.name}", lipschitz=steep)
 
 
 Name = Literal["constant", "power", "decreasing", "square-root", "strongly-convex"]
@@ -562,8 +537,8 @@ class Passes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PermutationSgd:
-    """The whole training of a linear model, whose "sum" is where it ends. A `Work`.
+class PermutationSgd(BaseWork):
+    """The whole training of a linear model, whose "sum" is where it ends.
 
     Params are `name` (d,) or (d, k) and "bias" (1,) or (k,): all of them are regularised, projected
     and noised. An input x with its constant 1 is shortened to `constants.inputs`; shortening turns
@@ -589,39 +564,19 @@ class PermutationSgd:
     passes: Passes
     present: np.ndarray | None = field(default=None, repr=False)
 
-    def template(self, params: Params) -> Params:
-        """Return the params' own shapes."""
-        return params
-
-    def partial_sum(
-        self,
-        *,
-        params: Params,
-        bound: Bound,
-        data: object = None,
-        user_ids: Sequence[str],
-        key: Key,
-    ) -> PartialSum:
-        """Return the trained params as float64.
-
-        Args:
-            params: Where training starts.
-            bound: Not looked at: it says how far the result moves.
-            data: Not looked at.
-            user_ids: All of the training set.
-            key: Draws the order.
+    def answer(self, request: SumRequest) -> PartialSum:
+        """Return the params as float64, trained from those given in an order that the key draws.
 
         Raises:
             ValueError: If it is not all of them: a subset's place in the order would be another.
         """
-        if len(user_ids) != len(self.y):
+        number = len(request.user_ids)
+        if number != len(self.y):
             raise ValueError(
-                f"{len(user_ids)} examples were asked for, and permutation SGD is over all "
-                f"{len(self.y)}"
+                f"{number} examples were asked for, and permutation SGD is over all {len(self.y)}"
             )
-        return PartialSum(
-            total=self.trained(params, key.fold("order")), num_users=len(user_ids), num_failed=0
-        )
+        total = self.trained(request.params, request.key.fold("order"))
+        return PartialSum(total=total, num_users=number)
 
     def trained(self, params: Params, key: Key) -> dict[str, np.ndarray]:
         """Return the trained params, float64, of an order drawn by a key."""

@@ -6,9 +6,10 @@ process each find what the name means in their own experiment.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -17,7 +18,11 @@ from fedpriv import tree
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import Adder, BeyondBound, PartialSum, RunningSum
-from fedpriv.training.failures import contributes_zero, counted_failures, users_unsaid
+from fedpriv.training.failures import (
+    contributing_zero_on_failure,
+    counted_failures,
+    users_unsaid,
+)
 from fedpriv.training.stopping import stop_if_asked
 from fedpriv.tree import Params, Tree
 
@@ -62,6 +67,42 @@ class LocalTrainer(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SumRequest:
+    """One request for a sum over users.
+
+    Attributes:
+        params: What the work is done with: the global params, float32, and whatever further
+            tensors a query names. Not changed.
+        bound: The public bound.
+        user_ids: The drawn users that live here.
+        key: The key of this round and attempt; each user folds its own id into it.
+        data: Where the users' examples are; None only if the work holds them itself.
+    """
+
+    params: Params = field(repr=False)
+    bound: Bound
+    user_ids: Sequence[str] = field(repr=False)
+    key: Key
+    data: UserData | None = field(default=None, repr=False)
+
+    @property
+    def users(self) -> UserData:
+        """The users' examples.
+
+        Raises:
+            ValueError: If there are none.
+        """
+        if self.data is None:
+            raise ValueError("data None: a trainer of users needs their examples")
+        return self.data
+
+    @property
+    def index(self) -> np.ndarray:
+        """The ids of examples as positions in the training set, int64."""
+        return np.fromiter(map(int, self.user_ids), np.int64, len(self.user_ids))
+
+
 @runtime_checkable
 class Work(Protocol):
     """What is done with the drawn users on the way to one sum."""
@@ -79,15 +120,7 @@ class Work(Protocol):
         user_ids: Sequence[str],
         key: Key,
     ) -> PartialSum:
-        """Return the sum of the users' bounded contributions.
-
-        Args:
-            params: What the work is done with: the global params, float32, and whatever further
-                tensors a query names. Not changed.
-            bound: The public bound.
-            data: Where the users' examples are; None only if the work holds them itself.
-            user_ids: The drawn users that live here.
-            key: The key of this round and attempt; each user folds its own id into it.
+        """Return the sum of the users' bounded contributions; arguments as of `SumRequest`.
 
         Guarantees:
             * Each user moves the sum by at most `bound.l2_bound` (l2), however many examples it
@@ -101,6 +134,34 @@ class Work(Protocol):
                 taken for a user's failure.
         """
         ...
+
+
+class BaseWork(ABC):
+    """A `Work` by one method, `answer`; sums have the params' own shapes unless it says others."""
+
+    __slots__ = ()
+
+    def template(self, params: Params) -> Params:
+        """Return the params' own shapes."""
+        return params
+
+    def partial_sum(
+        self,
+        *,
+        params: Params,
+        bound: Bound,
+        data: UserData | None = None,
+        user_ids: Sequence[str],
+        key: Key,
+    ) -> PartialSum:
+        """Return the sum of the users' bounded contributions; see `Work`."""
+        return self.answer(
+            SumRequest(params=params, bound=bound, data=data, user_ids=user_ids, key=key)
+        )
+
+    @abstractmethod
+    def answer(self, request: SumRequest) -> PartialSum:
+        """Return the sum that is requested."""
 
 
 def summed(
@@ -159,60 +220,48 @@ class AroundTrainer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UserByUser(AroundTrainer):
+class UserByUser(AroundTrainer, BaseWork):
     """One user after another, each behind its own guard.
 
     Attributes:
         trainer: What a user does.
         shapes: Of its contributions; None for those of the params.
-        adder: Makes the running sum; what is added to bounded updates is its affair.
+        brought: Name of a tensor that a query brings next to the params, and that is none of the
+            sum's; None for none.
+        adder: Makes the running sum, and decides what is added to bounded updates.
     """
 
     trainer: LocalTrainer
     shapes: Params | None = None
+    brought: str | None = None
     adder: Adder = RunningSum
 
     def template(self, params: Params) -> Params:
         """Return the shapes that were given, or the params'."""
-        return params if self.shapes is None else self.shapes
+        if self.shapes is not None:
+            return self.shapes
+        return {name: array for name, array in params.items() if name != self.brought}
 
-    def partial_sum(
-        self,
-        *,
-        params: Params,
-        bound: Bound,
-        data: UserData | None,
-        user_ids: Sequence[str],
-        key: Key,
-    ) -> PartialSum:
+    def answer(self, request: SumRequest) -> PartialSum:
         """Return the sum of the users' bounded contributions."""
-        if data is None:
-            raise ValueError("data None: a trainer of users needs their examples")
-        template = self.template(params)
-        running = self.adder(template, bound.granularity)
-        failed = 0
-        for user_id in user_ids:
-            stop_if_asked()
-            own = key.fold(user_id)
-            try:
-                raw = self.trainer.train(params, data.examples(user_id), own)
-                update, factor = bound.scaled(tree.check_like(template, raw))
-            except KeyboardInterrupt:
-                raise
-            except BaseException as error:  # whatever a user raises, a panic in Rust too
-                contributes_zero(error)
-                failed += 1
-                continue
-            try:
-                running.add(update, factor, own)
-            except BeyondBound as error:
-                contributes_zero(error)
-                failed += 1
+        data, template = request.users, self.template(request.params)
+        running = self.adder(template, request.bound.granularity)
+        with counted_failures() as failures:
+            for user_id in request.user_ids:
+                stop_if_asked()
+                key = request.key.fold(user_id)
+                bounded = None
+                with contributing_zero_on_failure():
+                    raw = self.trainer.train(request.params, data.examples(user_id), key)
+                    bounded = request.bound.scaled(tree.check_like(template, raw))
+                if bounded is not None:
+                    with contributing_zero_on_failure(BeyondBound):  # of which nothing was added
+                        running.add(*bounded, key)
         return PartialSum(
             total=running.result(),
-            num_users=len(user_ids),
-            num_failed=failed,
-            granularity=bound.granularity,
+            num_users=len(request.user_ids),
+            num_failed=failures.count,
+            granularity=request.bound.granularity,
         )
 
 

@@ -7,16 +7,15 @@ trust; that it ends no further away than any such training can is checked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from fedpriv.mechanisms.bounds import Bound
-from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.permutation_sgd import Constants, Passes, shortened
+from fedpriv.training.work import BaseWork, SumRequest
 from fedpriv.tree import Params
 
 # What a result may be longer than its path, for the rounding on the way.
@@ -82,8 +81,8 @@ def reach(rates: np.ndarray, constants: Constants, start: float) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wrapped:
-    """A whole training of another's, whose "sum" is where it ends. A `Work`.
+class Wrapped(BaseWork):
+    """A whole training by user-supplied code, whose "sum" is the params that it ends with.
 
     Attributes:
         train: The training.
@@ -96,10 +95,6 @@ class Wrapped:
     constants: Constants
     passes: Passes
     num_examples: int
-
-    def template(self, params: Params) -> Params:
-        """Return the params' own shapes."""
-        return params
 
     def sensitivity(self, num_params: int, start: float) -> float:
         """Return Δ of the result, for a row that is there or not, with room for rounding.
@@ -116,29 +111,15 @@ class Wrapped:
             start=start,
         )
 
-    def partial_sum(
-        self,
-        *,
-        params: Params,
-        bound: Bound,
-        data: object = None,
-        user_ids: Sequence[str],
-        key: Key,
-    ) -> PartialSum:
-        """Return the trained params.
-
-        Args:
-            params: Where training starts.
-            bound: Not looked at: it says how far the result moves.
-            data: Not looked at.
-            user_ids: All of the rows.
-            key: Draws the order.
+    def answer(self, request: SumRequest) -> PartialSum:
+        """Return the params, trained from those given in an order that the key draws.
 
         Raises:
             ValueError: If the result has other names, shapes or dtypes than the start, is not
                 finite, or is longer than a training of these constants can make it.
         """
-        start = {name: array.astype(np.float64) for name, array in params.items()}
+        key = request.key
+        start = {name: array.astype(np.float64) for name, array in request.params.items()}
         rates = self.passes.rates(self.constants, self.num_examples)
         orders = self.passes.orders(self.num_examples, key.fold("order"))
         walk = Walk(

@@ -13,8 +13,8 @@ import numpy as np
 from scipy.special import gammaln, logsumexp
 
 from fedpriv.mechanisms import Capped, Clip
-from fedpriv.privacy.adaptive_plan import AdaptivePlan
-from fedpriv.privacy.zcdp import rho_of_epsilon
+from fedpriv.privacy.accounting import rho_of_epsilon
+from fedpriv.privacy.plan import AdaptivePlan
 from fedpriv.training.bolt_on import BoltOn
 from fedpriv.training.dp_agd import (
     LOSSES,

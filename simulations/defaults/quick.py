@@ -20,7 +20,7 @@ from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.start import PublicOnly, public_only
 from fedpriv.kernels.sparse_softmax import train
-from fedpriv.privacy.calibration import calibrate
+from fedpriv.privacy.accounting import calibrate
 from fedpriv.privacy.event import Relation, cohort_event
 from fedpriv.rng import Key
 from fedpriv.tasks.tag_prediction import evaluate_tags

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -14,18 +14,16 @@ from fedpriv import tree
 from fedpriv.mechanisms.bounds import Bound, Displaced
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.perturbation import ObjectiveNoise, SphereRows
-from fedpriv.privacy.adaptive_plan import AdaptivePlan
-from fedpriv.privacy.calibration import calibrate
+from fedpriv.privacy.accounting import calibrate, rho_of
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plan import AnyPlan, Plan
+from fedpriv.privacy.plan import AdaptivePlan, AnyPlan, Plan
 from fedpriv.privacy.sampling import Everybody, Partition, PoissonSampler
-from fedpriv.privacy.zcdp import rho_of
 from fedpriv.ranges import Range, finite_float, positive_float, positive_int
-from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.algorithm import Algorithm, ArrayState, Door, Query, RawSums
 from fedpriv.training.permutation_sgd import Constants, Passes, PermutationSgd, StepSchedule
+from fedpriv.training.work import BaseWork, SumRequest
 from fedpriv.tree import Params
 
 _AVERAGE = "average "
@@ -228,8 +226,8 @@ class ObjectivePerturbation(Algorithm):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PerturbedMinimum:
-    """Where a perturbed objective has its minimum, as its "sum". A `Work`.
+class PerturbedMinimum(BaseWork):
+    """Where a perturbed objective has its minimum, as its "sum".
 
     Attributes:
         sgd: Has the examples, the residual of their loss, and its constants; its passes are not
@@ -246,28 +244,16 @@ class PerturbedMinimum:
         """Return the params' own shapes."""
         return {name: array for name, array in params.items() if not name.startswith(TERM)}
 
-    def partial_sum(
-        self,
-        *,
-        params: Params,
-        bound: Bound,
-        data: object = None,
-        user_ids: Sequence[str],
-        key: Key,
-    ) -> PartialSum:
+    def answer(self, request: SumRequest) -> PartialSum:
         """Return the minimum, float64, as a function of the examples and of b alone.
 
-        Args:
-            params: Where the search starts, and b by `TERM` and the names of the params.
-            bound: Not looked at: it says how far the result moves.
-            data: Not looked at.
-            user_ids: All of the training set.
-            key: Not used.
+        The request's params are where the search starts, and b by `TERM` and the names of the
+        params; its users are all of the training set. Bound and key are not looked at.
 
         Raises:
             ValueError: If it is not all of them, or the gradient did not become as short as τ.
         """
-        sgd = self.sgd
+        sgd, params, user_ids = self.sgd, request.params, request.user_ids
         if len(user_ids) != len(sgd.y):
             raise ValueError(
                 f"{len(user_ids)} examples were asked for, and the objective is of all {len(sgd.y)}"

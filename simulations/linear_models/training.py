@@ -16,9 +16,9 @@ from scipy.special import logsumexp
 from fedpriv.backends import SerialBackend
 from fedpriv.datasets.dataset import Dataset, shape_of
 from fedpriv.experiments.components import Components
-from fedpriv.mechanisms.bounds import Bound, Displaced
+from fedpriv.mechanisms.bounds import Displaced
 from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere
-from fedpriv.privacy.calibration import calibrate
+from fedpriv.privacy.accounting import calibrate
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import AnyPlan, Plan
@@ -38,7 +38,7 @@ from fedpriv.training.per_example.linear import (
     SoftmaxGradients,
 )
 from fedpriv.training.permutation_sgd import PermutationSgd
-from fedpriv.training.work import Trainers
+from fedpriv.training.work import BaseWork, SumRequest, Trainers
 from fedpriv.tree import Params
 from simulations.linear_models.comparators import (
     Method,
@@ -241,34 +241,20 @@ def perturbed_objective(
 
 
 @dataclass(slots=True)
-class Remembered:
+class Remembered(BaseWork):
     """Permutation SGD whose end is computed once a seed: only the noise of its release changes.
 
-    For studies that perturb the same training for several ε. A `fedpriv.training.work.Work`.
+    For studies that perturb the same training for several ε.
     """
 
     sgd: PermutationSgd
     found: dict[int, PartialSum] = field(default_factory=dict)
     seed: int = 0
 
-    def template(self, params: Params) -> Params:
-        """Return the params' own shapes."""
-        return params
-
-    def partial_sum(
-        self,
-        *,
-        params: Params,
-        bound: Bound,
-        data: object = None,
-        user_ids: Sequence[str],
-        key: Key,
-    ) -> PartialSum:
+    def answer(self, request: SumRequest) -> PartialSum:
         """Return the trained params, of the first key that came with this seed."""
         if self.seed not in self.found:
-            self.found[self.seed] = self.sgd.partial_sum(
-                params=params, bound=bound, data=data, user_ids=user_ids, key=key
-            )
+            self.found[self.seed] = self.sgd.answer(request)
         known = self.found[self.seed]
         total = {name: np.array(array) for name, array in known.total.items()}
         return PartialSum(total=total, num_users=known.num_users)

@@ -94,7 +94,7 @@ def table(
 
 
 def _line(cells: Sequence[object]) -> str:
-    return f"| {' | '.join(map(str, cells))} |".replace("|  |", "| |")
+    return f"|{'|'.join(f' {cell} ' if cell != '' else ' ' for cell in cells)}|"
 
 
 def write(text: str, out: Path | None, found: object = None) -> None:

@@ -19,7 +19,6 @@ from fedpriv.tasks.dataset_tasks import module_task
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
 from fedpriv.training.work import TRAIN, UserByUser
-from tests.repeats import every_case
 
 WIDTH, RNG = 6, np.random.default_rng(0)
 PUBLIC = ArrayExamples(
@@ -167,7 +166,7 @@ def test_given_params_are_where_it_starts(line):
     assert not params["weight"].any()
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("changes", "why"),
     [
         ({"server": "adam"}, "server adam"),

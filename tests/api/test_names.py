@@ -17,7 +17,6 @@ import pytest
 
 import fedpriv as fp
 from fedpriv.experiments.catalogue import find_experiments
-from tests.repeats import every_case
 
 HEAVY = {"torch", "numpy", "scipy", "ray", "flwr", "pandas", "rich", "dp_accounting", "matplotlib"}
 
@@ -46,11 +45,12 @@ def test_accounting_loads_neither_torch_nor_ray_nor_dp_accounting():
     assert not {"torch", "ray", "flwr", "pandas", "dp_accounting"} & set(loaded)
 
 
-@every_case("name", fp.__all__)
-def test_every_name_is_there_and_documented(name):
-    value = getattr(fp, name)
-    assert (value.__doc__ or "").strip() and name in dir(fp)
-    assert getattr(fp, name) is value
+def test_every_name_is_there_and_documented(subtests):
+    for name in fp.__all__:
+        with subtests.test(name=name):
+            value = getattr(fp, name)
+            assert (value.__doc__ or "").strip() and name in dir(fp)
+            assert getattr(fp, name) is value
 
 
 def public_members(value: type) -> dict[str, object]:
@@ -85,19 +85,22 @@ def test_members_are_found():
     assert {"Plan.from_json", "Plan.calibrated", "Run.rounds", "Key.fold"} <= set(MEMBERS)
 
 
-@every_case("name", MEMBERS)
-def test_every_member_is_documented(name):
-    assert (MEMBERS[name].__doc__ or "").strip()
+def test_every_member_is_documented(subtests):
+    for name in MEMBERS:
+        with subtests.test(name=name):
+            assert (MEMBERS[name].__doc__ or "").strip()
 
 
-@every_case("name", CLASSES)
-def test_every_public_field_is_described(name):
-    made = CLASSES[name]
-    if dataclasses.is_dataclass(made):
-        text = inspect.getdoc(made) or ""
-        fields = [field.name for field in dataclasses.fields(made)]
-        told = [f for f in fields if not f.startswith("_")]
-        assert [f for f in told if not re.search(rf"^ +{f}: ", text, re.MULTILINE)] == []
+def test_every_public_field_is_described(subtests):
+    for name in CLASSES:
+        with subtests.test(name=name):
+            made = CLASSES[name]
+            if dataclasses.is_dataclass(made):
+                text = "\n".join(owner.__doc__ or "" for owner in made.__mro__)
+                # An option's line of help is with its field.
+                fields = [f.name for f in dataclasses.fields(made) if not f.metadata.get("help")]
+                told = [f for f in fields if not f.startswith("_")]
+                assert [f for f in told if not re.search(rf"^ +{f}: ", text, re.MULTILINE)] == []
 
 
 def test_an_unknown_name_is_an_attribute_error():

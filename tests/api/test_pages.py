@@ -10,7 +10,6 @@ import pytest
 
 import fedpriv as fp
 from fedpriv.privacy.statement.verify import verify_run
-from tests.repeats import every_case
 
 PAGE = Path(__file__).parents[2] / "docs" / "python-api.md"
 OWN_LOOP = "## A training loop of your own"
@@ -110,9 +109,8 @@ class TestPlan:
         with pytest.raises(ValueError, match="exactly one of the two"):
             fp.plan(users=10, cohort=2, rounds=1, l2_clip_norm=1.0, **noise)
 
-    @every_case(
-        ("wrong", "said"),
-        [
+    def test_what_no_plan_may_be_is_refused_as_it_was_typed(self, subtests):
+        for wrong, said in [
             ({"rounds": 0}, "^rounds 0 must be"),
             ({"users": 0}, "^users 0 must be"),
             ({"cohort": -1}, "^cohort -1"),
@@ -124,18 +122,17 @@ class TestPlan:
             ({"cohort": 4.5, "sampling": "fixed"}, "4.5 users is not whole"),
             ({"delta": 1.0}, "^delta 1"),
             ({"relation": "add-remove", "sampling": "fixed"}, "'add-remove'"),
-        ],
-    )
-    @every_case("asked", ["plan", "account", "calibrate"])
-    def test_what_no_plan_may_be_is_refused_as_it_was_typed(self, asked, wrong, said):
-        numbers = {"users": 40, "cohort": 4, "rounds": 10, **wrong}
-        noise = {
-            "plan": {"l2_clip_norm": 1.0, "noise_multiplier": 1.0},
-            "account": {"noise_multiplier": 1.0},
-            "calibrate": {"target_epsilon": 2.0},
-        }[asked]
-        with pytest.raises(ValueError, match=said):
-            getattr(fp, asked)(**numbers, **noise)
+        ]:
+            for asked in ["plan", "account", "calibrate"]:
+                with subtests.test(wrong=wrong, said=said, asked=asked):
+                    numbers = {"users": 40, "cohort": 4, "rounds": 10, **wrong}
+                    noise = {
+                        "plan": {"l2_clip_norm": 1.0, "noise_multiplier": 1.0},
+                        "account": {"noise_multiplier": 1.0},
+                        "calibrate": {"target_epsilon": 2.0},
+                    }[asked]
+                    with pytest.raises(ValueError, match=said):
+                        getattr(fp, asked)(**numbers, **noise)
 
     def test_a_target_is_called_as_it_was_typed(self):
         numbers = {"users": 40, "cohort": 4, "rounds": 10}

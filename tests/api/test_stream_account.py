@@ -9,7 +9,6 @@ import pytest
 
 from fedpriv.api.stream_account import account_stream, calibrate_stream, stream
 from fedpriv.rng import Key
-from tests.repeats import every_case
 
 #: σ, steps a tree, trees, δ; RDP and the exact Gaussian, by dp-accounting's events of trees.
 TREES = [
@@ -29,15 +28,18 @@ TREES = [
 ]
 
 
-@every_case(("sigma", "steps", "trees", "delta", "rdp", "exact"), TREES)
-def test_golden_trees(sigma, steps, trees, delta, rdp, exact):
-    found = account_stream(
-        noise="tree", noise_multiplier=sigma, steps_per_tree=steps, trees=trees, delta=delta
-    )
-    assert found.epsilon.value == pytest.approx(exact, abs=6e-4, rel=1e-5)
-    assert found.epsilon.rdp == pytest.approx(rdp, abs=6e-4, rel=1e-5)
-    assert found.epsilon.value < found.epsilon.rdp
-    assert found.epsilon.relation.value == "zero-out"
+def test_golden_trees(subtests):
+    for sigma, steps, trees, delta, rdp, exact in TREES:
+        with subtests.test(
+            sigma=sigma, steps=steps, trees=trees, delta=delta, rdp=rdp, exact=exact
+        ):
+            found = account_stream(
+                noise="tree", noise_multiplier=sigma, steps_per_tree=steps, trees=trees, delta=delta
+            )
+            assert found.epsilon.value == pytest.approx(exact, abs=6e-4, rel=1e-5)
+            assert found.epsilon.rdp == pytest.approx(rdp, abs=6e-4, rel=1e-5)
+            assert found.epsilon.value < found.epsilon.rdp
+            assert found.epsilon.relation.value == "zero-out"
 
 
 @pytest.mark.parametrize(
@@ -57,8 +59,8 @@ def test_noise_for_a_target_by_the_conversion_of_papers(wanted, sigma):
     assert found.epsilon.rdp == pytest.approx(wanted, rel=2e-3)
 
 
-@every_case("epsilon", [0.5, 2.0, 8.0])
-@every_case(
+@pytest.mark.parametrize("epsilon", [0.5, 2.0, 8.0])
+@pytest.mark.parametrize(
     "pattern",
     [
         {"noise": "tree", "rounds": 40, "min_separation": 10},
@@ -79,7 +81,7 @@ def test_it_is_calibrated_from_below(epsilon, pattern):
     assert replaced.epsilon.value == pytest.approx(found.epsilon.value, rel=1e-9)
 
 
-@every_case("noise", ["tree", "banded", "blt"])
+@pytest.mark.parametrize("noise", ["tree", "banded", "blt"])
 def test_the_error_that_is_foretold_is_the_one_that_is_measured(noise):
     """20,000 numbers a row: of a root mean square over 30 rows the spread is below 0.3 %."""
     found = calibrate_stream(
@@ -97,7 +99,7 @@ def test_the_error_that_is_foretold_is_the_one_that_is_measured(noise):
     assert f"{found.noise.prefix_rmse():.4g} in the sum" in str(found)
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("given", "message"),
     [
         ({"noise": "oak"}, "noise 'oak' has no memory"),

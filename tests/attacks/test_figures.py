@@ -18,7 +18,6 @@ from fedpriv.attacks.figures import (
     true_positives_at,
     with_interval,
 )
-from tests.repeats import every_case
 
 
 def drawn(seed: int, shift: float, members: int = 60, others: int = 40) -> AttackScores:
@@ -41,7 +40,7 @@ def test_auc_is_the_share_of_pairs_in_order():
     assert auc(AttackScores(members=np.ones(20), nonmembers=np.ones(20))) == 0.5
 
 
-@every_case("share", [0.0, 0.05, 0.1, 0.5])
+@pytest.mark.parametrize("share", [0.0, 0.05, 0.1, 0.5])
 def test_the_threshold_leaves_no_more_false_positives_than_asked_for(share):
     scores = drawn(3, 1.0)
     best = max(
@@ -91,7 +90,7 @@ def test_matched_users_have_like_amounts_of_text():
     assert [len(side) for side in none] == [0, 0]
 
 
-@every_case("bad", [np.ones(19), np.full(30, math.nan), np.ones((30, 1))])
+@pytest.mark.parametrize("bad", [np.ones(19), np.full(30, math.nan), np.ones((30, 1))])
 def test_too_few_scores_are_refused(bad):
     with pytest.raises(ValueError, match="at least"):
         AttackScores(members=np.ones(30), nonmembers=bad)

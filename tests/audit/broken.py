@@ -15,9 +15,8 @@ from fedpriv.mechanisms import Bound, Clip, Rounded
 from fedpriv.mechanisms.gaussian import Gaussian, gaussian
 from fedpriv.mechanisms.privatizer import Memory
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.plan import Plan, Unit
 from fedpriv.privacy.sampling import PoissonSampler, Sampler
-from fedpriv.privacy.unit import Unit
 from fedpriv.rng import Key
 from fedpriv.tree import Params, Tree
 

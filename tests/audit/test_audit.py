@@ -23,7 +23,6 @@ from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody, FixedSizeSampler
 from fedpriv.rng import Key
 from tests.audit.broken import BROKEN, SETTINGS, Setting, has_meaning, on_grid, quiet, sized
-from tests.repeats import every_case
 
 #: 12,000 canaries of four rounds, a second of work.
 QUICK = Setting(sigma=1.0, share=0.25, rounds=4, trials=12_000, epsilon=2.508)
@@ -49,7 +48,7 @@ def test_a_broken_mechanism_is_refuted(name):
     assert found.refuted and found.verdict.startswith("REFUTED"), found.bound
 
 
-@every_case("name", ["right", *BROKEN])
+@pytest.mark.parametrize("name", ["right", *BROKEN])
 def test_examples_are_audited_through_the_centralised_sum(name):
     """As many canaries as above, each of which is an example of a logistic regression."""
     plan = QUICK.plan() if name == "right" else BROKEN[name](QUICK)
@@ -93,8 +92,8 @@ def test_replace_one_is_audited_by_the_opposite_canary():
     assert audit_plan(plan(0.5, 4.0), name="t", trials=1_200).refuted
 
 
-@every_case("unit", ["user", "example"])
-@every_case(
+@pytest.mark.parametrize("unit", ["user", "example"])
+@pytest.mark.parametrize(
     "bound",
     [Clip(l2_clip_norm=3.0), Normalise(l2_clip_norm=0.1), Rounded(bound=Clip(l2_clip_norm=2.0))],
 )

@@ -29,21 +29,22 @@ from fedpriv.audit.bounds import (
     one_run_p_value,
     simultaneous,
 )
-from tests.repeats import every_case
 
 AUDITS, MOST_WRONG, ALPHA = 500, 80, 0.1
 
 
-@every_case(("count", "trials"), [(0, 10), (3, 10), (10, 10), (17, 5_000), (999, 1_000)])
-@every_case("alpha", [0.05, 1e-6])
+@pytest.mark.parametrize(
+    ("count", "trials"), [(0, 10), (3, 10), (10, 10), (17, 5_000), (999, 1_000)]
+)
+@pytest.mark.parametrize("alpha", [0.05, 1e-6])
 def test_shares_are_the_ends_of_the_exact_interval(count, trials, alpha):
     both = stats.binomtest(count, trials).proportion_ci(1 - 2 * alpha, method="exact")
     assert lowest_share(count, trials, alpha) == pytest.approx(both.low, rel=1e-9, abs=1e-15)
     assert highest_share(count, trials, alpha) == pytest.approx(both.high, rel=1e-9)
 
 
-@every_case("sigma", [0.5, 1.0, 2.0, 5.0])
-@every_case("delta", [1e-2, 1e-3, 1e-6])
+@pytest.mark.parametrize("sigma", [0.5, 1.0, 2.0, 5.0])
+@pytest.mark.parametrize("delta", [1e-2, 1e-3, 1e-6])
 def test_gaussian_epsilon_is_the_accountants(sigma, delta):
     assert gaussian_epsilon(1 / sigma, delta) == pytest.approx(
         get_epsilon_gaussian(sigma, delta), abs=1e-6
@@ -65,13 +66,18 @@ def naive_p_value(canaries: int, guesses: int, right: int, odds: int, delta: Fra
     return min(tail + 2 * canaries * delta * max(steps), Fraction(1))
 
 
-@every_case("odds", [1, 2, 7])
-@every_case(("canaries", "guesses", "right"), [(40, 40, 33), (60, 20, 20), (25, 9, 4), (9, 9, 0)])
-@every_case("delta", [Fraction(0), Fraction(1, 10_000)])
-def test_the_one_run_p_value_is_that_of_exact_arithmetic(canaries, guesses, right, odds, delta):
-    found = one_run_p_value(canaries, guesses, right, epsilon=math.log(odds), delta=float(delta))
-    expected = naive_p_value(canaries, guesses, right, odds, delta)
-    assert found == pytest.approx(float(expected), rel=1e-9)
+def test_the_one_run_p_value_is_that_of_exact_arithmetic(subtests):
+    for odds in [1, 2, 7]:
+        for canaries, guesses, right in [(40, 40, 33), (60, 20, 20), (25, 9, 4), (9, 9, 0)]:
+            for delta in [Fraction(0), Fraction(1, 10_000)]:
+                with subtests.test(
+                    odds=odds, canaries=canaries, guesses=guesses, right=right, delta=delta
+                ):
+                    found = one_run_p_value(
+                        canaries, guesses, right, epsilon=math.log(odds), delta=float(delta)
+                    )
+                    expected = naive_p_value(canaries, guesses, right, odds, delta)
+                    assert found == pytest.approx(float(expected), rel=1e-9)
 
 
 def test_one_run_by_hand():
@@ -167,7 +173,7 @@ def test_both_directions_are_tried():
             assert form([kind], delta=0.0, alpha=0.01).epsilon > 2.0
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("inside", "outside"), [([1.0], [0.0, 1.0]), ([1.0, 2.0], [math.nan, 0.0]), ([[1.0]], [[0.0]])]
 )
 def test_scores_that_bound_nothing_are_refused(inside, outside):

@@ -5,10 +5,9 @@ A thousand canaries; the seed is fixed, and a right mechanism is refuted once in
 
 import json
 
-from typer.testing import CliRunner
-
 from fedpriv import cli
 from tests.cli.typed import main, run
+from tests.command_line import CliRunner
 
 SETTING = ("--rounds", "2", "--cohort", "30", "--noise-multiplier", "1", "--delta", "0.001")
 

@@ -12,7 +12,6 @@ from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run
 from tests.audit.test_commands import OWN, SETTING
 from tests.cli.typed import main, run
-from tests.repeats import every_case
 
 AUDIT = ("audit", "--trials", 1_000, "--into")
 
@@ -132,7 +131,7 @@ def test_another_run_s_audit_is_an_error_that_names_both(audited, tiny_corpus, t
             run_statement(other)
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("change", "said"),
     [
         (lambda d: d.update(bound=0.001), "its forms give"),

@@ -20,7 +20,6 @@ from fedpriv.backends.resources import Request
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.runs.backends import on_ray, serial
 from fedpriv.runs.prepared import resume_run, start_run
-from tests.repeats import every_case
 
 pytestmark = pytest.mark.ray
 NAME = "adadps-tags"
@@ -226,7 +225,7 @@ def test_a_cluster_that_was_joined_goes_on(ray, tiny_corpus, oracle, tmp_path):
     assert api.get(api.remote(lambda: 4).remote()) == 4
 
 
-@every_case("address", ["127.0.0.1:1", "localhost", "ray://127.0.0.1:10001"])
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "localhost", "ray://127.0.0.1:10001"])
 def test_an_address_where_nobody_answers_is_an_error(address):
     with pytest.raises(ValueError, match=f"answers at --ray-address {address}"):
         Cluster(Request(address=address))

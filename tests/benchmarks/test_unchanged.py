@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from fedpriv.rng import Key
+from fedpriv.runs import loop
 from fedpriv.runs import noise_root as roots
-from fedpriv.runs import prepared
 
 UNCHANGED = Path(__file__).resolve().parents[2] / "benchmarks" / "unchanged"
 
@@ -151,18 +151,19 @@ def test_a_study_is_its_numbers_whatever_its_words(comparing, tmp_path):
 
 def test_an_option_that_is_new_changes_no_noise(monkeypatch):
     """The digest of an experiment counts for nothing while two checkouts are compared."""
-    took = [m for m in list(sys.modules.values()) if vars(m).get("noise_root") is roots.noise_root]
-    for module in took:  # put back after the test
-        monkeypatch.setattr(module, "noise_root", roots.noise_root)
+    for name in ("noise_root", "unkept_noise_root"):
+        found = getattr(roots, name)
+        for module in [m for m in list(sys.modules.values()) if vars(m).get(name) is found]:
+            monkeypatch.setattr(module, name, found)  # put back after the test
     monkeypatch.syspath_prepend(str(UNCHANGED))
     old, new, seed = {roots.NOISE: "a" * 64}, {roots.NOISE: "b" * 64}, Key.simulation(0)
-    assert prepared.noise_root(seed, old) != prepared.noise_root(seed, new)
+    assert loop.noise_root(seed, old) != loop.noise_root(seed, new)
     runpy.run_path(str(UNCHANGED / "same_noise.py"))["draw_same_noise"]()
-    assert prepared.noise_root(seed, old) == prepared.noise_root(seed, new) != seed
-    assert prepared.noise_root(seed, old) != prepared.noise_root(Key.simulation(1), old)
-    assert prepared.noise_root(seed, {}) == seed
+    assert loop.noise_root(seed, old) == loop.noise_root(seed, new) != seed
+    assert loop.noise_root(seed, old) != loop.noise_root(Key.simulation(1), old)
+    assert loop.noise_root(seed, {}) == seed == loop.unkept_noise_root(seed, None, {})
     secure = Key.secure()
-    assert prepared.noise_root(secure, old) == secure
+    assert loop.noise_root(secure, old) == secure
 
 
 SCRIPT = """

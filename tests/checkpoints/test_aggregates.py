@@ -7,7 +7,6 @@ import pytest
 
 from fedpriv.checkpoints.aggregates import ema
 from fedpriv.checkpoints.store import load_state, save_state
-from tests.repeats import every_case
 
 
 def _scalar(value: float) -> dict[str, np.ndarray]:
@@ -107,7 +106,7 @@ def test_state_survives_a_file(tmp_path) -> None:
     assert found["w"][0] == expected["w"][0]
 
 
-@every_case("decay", [1.0, 1.5, -0.1, float("nan"), float("inf")])
+@pytest.mark.parametrize("decay", [1.0, 1.5, -0.1, float("nan"), float("inf")])
 def test_a_decay_that_is_none_is_refused(decay: float) -> None:
     with pytest.raises(ValueError, match=r"ema decay.* must be at least 0 and below 1"):
         ema(decay)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from fedpriv.checkpoints.aggregates import answers, mean_probabilities, packed, unpacked, votes
-from tests.repeats import every_case
 
 
 def models(*rows: list[float]) -> list[np.ndarray]:
@@ -64,7 +63,7 @@ def test_the_params_of_one_model_are_no_package() -> None:
     assert unpacked({}) is None
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: answers("mean", models([1.0])), "rule 'mean' is not known; use one of opa, omv"),

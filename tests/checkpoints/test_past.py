@@ -7,7 +7,6 @@ import pytest
 
 from fedpriv.checkpoints.aggregates import ema, keeping, last_checkpoints, of_last, uniform, upa
 from fedpriv.checkpoints.store import load_state, save_state
-from tests.repeats import every_case
 
 
 def scalar(value: float) -> dict[str, np.ndarray]:
@@ -36,7 +35,7 @@ def test_one_checkpoint_is_the_newest() -> None:
     assert run(upa(1), [3, 5, 7]) == [3, 5, 7]
 
 
-@every_case("k", [1, 2, 5, 9])
+@pytest.mark.parametrize("k", [1, 2, 5, 9])
 def test_it_is_the_plain_mean_at_every_step(k: int) -> None:
     rng = np.random.default_rng(k)
     trees = [
@@ -70,7 +69,7 @@ def test_no_error_builds_up_and_what_left_the_window_is_gone() -> None:
         assert np.array_equal(average["w"], params["w"])
 
 
-@every_case("k", [1, 3, 8])
+@pytest.mark.parametrize("k", [1, 3, 8])
 def test_its_memory_is_k_models_and_that_of_an_average_one(k: int) -> None:
     """By the size of the state, which does not grow with rounds."""
     params = {"w": np.ones((50, 20), np.float32), "b": np.ones(7, np.float32)}
@@ -165,8 +164,8 @@ def test_a_function_that_returns_another_model_is_refused(function, message) -> 
         aggregate.next(scalar(1.0), aggregate.init(scalar(0.0)))
 
 
-@every_case("k", [0, -1, 2.0, True, None])
-@every_case("make", [upa, keeping])
+@pytest.mark.parametrize("k", [0, -1, 2.0, True, None])
+@pytest.mark.parametrize("make", [upa, keeping])
 def test_a_number_of_checkpoints_that_is_none_is_refused(make, k) -> None:
     with pytest.raises(ValueError, match=r"last .* checkpoints; give a whole number from 1"):
         make(k)

@@ -13,7 +13,6 @@ from safetensors.numpy import load_file, save_file
 
 from fedpriv.checkpoints import tensor_files
 from fedpriv.checkpoints.store import CheckpointStore, keep_last_from, load_state, save_state
-from tests.repeats import every_case
 
 PARAMS = {
     "kernel": np.arange(12, dtype=np.float32).reshape(4, 3),
@@ -40,8 +39,8 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
     assert _same(load_file(path), PARAMS)
 
 
-@every_case("dtype", sorted(tensor_files.CODES))
-@every_case("shape", [(), (0, 3), (5,), (2, 3, 1)])
+@pytest.mark.parametrize("dtype", sorted(tensor_files.CODES))
+@pytest.mark.parametrize("shape", [(), (0, 3), (5,), (2, 3, 1)])
 def test_every_dtype_and_shape_reads_back_with_the_library(tmp_path, dtype, shape) -> None:
     tensor = np.ones(shape, dtype)
     tensors = {"b": tensor, "a": np.float32([1, 2, 3]), "c": np.asfortranarray(np.ones((2, 3)))}
@@ -101,7 +100,7 @@ def test_leftovers_of_a_kill_are_not_checkpoints_and_go(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".*"))
 
 
-@every_case("fail_at", ["write", "fsync", "replace"])
+@pytest.mark.parametrize("fail_at", ["write", "fsync", "replace"])
 def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch, fail_at) -> None:
     store = CheckpointStore(tmp_path)
     store.save(1, PARAMS)
@@ -139,7 +138,7 @@ def test_a_checkpoint_is_forced_to_disk_before_it_has_its_name(tmp_path, monkeyp
     assert calls == ["fsync", "replace", "fsync"]
 
 
-@every_case("damage", ["truncated", "empty", "pickle", "huge header"])
+@pytest.mark.parametrize("damage", ["truncated", "empty", "pickle", "huge header"])
 def test_what_is_not_safetensors_is_refused(tmp_path: Path, damage: str) -> None:
     store = CheckpointStore(tmp_path)
     path = store.save(1, PARAMS)
@@ -164,7 +163,7 @@ def test_bfloat16_is_refused_by_name(tmp_path: Path) -> None:
         CheckpointStore(tmp_path).load(1)
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("template", "message"),
     [
         ({"kernel": PARAMS["kernel"]}, r"unexpected \['bias'\]"),
@@ -184,7 +183,7 @@ def test_another_models_checkpoint_is_refused(tmp_path, template, message) -> No
         load_state(tmp_path / "state.safetensors", template)
 
 
-@every_case(
+@pytest.mark.parametrize(
     "tensors",
     [
         {"w": np.array([object()])},
@@ -205,7 +204,7 @@ def test_metadata_is_text(tmp_path: Path) -> None:
         CheckpointStore(tmp_path).save(1, PARAMS, {"round_num": 1})  # type: ignore[dict-item]
 
 
-@every_case("bad", [{"keep_last": 0}, {"keep_every": 0}, {"keep_last": -1}])
+@pytest.mark.parametrize("bad", [{"keep_last": 0}, {"keep_every": 0}, {"keep_last": -1}])
 def test_a_store_that_keeps_nothing_is_refused(tmp_path: Path, bad) -> None:
     with pytest.raises(ValueError, match="give a number from 1"):
         CheckpointStore(tmp_path, **bad)

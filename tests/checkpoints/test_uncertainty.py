@@ -20,7 +20,6 @@ from fedpriv.checkpoints.uncertainty import (
     waiting,
     weight_square_sum,
 )
-from tests.repeats import every_case
 
 VALUES = (0.62, 0.58, 0.65, 0.60, 0.55)
 #: Two-sided, of every test below that draws: one in a million seeds would fail.
@@ -100,7 +99,7 @@ class TestWeights:
 
 
 class TestLaws:
-    @every_case(("spacing", "expected"), [(1, 0.186), (10, 0.814), (50, 0.998)])
+    @pytest.mark.parametrize(("spacing", "expected"), [(1, 0.186), (10, 0.814), (50, 0.998)])
     def test_the_mean_of_the_variance_over_chains(self, spacing: int, expected: float) -> None:
         """40,000 chains of 5; the exact standard error of the mean of S, a false alarm of 1e-6.
 
@@ -123,7 +122,7 @@ class TestLaws:
         assert abs(found / expected - 1) < QUANTILE * math.sqrt(2 / number)
         assert mean_factor(0.0, k) == pytest.approx(1 / k)
 
-    @every_case("a", [0.0, 0.5, 0.8])
+    @pytest.mark.parametrize("a", [0.0, 0.5, 0.8])
     def test_the_autocorrelation_of_many_statistics_is_found(self, a: float) -> None:
         """Pooled over 20,000 chains of 20; the bias that is left is of order 1/k²."""
         assert lag_autocorrelation(chains(a, 1, 20, 20_000, seed=3)) == pytest.approx(a, abs=0.06)
@@ -173,7 +172,7 @@ class TestFewAndOdd:
         found = uncertainty([0.5] * 5)
         assert float(found.variance) == 0.0 and math.isnan(found.autocorrelation)
 
-    @every_case(
+    @pytest.mark.parametrize(
         ("values", "message"),
         [
             ([], "at least 2 checkpoints"),
@@ -186,7 +185,7 @@ class TestFewAndOdd:
         with pytest.raises(ValueError, match=message):
             uncertainty(values)
 
-    @every_case("confidence", [0.0, 1.0, 95, float("nan")])
+    @pytest.mark.parametrize("confidence", [0.0, 1.0, 95, float("nan")])
     def test_a_confidence_that_is_none(self, confidence: float) -> None:
         with pytest.raises(ValueError, match="confidence"):
             uncertainty(VALUES, confidence)
@@ -221,8 +220,8 @@ class TestWaiting:
         assert contraction(0.5, 0.1, 1.0) == pytest.approx(0.95)
         assert contraction(1.9, 0.1, 1.0) == pytest.approx(0.9)  # the steep side decides
 
-    @every_case("k", [2, 5, 20])
-    @every_case("rho", [0.0, 0.5, 0.95, 0.999])
+    @pytest.mark.parametrize("k", [2, 5, 20])
+    @pytest.mark.parametrize("rho", [0.0, 0.5, 0.95, 0.999])
     def test_it_is_the_shortest_that_keeps_what_it_says(self, rho: float, k: int) -> None:
         found = waiting(rho, k, shortfall=0.05, distance=10.0, bias=0.1)
 
@@ -253,7 +252,7 @@ class TestWaiting:
         ratio = float(found_of.variance.mean()) / 5 / float(found_of.mean.var())
         assert 0.9 < ratio < 1.02  # at most 5 % short, and five standard errors of 1 %
 
-    @every_case(
+    @pytest.mark.parametrize(
         ("call", "message"),
         [
             (lambda: contraction(2.5, 0.1, 1.0), "does not contract; it must be below"),

@@ -13,7 +13,6 @@ from fedpriv.checkpoints.vocabulary import (
     vocabulary_bytes,
     write_vocabulary,
 )
-from tests.repeats import every_case
 
 WORDS = {"words": ("a", "b", "c"), "tags": ("x",)}
 MADE = WordFeatures(num_words=3, weights=np.float32([0.1, 1 / 3, 2e-7]), num_pairs=5)
@@ -62,7 +61,7 @@ def test_all_float32_come_back():
     assert found.weights.tobytes() == made.weights.tobytes()
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("inputs", "made"),
     [
         ("tf-idf", None),
@@ -77,7 +76,7 @@ def test_what_does_not_belong_together_is_refused(inputs, made):
         Vocabulary(**WORDS, inputs=inputs, word_features=made)
 
 
-@every_case(
+@pytest.mark.parametrize(
     "change",
     [
         {"weights": [1.0, 2.0]},

@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer
-from typer.testing import CliRunner
 
 from fedpriv.cli.corpora import commands
 from fedpriv.datasets import cache, downloads
 from fedpriv.datasets.sst2 import load_sst2
 from fedpriv.datasets.stackexchange import locate
 from fedpriv.datasets.stackexchange.synthetic import Shape
+from tests.command_line import CliRunner
 
 
 @pytest.fixture(autouse=True)

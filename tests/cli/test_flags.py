@@ -6,11 +6,11 @@ import inspect
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
 from fedpriv.cli.listing import with_flags
 from fedpriv.cli.run import FLAGS, run_command
 from fedpriv.experiments.reference import described
+from tests.command_line import CliRunner
 
 
 def called(names, *arguments):

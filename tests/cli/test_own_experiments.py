@@ -11,7 +11,7 @@ from fedpriv.api.running import resume
 GOOD = """
 import numpy as np
 from torch import nn
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments import FederatedExperiment, GaussianNoise, PoissonCohorts
 from fedpriv.tasks.module_task import ModuleTask
 
 
@@ -24,8 +24,10 @@ def task(experiment):
 
 
 def experiment():
-    return Experiment(
-        name="own", description="Mine.", noise_multiplier=1.0, cohort=5.0, delta=0.01, rounds=3,
+    return FederatedExperiment(
+        name="own", description="Mine.",
+        noise=GaussianNoise(multiplier=1.0), sampling=PoissonCohorts(cohort=5.0),
+        delta=0.01, rounds=3,
         eval_every=1, task=task,
     )
 """
@@ -77,8 +79,8 @@ OWN_ERRORS = {
     "value error": ("def experiment():\n    return int('x')\n", 2, "ValueError: invalid literal"),
     "missing file": ("def experiment():\n    open('/no/such/file')\n", 2, "FileNotFoundError: "),
     "wrong argument": (
-        "from fedpriv.experiments.experiment import Experiment\n"
-        "def experiment():\n    return Experiment(nam='x')\n",
+        "from fedpriv.experiments import FederatedExperiment, GaussianNoise, PoissonCohorts\n"
+        "def experiment():\n    return FederatedExperiment(nam='x')\n",
         3,
         "TypeError: ",
     ),
@@ -120,7 +122,7 @@ class TestErrors:
             (GOOD.replace("nn.Linear(3, 2)", "nn.BatchNorm1d(3)"), "use nn.GroupNorm"),
             (GOOD.replace("rounds=3", "rounds=0"), "rounds 0 must be at least 1"),
             (GOOD.replace("def experiment", "def other"), "has no function 'experiment'"),
-            (GOOD.replace("return Experiment", "return dict"), "returned a dict"),
+            (GOOD.replace("return FederatedExperiment", "return dict"), "returned a dict"),
         ],
     )
     def test_what_we_refuse_is_one_line(self, fedpriv, tmp_path, source, said):

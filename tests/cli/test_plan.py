@@ -6,10 +6,9 @@ import json
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
 from fedpriv.cli.privacy import register
-from tests.repeats import every_case
+from tests.command_line import CliRunner
 
 APP = typer.Typer(pretty_exceptions_enable=False)
 register(APP)
@@ -19,7 +18,7 @@ GRID = ("--grid-cohorts", "20,40", "--grid-rounds", "5,10")
 SOURCE = """
 import numpy as np
 from torch import nn
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments import FederatedExperiment, GaussianNoise, PoissonCohorts
 from fedpriv.tasks.module_task import ModuleTask
 
 
@@ -32,8 +31,9 @@ def task(experiment, corpus):
 
 
 def experiment():
-    return Experiment(
-        name="tiny", description="", task=task, target_epsilon=4.0, cohort=2.0, rounds=10
+    return FederatedExperiment(
+        name="tiny", description="", task=task,
+        noise=GaussianNoise(target_epsilon=4.0), sampling=PoissonCohorts(cohort=2.0), rounds=10
     )
 """
 
@@ -79,7 +79,7 @@ def test_plan_says_what_a_run_would_be_like(own, tmp_path):
     assert [p["cohort"] for p in told["grid"]["points"]] == [2.0, 4.0]
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("options", "named"),
     [
         (("--grid-cohorts", "20;40"), "--grid-cohorts '20;40'"),

@@ -4,12 +4,11 @@ import json
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
 from fedpriv.cli.privacy import register
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.plan import cohort_plan
-from tests.repeats import every_case
+from tests.command_line import CliRunner
 
 APP = typer.Typer(pretty_exceptions_enable=False)
 register(APP)
@@ -39,7 +38,7 @@ def test_account_states_the_figures_and_their_terms():
     )
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("options", "epsilon", "accountant"),
     [
         (["--relation", "replace-one"], 3.0310, "PLD"),
@@ -83,7 +82,7 @@ def test_people_get_a_table_with_the_terms():
         assert part in shown, part
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("command", "options", "named"),
     [
         ("account", ["--noise-multiplier", "nan"], "noise-multiplier nan"),

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import typer
 from rich.console import Console
-from typer.testing import CliRunner
 
 from fedpriv.cli import results
 from fedpriv.report.export.model_folder import Vocabulary
 from tests.cli.typed import main
+from tests.command_line import CliRunner
 
 
 @pytest.fixture

@@ -4,13 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from fedpriv import cli, json_lines
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.catalogue import find_experiments
 from tests.cli.typed import SMALL, main, run
-from tests.repeats import every_case
+from tests.command_line import CliRunner
 
 ISSUED = {
     "accuracy",
@@ -132,7 +131,7 @@ class TestRun:
             "normalise",
             "--inputs",
             "unit-norm",
-            "--server-optimizer",
+            "--server",
             "adam",
             "--aggregate",
             "none",
@@ -154,21 +153,21 @@ class TestRun:
         options = document["experiment"]
         expected = {
             "rounds": 3,
-            "noise-multiplier": 1.0,
+            "noise.multiplier": 1.0,
             "delta": 0.001,
-            "cohort": 6.0,
+            "sampling.cohort": 6.0,
             "seed": 4,
-            "users": 30,
+            "task.users": 30,
             "precondition": "both",
             "bound": "normalise",
-            "inputs": "unit-norm",
+            "task.inputs": "unit-norm",
             "server": "adam",
             "aggregate": "none",
-            "local-epochs": 2,
-            "normalise-regulariser": 0.1,
-            "side-information": "frequency",
-            "roster": "tiny-60",
-            "target-epsilon": None,
+            "local.epochs": 2,
+            "bound.normalise_regulariser": 0.1,
+            "precondition.side_information": "frequency",
+            "task.roster": "tiny-60",
+            "noise.target_epsilon": None,
         }
         assert {name: options[name] for name in expected} == expected
         assert document["plan"]["num_users"] == 30 and document["corpus"]["num_users"] == 30
@@ -274,7 +273,7 @@ class TestResume:
         assert [(line["round_num"], line["attempt"]) for line in lines] == [(1, 1), (2, 2)]
         assert json.loads(run("run", "--resume", folder, "--json").stdout) == summary
 
-    @every_case(
+    @pytest.mark.parametrize(
         "more",
         [
             ["--out", "x"],

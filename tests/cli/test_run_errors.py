@@ -1,7 +1,8 @@
 """`fedpriv run` and its mistakes: one clear line, and nothing left behind."""
 
+import pytest
+
 from tests.cli.typed import SMALL, main, run
-from tests.repeats import every_case
 
 BAD = {
     "no experiment": ([], "fedpriv list"),
@@ -54,15 +55,17 @@ BAD = {
 DENSE = """
 import numpy as np
 from torch import nn
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments import FederatedExperiment, GaussianNoise, PoissonCohorts
 from fedpriv.training.local.module import ArrayExamples
 from fedpriv.tasks.module_task import ModuleTask
 
 
 def experiment():
     users = {name: ArrayExamples(x=np.ones((2, 3), "f4"), y=np.array([0, 1])) for name in "abcd"}
-    return Experiment(
-        name="dense", description="", noise_multiplier=1.0, cohort=2.0, delta=0.01, rounds=1,
+    return FederatedExperiment(
+        name="dense", description="",
+        noise=GaussianNoise(multiplier=1.0), sampling=PoissonCohorts(cohort=2.0),
+        delta=0.01, rounds=1,
         task=lambda experiment, corpus: ModuleTask(
             name="dense", module=lambda: nn.Linear(3, 2), loss=nn.functional.cross_entropy,
             users=users, synthetic=True,
@@ -72,7 +75,7 @@ def experiment():
 
 
 class TestErrors:
-    @every_case(("arguments", "said"), BAD.values(), ids=BAD)
+    @pytest.mark.parametrize(("arguments", "said"), BAD.values(), ids=BAD)
     def test_they_are_one_clear_line_and_leave_nothing_behind(
         self, tiny_corpus, tmp_path, monkeypatch, capsys, arguments, said
     ):
@@ -86,7 +89,7 @@ class TestErrors:
         assert said in shown.err and "Traceback" not in shown.err
         assert not out.exists()
 
-    @every_case(
+    @pytest.mark.parametrize(
         ("arguments", "said"),
         [
             (["run", "dp-fedavg-tags", *SMALL, "--out", ""], "--out is given an empty value"),
@@ -126,7 +129,7 @@ class TestErrors:
         assert "does not train on 'cuda:0'" in shown and "starting Ray" not in shown
         assert not out.exists()
 
-    @every_case(
+    @pytest.mark.parametrize(
         "arguments",
         [["run", "--rounds", "many"], ["run", "--no-such"], ["walk"], ["run", "a", "b"]],
     )

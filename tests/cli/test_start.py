@@ -8,10 +8,10 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from fedpriv import cli
 from fedpriv.checkpoints.tensor_files import write_tensors
+from tests.command_line import CliRunner
 from tests.running.public_start.test_runs import of_users
 
 NAME = "mine_that_starts:experiment"

@@ -3,9 +3,9 @@
 import sys
 
 import pytest
-from typer.testing import CliRunner
 
 from fedpriv import cli
+from tests.command_line import CliRunner
 
 SMALL = ("--rounds", "3", "--noise-multiplier", "1", "--delta", "0.001", "--cohort", "6")
 

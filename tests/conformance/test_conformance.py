@@ -7,12 +7,11 @@ import pytest
 
 from tests.conformance.checks import CHECKS, judged
 from tests.conformance.subjects import SUBJECTS, Fedpriv
-from tests.repeats import every_case
 
 FLOWER = [subject for subject in SUBJECTS if subject.name != "fedpriv"]
 
 
-@every_case("check", CHECKS)
+@pytest.mark.parametrize("check", CHECKS)
 def test_fedpriv_holds(check):
     found = judged(CHECKS[check], Fedpriv())
     assert found.ok, found.text
@@ -74,7 +73,7 @@ class Growing(Fedpriv):
         return [1.1**number for number in range(rounds)]
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("fault", "check"),
     [
         (Survivors, "one user more or less"),

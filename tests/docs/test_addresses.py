@@ -7,7 +7,7 @@ import importlib
 import re
 from pathlib import Path
 
-from tests.repeats import every_case
+import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -44,16 +44,19 @@ def named(text: str) -> set[str]:
     return {name for name in DOTTED.findall(text) if not name.endswith((".py", ".md"))} - {ANY}
 
 
-@every_case("page", PAGES, ids=lambda page: page.name)
-def test_what_a_page_names_exists(page):
-    assert [name for name in sorted(named(page.read_text("utf-8"))) if not exists(name)] == []
+def test_what_a_page_names_exists(subtests):
+    for page in PAGES:
+        with subtests.test(page=page):
+            assert [
+                name for name in sorted(named(page.read_text("utf-8"))) if not exists(name)
+            ] == []
 
 
 def test_what_the_changelog_names_exists():
     assert [name for name in sorted(named(CHANGELOG)) if not exists(name)] == []
 
 
-@every_case(
+@pytest.mark.parametrize(
     "name",
     [
         "fedpriv.privacy.numbers",
@@ -67,7 +70,7 @@ def test_a_name_that_is_gone_is_seen(name):
     assert not exists(name)
 
 
-@every_case(
+@pytest.mark.parametrize(
     "name", ["fedpriv.rng", "fedpriv.rng.Key.fold", "fedpriv.sums.PartialSum.granularity", "fp.run"]
 )
 def test_a_name_that_is_there_is_found(name):

@@ -1,9 +1,10 @@
-"""The page about extending: its six files, as they stand there, run, killed, resumed, verified."""
+"""The page about extending: its seven files, as they stand, run, killed, resumed, verified."""
 
 from __future__ import annotations
 
 import importlib
 import json
+import lzma
 import re
 import sys
 from collections import Counter
@@ -15,7 +16,9 @@ import numpy as np
 import pytest
 
 import fedpriv
-from fedpriv.backends import SerialBackend
+from client import app as client_app
+from fedpriv.backends import Backend, SerialBackend
+from fedpriv.backends.flower.settings import OWN_KEYS
 from fedpriv.cli import main
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
@@ -27,6 +30,8 @@ from fedpriv.runs.backends import open_worker_context, serial
 from fedpriv.runs.loop import rounds
 from fedpriv.runs.prepared import start_run
 from fedpriv.sums import PartialSum
+from server import app as server_app
+from tests.backends.flower.stub_grid import StubGrid, context
 from tests.resumed import resume_run
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text("utf-8")
@@ -81,9 +86,9 @@ def last(name):
     return state.params["w"]
 
 
-def test_there_are_six_each_of_one_short_file():
-    assert set(FILES) == {*EXPERIMENTS, "halves"}
-    assert PAGE.count("*One file.*") == 6 and PAGE.count("```python") == 6
+def test_there_are_seven_each_of_one_short_file():
+    assert set(FILES) == {*EXPERIMENTS, "halves", "pictures"}
+    assert PAGE.count("*One file.*") == 7 and PAGE.count("```python") == 7
     for name, code in FILES.items():
         assert len(code.splitlines()) <= 100, name
         assert max(map(len, code.splitlines())) <= 100, name
@@ -92,7 +97,7 @@ def test_there_are_six_each_of_one_short_file():
 def test_what_the_page_says_of_our_own_files_is_there():
     root = Path(fedpriv.__file__).parent
     rows = [line.split("|")[1:-1] for line in PAGE.splitlines() if line.startswith("| a")]
-    assert len(rows) == 6
+    assert len(rows) == 7
     for what, here, *ours in rows:
         assert here.strip(" `").removesuffix(".py") in FILES, what
         for file in ours:
@@ -101,6 +106,44 @@ def test_what_the_page_says_of_our_own_files_is_there():
     for named in re.findall(r"`((?:experiments|mechanisms|runs)/\S+\.py)`", PAGE):
         assert (root / named).is_file()
     assert '"serial"' in (root / "runs" / "backends.py").read_text("utf-8")
+
+
+class App:
+    """A node of the bundle's ClientApp, which hosts one part of the users."""
+
+    def __init__(self, place):
+        self.place = place
+
+    def query(self, message):
+        return client_app.app(message, self.place)
+
+    train = query
+
+
+def test_a_data_set_split_among_users_trains_alike_here_and_on_nodes(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    for name, number in (("train10k", 300), ("test2k", 20)):
+        records = rng.integers(0, 256, (number, 3073), np.uint8)
+        records[:, 0] %= 10
+        (tmp_path / f"cifar10_jpeg_{name}.bin.xz").write_bytes(lzma.compress(records.tobytes()))
+    monkeypatch.setenv("FEDPRIV_DATA", str(tmp_path))
+    options = {"users": 30, "cohort": 10.0, "rounds": 2}
+    chosen = load_experiment("pictures:experiment").with_options(options)
+    start_run(chosen, "pictures:experiment", None, Path("here")).run()
+    here = fedpriv.load(Path("here"))
+    assert "accuracy_public" in here.summary and here.summary["rounds"] == 2
+    config = {
+        **OWN_KEYS, "guard-users": False, "experiment": f"{tmp_path / 'pictures.py'}:experiment",
+        "out": str(tmp_path / "there"), "options": "users = 30\ncohort = 10.0\nrounds = 2",
+    }  # fmt: skip
+    client_app._node.cache_clear()
+    nodes = {
+        n + 1: App(context({"partition-id": n, "num-partitions": 3}, config)) for n in range(3)
+    }
+    server_app.app(StubGrid(nodes), context(run_config=config))
+    client_app._node.cache_clear()
+    there = fedpriv.load(tmp_path / "there")
+    assert all(np.array_equal(here.params[name], there.params[name]) for name in here.params)
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -243,7 +286,7 @@ def test_discrete_noise_is_of_integers_and_promises_no_more_than_it_can(page):
     assert replaced.total().value > 1.5 * build(experiment, None).plan.total().value
 
 
-class Nobody:
+class Nobody(Backend):
     """A backend whose sums are zero, so that what is released is the noise; it notes cohorts."""
 
     def __init__(self, components, cohorts):
@@ -254,14 +297,8 @@ class Nobody:
         self.cohorts.append(set(cohort))
         return self.oracle.partial_sum(cohort=(), **asked)
 
-    def evaluate(self, params, *, public):
-        return None
-
     def describe(self):
         return {"name": "nobody"}
-
-    def close(self):
-        pass
 
 
 def noise_of(out, page, kills=(), *, secure=False):

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flwr.common.config import parse_config_args
-from typer.testing import CliRunner
 
 import fedpriv as fp
 from client import app as client_app
@@ -33,6 +32,7 @@ from fedpriv.runs.document import read_document
 from fedpriv.runs.prepared import start_run
 from server import app as server_app
 from tests.backends.flower.stub_grid import StubGrid, context
+from tests.command_line import CliRunner
 from tests.docs.command_checks import check
 from tests.docs.shell_blocks import commands
 

@@ -8,13 +8,12 @@ import re
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from fedpriv import cli
 from fedpriv.experiments.catalogue import load_experiment
+from tests.command_line import CliRunner
 from tests.docs.command_checks import ROOT, Refused, check
 from tests.docs.shell_blocks import Command, commands
-from tests.repeats import every_case
 
 COMMANDS = commands((ROOT / "README.md").read_text("utf-8"))
 #: A run of the README takes minutes: here it is of this size, whatever it says.
@@ -90,9 +89,10 @@ def test_there_are_commands():
     assert any(command.words[:1] == ("make",) for command in COMMANDS)
 
 
-@every_case("command", COMMANDS, ids=str)
-def test_it_could_be_typed(command):
-    check(command)
+def test_it_could_be_typed(subtests):
+    for command in COMMANDS:
+        with subtests.test(command=command):
+            check(command)
 
 
 _RUN = [command for command in COMMANDS if is_quick(command)]

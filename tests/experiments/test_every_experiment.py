@@ -7,7 +7,6 @@ from fedpriv.experiments.catalogue import find_experiments, load_experiment
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.rng import Key
 from tests.experiments.small import all_finite, run_some
-from tests.repeats import every_case
 
 ISSUED = {
     "adadps-tags",
@@ -31,11 +30,12 @@ class TestEveryExperiment:
     def test_those_of_the_issue_are_there(self):
         assert set(find_experiments()) >= ISSUED
 
-    @every_case("name", sorted(find_experiments()))
-    def test_its_name_is_its_own(self, name):
-        made = load_experiment(name)
-        assert made.name == name and made.description and "serial" in made.backends
-        assert set(made.backends) <= {"serial", "threads", "ray", "flower"}
+    def test_its_name_is_its_own(self, subtests):
+        for name in sorted(find_experiments()):
+            with subtests.test(name=name):
+                made = load_experiment(name)
+                assert made.name == name and made.description and "serial" in made.backends
+                assert set(made.backends) <= {"serial", "threads", "ray", "flower"}
 
     @pytest.mark.parametrize("name", OF_USERS)
     def test_every_experiment_runs_two_rounds_on_the_serial_backend(self, tiny_corpus, name):

@@ -16,7 +16,6 @@ from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.preconditioners import Fixed
 from fedpriv.rng import Key
 from tests.experiments.small import all_finite, base, run_two
-from tests.repeats import every_case
 
 NUMBERS = ("bound.l2_clip_norm", "rounds", "sampling.cohort", "seed")
 
@@ -52,7 +51,7 @@ class TestOptions:
             GaussianNoise(multiplier=-1.0)
         assert type(GaussianNoise(multiplier=np.float32(2)).multiplier) is float
 
-    @every_case(
+    @pytest.mark.parametrize(
         ("option", "value", "said"),
         [
             ("ema-decay", 0.5, "belongs to aggregate 'ema'; this experiment has aggregate 'none'"),
@@ -121,7 +120,7 @@ class TestOptions:
         both = base(noise_multiplier=3.0, target_epsilon=2.0)
         assert both.noise == GaussianNoise(multiplier=3.0, target_epsilon=2.0)
 
-    @every_case(
+    @pytest.mark.parametrize(
         ("typo", "meant"),
         [
             ("l2-clip-norms", "l2-clip-norm"),
@@ -136,7 +135,7 @@ class TestOptions:
         with pytest.raises(ValueError, match=f"'{typo}' is not an option.*'{meant}'"):
             base().with_options({typo: 1})
 
-    @every_case("name", ["task", "name", "description", "backends", "zzz", ""])
+    @pytest.mark.parametrize("name", ["task", "name", "description", "backends", "zzz", ""])
     def test_what_is_no_option_is_refused(self, name):
         with pytest.raises(ValueError, match="is not an option"):
             base().with_options({name: "x"})
@@ -174,28 +173,40 @@ class TestBuilding:
         plan = build(base(target_epsilon=2.0), tiny_corpus).plan
         assert 1.99 < plan.epsilon(plan.num_rounds).value <= 2.0
 
-    @every_case("bound", ["clip", "normalise", "none"])
-    @every_case("placement", ["none", "local", "update", "both", "scale-then-privatise"])
-    def test_every_bound_with_every_placement(self, tiny_corpus, bound, placement):
-        free = {"noise": "none", "noise_multiplier": None} if bound == "none" else {}
-        components = build(base(bound=bound, precondition=placement, **free), tiny_corpus)
-        wrapped = placement in ("update", "both", "scale-then-privatise")
-        mechanism, algorithm = components.plan.live_mechanism, components.algorithm
-        state = algorithm.init(components.task.init_params(Key.simulation(0)))
-        context, _ = algorithm.begin(state, Key.simulation(1))
-        applied = context.bound(mechanism.bound)
-        assert isinstance(applied, Rounded) == (bound != "none")
-        inner = applied.bound if bound != "none" else applied
-        assert isinstance(inner, Preconditioned) == wrapped
-        inner = inner.bound if wrapped else inner
-        assert type(inner) is {"clip": Clip, "normalise": Normalise, "none": Unbounded}[bound]
-        assert (components.trainer.multiplier is not None) == (placement in ("local", "both"))
-        assert isinstance(algorithm.preconditioner, Fixed) == wrapped
-        assert bool(context.inverse) == (placement == "scale-then-privatise")
-        assert (components.side_information is None) == (placement == "none")
-        assert mechanism.l2_bound == applied.l2_bound == (math.inf if bound == "none" else 0.5)
+    def test_every_bound_with_every_placement(self, tiny_corpus, subtests):
+        for bound in ["clip", "normalise", "none"]:
+            for placement in ["none", "local", "update", "both", "scale-then-privatise"]:
+                with subtests.test(bound=bound, placement=placement):
+                    free = {"noise": "none", "noise_multiplier": None} if bound == "none" else {}
+                    components = build(
+                        base(bound=bound, precondition=placement, **free), tiny_corpus
+                    )
+                    wrapped = placement in ("update", "both", "scale-then-privatise")
+                    mechanism, algorithm = components.plan.live_mechanism, components.algorithm
+                    state = algorithm.init(components.task.init_params(Key.simulation(0)))
+                    context, _ = algorithm.begin(state, Key.simulation(1))
+                    applied = context.bound(mechanism.bound)
+                    assert isinstance(applied, Rounded) == (bound != "none")
+                    inner = applied.bound if bound != "none" else applied
+                    assert isinstance(inner, Preconditioned) == wrapped
+                    inner = inner.bound if wrapped else inner
+                    assert (
+                        type(inner)
+                        is {"clip": Clip, "normalise": Normalise, "none": Unbounded}[bound]
+                    )
+                    assert (components.trainer.multiplier is not None) == (
+                        placement in ("local", "both")
+                    )
+                    assert isinstance(algorithm.preconditioner, Fixed) == wrapped
+                    assert bool(context.inverse) == (placement == "scale-then-privatise")
+                    assert (components.side_information is None) == (placement == "none")
+                    assert (
+                        mechanism.l2_bound
+                        == applied.l2_bound
+                        == (math.inf if bound == "none" else 0.5)
+                    )
 
-    @every_case("kind", ["rank", "frequency", "tf-idf"])
+    @pytest.mark.parametrize("kind", ["rank", "frequency", "tf-idf"])
     def test_side_information_is_public_positive_and_by_word(self, tiny_corpus, kind):
         side = build(base(precondition="local", side_information=kind), tiny_corpus)
         multiplier = side.side_information.multiplier
@@ -206,8 +217,8 @@ class TestBuilding:
         assert len(np.unique(multiplier["kernel"])) > 1
         assert side.side_information.source == "public"
 
-    @every_case("name", ["sgd", "momentum", "ema-momentum", "adam", "yogi", "adagrad"])
-    @every_case("aggregate", ["none", "ema"])
+    @pytest.mark.parametrize("name", ["sgd", "momentum", "ema-momentum", "adam", "yogi", "adagrad"])
+    @pytest.mark.parametrize("aggregate", ["none", "ema"])
     def test_every_optimiser_and_aggregate_runs(self, tiny_corpus, name, aggregate):
         components = build(base(server=name, aggregate=aggregate), tiny_corpus)
         (*_, (record, state)) = run_two(components)
@@ -243,3 +254,8 @@ def test_no_bound_stands_beside_the_one_that_the_plan_pays_for(tiny_corpus):
     loud = replace(components.plan, mechanism=quiet)
     assert loud.live_mechanism.stddev == mechanism.stddev
     assert loud.epsilon(4).value > 100 * components.plan.epsilon(4).value
+
+
+def test_a_word_in_the_place_of_a_part_is_refused_with_the_parts():
+    with pytest.raises(ValueError, match=r"precondition 'local' is no part.*InSteps\(\)"):
+        FederatedExperiment(name="x", description="", precondition="local")

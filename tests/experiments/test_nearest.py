@@ -6,7 +6,6 @@ from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import CLASSES, CentralExperiment
 from fedpriv.experiments.options import _ALIASES, Names, entries
 from fedpriv.experiments.tasks import TagPredictionTask
-from tests.repeats import every_case
 
 MEANT = {
     "lr": "local-learning-rate",
@@ -18,7 +17,7 @@ MEANT = {
 }
 
 
-@every_case("name", MEANT)
+@pytest.mark.parametrize("name", MEANT)
 def test_the_nearest_is_said(name):
     """Red before: of lr all forty names were listed, and of steps nothing near."""
     with pytest.raises(ValueError) as caught:

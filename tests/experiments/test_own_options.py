@@ -10,7 +10,6 @@ from types import ModuleType
 import numpy as np
 import pytest
 from torch import nn
-from typer.testing import CliRunner
 
 from fedpriv import cli
 from fedpriv.backends.flower.settings import open_node, read_experiment
@@ -21,6 +20,7 @@ from fedpriv.experiments.options import Range, option
 from fedpriv.rng import Key
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
+from tests.command_line import CliRunner
 
 NAME = "own_options:experiment"
 

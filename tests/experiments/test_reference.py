@@ -10,7 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from typer.testing import CliRunner
 
 from fedpriv import cli
 from fedpriv.backends.flower.settings import OWN_KEYS, SHORT_KEYS
@@ -19,6 +18,7 @@ from fedpriv.experiments import reference
 from fedpriv.experiments.catalogue import find_experiments, load_experiment
 from fedpriv.experiments.experiment import CLASSES
 from fedpriv.experiments.options import entries
+from tests.command_line import CliRunner
 
 ROOT = Path(__file__).parents[2]
 ENTRIES = [

@@ -8,7 +8,6 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import CLASSES, FederatedExperiment
 from fedpriv.experiments.options import entries
 from tests.experiments.small import base
-from tests.repeats import every_case
 
 BAD = [
     ("inputs", "TFF"),
@@ -97,25 +96,28 @@ NEEDS = {
 
 
 class TestRefusals:
-    @every_case(("option", "value"), BAD)
-    def test_a_value_that_does_not_fit(self, tiny_corpus, option, value):
-        with pytest.raises(ValueError) as caught:
-            build(base().with_options({**NEEDS.get(option, {}), option: value}), tiny_corpus)
-        message = str(caught.value)
-        assert len(message) < 400 and "\n" not in message
-        # It is about that option, under a name its user can recognise.
-        words = {w for w in option.split("-") if w not in ("of", "per")} | {
-            "regulariser",
-            "adaptivity",
-            "beta1",
-            "multiplier",
-            "top",
-            "roster",
-            "cohort",
-        }
-        assert any(word in message.lower() for word in words)
+    def test_a_value_that_does_not_fit(self, tiny_corpus, subtests):
+        for option, value in BAD:
+            with subtests.test(option=option, value=value):
+                with pytest.raises(ValueError) as caught:
+                    build(
+                        base().with_options({**NEEDS.get(option, {}), option: value}), tiny_corpus
+                    )
+                message = str(caught.value)
+                assert len(message) < 400 and "\n" not in message
+                # It is about that option, under a name its user can recognise.
+                words = {w for w in option.split("-") if w not in ("of", "per")} | {
+                    "regulariser",
+                    "adaptivity",
+                    "beta1",
+                    "multiplier",
+                    "top",
+                    "roster",
+                    "cohort",
+                }
+                assert any(word in message.lower() for word in words)
 
-    @every_case(
+    @pytest.mark.parametrize(
         ("options", "about"),
         [
             ({"bound": "none"}, "bound"),

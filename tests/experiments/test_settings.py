@@ -8,14 +8,13 @@ import pytest
 from fedpriv.experiments.build import _CHOSEN, build, make_task, public_update_norms
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.settings import MOST_ROUNDS, choose_settings
-from fedpriv.privacy.calibration import calibrate
+from fedpriv.privacy.accounting import calibrate
 from fedpriv.privacy.epsilon import default_delta
 from fedpriv.privacy.event import Relation, cohort_event
 from fedpriv.rng import Key
 from fedpriv.runs.backends import named_backends
 from fedpriv.runs.noise_root import noise_digest
 from fedpriv.runs.prepared import resume_run, start_run
-from tests.repeats import every_case
 from tests.running.selected import topical
 
 NAME = "adadps-tags"
@@ -200,7 +199,7 @@ def test_without_a_rostered_users_records_the_settings_are_the_same(corpus, tmp_
     assert one == other and one.update_norm is not None
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("changes", "asked"),
     [
         ({}, "others"),
@@ -289,4 +288,5 @@ def test_a_run_folder_says_what_was_chosen_and_why(corpus, tmp_path):
     )
     # The options have the values; their reasons do not distinguish the noise once more.
     document = dict(prepared.folder.document)
-    assert noise_digest(document) == noise_digest(document | {"settings": None})
+    digest = noise_digest(prepared.experiment, document)
+    assert digest == noise_digest(prepared.experiment, document | {"settings": None})

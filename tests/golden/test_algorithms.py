@@ -14,7 +14,6 @@ from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.work import as_work
 from fedpriv.transform import identity
 from tests.privacy.plans.clipped import clipped
-from tests.repeats import every_case
 
 # The package has a function of the module's name.
 noise_module = importlib.import_module("fedpriv.mechanisms.gaussian")
@@ -138,7 +137,7 @@ class TestVectors:
             state = stepped(server, plan, state, total)
             np.testing.assert_allclose(state.params["w"], expected, rtol=1e-3)
 
-    @every_case(
+    @pytest.mark.parametrize(
         ("r", "lengths", "expected"),
         [
             (0.01, [0.998004, 0.833333, 0], [1.098802, 1.465070]),
@@ -178,7 +177,7 @@ class TestVectors:
         state = stepped(server, plan, state, total)
         close(state.params["w"], [-0.148039, -0.141830])
 
-    @every_case(
+    @pytest.mark.parametrize(
         ("bound", "expected"),
         [
             (Normalise(l2_clip_norm=1.0, regulariser=0.01), -0.322806),  # uphill: the bias floor

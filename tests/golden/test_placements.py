@@ -12,7 +12,6 @@ from fedpriv.rng import Key
 from fedpriv.tasks.task import TaskDescription
 from fedpriv.training.local.trainer import SparseSoftmaxTrainer
 from fedpriv.training.work import as_work
-from tests.repeats import every_case
 
 WORDS, TAGS, USERS = 6, 3, 5
 A = np.array([4.0, 2.0, 1.0, 0.5, 0.1, 0.02])
@@ -178,13 +177,16 @@ def one_round(placement, epochs):
 
 
 class TestPlacements:
-    @every_case("epochs", [1, 2, 5])
-    @every_case("placement", PLACEMENTS)
-    def test_equals_the_plain_reference(self, placement, epochs):
-        params, noise, released = one_round(placement, epochs)
-        expected = reference_params(placement, params, noise, epochs)
-        for name in expected:
-            np.testing.assert_allclose(released[name], expected[name], rtol=2e-5, atol=2e-6)
+    def test_equals_the_plain_reference(self, subtests):
+        for epochs in [1, 2, 5]:
+            for placement in PLACEMENTS:
+                with subtests.test(epochs=epochs, placement=placement):
+                    params, noise, released = one_round(placement, epochs)
+                    expected = reference_params(placement, params, noise, epochs)
+                    for name in expected:
+                        np.testing.assert_allclose(
+                            released[name], expected[name], rtol=2e-5, atol=2e-6
+                        )
 
     def test_all_are_different_methods(self):
         released = {}

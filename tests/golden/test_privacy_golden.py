@@ -8,7 +8,6 @@ import pytest
 
 from fedpriv.privacy.accounting import epsilon
 from fedpriv.privacy.event import Event, cohort_event
-from tests.repeats import every_case
 
 DOCUMENT = json.loads(Path(__file__).with_name("privacy.json").read_text("utf-8"))
 ROWS = {row["id"]: row for row in DOCUMENT["rows"]}
@@ -72,7 +71,7 @@ def test_fixed_size_rows_would_be_wrong_with_the_raw_noise_multiplier():
         assert told({**row, "event": event}).value < float(row["at_least"])
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("delta", "printed"),
     [(1 / 400, "4.800"), (1e-3, "5.312"), (1e-4, "6.478"), (1e-5, "7.524"), (1e-6, "8.489")],
 )

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fedpriv.datasets.stackexchange.stackoverflow import tag_prediction_arrays
 from fedpriv.datasets.tff_files import open_client_data
+from tests.golden.tff_tags import tag_prediction_arrays
 
 
 @pytest.mark.data

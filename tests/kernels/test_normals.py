@@ -16,7 +16,7 @@ from scipy import stats
 
 from fedpriv.kernels.normals import box_muller
 from fedpriv.rng import Key
-from tests.repeats import each_once, every_case
+from tests.repeats import each_once
 
 BLOCK = 1 << 16
 ALPHA = 1e-6
@@ -65,7 +65,7 @@ def sample():
 
 
 class TestTransform:
-    @every_case("seed", range(4))
+    @pytest.mark.parametrize("seed", range(4))
     def test_random_bits_equal_the_oracle(self, seed):
         bits = np.random.default_rng(seed).integers(0, 2**32, 1 << 18, dtype=np.uint32)
         np.testing.assert_allclose(transformed(bits), oracle(bits), rtol=0, atol=1e-6)
@@ -175,13 +175,17 @@ SIZES = [0, 1, 2, 3, 1001, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK - 1, 2 * BLOCK
 
 
 class TestStream:
-    @every_case("mode", MODES)
-    @every_case("size", SIZES)
-    def test_threads_change_nothing(self, mode, size):
-        drawn = [fixed(mode).normal((size,), np.float32, threads=t) for t in (1, 2, 4, 7, None)]
-        assert all(item.tobytes() == drawn[0].tobytes() for item in drawn)
-        assert drawn[0].shape == (size,) and np.isfinite(drawn[0]).all()
-        assert (drawn[0] != 0).all()
+    def test_threads_change_nothing(self, subtests):
+        for mode in MODES:
+            for size in SIZES:
+                with subtests.test(mode=mode, size=size):
+                    drawn = [
+                        fixed(mode).normal((size,), np.float32, threads=t)
+                        for t in (1, 2, 4, 7, None)
+                    ]
+                    assert all(item.tobytes() == drawn[0].tobytes() for item in drawn)
+                    assert drawn[0].shape == (size,) and np.isfinite(drawn[0]).all()
+                    assert (drawn[0] != 0).all()
 
     @pytest.mark.parametrize("mode", MODES)
     def test_threads_change_nothing_in_float64_either(self, mode):
@@ -193,15 +197,15 @@ class TestStream:
         flat, table = (fixed(mode).normal(s, np.float32) for s in ((70_000,), (700, 100)))
         np.testing.assert_array_equal(flat, table.reshape(-1))
 
-    @every_case("mode", MODES)
-    @every_case("size", [BLOCK + 1, 2 * BLOCK, 3 * BLOCK + 3])
+    @pytest.mark.parametrize("mode", MODES)
+    @pytest.mark.parametrize("size", [BLOCK + 1, 2 * BLOCK, 3 * BLOCK + 3])
     def test_whole_blocks_do_not_depend_on_what_follows(self, mode, size):
         longer = fixed(mode).normal((4 * BLOCK,), np.float32)
         whole = size - size % BLOCK
         found = fixed(mode).normal((size,), np.float32)
         np.testing.assert_array_equal(found[:whole], longer[:whole])
 
-    @every_case("size", [1, 2, 7, BLOCK, BLOCK + 1, 2 * BLOCK + 5])
+    @pytest.mark.parametrize("size", [1, 2, 7, BLOCK, BLOCK + 1, 2 * BLOCK + 5])
     def test_simulation_is_philox_by_blocks(self, size, counted):
         """Key and upper half of the counter: the first 16 bytes; its second word: the block."""
         key = fixed("simulation", 3)
@@ -214,7 +218,7 @@ class TestStream:
         found = key.normal((size,), np.float32)
         np.testing.assert_allclose(found, np.concatenate(expected), rtol=0, atol=1e-6)
 
-    @every_case("size", [1, 2, 7, BLOCK, BLOCK + 1, 2 * BLOCK + 5])
+    @pytest.mark.parametrize("size", [1, 2, 7, BLOCK, BLOCK + 1, 2 * BLOCK + 5])
     def test_secure_is_chacha20_by_blocks(self, size):
         """Nonce: the block's number in its second half; 53 bits a uniform."""
         key = fixed("secure", 3)

@@ -1,9 +1,9 @@
 """Philox4x32-10 against its authors' known answers and against the definition."""
 
 import numpy as np
+import pytest
 
 from fedpriv.kernels.philox import philox
-from tests.repeats import every_case
 
 # From the known-answer tests of Random123: counter, key, answer.
 KNOWN = [
@@ -20,7 +20,7 @@ def words(text):
     return np.array([int(word, 16) for word in text.split()], np.uint32)
 
 
-@every_case(("counter", "key", "answer"), KNOWN)
+@pytest.mark.parametrize(("counter", "key", "answer"), KNOWN)
 def test_known_answers(counter, key, answer, counted):
     out = np.empty(4, np.uint32)
     philox(words(key), words(counter), out)
@@ -28,7 +28,7 @@ def test_known_answers(counter, key, answer, counted):
     np.testing.assert_array_equal(counted(words(key), words(counter), 1), words(answer))
 
 
-@every_case("num", [1, 2, 3, 7, 8, 16, 31, 1000])
+@pytest.mark.parametrize("num", [1, 2, 3, 7, 8, 16, 31, 1000])
 def test_many_counters_are_that_many_single_ones(num, counted):
     rng = np.random.default_rng(num)
     key, counter = (rng.integers(0, 2**32, n, dtype=np.uint32) for n in (2, 4))

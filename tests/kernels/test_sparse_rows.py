@@ -5,7 +5,6 @@ import pytest
 from scipy import sparse
 
 from fedpriv.kernels import sparse_rows as kernels
-from tests.repeats import every_case
 
 ROWS, INPUTS = 9, 17
 _rng = np.random.default_rng(3)
@@ -67,7 +66,7 @@ def test_norms_and_sum_of_outer_products(classes, shape):
     np.testing.assert_allclose(total, 1 + sum(products), rtol=1e-12, atol=1e-12)
 
 
-@every_case("shifted", [False, True])
+@pytest.mark.parametrize("shifted", [False, True])
 @every_shape
 @every_width
 def test_groups(classes, shape, shifted):

@@ -15,7 +15,6 @@ from fedpriv.datasets.stackexchange.tag_view import TagExamples
 from fedpriv.kernels.sparse_softmax import softmax_residual, train
 from fedpriv.rng import Key
 from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
-from tests.repeats import every_case
 
 WORDS, CLASSES = 40, 6
 _rng = np.random.default_rng(0)
@@ -152,7 +151,7 @@ class TestOracle:
         _, change, moved, unsound = trained(user, range(4), [0, 4])
         assert unsound == 0 and not change.any() and moved.any()
 
-    @every_case("spread", [0.0, 1.0, 30.0, 80.0, 90.0, 1e4, 1e30])
+    @pytest.mark.parametrize("spread", [0.0, 1.0, 30.0, 80.0, 90.0, 1e4, 1e30])
     def test_the_residual_is_softmax(self, spread):
         logits = (np.random.default_rng(1).uniform(-1, 1, 11) * spread).astype(np.float32)
         wanted = np.exp(logits.astype(np.float64) - logits.max())
@@ -163,8 +162,8 @@ class TestOracle:
         np.testing.assert_allclose(found, -0.5 * wanted, rtol=3e-7, atol=1e-7)
         assert abs(float(found.sum(dtype=np.float64))) < 1e-6
 
-    @every_case("bad", [np.nan, np.inf, -np.inf])
-    @every_case("place", [0, 5, 10])
+    @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+    @pytest.mark.parametrize("place", [0, 5, 10])
     def test_a_logit_that_is_not_finite_is_told(self, bad, place):
         logits = np.linspace(-1, 1, 11).astype(np.float32)
         logits[place] = bad
@@ -174,9 +173,9 @@ class TestOracle:
 class TestPaths:
     """The trainer reads some users in place and copies the chosen examples of others."""
 
-    @every_case("inputs", ["tff", "unit-norm"])
-    @every_case("multiplier", [None, MULTIPLIER], ids=["plain", "preconditioned"])
-    @every_case("cap", [1, 7, 100])
+    @pytest.mark.parametrize("inputs", ["tff", "unit-norm"])
+    @pytest.mark.parametrize("multiplier", [None, MULTIPLIER], ids=["plain", "preconditioned"])
+    @pytest.mark.parametrize("cap", [1, 7, 100])
     def test_every_dtype_of_counts_gives_the_same_bits(self, inputs, multiplier, cap):
         schedule = Schedule(learning_rate=0.9, batch_size=4, epochs=3, max_examples=cap)
         trainer = SparseSoftmaxTrainer(schedule=schedule, inputs=inputs, multiplier=multiplier)
@@ -302,25 +301,28 @@ BEYOND = {
 
 
 class TestBeyond:
-    @every_case("spoil", BEYOND.values(), ids=BEYOND)
-    @every_case("dtype", [np.uint16, np.float32])
-    def test_nothing_is_read_or_written_beyond_its_array(self, spoil, dtype):
-        user = arrays(8, 5, dtype=dtype)
-        assert len(user["indices"]) > 4
-        # What lies before and after each array would be read without a complaint.
-        for name in ("indices", "counts", "labels"):
-            user[name] = np.tile(user[name], 3)[len(user[name]) : 2 * len(user[name])]
-        # The params lie within a larger block whose margins must stay as they are.
-        block = np.full((WORDS + 40, CLASSES), 7, np.float32)
-        block[20:-20] = KERNEL
-        before = block.copy()
-        changes = {"kernel": block[20:-20], **spoil(user)}
-        with pytest.raises(ValueError, match=r"outside|differ in length|one number for each"):
-            trained(user, range(8), [0, 8], **changes)
-        np.testing.assert_array_equal(block, before)
+    def test_nothing_is_read_or_written_beyond_its_array(self, subtests):
+        for spoil in BEYOND.values():
+            for dtype in [np.uint16, np.float32]:
+                with subtests.test(spoil=spoil, dtype=dtype):
+                    user = arrays(8, 5, dtype=dtype)
+                    assert len(user["indices"]) > 4
+                    # What lies before and after each array would be read without a complaint.
+                    for name in ("indices", "counts", "labels"):
+                        user[name] = np.tile(user[name], 3)[len(user[name]) : 2 * len(user[name])]
+                    # The params lie within a larger block whose margins must stay as they are.
+                    block = np.full((WORDS + 40, CLASSES), 7, np.float32)
+                    block[20:-20] = KERNEL
+                    before = block.copy()
+                    changes = {"kernel": block[20:-20], **spoil(user)}
+                    with pytest.raises(
+                        ValueError, match=r"outside|differ in length|one number for each"
+                    ):
+                        trained(user, range(8), [0, 8], **changes)
+                    np.testing.assert_array_equal(block, before)
 
-    @every_case("bad", [np.nan, np.inf, -np.inf])
-    @every_case("name", ["kernel", "bias"])
+    @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+    @pytest.mark.parametrize("name", ["kernel", "bias"])
     def test_params_that_are_not_finite_are_refused(self, bad, name):
         params = {"kernel": KERNEL.copy(), "bias": BIAS.copy()}
         user = arrays(8, 5)
@@ -349,7 +351,7 @@ class TestBeyond:
                 {"kernel": KERNEL, "bias": BIAS}, tag_examples(arrays(8, 5)), Key.simulation(0)
             )
 
-    @every_case("value", [np.nan, np.inf, -np.inf])
+    @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
     def test_counts_that_are_not_finite_are_refused_in_either_path(self, value):
         user = arrays(8, 5, dtype=np.float32)
         for dtype in (np.float32, np.float64):

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv.kernels.tag_scores import measure, score_each
-from tests.repeats import every_case
 
 WORDS, CLASSES = 20, 8
 
@@ -53,7 +52,7 @@ def one(scores, tags, label):
     return tuple(array[0] for array in found)
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("scores", "tags", "label", "right", "found", "ndcg"),
     [
         # Ranks of tags 0 to 6 are 1 to 7.
@@ -113,7 +112,7 @@ def test_examples_are_in_the_order_asked_for():
     assert len(np.unique(plain[2])) > 10
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("changed", "value"), [(1, WORDS), (1, -1), (3, CLASSES), (3, -1), (5, CLASSES), (5, -1)]
 )
 def test_what_lies_outside_is_refused(changed, value):

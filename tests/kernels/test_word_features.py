@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv.checkpoints.vocabulary import WordFeatures
-from tests.repeats import every_case
 
 WEIGHTS = np.float32([0.0, 0.25, 1.0, 2.0, 0.5, 3.0])
 
@@ -113,14 +112,14 @@ def test_any_examples_are_as_defined(seed, number, num_pairs, most_paired, weigh
         assert asked(made, example) == [one]  # whoever stands beside it
 
 
-@every_case("words", [[6], [-1], [0, 7]])
+@pytest.mark.parametrize("words", [[6], [-1], [0, 7]])
 def test_a_word_outside_is_refused(words):
     made = WordFeatures(num_words=6, weights=WEIGHTS, num_pairs=3)
     with pytest.raises(ValueError, match="outside the vocabulary"):
         made.made(np.array([0, len(words)]), np.array(words), np.ones(len(words)))
 
 
-@every_case("indptr", [[0, 3], [-1, 1], [1, 0]])
+@pytest.mark.parametrize("indptr", [[0, 3], [-1, 1], [1, 0]])
 def test_an_example_outside_is_refused(indptr):
     with pytest.raises(ValueError, match="example lies outside"):
         WordFeatures(num_words=6).made(np.array(indptr), np.array([0, 1]), np.ones(2))

@@ -15,12 +15,12 @@ import pytest
 from fedpriv import tree
 from fedpriv.backends import SerialBackend
 from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
-from fedpriv.backends.threads import ThreadBackend
+from fedpriv.backends.in_process import ThreadBackend
 from fedpriv.mechanisms import Capped, Clip, Normalise, Preconditioned, Rounded, Unbounded
 from fedpriv.mechanisms.bounds import Checked
 from fedpriv.rng import Key
 from fedpriv.training.local.trainer import Schedule
-from tests.repeats import each_once, only
+from tests.repeats import each_once
 
 _SPEC = importlib.util.spec_from_file_location(
     "stub_grid", Path(__file__).parents[1] / "backends" / "flower" / "stub_grid.py"
@@ -86,7 +86,11 @@ EVERY = [
 ]
 
 #: What is the same of few and many nodes, asked of few by default.
-FEW = only(["threads, two", "threads, four", "flower, two shards on seven nodes"], EVERY)
+_FEW = ("threads, two", "threads, four", "flower, two shards on seven nodes")
+FEW = [
+    pytest.param(make, id=name, marks=() if name in _FEW else pytest.mark.slow)
+    for name, make in BACKENDS.items()
+]
 
 
 @pytest.fixture(scope="module")

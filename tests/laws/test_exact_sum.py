@@ -29,7 +29,6 @@ from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.work import as_work
 from fedpriv.transform import identity
 from fedpriv.tree import RowSparse
-from tests.repeats import every_case
 
 ROWS, COLUMNS = 40, 3
 PARAMS = {"kernel": np.zeros((ROWS, COLUMNS), np.float32), "bias": np.zeros(COLUMNS, np.float32)}
@@ -130,7 +129,7 @@ class TestOrder:
             bound.granularity,
         )
 
-    @every_case("num_workers", [1, 2, 3, 7])
+    @pytest.mark.parametrize("num_workers", [1, 2, 3, 7])
     def test_three_hundred_users(self, num_workers):
         """Beyond what an int32 holds, dealt to any number of workers."""
         bound = BOUNDS["clip"](0.25)
@@ -176,13 +175,14 @@ class TestBound:
             assert squared(moved) <= 2 ** (2 * BITS)
             assert moved == as_ints(summed(bound, updates, [left_out]))
 
-    @every_case("c", [1e-9, 0.3, 1.0, 1e6])
-    @every_case("num", [1, 2, 3, 16, 1000, 99_991, 1_000_000])
-    def test_equal_coordinates_all_round_the_same_way(self, num, c):
+    def test_equal_coordinates_all_round_the_same_way(self, subtests):
         """The worst case: every one of d coordinates is rounded away from zero by half a step."""
-        bound = Rounded(bound=Clip(l2_clip_norm=c))
-        for value in (1.0, 1e-3, 1e30, 7e-41):
-            self.assert_bounded(bound, np.full(num, value * c))
+        for c in [1e-9, 0.3, 1.0, 1e6]:
+            for num in [1, 2, 3, 16, 1000, 99_991, 1_000_000]:
+                with subtests.test(c=c, num=num):
+                    bound = Rounded(bound=Clip(l2_clip_norm=c))
+                    for value in (1.0, 1e-3, 1e30, 7e-41):
+                        self.assert_bounded(bound, np.full(num, value * c))
 
     @staticmethod
     def assert_bounded(bound, values):
@@ -194,19 +194,20 @@ class TestBound:
         assert int((whole * whole).sum()) <= 2 ** (2 * BITS)
         return whole
 
-    @every_case("seed", range(20))
-    def test_coordinates_that_lie_half_way(self, seed):
+    def test_coordinates_that_lie_half_way(self, subtests):
         """Whole numbers and a half, as long as they may be: as much rounding as there can be."""
-        rng = np.random.default_rng(seed)
-        bound = Rounded(bound=Clip(l2_clip_norm=1.0))
-        num = int(rng.integers(100, 300_000))
-        largest = bound.length(math.inf, num)
-        size = int(largest / bound.granularity / math.sqrt(num))
-        values = (rng.integers(max(0, size // 2), size + 1, num) * 2 - 1).clip(1) / 2.0
-        values = np.where(rng.random(num) < 0.5, values, values + 1.0) * bound.granularity
-        norm = float(np.sqrt((values**2).sum()))
-        for stretch in (0.5, 1.0, 1.0 + 1e-12, 1.0 + 1e-7, 10.0):
-            self.assert_bounded(bound, values * stretch * min(1.0, largest / norm))
+        for seed in range(20):
+            with subtests.test(seed=seed):
+                rng = np.random.default_rng(seed)
+                bound = Rounded(bound=Clip(l2_clip_norm=1.0))
+                num = int(rng.integers(100, 300_000))
+                largest = bound.length(math.inf, num)
+                size = int(largest / bound.granularity / math.sqrt(num))
+                values = (rng.integers(max(0, size // 2), size + 1, num) * 2 - 1).clip(1) / 2.0
+                values = np.where(rng.random(num) < 0.5, values, values + 1.0) * bound.granularity
+                norm = float(np.sqrt((values**2).sum()))
+                for stretch in (0.5, 1.0, 1.0 + 1e-12, 1.0 + 1e-7, 10.0):
+                    self.assert_bounded(bound, values * stretch * min(1.0, largest / norm))
 
     def test_the_longest_equal_coordinates_there_are(self):
         """d and k with d k² just above 2^48: where k fits only if rounding is forgotten."""
@@ -280,8 +281,8 @@ class TestRelease:
         assert bound.granularity == self.UNIT
         return summed(bound, {f"u{i}": update_of(i) for i in range(num_users)})
 
-    @every_case("share", [7, 2.5, 64])
-    @every_case("num_users", [0, 1, 20])
+    @pytest.mark.parametrize("share", [7, 2.5, 64])
+    @pytest.mark.parametrize("num_users", [0, 1, 20])
     def test_sum_and_noise_are_whole_numbers_of_the_granularity(self, num_users, share):
         plan = make_plan(expected_cohort_size=share)
         total = self.total(num_users)
@@ -354,7 +355,9 @@ class TestWholeRuns:
         made = load_experiment("adadps-tags").with_options({**self.OPTIONS, **changes})
         components = build(made, corpus)
         backend = SerialBackend(trainer=components.trainer, data=components.task.data)
-        assert (components.plan.live_mechanism.bound.granularity is not None) == made.exact_sum
+        assert (
+            components.plan.live_mechanism.bound.granularity is not None
+        ) == made.noise.exact_sum
         *_, (_, state) = rounds(components, backend, Key.simulation(1))
         return state.params
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import typer
 from scipy import sparse
-from typer.testing import CliRunner
 
 from fedpriv.cli import privacy
 from fedpriv.datasets.stackexchange.corpus import Corpus
@@ -14,6 +13,7 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import CentralExperiment, FederatedExperiment
 from fedpriv.tasks.central import CentralTask, zeros
 from fedpriv.training.per_example.linear import LogisticGradients
+from tests.command_line import CliRunner
 
 # What is refused by a plan, a bound, a schedule or an optimiser, far from where it was typed.
 REFUSED = {

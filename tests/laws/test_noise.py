@@ -23,7 +23,6 @@ from fedpriv.sums import PartialSum
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.transform import identity
 from fedpriv.tree import RowSparse
-from tests.repeats import every_case
 
 N = 1_000_000
 ALPHA = 1e-6
@@ -93,8 +92,8 @@ class TestScale:
         for tensor in noise.values():
             assert has_variance(tensor.astype(np.float64), 0.5)
 
-    @every_case("bound", [Clip, Normalise])
-    @every_case("cohort", [1, 20.0, 400])
+    @pytest.mark.parametrize("bound", [Clip, Normalise])
+    @pytest.mark.parametrize("cohort", [1, 20.0, 400])
     def test_what_a_round_releases(self, bound, cohort):
         """n = 1e6, α = 1e-6: stddev is multiplier x bound on the sum, over the cohort, once."""
         c, sigma = 0.7, 1.3
@@ -123,7 +122,7 @@ class TestScale:
         noise = gaussian(key(), template(SPLITS["matrix"]), 0.0)
         assert all(not t.any() and t.dtype == np.float32 for t in noise.values())
 
-    @every_case("stddev", [-1.0, math.nan, math.inf, 1e-40, 1e39, -0.1])
+    @pytest.mark.parametrize("stddev", [-1.0, math.nan, math.inf, 1e-40, 1e39, -0.1])
     def test_a_stddev_that_cannot_be_kept_is_refused(self, stddev):
         with pytest.raises(ValueError, match="stddev"):
             gaussian(key(), template({"w": (3,)}), stddev)

@@ -4,8 +4,9 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 from fedpriv.experiments.catalogue import find_experiments
-from tests.repeats import every_case
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("fedpriv", "server", "client", "simulations")
@@ -68,7 +69,7 @@ def test_every_printed_epsilon_and_delta_is_rounded_up():
     assert {name: places for name, places in found.items() if places} == {}
 
 
-@every_case(
+@pytest.mark.parametrize(
     "source",
     [
         'f"{spent.value:.2f}"',
@@ -89,7 +90,7 @@ def test_the_law_sees_it(source):
     assert len(written_otherwise(source)) == 1
 
 
-@every_case(
+@pytest.mark.parametrize(
     "source",
     [
         'f"{rounded_up(spent.value, 2):.2f}"',

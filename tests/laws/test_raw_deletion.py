@@ -19,11 +19,11 @@ from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, BY_THREAD, Split
 from fedpriv.experiments.start import public_only
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.rng import Key
-from tests.repeats import only
 
 ACCOUNTS = [str(number) for number in range(1, 200)]
 PUBLIC = [account for account in ACCOUNTS if is_public_tenth(account)][:6]
 ROSTERED = [account for account in ACCOUNTS if not is_public_tenth(account)][:14]
+QUICK = ("by-thread-0-validation", "by-time", "by-user-0")
 SPLITS = (
     BY_THREAD,
     BY_THREAD.choosing(),
@@ -135,9 +135,10 @@ def test_the_dump_tells_accounts_apart(rows, whole):
 
 @pytest.mark.parametrize(
     "split",
-    only(
-        ["by-thread-0-validation", "by-time", "by-user-0"], {split.name: split for split in SPLITS}
-    ),
+    [
+        pytest.param(split, id=split.name, marks=() if split.name in QUICK else pytest.mark.slow)
+        for split in SPLITS
+    ],
 )
 def test_words_tags_and_counts_are_those_without_the_account(whole, deleted, split):
     expected = counts(whole, split)

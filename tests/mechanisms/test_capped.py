@@ -5,7 +5,6 @@ import pytest
 
 from fedpriv.mechanisms import Capped
 from fedpriv.sums import RunningSum
-from tests.repeats import every_case
 
 BOUND = Capped(cap=3.0, num_coordinates=21)
 
@@ -24,7 +23,7 @@ def test_each_coordinate_is_capped_alone():
     assert np.array_equal(steps, np.rint(steps))
 
 
-@every_case("odd", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
 def test_a_vector_that_is_not_finite_is_refused_whole(odd):
     with pytest.raises(ValueError, match="not finite"):
         bounded(*[1.0] * 20, odd)
@@ -41,7 +40,7 @@ def test_the_longest_vector_fits_the_grid_of_running_sums():
         assert np.linalg.norm(total / 200) <= bound.l2_bound
 
 
-@every_case("changes", [{"cap": 0.0}, {"cap": float("nan")}, {"num_coordinates": 0}])
+@pytest.mark.parametrize("changes", [{"cap": 0.0}, {"cap": float("nan")}, {"num_coordinates": 0}])
 def test_bad_numbers(changes):
     with pytest.raises(ValueError, match=next(iter(changes))):
         Capped(**{"cap": 1.0, "num_coordinates": 2, **changes})

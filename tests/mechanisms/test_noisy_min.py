@@ -17,7 +17,6 @@ from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, RunningSum, most_each
-from tests.repeats import every_case
 
 KEY = Key.simulation(11)
 FORMS = ("permute-and-flip", "exponential")
@@ -175,7 +174,7 @@ class TestBits:
             p = math.exp(-exponent)
             assert abs(found - p) <= 5 * math.sqrt(p * (1 - p) / 20_000) + 1e-12
 
-    @every_case("number", [1, 2, 3, 7, 2**64, 2**64 + 1, 3**90])
+    @pytest.mark.parametrize("number", [1, 2, 3, 7, 2**64, 2**64 + 1, 3**90])
     def test_whole_numbers_are_within_range_and_spread(self, number):
         draws = ExactDraws(KEY.fold(str(number)))
         found = [draws.below(number) for _ in range(4000)]
@@ -248,7 +247,9 @@ class TestPrivatizer:
         with pytest.raises(ValueError, match="bound contributions by Capped"):
             NoisyMin(epsilon=1.0).release(total, ExactDraws(KEY), 1.0)
 
-    @every_case("offset", [(), (0.0,) * 3, (0.0,) * 5, (0.0, 0.0, math.nan, 0.0), (math.inf,) * 4])
+    @pytest.mark.parametrize(
+        "offset", [(), (0.0,) * 3, (0.0,) * 5, (0.0, 0.0, math.nan, 0.0), (math.inf,) * 4]
+    )
     def test_an_offset_has_a_finite_number_for_each_sum(self, offset):
         made = self.mechanism(epsilon=1.0, offset=offset)
         total = PartialSum(

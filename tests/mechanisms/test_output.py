@@ -8,14 +8,12 @@ from scipy import stats
 
 from fedpriv.mechanisms.bounds import Displaced
 from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere, gamma
-from fedpriv.privacy.accounting import epsilon
-from fedpriv.privacy.calibration import calibrate
+from fedpriv.privacy.accounting import calibrate, epsilon
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
-from tests.repeats import every_case
 
 KEY = Key.simulation(3)
 
@@ -96,8 +94,8 @@ def test_prices():
     assert made.stddev == 0.2
 
 
-@every_case("privatizer", [Sphere(epsilon=1.0), OutputGaussian(noise_multiplier=1.0)])
-@every_case("key", [KEY, Key.from_bytes(bytes(32), "secure")])
+@pytest.mark.parametrize("privatizer", [Sphere(epsilon=1.0), OutputGaussian(noise_multiplier=1.0)])
+@pytest.mark.parametrize("key", [KEY, Key.from_bytes(bytes(32), "secure")])
 def test_the_same_key_gives_the_identical_release(privatizer, key):
     assert privatizer.after_crash == "replay"
     first, second = (noise(privatizer, 8, 0.1, key) for _ in range(2))

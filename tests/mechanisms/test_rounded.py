@@ -15,7 +15,6 @@ from fedpriv.kernels.rounded_normals import UNDECIDED, rounded_normals
 from fedpriv.mechanisms import gaussian
 from fedpriv.mechanisms.gaussian import GridNoise, grid_noise, rounded_gaussian
 from fedpriv.rng import Key
-from tests.repeats import every_case
 
 ALPHA = 1e-6
 SCALE = 2.0**26  # σ = 4 of a bound of 2^24 steps
@@ -97,33 +96,36 @@ class _Given:
         return np.array([*half[0], *half[1]], np.uint64)
 
 
-@every_case("sine", [False, True])
-@every_case(("digits", "reads"), [(40, 0), (150, 1), (300, 1), (310, 1), (560, 2)])
-@every_case("side", [1, -1])
-def test_next_to_a_half_it_reads_on_until_it_knows(digits, reads, side, sine):
+def test_next_to_a_half_it_reads_on_until_it_knows(subtests):
     """A pair whose number lies 2^-digits from a half, on either side: by 64 bits it is a half."""
-    num_bits = 64 + 16 * 64
-    REAL.prec = num_bits + 100
-    try:
-        radius = 0x5A5A5A5A5A5A5A5A << 16 * 64 | 12345
-        unit = REAL.mpf(2) ** -num_bits
-        length = SCALE * REAL.sqrt(-2 * REAL.log((radius + REAL.mpf(0.5)) * unit))
-        target = REAL.mpf(10**7) + REAL.mpf(0.5) + side * REAL.mpf(2) ** -digits
-        turn = (REAL.asin if sine else REAL.acos)(target / length) / (2 * REAL.pi)
-        angle = int(REAL.floor(turn / unit))
-        expected = nearest(real(radius, angle, num_bits, SCALE)[sine])
-        assert expected == (10**7 + 1 if side > 0 else 10**7)
-        mask = (1 << 16 * 64) - 1
-        more = _Given((radius & mask, angle & mask))
-        found = gaussian._decide(more, radius >> 16 * 64, angle >> 16 * 64, SCALE, sine=sine)
-        assert found == expected
-        assert max(reads, 1) <= more.read <= reads + 1
-        bits = np.array([radius >> 16 * 64, angle >> 16 * 64], np.uint64)
-        early = np.empty(2, np.int64)
-        rounded_normals(bits, SCALE, early)
-        assert early[int(sine)] == UNDECIDED
-    finally:
-        REAL.prec = 500
+    for sine in [False, True]:
+        for digits, reads in [(40, 0), (150, 1), (300, 1), (310, 1), (560, 2)]:
+            for side in [1, -1]:
+                with subtests.test(sine=sine, digits=digits, reads=reads, side=side):
+                    num_bits = 64 + 16 * 64
+                    REAL.prec = num_bits + 100
+                    try:
+                        radius = 0x5A5A5A5A5A5A5A5A << 16 * 64 | 12345
+                        unit = REAL.mpf(2) ** -num_bits
+                        length = SCALE * REAL.sqrt(-2 * REAL.log((radius + REAL.mpf(0.5)) * unit))
+                        target = REAL.mpf(10**7) + REAL.mpf(0.5) + side * REAL.mpf(2) ** -digits
+                        turn = (REAL.asin if sine else REAL.acos)(target / length) / (2 * REAL.pi)
+                        angle = int(REAL.floor(turn / unit))
+                        expected = nearest(real(radius, angle, num_bits, SCALE)[sine])
+                        assert expected == (10**7 + 1 if side > 0 else 10**7)
+                        mask = (1 << 16 * 64) - 1
+                        more = _Given((radius & mask, angle & mask))
+                        found = gaussian._decide(
+                            more, radius >> 16 * 64, angle >> 16 * 64, SCALE, sine=sine
+                        )
+                        assert found == expected
+                        assert max(reads, 1) <= more.read <= reads + 1
+                        bits = np.array([radius >> 16 * 64, angle >> 16 * 64], np.uint64)
+                        early = np.empty(2, np.int64)
+                        rounded_normals(bits, SCALE, early)
+                        assert early[int(sine)] == UNDECIDED
+                    finally:
+                        REAL.prec = 500
 
 
 class _Tail:
@@ -184,7 +186,7 @@ def test_extreme_bits_are_never_decided_early():
         assert found == nearest(expected[0])
 
 
-@every_case("side", ["none", "all"])
+@pytest.mark.parametrize("side", ["none", "all"])
 def test_the_last_bits_of_a_radius_count_where_it_is_next_to_zero_or_one(side):
     """At the largest scale the first 64 bits of such a radius leave hundreds of whole numbers."""
     angle, further = 2**61, 0xABCDEF0123456789 << 960
@@ -196,7 +198,7 @@ def test_the_last_bits_of_a_radius_count_where_it_is_next_to_zero_or_one(side):
         assert found == nearest(expected[sine]) and more.read == 1
 
 
-@every_case("further", [0, 1])
+@pytest.mark.parametrize("further", [0, 1])
 def test_unread_bits_of_a_small_radius_are_not_taken_for_decided(further):
     """The ends of its interval lie on two sides of a half: u = 2^-18, where 1 / w is 2^-46."""
     radius, bits = 2**46, (2**1024 - 1) * further
@@ -213,7 +215,7 @@ def test_where_all_bits_run_out_it_ends():
     assert more.read == 4  # 64 bits and four times 256 more
 
 
-@every_case("threads", [1, 2, 5])
+@pytest.mark.parametrize("threads", [1, 2, 5])
 def test_any_number_of_threads_and_any_size(threads):
     for shape in ((), (0,), (1,), (3, 5), ((1 << 16) + 1,)):
         found = rounded_gaussian(key(), shape, SCALE, threads=threads)
@@ -260,7 +262,7 @@ class TestDistribution:
         whole = np.rint(noise.astype(np.float64)).astype(np.int64)
         assert not (whole[np.abs(whole) > 2**25] % 4).any()
 
-    @every_case("scale", [0.3, 1.0, 2.5])
+    @pytest.mark.parametrize("scale", [0.3, 1.0, 2.5])
     def test_small_scales_have_the_probabilities_of_a_rounded_gaussian(self, scale):
         found = rounded_gaussian(key(3), (100_000,), scale)
         most = math.floor(3 * scale)  # and beyond it, both ways, together
@@ -293,7 +295,7 @@ class TestGridNoise:
             exact = REAL.mpf(stddev) / REAL.mpf(granularity)
             assert exact <= seen[-1] <= exact * (1 + 1e-15)
 
-    @every_case("stddev", [0.0, -1.0, math.nan, math.inf, 2.0**40])
+    @pytest.mark.parametrize("stddev", [0.0, -1.0, math.nan, math.inf, 2.0**40])
     def test_what_no_grid_can_carry_is_refused(self, stddev):
         with pytest.raises(ValueError, match=r"steps of a grid of 1\.0"):
             grid_noise(key(), self.TEMPLATE, stddev=stddev, granularity=1.0)
@@ -304,7 +306,9 @@ class TestGridNoise:
         gaussian.check_scale(1.0, 1.01 * 2.0**-40)
         gaussian.check_scale(2.0**60, 2.0**60)
 
-    @every_case("other", [np.random.default_rng(0), np.random.RandomState(0), 7, None, b"0" * 32])
+    @pytest.mark.parametrize(
+        "other", [np.random.default_rng(0), np.random.RandomState(0), 7, None, b"0" * 32]
+    )
     def test_generators_and_seeds_are_refused_by_type(self, other):
         with pytest.raises(TypeError, match=r"fedpriv\.rng\.Key"):
             grid_noise(other, self.TEMPLATE, stddev=4.0, granularity=1.0)

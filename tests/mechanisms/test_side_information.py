@@ -11,7 +11,6 @@ from fedpriv.mechanisms.side_information import (
     tf_idf_mass_multiplier,
     tf_idf_multiplier,
 )
-from tests.repeats import every_case
 
 SUMS = np.array([574.0, 2, 3, 1])
 
@@ -75,7 +74,7 @@ def test_tf_idf_mass_is_the_papers():
         tf_idf_mass_multiplier(term, df[:3], 4)
 
 
-@every_case("bad", [0, -1.0, np.nan])
+@pytest.mark.parametrize("bad", [0, -1.0, np.nan])
 def test_caps_and_divisions_are_positive(bad):
     for name in ("cap", "division"):
         with pytest.raises(ValueError, match=f"^{name} "):
@@ -94,7 +93,7 @@ def test_without_documents_there_is_nothing_to_count():
             make()
 
 
-@every_case("bad", [0.0, -1.0, np.inf, np.nan])
+@pytest.mark.parametrize("bad", [0.0, -1.0, np.inf, np.nan])
 def test_a_multiplier_is_positive_and_finite_everywhere(bad):
     with pytest.raises(ValueError, match="the multiplier of 'w' must be positive and finite"):
         SideInformation(multiplier={"w": np.array([1.0, bad])}, source="public", description="")

@@ -6,7 +6,6 @@ from torch import nn
 
 from fedpriv.models import Autoencoder, DigitClassifier, ResNet20, SoftmaxRegression, TextLSTM
 from fedpriv.training.local.module import check_module
-from tests.repeats import every_case
 
 SIZES = {
     Autoencoder: 2_837_314,
@@ -17,7 +16,7 @@ SIZES = {
 }
 
 
-@every_case(("make", "size"), SIZES.items())
+@pytest.mark.parametrize(("make", "size"), SIZES.items())
 def test_number_of_parameters(make, size):
     module = check_module(make())
     assert sum(p.numel() for p in module.parameters()) == size

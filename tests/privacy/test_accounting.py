@@ -12,11 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedpriv.privacy import accounting
-from fedpriv.privacy.accounting import epsilon, epsilon_coarsely, epsilon_of
+from fedpriv.privacy.accounting import epsilon, epsilon_of, epsilon_value
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.event import Event, Relation, cohort_event
 from fedpriv.privacy.gaussian_loss import grid_interval
-from tests.repeats import every_case
 
 ADD, REPLACE = (dp.NeighboringRelation.ADD_OR_REMOVE_ONE, dp.NeighboringRelation.REPLACE_ONE)
 FEW, MANY = (
@@ -172,7 +171,7 @@ def check_laws(sigma, q, rounds, log_delta):
     assert of(q=min(1.2 * q, 1.0)).value >= here.value - slack
     assert of(delta=2.0 * 10.0**log_delta).value <= here.value + slack
     assert here.rdp is not None and here.rdp >= here.value - slack
-    coarse = epsilon_coarsely(
+    coarse = epsilon_value(
         Event(kind="poisson-gaussian", noise_multiplier=sigma, sampling_prob=q),
         rounds,
         delta=10.0**log_delta,
@@ -194,14 +193,15 @@ def test_the_same_at_many_points(sigma, q, rounds, log_delta):
     check_laws(sigma, q, rounds, log_delta)
 
 
-@every_case("rounds", [1, 100, 10_000])
-@every_case("sigma", [0.01, 0.05, 0.3, 3.0, 100.0])
-def test_every_grid_is_small_enough_to_hold(sigma, rounds):
-    event = Event(kind="poisson-gaussian", noise_multiplier=sigma, sampling_prob=0.05)
-    for relation in Relation:
-        interval = grid_interval(event, rounds, relation)
-        effective = sigma if relation is not Relation.REPLACE_ONE else sigma / 2
-        assert (0.5 / effective**2 + 10.0 / effective) / interval <= 1.6e5
+def test_every_grid_is_small_enough_to_hold(subtests):
+    for rounds in [1, 100, 10_000]:
+        for sigma in [0.01, 0.05, 0.3, 3.0, 100.0]:
+            with subtests.test(rounds=rounds, sigma=sigma):
+                event = Event(kind="poisson-gaussian", noise_multiplier=sigma, sampling_prob=0.05)
+                for relation in Relation:
+                    interval = grid_interval(event, rounds, relation)
+                    effective = sigma if relation is not Relation.REPLACE_ONE else sigma / 2
+                    assert (0.5 / effective**2 + 10.0 / effective) / interval <= 1.6e5
 
 
 @pytest.mark.parametrize("sigma", [0.01, 0.1, 1e5])
@@ -268,7 +268,7 @@ class TestMoreChargesThanALossIsComposedOf:
         # A Gaussian mechanism of mu = q sqrt(T) / sigma = 0.316 has ε = 1.25 at this δ.
         assert 1.2 < found.value < 2.0
         assert accounting.epsilon_value(event, 10**9, **given) == found.value
-        assert accounting.epsilon_coarsely(event, 10**9, **given) == found.value
+        assert accounting.epsilon_value(event, 10**9, **given) == found.value
         part = epsilon(event, 1, num_rounds=10**9, **given)  # of one plan, one accountant
         assert part.accountant == "RDP"
 

@@ -17,7 +17,6 @@ from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import DevicesSampler, FixedSizeSampler, PoissonSampler
 from fedpriv.rng import Key
-from tests.repeats import every_case
 
 
 def event(devices, sigma=1.0, cohort=20):
@@ -104,13 +103,13 @@ def test_json_comes_back():
     assert Event.from_json(json.loads(json.dumps(shown))) == event(3)
 
 
-@every_case("devices", [0, -1, 2.0, True, "3", None, 1001, 10**400])
+@pytest.mark.parametrize("devices", [0, -1, 2.0, True, "3", None, 1001, 10**400])
 def test_forged_numbers_of_devices_are_refused(devices):
     with pytest.raises(ValueError, match="devices"):
         Event.from_json({**event(3).to_json(), "devices": devices})
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"sampling": "fixed"}, "poisson sampling and without a cap"),

@@ -10,7 +10,6 @@ from dp_accounting import dp_event
 from fedpriv.privacy.accounting import epsilon
 from fedpriv.privacy.epsilon import default_delta
 from fedpriv.privacy.event import NONPRIVATE, Event, Relation, cohort_event
-from tests.repeats import every_case
 
 GOOD = [
     {"kind": "gaussian", "noise_multiplier": 2.0},
@@ -30,14 +29,14 @@ GOOD = [
 ]
 
 
-@every_case("value", GOOD, ids=lambda value: value["kind"])
+@pytest.mark.parametrize("value", GOOD, ids=lambda value: value["kind"])
 def test_json_comes_back(value):
     event = Event.from_json(json.loads(json.dumps(value)))
     assert event.to_json() == value
     assert Event.from_json(event.to_json()) == event
 
 
-@every_case(
+@pytest.mark.parametrize(
     "value",
     [
         None,
@@ -83,7 +82,7 @@ def test_forged_json_is_refused(value, monkeypatch):
         Event.from_json(value)
 
 
-@every_case("sigma", [1, np.float32(1.0), np.float64(1.0), np.int64(1)], ids=repr)
+@pytest.mark.parametrize("sigma", [1, np.float32(1.0), np.float64(1.0), np.int64(1)], ids=repr)
 def test_numbers_of_any_type_become_built_in_floats(sigma):
     event = cohort_event(
         num_users=np.int64(400), expected_cohort_size=np.float32(20), noise_multiplier=sigma
@@ -156,7 +155,7 @@ PRICED = {
 }
 
 
-@every_case("kind", PRICED)
+@pytest.mark.parametrize("kind", PRICED)
 def test_accountants_get_the_event_and_rdp_under_replace_one_half_its_noise(kind):
     event, expected = PRICED[kind]
     for relation in Relation:
@@ -166,7 +165,7 @@ def test_accountants_get_the_event_and_rdp_under_replace_one_half_its_noise(kind
     assert event.to_dp_event() == expected(SIGMA)
 
 
-@every_case("relation", list(Relation))
+@pytest.mark.parametrize("relation", list(Relation))
 def test_pure_and_concentrated_answers_are_priced_by_rho(relation):
     moved = 2.0 if relation is Relation.REPLACE_ONE else 1.0
     for accountant in ("PLD", "RDP"):

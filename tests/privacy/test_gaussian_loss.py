@@ -25,7 +25,6 @@ from fedpriv.privacy.gaussian_loss import (
     composed,
     gaussian_loss,
 )
-from tests.repeats import every_case
 
 SIGMAS, PROBS = (0.05, 0.3, 1.0, 4.0, 100.0), (1e-4, 0.01, 0.3, 0.9, 1.0)
 GRID = [
@@ -78,7 +77,7 @@ def check_equal(
         assert found == pytest.approx(wanted, rel=1e-9, abs=1e-12)
 
 
-@every_case("relation", Relation)
+@pytest.mark.parametrize("relation", Relation)
 @pytest.mark.parametrize(("sigma", "prob", "coarse"), GRID)
 def test_cells_and_epsilon_are_those_of_dp_accounting(sigma, prob, coarse, relation):
     interval = width(sigma, coarse)
@@ -99,49 +98,56 @@ def test_cells_and_epsilon_are_those_of_dp_accounting(sigma, prob, coarse, relat
 
 
 # A cap below the expected cohort, one over it, and one that is never reached.
-@every_case("cap", [10, 30, 400])
-@every_case("sigma", [0.5, 4.0])
-@every_case("relation", Relation)
-def test_capped_cohorts_have_the_cells_of_dp_accounting(relation, sigma, cap):
-    interval = width(sigma / 2.0, 10.0)
-    ours = capped_gaussian_loss(
-        sigma, num_users=400, sampling_prob=0.05, cap=cap, interval=interval, relation=relation
-    )
-    theirs = from_truncated_subsampled_gaussian_mechanism(
-        400,
-        0.05,
-        cap,
-        sigma,
-        value_discretization_interval=interval,
-        neighboring_relation=relation.dp_relation,
-    )
-    check_equal(ours, theirs, interval, atol=replaced(interval))
+def test_capped_cohorts_have_the_cells_of_dp_accounting(subtests):
+    for cap in [10, 30, 400]:
+        for sigma in [0.5, 4.0]:
+            for relation in Relation:
+                with subtests.test(cap=cap, sigma=sigma, relation=relation):
+                    interval = width(sigma / 2.0, 10.0)
+                    ours = capped_gaussian_loss(
+                        sigma,
+                        num_users=400,
+                        sampling_prob=0.05,
+                        cap=cap,
+                        interval=interval,
+                        relation=relation,
+                    )
+                    theirs = from_truncated_subsampled_gaussian_mechanism(
+                        400,
+                        0.05,
+                        cap,
+                        sigma,
+                        value_discretization_interval=interval,
+                        neighboring_relation=relation.dp_relation,
+                    )
+                    check_equal(ours, theirs, interval, atol=replaced(interval))
 
 
-@every_case("count", [1, 2, 37, 3000])
-@every_case("prob", [0.01, 0.9, 1.0])
-@every_case("sigma", [0.3, 1.0, 100.0])
-def test_many_answers_are_composed_as_by_dp_accounting(sigma, prob, count):
-    # 30 cells are few: such a loss stays sparse until it is composed.
-    for coarse in (10.0, 500.0):
-        one = gaussian_loss(
-            sigma,
-            sampling_prob=prob,
-            interval=width(sigma, coarse),
-            relation=Relation.ADD_REMOVE,
-        )
-        ours, theirs = composed(one, count), one.self_compose(count)
-        assert ours._symmetric == theirs._symmetric
-        for left, right in zip(both(ours), both(theirs), strict=True):
-            assert type(left) is type(right)
-            left, right = left.to_dense_pmf(), right.to_dense_pmf()
-            assert (left._lower_loss, left.size) == (right._lower_loss, right.size)
-            assert left._infinity_mass == right._infinity_mass
-            assert left._pessimistic_estimate and right._pessimistic_estimate
-            np.testing.assert_array_equal(left._probs, right._probs)
+def test_many_answers_are_composed_as_by_dp_accounting(subtests):
+    for count in [1, 2, 37, 3000]:
+        for prob in [0.01, 0.9, 1.0]:
+            for sigma in [0.3, 1.0, 100.0]:
+                with subtests.test(count=count, prob=prob, sigma=sigma):
+                    # 30 cells are few: such a loss stays sparse until it is composed.
+                    for coarse in (10.0, 500.0):
+                        one = gaussian_loss(
+                            sigma,
+                            sampling_prob=prob,
+                            interval=width(sigma, coarse),
+                            relation=Relation.ADD_REMOVE,
+                        )
+                        ours, theirs = composed(one, count), one.self_compose(count)
+                        assert ours._symmetric == theirs._symmetric
+                        for left, right in zip(both(ours), both(theirs), strict=True):
+                            assert type(left) is type(right)
+                            left, right = left.to_dense_pmf(), right.to_dense_pmf()
+                            assert (left._lower_loss, left.size) == (right._lower_loss, right.size)
+                            assert left._infinity_mass == right._infinity_mass
+                            assert left._pessimistic_estimate and right._pessimistic_estimate
+                            np.testing.assert_array_equal(left._probs, right._probs)
 
 
-@every_case("seed", range(4))
+@pytest.mark.parametrize("seed", range(4))
 def test_the_tails_are_cut_where_dp_accounting_cuts_them(seed):
     rng = np.random.default_rng(seed)
     probs = rng.dirichlet(np.full(int(rng.integers(2, 3000)), 0.05))
@@ -152,8 +158,8 @@ def test_the_tails_are_cut_where_dp_accounting_cuts_them(seed):
         assert 0 <= found[0] <= found[1] <= (len(probs) - 1) * count
 
 
-@every_case("prob", [0.05, 1.0])
-@every_case("relation", Relation)
+@pytest.mark.parametrize("prob", [0.05, 1.0])
+@pytest.mark.parametrize("relation", Relation)
 def test_events_are_priced_as_dp_accounting_prices_them(relation, prob):
     kind = "gaussian" if prob == 1.0 else "poisson-gaussian"
     event = Event(
@@ -251,7 +257,7 @@ def test_a_loss_that_sampling_never_reaches_is_refused(adjacency):
         theirs.get_delta_for_epsilon(near)
 
 
-@every_case(("sigma", "prob"), [(0.0, 0.5), (-1.0, 1.0), (1.0, 0.0), (1.0, 1.5)])
+@pytest.mark.parametrize(("sigma", "prob"), [(0.0, 0.5), (-1.0, 1.0), (1.0, 0.0), (1.0, 1.5)])
 def test_what_is_out_of_range_is_refused_by_dp_accounting(sigma, prob):
     with pytest.raises(ValueError, match="not"):
         gaussian_loss(sigma, sampling_prob=prob, interval=0.1, relation=Relation.ADD_REMOVE)

@@ -16,7 +16,6 @@ from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, PoissonSampler
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
-from tests.repeats import every_case
 
 POISSON = PoissonSampler(num_users=400, expected_cohort_size=20)
 PARAMS = {"w": np.zeros((30, 20), np.float32), "b": np.zeros(20, np.float32)}
@@ -56,8 +55,8 @@ def plan(**changes):
 
 
 class TestDerived:
-    @every_case("norm", [0.01, 0.5, 30.0])
-    @every_case("sigma", [0.3, 1.0, 8.0])
+    @pytest.mark.parametrize("norm", [0.01, 0.5, 30.0])
+    @pytest.mark.parametrize("sigma", [0.3, 1.0, 8.0])
     def test_noise_follows_the_bound_and_the_multiplier(self, norm, sigma):
         for bound in (Clip(l2_clip_norm=norm), Normalise(l2_clip_norm=norm, regulariser=0.1)):
             made = mechanism(bound=bound, privatizer=Gaussian(noise_multiplier=sigma))
@@ -66,7 +65,7 @@ class TestDerived:
             rounded = replace(made, bound=Rounded(bound=bound))
             assert (rounded.stddev, rounded.event) == (made.stddev, made.event)
 
-    @every_case(
+    @pytest.mark.parametrize(
         ("sampler", "kind", "denominator"),
         [
             (POISSON, "poisson-gaussian", 20.0),
@@ -149,9 +148,8 @@ class TestAnswers:
 
 
 class TestRefusals:
-    @every_case(
-        ("changes", "said"),
-        [
+    def test_parts_that_do_not_fit(self, subtests):
+        for changes, said in [
             ({"bound": Unbounded()}, "'gaussian' without a bound protects no one"),
             ({"privatizer": Gaussian(noise_multiplier=0.0)}, "noise_multiplier 0"),
             ({"privatizer": Gaussian(noise_multiplier=-1.0)}, "noise_multiplier -1"),
@@ -167,14 +165,19 @@ class TestRefusals:
             ({"privatizer": Costing("pure", 0.5)}, "pure answer over a drawn cohort"),
             ({"privatizer": Costing("zcdp", 0.5)}, "zcdp answer over a drawn cohort"),
             (
-                {"sampler": FixedSizeSampler(num_users=400, size=20),
-                 "privatizer": Costing("pure", 0.5)},
+                {
+                    "sampler": FixedSizeSampler(num_users=400, size=20),
+                    "privatizer": Costing("pure", 0.5),
+                },
                 "pure answer over a drawn cohort",
             ),
             ({"privatizer": Costing("gaussian", 2.0, whole_run=True)}, "charged for a whole run"),
             (
-                {"sampler": Everybody(num_users=9), "bound": Unbounded(),
-                 "privatizer": Costing("pure", 0.5)},
+                {
+                    "sampler": Everybody(num_users=9),
+                    "bound": Unbounded(),
+                    "privatizer": Costing("pure", 0.5),
+                },
                 "'written down' without a bound protects no one",
             ),
             (
@@ -182,15 +185,13 @@ class TestRefusals:
                 "epsilon 0",
             ),
             ({"sampler": Everybody(num_users=9), "privatizer": Costing("zcdp", -1.0)}, "rho -1"),
-        ],
-        ids=lambda value: value if isinstance(value, str) else "",
-    )  # fmt: skip
-    def test_parts_that_do_not_fit(self, changes, said):
-        if said == "stddev":
-            changes = {**changes, "privatizer": Gaussian(noise_multiplier=0.1)}
-        with pytest.raises(ValueError) as refusal:
-            mechanism(**changes)
-        assert said in str(refusal.value) and "\n" not in str(refusal.value)
+        ]:
+            with subtests.test(changes=changes, said=said):
+                if said == "stddev":
+                    changes = {**changes, "privatizer": Gaussian(noise_multiplier=0.1)}
+                with pytest.raises(ValueError) as refusal:
+                    mechanism(**changes)
+                assert said in str(refusal.value) and "\n" not in str(refusal.value)
 
     def test_it_is_frozen_and_keyword_only(self):
         with pytest.raises(FrozenInstanceError):
@@ -202,7 +203,7 @@ class TestRefusals:
 class TestOneTruth:
     """What runs and what is accounted are one object: no number of it stands anywhere else."""
 
-    @every_case(
+    @pytest.mark.parametrize(
         "name", ["event", "stddev", "sensitivity", "denominator", "l2_bound", "noise_multiplier"]
     )
     def test_no_derived_number_can_be_put_beside_it(self, name):
@@ -236,7 +237,7 @@ class TestOneTruth:
             replace(plan().live_mechanism, bound=Unbounded())
 
 
-@every_case("other", [np.random.default_rng(0), np.random, 7, None])
+@pytest.mark.parametrize("other", [np.random.default_rng(0), np.random, 7, None])
 def test_generators_and_seeds_draw_no_noise(other):
     mechanism = Mechanism(
         sampler=Everybody(num_users=5),

@@ -10,7 +10,6 @@ from scipy import stats
 
 from fedpriv.privacy.accounting import epsilon, epsilon_of
 from fedpriv.privacy.event import NONPRIVATE, Event, Relation, cohort_event
-from tests.repeats import every_case
 
 
 def pure(value):
@@ -44,7 +43,7 @@ def composed_exactly(single, count, delta):
 class TestPure:
     """Answers of pure ε: added up at δ = 0, and never more than that at δ > 0."""
 
-    @every_case("relation", list(Relation))
+    @pytest.mark.parametrize("relation", list(Relation))
     def test_alone_at_delta_zero_they_cost_their_sum(self, relation):
         told = epsilon(pure(0.1), 10, delta=0.0, relation=relation)
         times = (
@@ -62,13 +61,15 @@ class TestPure:
         assert epsilon(pure(0.1), 0, delta=0.0, relation=relation).value == 0.0
         assert type(told.delta) is float
 
-    @every_case("other", [NONPRIVATE, Event(kind="gaussian", noise_multiplier=2.0), zcdp(0.1)])
+    @pytest.mark.parametrize(
+        "other", [NONPRIVATE, Event(kind="gaussian", noise_multiplier=2.0), zcdp(0.1)]
+    )
     def test_beside_others_delta_zero_is_refused(self, other):
         for events in ([(other, 1)], [(pure(0.1), 1), (other, 1)], []):
             with pytest.raises(ValueError, match="delta 0"):
                 epsilon_of(events, delta=0.0, relation="add-remove")
 
-    @every_case("delta", [-1e-5, 1.0, math.nan])
+    @pytest.mark.parametrize("delta", [-1e-5, 1.0, math.nan])
     def test_no_other_delta_is_let_through(self, delta):
         with pytest.raises(ValueError, match="delta"):
             epsilon(pure(0.1), 10, delta=delta, relation="add-remove")
@@ -89,7 +90,7 @@ class TestPure:
         assert told.value <= least * 1.01 + 1e-3
         assert told.accountant == "PLD" and told.rdp is not None and told.rdp >= told.value - 1e-6
 
-    @every_case(("single", "count"), [(0.5, 1), (0.31831, 3), (math.pi, 2)])
+    @pytest.mark.parametrize(("single", "count"), [(0.5, 1), (0.31831, 3), (math.pi, 2)])
     def test_few_cost_no_more_than_their_sum(self, single, count):
         """Beside a small δ nearly all of it; no grid onto which losses are rounded up shows."""
         told = epsilon(pure(single), count, delta=1e-12, relation="add-remove")
@@ -112,8 +113,8 @@ class TestPure:
 
 
 class TestZcdp:
-    @every_case("relation", list(Relation))
-    @every_case(("rho", "count"), [(0.01, 1), (0.01, 40), (1.0, 1), (0.3, 7)])
+    @pytest.mark.parametrize("relation", list(Relation))
+    @pytest.mark.parametrize(("rho", "count"), [(0.01, 1), (0.01, 40), (1.0, 1), (0.3, 7)])
     def test_it_is_dp_accountings_rdp(self, rho, count, relation):
         """Of whoever is there or not; a replaced user is two of them, and costs 4ρ."""
         told = epsilon(zcdp(rho), count, delta=1e-5, relation=relation)
@@ -150,7 +151,7 @@ class TestZcdp:
 
 
 class TestNonprivate:
-    @every_case("relation", list(Relation))
+    @pytest.mark.parametrize("relation", list(Relation))
     def test_one_such_charge_makes_everything_infinite(self, relation):
         noise = Event(kind="gaussian", noise_multiplier=100.0)
         for events in ([(NONPRIVATE, 1)], [(noise, 1), (NONPRIVATE, 1), (pure(0.1), 1)]):

@@ -17,7 +17,6 @@ from fedpriv.mechanisms.privatizer import Cost, Participation
 from fedpriv.privacy.event import NONPRIVATE, Event
 from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, PoissonSampler, Sampler
 from fedpriv.rng import Key
-from tests.repeats import every_case
 
 ALPHA = 1e-6
 ROSTER = tuple(f"u{number:03d}" for number in range(400))
@@ -89,7 +88,7 @@ def poisson(request):
     return draws(coins(0.05), mode=request.param)
 
 
-@every_case("test", [sizes_p, inclusion_p, pairs_p])
+@pytest.mark.parametrize("test", [sizes_p, inclusion_p, pairs_p])
 def test_poisson_cohorts_are_independent_coins(poisson, test):
     assert test(poisson, 0.05) > ALPHA
 
@@ -177,7 +176,7 @@ class TestSecureCoins:
     def key(self):
         return Key.from_bytes(b"k" * 32, "secure")
 
-    @every_case("expected", [1 / 3, 0.1, 20.0, 133.333, 399.9999999999999])
+    @pytest.mark.parametrize("expected", [1 / 3, 0.1, 20.0, 133.333, 399.9999999999999])
     def test_the_threshold_is_whole_and_rounded_down(self, monkeypatch, expected):
         """A coin is heads with probability ⌊q 2^64⌋ 2^-64, never above q, in exact arithmetic."""
         threshold = math.floor(Fraction(expected) / 400 * 2**64)
@@ -195,7 +194,7 @@ class TestSecureCoins:
         monkeypatch.setattr(Key, "words", lambda self, count, stream=0: top[:count])
         assert coins(1.0).cohort(self.key(), ROSTER) == ROSTER
 
-    @every_case(
+    @pytest.mark.parametrize(
         "sampler",
         [coins(0.5), coins(0.05, cap=40), FixedSizeSampler(num_users=400, size=20)],
         ids=["poisson", "capped", "fixed"],
@@ -228,7 +227,7 @@ def test_edges():
 EACH_OF_TWO = (coins(0.5, 2), FixedSizeSampler(num_users=2, size=1), Everybody(num_users=2))
 
 
-@every_case("sampler", EACH_OF_TWO, ids=lambda sampler: type(sampler).__name__)
+@pytest.mark.parametrize("sampler", EACH_OF_TWO, ids=lambda sampler: type(sampler).__name__)
 def test_a_roster_of_another_size_is_refused(sampler):
     """They would be drawn with another probability than is accounted."""
     key = Key.simulation(1)
@@ -330,13 +329,13 @@ def test_a_roster_with_a_user_twice_is_refused_wherever_it_lies_in_memory():
                 del twice
 
 
-@every_case("bad", [0, -40, 440, float("nan"), float("inf"), "40", None, True])
+@pytest.mark.parametrize("bad", [0, -40, 440, float("nan"), float("inf"), "40", None, True])
 def test_bad_rates_are_refused(bad):
     with pytest.raises(ValueError, match=r"expected_cohort_size|440 is above the 400 users"):
         PoissonSampler(num_users=400, expected_cohort_size=bad)
 
 
-@every_case("bad", [0, -1, 2.0, float("nan"), "2", None, True])
+@pytest.mark.parametrize("bad", [0, -1, 2.0, float("nan"), "2", None, True])
 def test_bad_sizes_are_refused(bad):
     with pytest.raises(ValueError, match="size"):
         FixedSizeSampler(num_users=400, size=bad)

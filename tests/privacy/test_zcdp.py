@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedpriv.privacy.zcdp import epsilon_bs16, epsilon_of_rho, rho_bs16, rho_of_epsilon
-from tests.repeats import every_case
+from fedpriv.privacy.accounting import epsilon_bs16, epsilon_of_rho, rho_bs16, rho_of_epsilon
 
 VECTORS = [
     (1.0, 1e-5, 0.020820),
@@ -22,35 +21,40 @@ VECTORS = [
 ]
 
 
-@every_case(("epsilon", "delta", "rho"), VECTORS)
+@pytest.mark.parametrize(("epsilon", "delta", "rho"), VECTORS)
 def test_the_plain_conversion_is_the_references(epsilon, delta, rho):
     assert rho_bs16(epsilon, delta) == pytest.approx(rho, rel=5e-5, abs=6e-7 if epsilon >= 1 else 0)
     assert epsilon_bs16(rho_bs16(epsilon, delta), delta) == pytest.approx(epsilon, rel=1e-12)
 
 
-@every_case(("epsilon", "delta", "_rho"), VECTORS)
+@pytest.mark.parametrize(("epsilon", "delta", "_rho"), VECTORS)
 def test_the_tighter_one_is_tighter_and_turns_back(epsilon, delta, _rho):
     rho = rho_of_epsilon(epsilon, delta)
     assert 1.2 * rho_bs16(epsilon, delta) < rho < 2.0 * rho_bs16(epsilon, delta)
     assert epsilon * (1 - 1e-9) < epsilon_of_rho(rho, delta) <= epsilon
 
 
-@every_case("rho", [1e-6, 1e-3, 0.1, 1.0, 20.0, 400.0])
-@every_case("delta", [1e-12, 1e-5, 0.1])
-def test_it_never_promises_more_than_a_gaussian_of_this_rho_keeps(rho, delta):
+def test_it_never_promises_more_than_a_gaussian_of_this_rho_keeps(subtests):
     """The Gaussian mechanism of σ² = 1/2ρ is ρ-zCDP, and its exact δ at ε is known."""
-    epsilon, sigma = epsilon_of_rho(rho, delta), math.sqrt(0.5 / rho)
-    left, right = 0.5 / sigma - epsilon * sigma, -0.5 / sigma - epsilon * sigma
-    exact = stats.norm.cdf(left) - math.exp(epsilon + stats.norm.logcdf(right))
-    assert exact <= delta * (1 + 1e-9)
-    assert epsilon <= epsilon_bs16(rho, delta)
-    orders = 1.0 + np.geomspace(1e-4, 1e7, 2001)
-    excess = orders - 1
-    every = orders * rho + np.log(excess / orders) - (np.log(delta) + np.log(orders)) / excess
-    assert epsilon == pytest.approx(max(0.0, every.min()), rel=1e-4, abs=1e-9)
+    for rho in [1e-6, 1e-3, 0.1, 1.0, 20.0, 400.0]:
+        for delta in [1e-12, 1e-5, 0.1]:
+            with subtests.test(rho=rho, delta=delta):
+                epsilon, sigma = epsilon_of_rho(rho, delta), math.sqrt(0.5 / rho)
+                left, right = 0.5 / sigma - epsilon * sigma, -0.5 / sigma - epsilon * sigma
+                exact = stats.norm.cdf(left) - math.exp(epsilon + stats.norm.logcdf(right))
+                assert exact <= delta * (1 + 1e-9)
+                assert epsilon <= epsilon_bs16(rho, delta)
+                orders = 1.0 + np.geomspace(1e-4, 1e7, 2001)
+                excess = orders - 1
+                every = (
+                    orders * rho
+                    + np.log(excess / orders)
+                    - (np.log(delta) + np.log(orders)) / excess
+                )
+                assert epsilon == pytest.approx(max(0.0, every.min()), rel=1e-4, abs=1e-9)
 
 
-@every_case("delta", [0.0, 1.0, math.nan])
+@pytest.mark.parametrize("delta", [0.0, 1.0, math.nan])
 def test_no_delta_no_conversion(delta):
     for call in (epsilon_bs16, rho_bs16, epsilon_of_rho, rho_of_epsilon):
         with pytest.raises(ValueError, match="delta"):

@@ -19,7 +19,6 @@ from fedpriv.training.evaluate import combined
 from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
 from fedpriv.training.work import as_work
 from tests.reference_bugs.small_runs import experiment, states
-from tests.repeats import every_case
 
 
 class TestData7:
@@ -95,8 +94,8 @@ class TestData7:
 
 
 class TestMomentum8:
-    @every_case("noise", [{}, {"noise": "none"}])
-    @every_case(("optimizer", "gain"), [("momentum", 1.0), ("ema-momentum", 0.1)])
+    @pytest.mark.parametrize("noise", [{}, {"noise": "none"}])
+    @pytest.mark.parametrize(("optimizer", "gain"), [("momentum", 1.0), ("ema-momentum", 0.1)])
     def test_8_it_starts_from_zero_and_applies_to_private_runs_too(
         self, tiny_corpus, noise, optimizer, gain
     ):

@@ -10,7 +10,6 @@ import pytest
 from fedpriv.report.comparison.groups import find_groups
 from fedpriv.report.page import write_report
 from fedpriv.report.series import read_run
-from tests.repeats import every_case
 from tests.report.conftest import write_run
 from tests.resealed import reseal
 
@@ -39,8 +38,8 @@ def sound(tmp_path_factory):
     return folder
 
 
-@every_case("value", OTHERS, ids=str)
-@every_case(
+@pytest.mark.parametrize("value", OTHERS, ids=str)
+@pytest.mark.parametrize(
     ("name", "key"),
     [
         *(("rounds.jsonl", key) for key in ("accuracy_public", "recall_at_5_public", "epsilon",

@@ -15,7 +15,6 @@ from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.report.promise import guaranteed, spent
 from fedpriv.report.series import last_value, points, read_run
-from tests.repeats import every_case
 
 
 def test_of_a_redone_round_the_last_attempt_counts(make_run) -> None:
@@ -61,7 +60,7 @@ def test_epsilon_of_a_run(make_run) -> None:
     assert (run.rounds_done, run.rounds_planned) == (5, 20)
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("content", "message"),
     [
         ("{}", "format None version None"),

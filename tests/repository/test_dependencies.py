@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.repeats import every_case
-
 ROOT = Path(__file__).parents[2]
 OURS = ("fedpriv", "server", "client", "simulations")
 # The distribution of an import whose name is not the distribution's.
@@ -87,7 +85,7 @@ def test_every_declared_name_has_a_tried_version(project):
     assert declared(wanted) - pinned == set()
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("source", "names"),
     [
         ("import os.path, numpy.linalg as la", ({"numpy"}, set())),

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tests.repeats import every_case
+import pytest
 
 ROOT = Path(__file__).parents[2]
 #: Types that a package's `__init__` gives editors and that nothing loads: everything in fedpriv may
@@ -115,7 +115,7 @@ LAZY = "def later():\n    from fedpriv.a import thing"
 TYPED = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from fedpriv.a import thing"
 
 
-@every_case(
+@pytest.mark.parametrize(
     "back", ["import fedpriv.a", "from fedpriv import a", "from fedpriv.a import x", LAZY, TYPED]
 )
 def test_a_circle_is_seen_however_it_is_closed(back):

@@ -3,7 +3,7 @@
 import ast
 from pathlib import Path
 
-from tests.repeats import every_case
+import pytest
 
 ROOT = Path(__file__).parents[2]
 FLOORS = (
@@ -92,9 +92,8 @@ def test_the_code_keeps_the_floors():
     assert broken_rules(sources) == []
 
 
-@every_case(
-    ("module", "line"),
-    [
+def test_a_planted_violation_is_seen(subtests):
+    for module, line in [
         ("fedpriv.tree", "from fedpriv.privacy import plan"),
         ("fedpriv.tree", "import fedpriv.transform"),
         (
@@ -118,13 +117,12 @@ def test_the_code_keeps_the_floors():
         ("client.app", "from fedpriv import runs"),
         ("fedpriv.datasets.stackexchange.sentence_store", "import pickle"),
         ("fedpriv.helpers", "import math"),
-    ],
-)
-def test_a_planted_violation_is_seen(module, line):
-    assert broken_rules({module: line})
+    ]:
+        with subtests.test(module=module, line=line):
+            assert broken_rules({module: line})
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("module", "line"),
     [
         ("fedpriv.backends.flower.strategy", "import flwr"),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from tests.repeats import every_case
+import pytest
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("fedpriv", "server", "client", "simulations")
@@ -122,12 +122,12 @@ def test_names_and_messages_are_the_fields():
     assert [o for o in found() if not any(keeps(*kept, o) for kept in KEPT)] == []
 
 
-@every_case("kept", KEPT, ids=" ".join)
+@pytest.mark.parametrize("kept", KEPT, ids=" ".join)
 def test_what_is_kept_is_still_there(kept):
     assert any(keeps(*kept, odd) for odd in found())
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("source", "odd"),
     [
         ("def told(a): pass", ["told"]),

@@ -15,7 +15,7 @@ from torch import nn
 from fedpriv import json_lines
 from fedpriv.backends import SerialBackend
 from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
-from fedpriv.backends.threads import ThreadBackend
+from fedpriv.backends.in_process import ThreadBackend
 from fedpriv.cli import main
 from fedpriv.experiments.experiment import FederatedExperiment
 from fedpriv.experiments.own_code import own_code
@@ -27,7 +27,6 @@ from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.failures import contributes_zero, counted_failures
 from fedpriv.training.local.module import ArrayExamples
 from tests.backends.flower import stub_grid as stub
-from tests.repeats import every_case
 from tests.running.loop.tag_runs import start
 
 SECRET = 4711
@@ -84,7 +83,7 @@ def charges(out):
     return len(read_ledger(out / "ledger.jsonl")[1].charges)
 
 
-@every_case("carrier", ["serial", "threads", "flower"])
+@pytest.mark.parametrize("carrier", ["serial", "threads", "flower"])
 def test_the_run_ends_with_the_first_error_before_more_is_charged(tiny_corpus, tmp_path, carrier):
     """Red before: six rounds of noise, and the summary of a finished run."""
     out = tmp_path / "run"
@@ -139,7 +138,7 @@ def test_a_resumed_run_has_learnt(tiny_corpus, tmp_path):
     assert not str(caught.value).startswith("round 2:")
 
 
-@every_case("carrier", ["serial", "threads", "flower"])
+@pytest.mark.parametrize("carrier", ["serial", "threads", "flower"])
 def test_a_secure_run_neither_ends_nor_says_it(tiny_corpus, tmp_path, carrier, caplog):
     """Who failed is private there, how many, and of what."""
     caplog.set_level(logging.DEBUG)
@@ -165,7 +164,7 @@ def test_a_secure_run_neither_ends_nor_says_it(tiny_corpus, tmp_path, carrier, c
         assert "ValueError" not in text and "outside the model" not in text
 
 
-@every_case("carrier", ["serial", "threads", "flower"])
+@pytest.mark.parametrize("carrier", ["serial", "threads", "flower"])
 def test_more_than_half_is_said_at_once_with_the_error(tiny_corpus, tmp_path, carrier, caplog):
     def most(roster):
         return roster[: int(0.9 * len(roster))]

@@ -14,7 +14,6 @@ from fedpriv.cli import main
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.prepared import resume_run
-from tests.repeats import every_case
 from tests.resealed import reseal
 from tests.running.loop.tag_runs import start, stopping
 
@@ -70,7 +69,7 @@ def command(monkeypatch, *arguments):
 class TestNamedCode:
     """`reference` of `experiment.json` is imported only where the person names it too."""
 
-    @every_case(
+    @pytest.mark.parametrize(
         ("name", "reading"),
         [
             ("interrupted", resume_run),
@@ -86,7 +85,7 @@ class TestNamedCode:
             reading(crafted / name)
         assert not marker.exists()
 
-    @every_case(
+    @pytest.mark.parametrize(
         ("name", "arguments"),
         [
             ("interrupted", ("run", "--resume")),
@@ -153,7 +152,9 @@ class TestNamedCode:
 class TestLinks:
     """A link in a run folder leads elsewhere what is written, deleted or copied."""
 
-    @every_case("name", ["checkpoints", "secret", "rounds.jsonl", "summary.json", "report.html"])
+    @pytest.mark.parametrize(
+        "name", ["checkpoints", "secret", "rounds.jsonl", "summary.json", "report.html"]
+    )
     def test_a_run_is_not_resumed_over_a_link(self, sound, tmp_path, name):
         folder = shutil.copytree(sound / "interrupted", tmp_path / "run")
         outside = tmp_path / "outside"

@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console
 
 from fedpriv.measures import UNNAMED
-from fedpriv.privacy.adaptive_plan import AdaptivePlan
 from fedpriv.privacy.epsilon import rounded_up
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.privacy.plan import AdaptivePlan
 from fedpriv.runs.progress import follow, is_watched
 from tests.privacy.plans.clipped import clipped
 

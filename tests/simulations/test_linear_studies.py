@@ -19,7 +19,6 @@ from simulations.bolt_on.study import over_batches
 from simulations.linear_models.problems import problem
 from simulations.linear_models.training import majority, not_private, public_only
 from simulations.reproduction.study import Store
-from tests.repeats import every_case
 
 
 class TestOldMomentsBound:
@@ -41,7 +40,7 @@ class TestOldMomentsBound:
 
 
 class TestProblems:
-    @every_case("key", ["mnist-3-8", "mnist", "mnist-projected", "covertype"])
+    @pytest.mark.parametrize("key", ["mnist-3-8", "mnist", "mnist-projected", "covertype"])
     def test_rows_are_short_and_public_ones_removed(self, key):
         made = problem(key, tiny=True)
         data = made.data

@@ -14,7 +14,6 @@ from fedpriv.measures import ACCURACY
 from fedpriv.tasks.dataset_tasks import linear_task
 from fedpriv.training.per_example.linear import LogisticGradients
 from simulations.adadps.public_only import examples as script
-from tests.repeats import every_case
 
 RECORDED = Path(__file__).parents[2] / "docs" / "results" / "public-only.jsonl"
 DIM = 6
@@ -85,7 +84,7 @@ def test_of_equal_figures_the_lower_loss_is_chosen_and_edges_are_said(halves):
     assert script._edges(found, (0.01, 0.1, 1.0), 5) == []
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("page", "name", "row", "said"),
     [
         ("imdb.md", "imdb", "public-only", "0.760 (0.750-0.771)"),

@@ -25,7 +25,6 @@ from simulations.dpnsgd import sst2
 from simulations.dpnsgd.figure4 import METHODS, experiment, grid_of, reproduce
 from simulations.dpnsgd.sst2 import by_length, synthetic_sentences, write_tiny_weights
 from simulations.reproduction.runs import Run, perform, read
-from tests.repeats import every_case
 
 if find_spec("transformers") is None:
     pytest.skip("the extra `transformers` is not installed", allow_module_level=True)
@@ -193,7 +192,7 @@ class TestByLength:
 
 
 class TestGrid:
-    @every_case("method", METHODS)
+    @pytest.mark.parametrize("method", METHODS)
     def test_is_as_wide_as_the_proposal(self, setup, method):
         full = sst2.Setup(weights=setup.weights, data=setup.data)
         grid = grid_of(full, method)

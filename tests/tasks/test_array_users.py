@@ -11,7 +11,6 @@ from torch.utils.data import TensorDataset
 from fedpriv.rng import Key
 from fedpriv.tasks.module_task import ArrayUsers, ModuleTask, array_examples
 from fedpriv.training.local.module import ArrayExamples
-from tests.repeats import every_case
 
 X, Y = np.arange(12.0).reshape(4, 3), np.array([0, 1, 1, 0])
 FORMS = {
@@ -31,7 +30,7 @@ NO_FORMS = {
 }
 
 
-@every_case("given", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("given", FORMS.values(), ids=FORMS)
 def test_forms_that_are_taken(given):
     """Red before: a tuple or a TensorDataset ended in "has no attribute 'x'"."""
     users = ArrayUsers({"a": given})
@@ -40,7 +39,7 @@ def test_forms_that_are_taken(given):
     np.testing.assert_array_equal(users.examples("a").y, Y)
 
 
-@every_case("given", NO_FORMS.values(), ids=NO_FORMS)
+@pytest.mark.parametrize("given", NO_FORMS.values(), ids=NO_FORMS)
 def test_others_are_refused_when_the_task_is_made(given):
     with pytest.raises(ValueError, match=r"user 'a' are a .*; give ArrayExamples\(x, y\), a pair"):
         ArrayUsers({"a": given})

@@ -17,7 +17,6 @@ from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module_measures import REGRESSION, ModuleMeasure
 from fedpriv.training.per_example.losses import check_loss
 from fedpriv.training.per_example.module import ModuleGradients
-from tests.repeats import every_case
 
 SPREADS = "compares outputs .* with targets .* by broadcasting"
 mse = nn.functional.mse_loss
@@ -54,9 +53,9 @@ def flat():
 WIDER = {f"u{n:02d}": (person(n)[0], person(n)[1][:, None]) for n in range(12)}
 
 
-@every_case("users_at_once", [None, 1, 4])
-@every_case("public", [None, person(99)])
-@every_case(
+@pytest.mark.parametrize("users_at_once", [None, 1, 4])
+@pytest.mark.parametrize("public", [None, person(99)])
+@pytest.mark.parametrize(
     "changes",
     [
         {},
@@ -75,7 +74,7 @@ def test_predictions_of_one_example_with_targets_of_another(
     assert not (tmp_path / "run").exists()
 
 
-@every_case(
+@pytest.mark.parametrize(
     "changes",
     [
         {"module": flat},
@@ -132,8 +131,8 @@ UNFIT = {
 }
 
 
-@every_case("public", [None, person(99, True)])
-@every_case("said", UNFIT)
+@pytest.mark.parametrize("public", [None, person(99, True)])
+@pytest.mark.parametrize("said", UNFIT)
 def test_a_loss_that_is_no_number_to_learn_by(tmp_path, said, public):
     """Red before: NaN made every user contribute zero, the others ended in torch's own words."""
     with pytest.raises(ValueError, match=said):
@@ -180,7 +179,7 @@ def summed(outputs, targets):
 PAIRS = {f"u{n:02d}": (person(n)[0], np.abs(np.stack([person(n)[1]] * 2, 1))) for n in range(12)}
 
 
-@every_case("loss", [weighted, partial_likelihood, summed])
+@pytest.mark.parametrize("loss", [weighted, partial_likelihood, summed])
 def test_losses_of_as_many_axes_pair_nobody_with_others(tmp_path, loss):
     """Red before: refused as broadcasting, which none of them does by mistake."""
     started(

@@ -14,7 +14,6 @@ from fedpriv.runs.document import read_document
 from fedpriv.runs.prepared import start_run
 from fedpriv.runs.progress import head_lines
 from fedpriv.tasks.module_task import ModuleTask
-from tests.repeats import every_case
 
 
 def person(number):
@@ -88,7 +87,7 @@ def test_no_public_examples(tmp_path, test):
     assert "no accuracy is released; give the task public examples" in line
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"public": [1, 2]}, "the inputs of the public examples are a single int"),

@@ -14,7 +14,6 @@ from fedpriv.experiments.build import build
 from fedpriv.measures import ACCURACY, LOSS, RESERVED, Measure, check_measures
 from fedpriv.tasks.checks import check_task
 from fedpriv.tasks.task import TaskDescription
-from tests.repeats import every_case
 
 #: What is said before a task is tried.
 PREPARING = "preparing own: its data, model and plan\n"
@@ -22,7 +21,8 @@ PREPARING = "preparing own: its data, model and plan\n"
 SOURCE = """
 import numpy as np
 from fedpriv.datasets.stackexchange.rosters import roster_sha256
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments import FederatedExperiment, GaussianNoise, PoissonCohorts
+from fedpriv.experiments.preconditioning import InSteps, OwnMultipliers
 from fedpriv.measures import Measure
 from fedpriv.tasks.task import TaskDescription
 from fedpriv.training.evaluate import Metrics
@@ -72,8 +72,10 @@ def task(experiment):
 
 
 def experiment():
-    return Experiment(
-        name="own", description="Mine.", noise_multiplier=1.0, cohort=5.0, delta=0.01, rounds=2,
+    return FederatedExperiment(
+        name="own", description="Mine.",
+        noise=GaussianNoise(multiplier=1.0), sampling=PoissonCohorts(cohort=5.0),
+        delta=0.01, rounds=2,
         task=task,
     )
 """
@@ -81,7 +83,8 @@ def experiment():
 CENTRAL = """
 import numpy as np
 from scipy import sparse
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments import CentralExperiment, GaussianNoise
+from fedpriv.experiments.preconditioning import BothAverages
 from fedpriv.tasks.central import CentralTask, zeros
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.per_example.linear import LogisticGradients
@@ -98,8 +101,9 @@ def task(experiment):
 
 
 def experiment():
-    return Experiment(
-        unit="example", name="own", description="Mine.", noise_multiplier=1.0, batch_size=5,
+    return CentralExperiment(
+        name="own", description="Mine.",
+        noise=GaussianNoise(multiplier=1.0), batch_size=5,
         delta=0.01, steps=2, task=task,
     )
 """
@@ -174,12 +178,12 @@ CHANGED = {
     ),
     "no multipliers": (
         "task=task",
-        'task=task, precondition="local"',
+        "task=task, precondition=InSteps()",
         "side-information 'rank' is made of public words, of which the task of own has none; give",
     ),
     "no multipliers of its own": (
         "task=task",
-        'task=task, precondition="local", side_information="own"',
+        "task=task, precondition=InSteps(side_information=OwnMultipliers())",
         "side-information 'own': the task of own knows no multipliers; give it a method",
     ),
     "another's task": (
@@ -235,7 +239,7 @@ CENTRAL_CHANGED = {
     ),
     "no public examples": (
         "steps=2",
-        'steps=2, guide="public-adam"',
+        "steps=2, guide=BothAverages()",
         "central has no public examples; choose a guide that needs none, or give some",
     ),
     "other figures": ("accuracy=0.5", "share=0.5", "evaluate() measured 'share', which is not"),
@@ -254,7 +258,9 @@ class TestCentral:
 
 
 def test_multipliers_of_its_own_are_used(fedpriv, tmp_path):
-    source = SOURCE.replace("task=task", 'task=task, precondition="local", side_information="own"')
+    source = SOURCE.replace(
+        "task=task", "task=task, precondition=InSteps(side_information=OwnMultipliers())"
+    )
     source = source.replace(
         "    def describe(self)",
         "    def side_information(self):\n"
@@ -269,7 +275,7 @@ def test_multipliers_of_its_own_are_used(fedpriv, tmp_path):
 
 
 class TestMeasures:
-    @every_case("name", ["", "Two Words", "accuracy_public", "seconds", "a-b"])
+    @pytest.mark.parametrize("name", ["", "Two Words", "accuracy_public", "seconds", "a-b"])
     def test_a_name_that_cannot_stand_in_json(self, name):
         with pytest.raises(ValueError, match=r"^measure '.*' (is no name|stands for)"):
             Measure(name=name, label="x")

@@ -12,8 +12,7 @@ from fedpriv.report.export.model_folder import TagModel
 from fedpriv.rng import Key
 from fedpriv.tasks.tag_prediction import TagPrediction, evaluate_tags
 from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
-from tests.data.corpus.sentences import write
-from tests.repeats import every_case
+from tests.datasets.corpus.sentences import write
 
 RICHER = {
     "tf-idf": {"inputs": "tf-idf"},
@@ -47,7 +46,7 @@ def test_weights_are_of_public_counts(tiny_corpus):
     assert len(set(made.weights.tolist())) > 5
 
 
-@every_case("options", RICHER.values(), ids=RICHER)
+@pytest.mark.parametrize("options", RICHER.values(), ids=RICHER)
 def test_predicting_from_the_file_is_what_evaluation_measures(tiny_corpus, tmp_path, options):
     view = tiny_corpus.view()
     task = TagPrediction(view, **options)
@@ -79,7 +78,7 @@ def test_predicting_from_the_file_is_what_evaluation_measures(tiny_corpus, tmp_p
     assert found.totals["loss"].sum == pytest.approx(loss, rel=1e-5)
 
 
-@every_case("options", RICHER.values(), ids=RICHER)
+@pytest.mark.parametrize("options", RICHER.values(), ids=RICHER)
 def test_the_public_learner_learns_what_is_measured(tiny_corpus, monkeypatch, options):
     def learnt():
         task = TagPrediction(tiny_corpus.view(), **options)
@@ -141,7 +140,7 @@ def test_ten_million_parameters_are_the_bound(tiny_corpus):
         TagPrediction(view, inputs="unit-norm", pairs=room + 1)
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"pairs": 5}, "set inputs to unit-norm or tf-idf, or pairs to 0"),

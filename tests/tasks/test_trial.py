@@ -17,7 +17,6 @@ from fedpriv.tasks.dataset_tasks import module_task
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.failures import KeepsStateError
 from fedpriv.training.local.module import ArrayExamples
-from tests.repeats import every_case
 from tests.resumed import resume_run
 
 NUM_USERS = 12
@@ -61,7 +60,7 @@ WRONG = {
 }
 
 
-@every_case("changes", WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize("changes", WRONG.values(), ids=WRONG)
 def test_a_programming_error_is_raised_and_nothing_is_written(tmp_path, changes):
     """Red before: the rounds ran, every user contributed zero, and ε was spent on noise."""
     wrong = experiment(task(**changes))
@@ -160,14 +159,16 @@ def own(source, folder, monkeypatch, name):
 SOURCE = """
 import numpy as np
 from torch import nn
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments import FederatedExperiment, GaussianNoise, PoissonCohorts
 from fedpriv.tasks.module_task import ModuleTask
 
 
 def experiment():
     users = {name: (np.ones((2, 3)), np.array([0, 1])) for name in "abcd"}
-    return Experiment(
-        name="own", description="", noise_multiplier=1.0, cohort=2.0, delta=0.01, rounds=2,
+    return FederatedExperiment(
+        name="own", description="",
+        noise=GaussianNoise(multiplier=1.0), sampling=PoissonCohorts(cohort=2.0),
+        delta=0.01, rounds=2,
         task=lambda experiment, corpus: ModuleTask(
             name="own", module=lambda: nn.Linear(3, 2), loss=loss, users=users,
         ),
@@ -231,8 +232,8 @@ def said(caplog):
     return [r.getMessage() for r in caplog.records if "mostly noise" in r.getMessage()]
 
 
-@every_case("secure", [False, True])
-@every_case(
+@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.parametrize(
     "given",
     [{}, {"public": PUBLIC}, {"users_at_once": 4}, {"synthetic_batch": PUBLIC.take(np.arange(2))}],
 )
@@ -244,8 +245,8 @@ def test_a_rate_at_which_everybody_diverges_is_refused(tmp_path, secure, given):
     assert not (tmp_path / "run").exists()
 
 
-@every_case("secure", [False, True])
-@every_case("name", ["dp-fedavg-tags", "adadps-tags", "dp-fedavg-words"])
+@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.parametrize("name", ["dp-fedavg-tags", "adadps-tags", "dp-fedavg-words"])
 def test_so_it_is_for_tags_and_words(tmp_path, tiny_corpus, name, secure):
     options = {"local-learning-rate": 1e308, "cohort": 6, "delta": 1e-3, "rounds": 2}
     own = load_experiment(name).with_options(options)
@@ -254,7 +255,7 @@ def test_so_it_is_for_tags_and_words(tmp_path, tiny_corpus, name, secure):
     assert not (tmp_path / "run").exists()
 
 
-@every_case("secure", [False, True])
+@pytest.mark.parametrize("secure", [False, True])
 def test_public_labels_numbered_from_one_are_refused(tmp_path, secure):
     """Red before: the first two public examples happened to have label 1 of labels 1 and 2."""
     y = np.ones(1_100, int)  # the first 1,024 are measured beforehand
@@ -302,7 +303,7 @@ class Averaging:
         return found
 
 
-@every_case("kept", ["examples", "calls", "stream", ""])
+@pytest.mark.parametrize("kept", ["examples", "calls", "stream", ""])
 def test_a_trainer_of_ones_own_that_keeps_something_is_refused(tmp_path, kept):
     """Red before: the second of two synthetic users was never trained."""
 
@@ -382,7 +383,7 @@ def of_trainers(trainer):
     )
 
 
-@every_case("kind", [FittedOnTheFirst, RunningMaximum, OnlyLarge, OnlyMany, AfterMany])
+@pytest.mark.parametrize("kind", [FittedOnTheFirst, RunningMaximum, OnlyLarge, OnlyMany, AfterMany])
 def test_so_is_one_that_looks_consistent_in_one_order(tmp_path, kind):
     """Red before: one trainer was tried on three small users, and one of them moved 31 C."""
     with pytest.raises(KeepsStateError, match=kind.__name__):
@@ -467,7 +468,7 @@ def with_an_outlier():
     return task(module=LeavesOnlyOfOutliers, users=made)
 
 
-@every_case("users_at_once", [1, 4])
+@pytest.mark.parametrize("users_at_once", [1, 4])
 def test_a_simulation_looks_again_after_real_users(tmp_path, users_at_once):
     """Red before: the run went on to its end."""
     LEFT["mean"] = 0.0

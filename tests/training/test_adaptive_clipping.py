@@ -29,7 +29,6 @@ from fedpriv.training.adaptive_clipping import (
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.work import UserByUser
 from fedpriv.transform import identity
-from tests.repeats import every_case
 
 PARAMS = {"w": np.zeros((4, 2), np.float32), "b": np.zeros(3, np.float32)}
 CLIPPING = AdaptiveClip(initial=3.0, least=1e-3, most=1e3)
@@ -69,23 +68,30 @@ def vector(norm, clip_norm, clip=CLIPPING):
     return trainer.train(params, update(norm), Key.simulation(0))
 
 
-@every_case("clip_norm", [1e-3, 0.7, 1.0, 50.0])
-@every_case("norm", [0.0, 1e-20, 0.5, 0.7, 1.0, 3.0, 1e4, 1e30])
-@every_case("weight", [0.05, 0.2, 0.9])
-def test_a_users_vector_is_no_longer_than_one(norm, clip_norm, weight):
-    clip = replace(CLIPPING, count_weight=weight)
-    sent = (
-        vector(norm, clip_norm, clip)
-        if norm
-        else CountingTrainer(trainer=Sending(), clip=clip).train(
-            {**PARAMS, CLIP: np.array([clip_norm], np.float32)}, PARAMS, Key.simulation(0)
-        )
-    )
-    assert tree.l2_norm(sent) <= 1 + 1e-6
-    below = tree.l2_norm(update(norm)) <= float(np.float32(clip_norm)) if norm else True
-    assert sent[CLIP][0] == pytest.approx(weight if below else -weight)
-    own = tree.l2_norm({n: sent[n] for n in PARAMS})
-    assert own == pytest.approx(math.sqrt(1 - weight**2) * min(1, norm / clip_norm), rel=1e-5)
+def test_a_users_vector_is_no_longer_than_one(subtests):
+    for clip_norm in [1e-3, 0.7, 1.0, 50.0]:
+        for norm in [0.0, 1e-20, 0.5, 0.7, 1.0, 3.0, 1e4, 1e30]:
+            for weight in [0.05, 0.2, 0.9]:
+                with subtests.test(clip_norm=clip_norm, norm=norm, weight=weight):
+                    clip = replace(CLIPPING, count_weight=weight)
+                    sent = (
+                        vector(norm, clip_norm, clip)
+                        if norm
+                        else CountingTrainer(trainer=Sending(), clip=clip).train(
+                            {**PARAMS, CLIP: np.array([clip_norm], np.float32)},
+                            PARAMS,
+                            Key.simulation(0),
+                        )
+                    )
+                    assert tree.l2_norm(sent) <= 1 + 1e-6
+                    below = (
+                        tree.l2_norm(update(norm)) <= float(np.float32(clip_norm)) if norm else True
+                    )
+                    assert sent[CLIP][0] == pytest.approx(weight if below else -weight)
+                    own = tree.l2_norm({n: sent[n] for n in PARAMS})
+                    assert own == pytest.approx(
+                        math.sqrt(1 - weight**2) * min(1, norm / clip_norm), rel=1e-5
+                    )
 
 
 def test_without_a_clip_norm_it_is_the_trainer_inside():
@@ -139,8 +145,8 @@ def played(norms, number, noise=0.0, clip=CLIPPING, seed=0):
 NORMS = [0.5, 0.8, 1.0, 1.25, 2.0]
 
 
-@every_case("initial", [0.01, 0.3, 3.0, 100.0])
-@every_case(("quantile", "low", "high"), [(0.5, 0.8, 1.3), (0.1, 0.4, 0.6)])
+@pytest.mark.parametrize("initial", [0.01, 0.3, 3.0, 100.0])
+@pytest.mark.parametrize(("quantile", "low", "high"), [(0.5, 0.8, 1.3), (0.1, 0.4, 0.6)])
 def test_it_settles_at_the_quantile_from_above_and_below(initial, quantile, low, high):
     clip = replace(CLIPPING, initial=initial, quantile=quantile, rate=0.5)
     found, _ = played(NORMS, 100, clip=clip)
@@ -253,7 +259,7 @@ def test_a_run_is_resumed_where_its_clip_norm_was(tiny_corpus, tmp_path):
     assert "The clip norm adapts." in said
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"precondition": "update"}, "counts norms of updates as users make them"),

@@ -15,7 +15,6 @@ from fedpriv.training.local import vectorised
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.local.vectorised import VectorisedTrainer
-from tests.repeats import every_case
 
 
 @pytest.fixture
@@ -66,7 +65,7 @@ def test_a_trainer_says_itself_that_it_has_no_use_for_a_gpu():
         check_of_use("cuda:1", Scattered())
 
 
-@every_case("name", ["gpu", "cuda:x", "", "mps", "meta"])
+@pytest.mark.parametrize("name", ["gpu", "cuda:x", "", "mps", "meta"])
 def test_other_names_are_refused(name):
     with pytest.raises(ValueError, match="not one to train on"):
         usable_device(name)

@@ -13,7 +13,6 @@ from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.evaluate import Metrics, Total, chunks, combined
 from fedpriv.training.local.module import ArrayExamples
-from tests.repeats import every_case
 
 COUNTS = st.tuples(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(1, 10**6))
 
@@ -61,8 +60,8 @@ def test_every_example_is_in_one_chunk_and_the_chunks_are_always_the_same(number
     assert sum(c.stop - c.start for part in parts for c in part) == number
 
 
-@every_case("public", [True, False])
-@every_case("of", [2, 3, 100])
+@pytest.mark.parametrize("public", [True, False])
+@pytest.mark.parametrize("of", [2, 3, 100])
 def test_tag_prediction_in_parts(tiny_corpus, public, of):
     experiment = load_experiment("dp-fedavg-tags").with_options(
         {"noise-multiplier": 1, "cohort": 8}

@@ -17,7 +17,7 @@ from torch import nn
 
 from fedpriv import json_lines
 from fedpriv.backends import SerialBackend
-from fedpriv.backends.threads import ThreadBackend
+from fedpriv.backends.in_process import ThreadBackend
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import FederatedExperiment
 from fedpriv.mechanisms import Clip

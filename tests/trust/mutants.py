@@ -73,7 +73,7 @@ GROUPS = {
         ),
     ),
     "accounting": Group(
-        modules=("privacy/accounting.py", "privacy/calibration.py", "privacy/plan.py"),
+        modules=("privacy/accounting.py", "privacy/accounting.py", "privacy/plan.py"),
         tests=(
             "privacy/test_accounting.py",
             "privacy/test_calibration.py",

@@ -16,7 +16,6 @@ from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.privacy.trials import Trials
 from fedpriv.runs.prepared import start_run
 from fedpriv.tuning.grid import GridStudy
-from tests.repeats import every_case
 
 OPTIONS = {
     "rounds": 2,
@@ -109,7 +108,7 @@ def test_a_secure_study_is_secure(tiny_corpus, tmp_path):
     assert json.loads((tmp_path / "s" / "study.json").read_text("utf-8"))["seed"] is None
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"measure": "accuracy"}, "measured on those whom ε protects and was not charged"),
@@ -131,7 +130,7 @@ def test_what_epsilon_would_not_cover_is_refused_before_anything_is_drawn(
     assert not (tmp_path / "s").exists()
 
 
-@every_case("grid", [{}, {"seed": (1, 2)}, {"l2-clip-norm": ()}], ids=str)
+@pytest.mark.parametrize("grid", [{}, {"seed": (1, 2)}, {"l2-clip-norm": ()}], ids=str)
 def test_grids_that_are_none_are_refused(tiny_corpus, grid):
     with pytest.raises(ValueError):
         study(tiny_corpus, grid=grid)

@@ -4,12 +4,11 @@ import json
 import os
 
 import pytest
-from typer.testing import CliRunner
 
 import fedpriv as fp
 from fedpriv.cli import app
 from fedpriv.privacy.statement.verify import verify_run
-from tests.repeats import every_case
+from tests.command_line import CliRunner
 
 BASE = (
     *("tune", "dp-fedavg-tags", "--rounds", "2", "--cohort", "6", "--noise-multiplier", "1"),
@@ -38,7 +37,7 @@ def test_a_study_prints_its_epsilon_and_nothing_of_its_trials(tiny_corpus, tmp_p
     assert "trial" not in caplog.text
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("options", "grid", "said"),
     [
         (["--score", "accuracy"], "l2-clip-norm=0.1,0.5", "not charged"),

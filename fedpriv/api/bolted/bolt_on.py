@@ -24,24 +24,23 @@ import numpy as np
 
 from fedpriv import tree
 from fedpriv.api.bolted.refused import check_train
-from fedpriv.backends.serial import SerialBackend
+from fedpriv.backends.in_process import SerialBackend
 from fedpriv.mechanisms.bounds import Displaced
 from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere
-from fedpriv.privacy.calibration import calibrate
+from fedpriv.privacy.accounting import calibrate
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.plan import Plan, Unit
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.privacy.statement.coverage import FLOATS, KEY, Coverage
-from fedpriv.privacy.unit import Unit
 from fedpriv.ranges import positive_float, positive_int
 from fedpriv.rng import Key
 from fedpriv.runs.averaging import RosterComponents, RosterTask
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.loop import first_state, rounds
-from fedpriv.runs.noise_root import NOISE, noise_root, plan_digest
+from fedpriv.runs.noise_root import NOISE, noise_root, training_digest
 from fedpriv.training.bolt_on import BoltOn
 from fedpriv.training.per_example.example_sum import example_ids
 from fedpriv.training.permutation_sgd import Constants, Passes, StepSchedule, constants_of_loss
@@ -234,7 +233,7 @@ def bolt_on(
     gaps = (*_NOT_COVERED, _EMPTY) if plan.relation is Relation.ADD_REMOVE else _NOT_COVERED
     facts: dict[str, Any] = {_FACTS: _described(work), KEY: list(gaps)}
     if not secure:
-        facts[NOISE] = plan_digest(plan, components.task.roster, start)
+        facts[NOISE] = training_digest(plan, components.task.roster, start, facts[_FACTS])
     folder = None
     if out is not None:
         folder = RunFolder.of_plan(Path(out), plan, mode=root.mode, extra=facts, anchors=anchors)

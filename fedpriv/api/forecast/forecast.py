@@ -23,10 +23,9 @@ from fedpriv.experiments.settings import Settings
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.privacy.epsilon import Epsilon, rounded_up
 from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint, noise_grid
-from fedpriv.privacy.plan import AnyPlan, Plan
+from fedpriv.privacy.plan import AnyPlan, Plan, unit_words
 from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, PoissonSampler
 from fedpriv.privacy.statement.coverage import KEY, Coverage, coverage
-from fedpriv.privacy.unit import unit_words
 from fedpriv.rng import Key
 from fedpriv.runs.loop import first_state
 from fedpriv.tree import Params

@@ -7,9 +7,9 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from fedpriv.cli.terminal.output import console, fail, print_json
+from fedpriv.privacy.accounting import epsilon_bs16, epsilon_of_rho, rho_bs16, rho_of_epsilon
 from fedpriv.privacy.epsilon import format_delta, rounded_up, rounded_up_to
 from fedpriv.privacy.event import Relation
-from fedpriv.privacy.zcdp import epsilon_bs16, epsilon_of_rho, rho_bs16, rho_of_epsilon
 
 Rho = Annotated[
     float | None,

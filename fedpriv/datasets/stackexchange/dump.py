@@ -8,25 +8,22 @@ external reference is refused before it can expand.
 
 from __future__ import annotations
 
-import bz2
 import datetime
-import gzip
-import lzma
 import re
 import sqlite3
 import tempfile
-import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from xml.sax import SAXException
 from xml.sax.handler import ContentHandler
 
+from defusedxml import DefusedXmlException
 from defusedxml import sax as defused_sax
 
-from fedpriv.datasets.raw_files import unpack_one
+from fedpriv.datasets.raw_files import open_plain, unpack_one
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.datasets.stackexchange.tokens import split_sentences, tff_tokens
@@ -37,14 +34,8 @@ _CHUNK = 1 << 18
 #: Bytes without the end of a row. A post's text has at most 30,000 signs; the parser holds a tag
 #: until it ends, and looks at all of it again with every piece that comes.
 _LONGEST = 1 << 22
-_OPENERS: dict[bytes, Callable[[Any], Any]] = {
-    b"\x1f\x8b": gzip.open,
-    b"BZh": bz2.open,
-    b"\xfd7zXZ\x00": lzma.open,
-}
 _SEVEN_ZIP = b"7z\xbc\xaf\x27\x1c"
 _TAGS = re.compile(r"[^<>|\s]+")
-_BROKEN = (EOFError, OSError, lzma.LZMAError, zlib.error)
 
 
 class Dump:
@@ -68,40 +59,34 @@ class Dump:
             ValueError: not a `Posts.xml`, cut short, damaged, with entities, or with a row that no
                 post is as long as; says where.
         """
-        handler = _Rows()
+        handler, pending = _Rows(self.named), 0
         parser: Any = defused_sax.make_parser()
         parser.forbid_dtd = True
         parser.setContentHandler(handler)
         try:
-            with self._path.open("rb") as raw, _decompressed(raw) as stream:
-                seen, pending = 0, 0
-                while chunk := stream.read(_CHUNK):
+            with open_plain(self._path, self.named) as (packed, plain):
+                while chunk := plain.read(_CHUNK):
+                    seen = handler.elements
                     parser.feed(chunk)
                     pending = pending + len(chunk) if handler.elements == seen else 0
-                    seen = handler.elements
                     if pending > _LONGEST:
                         raise ValueError(
-                            f"row {handler.rows + 1:,} (line {parser.getLineNumber():,}) is longer "
+                            f"{self.named}: row {handler.rows + 1:,} (line "
+                            f"{parser.getLineNumber():,}) is longer "
                             f"than {_LONGEST:,} bytes, which no post is; the file is damaged or "
                             "was made to exhaust memory: download it again"
                         )
                     yield from handler.take()
                     if progress:
-                        progress(raw.tell(), self.num_bytes)
+                        progress(packed.tell(), self.num_bytes)
                 parser.close()
                 yield from handler.take()
-        except SAXException as error:
+        except (SAXException, DefusedXmlException) as error:
             line = parser.getLineNumber()
             raise ValueError(
                 f"{self.named}: the XML breaks off or is damaged at line {line} "
                 f"({error.args[0] if error.args else error}); download it again"
             ) from error
-        except _BROKEN as error:
-            raise ValueError(
-                f"{self.named} is cut short or damaged ({error}); download it again"
-            ) from error
-        except ValueError as error:
-            raise ValueError(f"{self.named}: {error}") from error
 
 
 @contextmanager
@@ -140,17 +125,17 @@ def split_tags(text: str) -> list[str]:
 class _Rows(ContentHandler):
     """Collects the rows of one piece of the file."""
 
-    def __init__(self) -> None:
+    def __init__(self, named: Path) -> None:
         super().__init__()
-        self._depth = 0
+        self._named, self._depth = named, 0
         self.elements = self.rows = 0
         self._found: list[Mapping[str, str]] = []
 
     def startElement(self, name: str, attrs: Any) -> None:
         if self._depth == 0 and name != "posts":
             raise ValueError(
-                f"the outermost element is <{name}>, not <posts>: this is another file of the "
-                "dump (or another format); give Posts.xml"
+                f"{self._named}: the outermost element is <{name}>, not <posts>: this is another "
+                "file of the dump (or another format); give Posts.xml"
             )
         self._depth += 1
         self.elements += 1
@@ -165,18 +150,6 @@ class _Rows(ContentHandler):
         """Hand over what was collected."""
         found, self._found = self._found, []
         return found
-
-
-@contextmanager
-def _decompressed(raw: IO[bytes]) -> Iterator[IO[bytes]]:
-    magic = raw.read(6)
-    raw.seek(0)
-    for prefix, opener in _OPENERS.items():
-        if magic.startswith(prefix):
-            with opener(raw) as stream:
-                yield stream
-            return
-    yield raw
 
 
 QUESTION, ANSWER = "1", "2"

@@ -1,24 +1,15 @@
-"""StackOverflow as TFF publishes it: its tag-prediction preprocessing, and its import as a corpus.
-
-`tag_prediction_arrays` is TFF 0.87's `tag_prediction_preprocessing`, value for value: the text is
-`tokens + " " + title` split at white space, x is the share of each vocabulary word among the words
-that *are* in the vocabulary (0 where none is), y counts each vocabulary tag. Older versions of TFF,
-and so the reference code of AdaDPS, divided by all words, out-of-vocabulary ones included; that is
-`denominator="all"`.
-"""
+"""Import of StackOverflow as TFF publishes it (`tag_view` has its tag-prediction features)."""
 
 from __future__ import annotations
 
 import json
 import re
 import shlex
-import tarfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import numpy as np
-
+from fedpriv.datasets.raw_files import read_file, tar_members
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec, choose_roster
 from fedpriv.datasets.stackexchange.sentence_store import known_kind
@@ -42,75 +33,19 @@ def split_words(text: str) -> list[str]:
     return [word.decode() for word in text.encode().split()]
 
 
-def tag_prediction_arrays(
-    examples: Iterable[Mapping[str, Any]],
-    words: Sequence[str],
-    tags: Sequence[str],
-    *,
-    denominator: Literal["in-vocabulary", "all"] = "in-vocabulary",
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return TFF's dense tag-prediction inputs and targets of some examples.
-
-    Args:
-        examples: Dicts with the texts "tokens", "title" and "tags".
-        words: The V words of the vocabulary, in column order.
-        tags: The K tags, in column order.
-        denominator: "in-vocabulary" as TFF 0.87, or "all" as earlier versions.
-
-    Returns:
-        x float32 (n, V), each row the words' shares; y float32 (n, K), the tags' counts.
-
-    Raises:
-        ValueError: If a vocabulary is empty or names something twice.
-    """
-    columns = _columns(words, "words")
-    tag_columns = _columns(tags, "tags")
-    inputs: list[np.ndarray] = []
-    targets: list[np.ndarray] = []
-    for example in examples:
-        found = split_words(example["tokens"] + " " + example["title"])
-        known = [columns[word] for word in found if word in columns]
-        counts = np.bincount(known, minlength=len(words)).astype(np.float32)
-        total = np.float32(len(known) if denominator == "in-vocabulary" else len(found))
-        inputs.append(counts / total if total else counts)
-        marks = [tag_columns[tag] for tag in example["tags"].split("|") if tag in tag_columns]
-        targets.append(np.bincount(marks, minlength=len(tags)).astype(np.float32))
-    return (
-        np.array(inputs, np.float32).reshape(-1, len(words)),
-        np.array(targets, np.float32).reshape(-1, len(tags)),
-    )
-
-
-def _columns(names: Sequence[str], what: str) -> dict[str, int]:
-    columns = {str(name): column for column, name in enumerate(names)}
-    if not columns or len(columns) != len(names):
-        raise ValueError(f"the vocabulary of {what} is empty or names something twice")
-    return columns
-
-
 def select_roster(
     client_ids: Sequence[str], select: Select, num_users: int, seed: int = 0
 ) -> tuple[str, ...]:
     """Return the roster's user ids, chosen by their ids alone and never by their content.
 
     Args:
-        client_ids: All users of the split.
+        client_ids: All users of the split, at least `num_users`.
         select: "first-sorted" for the first ids in sorted order, the AdaDPS reference's choice;
             "seeded" for those whose id hashes lowest under the seed, a random roster that does not
             change for one user when another one comes or goes.
         num_users: How many.
         seed: Of "seeded".
-
-    Raises:
-        ValueError: If there are fewer users, or the rule is unknown.
     """
-    if select not in ("first-sorted", "seeded"):
-        raise ValueError(f"unknown selection {select!r}; one of first-sorted, seeded")
-    if not 1 <= num_users <= len(client_ids):
-        raise ValueError(
-            f"a roster of {num_users:,} users cannot be chosen from {len(client_ids):,}; "
-            f"give a number from 1 to {len(client_ids):,}"
-        )
     spec = RosterSpec(
         name="chosen", rule=select, size=num_users, seed=seed if select == "seeded" else None
     )
@@ -341,19 +276,14 @@ def _counts_text(path: Path | str, ending: str) -> str:
         raise ValueError(f"no file {path}; fetch it with `fedpriv data fetch`")
     with path.open("rb") as file:
         packed = file.read(3) == b"BZh"
+    if packed:
+        members = tar_members(path, lambda name: name.endswith(ending), at_most=_MAX_COUNTS_BYTES)
+        content = next((content for _, content in members), None)
+        if content is None:
+            raise ValueError(f"{path} holds no file whose name ends in {ending!r}")
+    else:
+        content = read_file(path, at_most=_MAX_COUNTS_BYTES)
     try:
-        if not packed:
-            if path.stat().st_size > _MAX_COUNTS_BYTES:
-                raise ValueError(f"{path} is larger than any file of counts")
-            return path.read_text(encoding="utf-8")
-        with tarfile.open(path, mode="r|bz2") as archive:
-            for member in archive:
-                if member.isfile() and member.name.endswith(ending):
-                    if member.size > _MAX_COUNTS_BYTES:
-                        raise ValueError(f"{path}: {member.name} is larger than any file of counts")
-                    file = archive.extractfile(member)
-                    if file is not None:
-                        return file.read().decode("utf-8")
-    except (tarfile.TarError, EOFError, OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is damaged ({error}); fetch it again") from None
-    raise ValueError(f"{path} holds no file whose name ends in {ending!r}")
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no text in UTF-8 ({error}); fetch it again") from None

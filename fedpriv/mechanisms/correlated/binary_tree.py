@@ -21,7 +21,7 @@ import numpy as np
 
 from fedpriv.mechanisms.correlated.noise import Fresh, Memory, Rows, checked_rows, row_of
 from fedpriv.mechanisms.privatizer import Participation
-from fedpriv.ranges import positive_int
+from fedpriv.ranges import positive_int, set_checked
 from fedpriv.rng import Key
 from fedpriv.tree import Tree as Tensors
 
@@ -54,7 +54,7 @@ class BinaryTree:
         rows = checked_rows("tree", self.num_rows)
         object.__setattr__(self, "num_rows", rows)
         if self.restart is not None:
-            object.__setattr__(self, "restart", positive_int("restart", self.restart))
+            set_checked(self, positive_int, "restart")
         if self.estimate not in ("efficient", "vanilla"):
             raise ValueError(
                 f"estimate {self.estimate!r} is unknown; give 'efficient' or 'vanilla'"
@@ -62,10 +62,7 @@ class BinaryTree:
         if self.completion and (self.restart is None or self.restart >= rows):
             raise ValueError("completion is of a tree that ends; give restart below the rows")
 
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return "tree"
+    name = "tree"
 
     @property
     def steps(self) -> int:

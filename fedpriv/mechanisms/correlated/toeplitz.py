@@ -28,7 +28,7 @@ import numpy as np
 
 from fedpriv.mechanisms.correlated.noise import Fresh, Memory, Rows, row_of
 from fedpriv.mechanisms.privatizer import Participation
-from fedpriv.ranges import positive_int
+from fedpriv.ranges import positive_int, set_checked
 from fedpriv.rng import Key
 from fedpriv.tree import Tree
 
@@ -138,10 +138,7 @@ class Banded(_Toeplitz):
         object.__setattr__(self, "num_rows", rows)
         object.__setattr__(self, "_inverse", inverse_series(np.array(given), rows))
 
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return "banded"
+    name = "banded"
 
     @property
     def bands(self) -> int:
@@ -291,7 +288,7 @@ class Buffered(_Toeplitz):
     num_rows: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "num_rows", positive_int("num_rows", self.num_rows))
+        set_checked(self, positive_int, "num_rows")
         for name in ("outputs", "decays"):
             object.__setattr__(self, name, tuple(float(value) for value in getattr(self, name)))
         if len(self.outputs) != len(self.decays):
@@ -312,10 +309,7 @@ class Buffered(_Toeplitz):
                 "lower them"
             )
 
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return "blt"
+    name = "blt"
 
     @property
     def buffers(self) -> int:

@@ -20,8 +20,7 @@ from typing import Any
 from fedpriv.privacy.epsilon import Epsilon, format_delta, rounded_up
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plan import AnyPlan, read_plan
-from fedpriv.privacy.unit import unit_words
+from fedpriv.privacy.plan import AnyPlan, read_plan, unit_words
 from fedpriv.untrusted_text import plain
 
 UNKNOWN = "a start from a file, whose training data are unknown"

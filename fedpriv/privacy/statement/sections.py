@@ -15,7 +15,7 @@ from fedpriv.measures import figures_of, grouped, read_measures
 from fedpriv.privacy.epsilon import Epsilon, format_epsilon, format_percent
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism, RecordedMechanism
-from fedpriv.privacy.plan import AnyPlan
+from fedpriv.privacy.plan import AnyPlan, unit_words
 from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler
 from fedpriv.privacy.statement.coverage import (
     as_object,
@@ -24,7 +24,6 @@ from fedpriv.privacy.statement.coverage import (
     private_start,
     trained_before,
 )
-from fedpriv.privacy.unit import unit_words
 
 
 def protection_to_json(plan: AnyPlan, corpus: Mapping[str, Any]) -> dict[str, Any]:
@@ -600,7 +599,7 @@ def describe_model_choice(
         options: The experiment's.
         summary: Of the finished run; it is not sealed, and so is quoted as that file's words.
     """
-    if as_object(options).get("select") != "public":
+    if as_object(options).get("task.select") != "public":
         return []
     said, _ = describe_returned_model(summary or {})
     return [

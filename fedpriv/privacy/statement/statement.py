@@ -23,7 +23,7 @@ from fedpriv.privacy.epsilon import (
 )
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.ledger.anchor import ANCHORED, WITHOUT_ANCHOR
-from fedpriv.privacy.plan import AnyPlan
+from fedpriv.privacy.plan import AnyPlan, unit_words
 from fedpriv.privacy.statement.audited import NOT_AUDITED, AuditRecord, describe_audit, read_audit
 from fedpriv.privacy.statement.coverage import (
     KEY,
@@ -46,7 +46,6 @@ from fedpriv.privacy.statement.sections import (
     describe_randomness,
     protection_to_json,
 )
-from fedpriv.privacy.unit import unit_words
 
 NO_EPSILON_COVERS = "What no ε covers"
 """Title of what goes with every ε; what is missing of one run's alone is in `not_covered`."""
@@ -189,7 +188,7 @@ def privacy_statement(
                     spent,
                     num_charges,
                     num_lost,
-                    adaptive=as_object(options).get("clip-norm") == "adaptive",
+                    adaptive=as_object(options).get("bound.clip_norm") == "adaptive",
                 ),
                 *_together(both, simulated),
                 *_copies(plan, anchored),

@@ -1,10 +1,9 @@
 """State that a module or a loss keeps besides its trained parameters: put back, or detected.
 
 Buffers, attributes and generators are put back after each user (`OwnState`). A running mean in a
-plain attribute would carry one example into the gradient of the next, where no bound sees it. While
-examples are trained one after the other, `attributes` looks at tensors, arrays, numbers and words
-in attributes of the module and of its children, and in lists, tuples and dictionaries there. Before
-a run `refuse_kept_state` looks further, on public or synthetic examples.
+plain attribute would carry one example into the gradient of the next, where no bound sees it: while
+examples are trained one after the other, what each leaves behind is compared (`held`). Before a run
+`refuse_kept_state` looks further, on public or synthetic examples.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from contextvars import ContextVar
 from hashlib import blake2b
 from inspect import getgeneratorlocals
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -34,6 +33,7 @@ from fedpriv.rng import Key
 from fedpriv.training.failures import KeepsStateError
 from fedpriv.training.stopping import end_if_interrupted
 
+T = TypeVar("T")
 _CPU = torch.device("cpu")
 _FROZEN = Key.simulation(0).fold("frozen parameters")
 
@@ -99,7 +99,7 @@ class SameFrozen:
         first = made_from(_FROZEN, self._make)
         found, again = _untrained(first), _untrained(made_from(_FROZEN, self._make))
         for name, tensor in found.items():
-            if not _equal_values(tensor, again.get(name)):
+            if _compared(tensor) != _compared(again.get(name)):
                 raise ValueError(
                     f"{name!r}, which is not trained (a buffer, or requires_grad=False), is "
                     "another whenever the module is made, and it must be the same in each "
@@ -110,7 +110,7 @@ class SameFrozen:
         return {
             name: tensor
             for name, tensor in found.items()
-            if name not in buffers or not _equal_values(tensor, drawn.get(name))
+            if name not in buffers or _compared(tensor) != _compared(drawn.get(name))
         }
 
     @property
@@ -126,15 +126,6 @@ def _untrained(module: nn.Module) -> dict[str, torch.Tensor]:
     frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad}
     found = {**frozen, **dict(module.named_buffers())}
     return {name: tensor.detach().cpu().clone() for name, tensor in found.items()}
-
-
-def _equal_values(left: torch.Tensor, right: torch.Tensor | None) -> bool:
-    """Return whether both have the same values; NaN is a value."""
-    if right is None or left.shape != right.shape or left.dtype != right.dtype:
-        return False
-    return torch.equal(left, right) or bool(
-        ((left == right) | (left != left) & (right != right)).all()
-    )
 
 
 @contextmanager
@@ -276,12 +267,6 @@ def _is_constant(value: Any) -> bool:
     )
 
 
-#: By layer and name, what attributes hold and a copy of it.
-Attributes = Mapping[tuple[nn.Module, str], tuple[Any, Any]]
-
-_LOOKED_AT = (Tensor, np.ndarray, list, tuple, dict, int, float, complex, str, bytes, type(None))
-
-
 _KEY = Key.simulation(0).fold("kept state")
 _SAME = 1e-4
 # Enough for any model, and not for a data set that a function happens to name.
@@ -297,8 +282,6 @@ _LARGE, _MANY = 100.0, 32
 _HERE = str(Path(__file__).parents[2])
 _LIBRARIES = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")})
 _SCALARS = (bool, int, float, complex, str, bytes, type(None), np.generic)
-_NUMPYS, _PYTHONS = "NumPy's global generator", "Python's global generator"
-_GENERATORS = frozenset({_NUMPYS, _PYTHONS})
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -340,14 +323,14 @@ def refuse_kept_state(
         except Exception as error:
             end_if_interrupted(error)
             continue
-        _refuse_other(behind, held(module, loss))
+        refuse_other(behind, held(module, loss))
         taken += [(first, before), (second, other)]
     if not taken:
         return
     for _ in range(-(-_CALLS // len(taken)) if cheap else 1):
         for batch, before in taken:  # the last is of the shape after which was looked
             _refuse_another(module, loss, batch, before)
-    _refuse_other(behind, held(module, loss))
+    refuse_other(behind, held(module, loss))
     anew = make().train()
     with torch.no_grad():
         for parameter, weight in zip(anew.parameters(), weights, strict=True):
@@ -422,23 +405,58 @@ def unchanged_by_users(*roots: Any) -> Iterator[None]:
     Raises:
         KeepsStateError: Names where.
     """
-    before = held(*roots, most=_MOST_OF_USERS, trained=False)
+    before = held(*roots, most=_MOST_OF_USERS, trained=False, generators=False)
     yield
-    after = held(*roots, most=_MOST_OF_USERS, trained=False)
+    after = held(*roots, most=_MOST_OF_USERS, trained=False, generators=False)
     nothing = _compared(None)
-    same = {place for place, value in before.items() if value == nothing} | _GENERATORS
-    both = (before.keys() & after.keys()) - same
-    _refuse_other({p: before[p] for p in both}, {p: after[p] for p in both})
+    both = {p for p, value in before.items() if p in after and value != nothing}
+    refuse_other({p: before[p] for p in both}, {p: after[p] for p in both})
 
 
-def _refuse_other(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+def refuse_other(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    """Refuse two states, as `held` returns them, that are not the same.
+
+    Raises:
+        KeepsStateError: Names the first place that differs.
+    """
     for place in sorted(before.keys() | after.keys()):
         if place not in before or place not in after or before[place] != after[place]:
             raise KeepsStateError(
-                f"a batch leaves something behind in {place}, where it would reach other users "
-                "past the bound; let the forward pass and the loss change nothing (return it, or "
-                "make it a constant), and draw random numbers from torch's own generators"
+                f"a batch leaves something behind in {place}, where it would reach other users or "
+                "examples past the bound; let the forward pass and the loss change nothing (return "
+                "it, or make it a constant), and draw random numbers from torch's own generators"
             )
+
+
+def unaffected_by_another(
+    module: nn.Module, own: OwnState, run: Callable[[int], T], near: Callable[[T, T], bool]
+) -> T:
+    """Return what one example gives, if it is the same after another one went through.
+
+    Args:
+        module: Looked at after each example.
+        own: Of the module; put back before the first two.
+        run: Puts example 0 or 1 through.
+        near: Whether two results are equal to rounding.
+
+    Raises:
+        KeepsStateError: If the examples leave different states behind, or the result changes.
+    """
+    own.put_back()
+    first = run(0)
+    behind = held(module, generators=False)
+    own.put_back()
+    run(1)
+    refuse_other(behind, held(module, generators=False))
+    again = run(0)
+    refuse_other(behind, held(module, generators=False))
+    if not near(first, again):
+        raise KeepsStateError(
+            "an example's gradient or loss is another one after a second example went through: the "
+            "module or the loss keeps something where no bound sees it, or draws from a generator "
+            "of its own; keep nothing, and draw from torch's own generators"
+        )
+    return first
 
 
 def _near(left: Tensor | None, right: Tensor | None) -> bool:
@@ -447,7 +465,9 @@ def _near(left: Tensor | None, right: Tensor | None) -> bool:
     return torch.allclose(left, right, rtol=_SAME, atol=_SAME * _SAME, equal_nan=True)
 
 
-def held(*roots: Any, most: int = _MOST_LOOKED_AT, trained: bool = True) -> Mapping[str, Any]:
+def held(
+    *roots: Any, most: int = _MOST_LOOKED_AT, trained: bool = True, generators: bool = True
+) -> Mapping[str, Any]:
     """Return what objects and functions hold, by place: values that can be compared.
 
     Args:
@@ -455,9 +475,12 @@ def held(*roots: Any, most: int = _MOST_LOOKED_AT, trained: bool = True) -> Mapp
         most: How many values are looked at.
         trained: Whether at trained parameters, too, where an attribute names them, as in layers of
             recurrent networks: users change them, and each is given them anew.
+        generators: Whether at the global generators of Python and NumPy.
     """
-    numpys = [np.asarray(part).tobytes() for part in _parts(np.random.get_state(legacy=False))]
-    found = {_NUMPYS: numpys, _PYTHONS: hash(random.getstate())}
+    found: dict[str, Any] = {}
+    if generators:
+        found["NumPy's global generator"] = repr(np.random.get_state(legacy=False))
+        found["Python's global generator"] = hash(random.getstate())
     seen: dict[int, Any] = {}
     left = [(_name(root), root) for root in roots]
     while left and len(seen) + len(found) < most:
@@ -471,15 +494,6 @@ def held(*roots: Any, most: int = _MOST_LOOKED_AT, trained: bool = True) -> Mapp
             seen[id(value)] = value
             left += _inside(place, value)
     return found
-
-
-def _parts(state: Any) -> Iterator[Any]:
-    """Yield the numbers, words and arrays of a nested dictionary."""
-    for part in state.values():
-        if isinstance(part, dict):
-            yield from _parts(part)
-        else:
-            yield part
 
 
 def _compared(value: Any) -> Any:
@@ -620,71 +634,3 @@ def _is_scalar(value: Any) -> bool:
 
 def _name(value: Any) -> str:
     return value.__name__ if isinstance(value, types.FunctionType) else type(value).__name__
-
-
-def attributes(module: nn.Module) -> Attributes:
-    """Return everything in plain attributes, with copies of what can be compared."""
-    return {
-        (layer, name): (value, _copied(value))
-        for layer in module.modules()
-        for name, value in vars(layer).items()
-        if name not in _EVERY_MODULES
-    }
-
-
-def put_back(module: nn.Module, before: Attributes) -> None:
-    """Give changed attributes the value they had, and remove new ones."""
-    for layer in module.modules():
-        for name in vars(layer).keys() - _EVERY_MODULES:
-            if (layer, name) not in before:
-                delattr(layer, name)
-    for (layer, name), (value, kept) in before.items():
-        vars(layer)[name] = value if _same(_copied(value), kept) else _copied(kept)
-
-
-def refuse_change(before: Attributes, after: Attributes) -> None:
-    """Raise if two states are not the same.
-
-    Raises:
-        KeepsStateError: Names the attribute, and what to do.
-    """
-    for layer, name in before.keys() | after.keys():
-        held = [state.get((layer, name)) for state in (before, after)]
-        if held[0] is None or held[1] is None or not _same(held[0][1], held[1][1]):
-            raise KeepsStateError(
-                f"the forward pass keeps something of an example in {name!r} of a "
-                f"{type(layer).__name__}, where it would reach other examples past the bound; "
-                "let the forward pass set no attribute, or make it a constant"
-            )
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, nn.Parameter):
-        return value
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    if isinstance(value, np.ndarray):
-        return value.copy()
-    if isinstance(value, (list, tuple)):
-        copies = [_copied(item) for item in value]
-        return copies if isinstance(value, list) else tuple(copies)
-    if isinstance(value, dict):
-        return {name: _copied(item) for name, item in value.items()}
-    return value
-
-
-def _same(left: Any, right: Any) -> bool:
-    if left is right:
-        return True
-    if type(left) is not type(right):
-        return not isinstance(left, _LOOKED_AT) and not isinstance(right, _LOOKED_AT)
-    if isinstance(left, Tensor):
-        alike = left.shape == right.shape and left.dtype == right.dtype
-        return alike and bool(((left == right) | ((left != left) & (right != right))).all())
-    if isinstance(left, np.ndarray):
-        return np.array_equal(left, right, equal_nan=left.dtype.kind in "fc")
-    if isinstance(left, (list, tuple)):
-        return len(left) == len(right) and all(map(_same, left, right))
-    if isinstance(left, dict):
-        return left.keys() == right.keys() and all(_same(left[n], right[n]) for n in left)
-    return not isinstance(left, _LOOKED_AT) or bool(left == right or left != left)

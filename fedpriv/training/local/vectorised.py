@@ -42,17 +42,22 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from fedpriv import tree
-from fedpriv.mechanisms.bounds import Bound, scaling_factor
+from fedpriv.mechanisms.bounds import scaling_factor
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, beyond_bound
-from fedpriv.training.failures import contributes_zero, raised_at, say_of_users
+from fedpriv.training.failures import (
+    contributes_zero,
+    contributing_zero_on_failure,
+    counted_failures,
+    raised_at,
+    say_of_users,
+)
 from fedpriv.training.local.device_sum import DeviceSum, l2_norms
 from fedpriv.training.local.module import ModuleTrainer, model_inputs, model_targets
 from fedpriv.training.local.sgd import one_thread
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.stopping import end_if_interrupted, stop_if_asked
-from fedpriv.training.work import UserData
-from fedpriv.tree import Params
+from fedpriv.training.work import BaseWork, SumRequest, UserData
 
 #: Batch width, shape and dtype of an input, shape and dtype of a target.
 Kind = tuple[int, tuple[int, ...], str, tuple[int, ...], str]
@@ -304,11 +309,6 @@ def _float32(trainer: ModuleTrainer, multiplier: np.ndarray) -> torch.Tensor:
     return trainer.on_device(np.asarray(multiplier, np.float32))
 
 
-def _chunks(user_ids: Sequence[str], size: int) -> Iterator[Sequence[str]]:
-    for start in range(0, len(user_ids), size):
-        yield user_ids[start : start + size]
-
-
 def _by_size(data: UserData, user_ids: Sequence[str], schedule: Schedule) -> list[str]:
     """Return users with like ones next to each other, so that chunks are full."""
 
@@ -348,7 +348,7 @@ class Updates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VectorisedTrainer:
+class VectorisedTrainer(BaseWork):
     """Trains a chunk of users at once; every user's update is `ModuleTrainer`'s to rounding.
 
     Guarantees:
@@ -387,24 +387,12 @@ class VectorisedTrainer:
         """Return one user's update, as `ModuleTrainer.train`."""
         return self.alone.train(params, examples, key)
 
-    def template(self, params: Params) -> Params:
-        """Return the params' own shapes."""
-        return params
-
     def unchanged_by_users(self) -> AbstractContextManager[None]:
         """As of `fedpriv.training.work.looked_back`."""
         return self.alone.unchanged_by_users()
 
-    def partial_sum(
-        self,
-        *,
-        params: Params,
-        bound: Bound,
-        data: UserData | None,
-        user_ids: Sequence[str],
-        key: Key,
-    ) -> PartialSum:
-        """Return the sum of the users' bounded updates; see `fedpriv.training.work.Work`.
+    def answer(self, request: SumRequest) -> PartialSum:
+        """Return the sum of the users' bounded updates.
 
         The params are copied to the device once, the examples chunk by chunk, and an update never
         leaves it. Under a bound users are trained side by side only where that is known not to
@@ -412,54 +400,42 @@ class VectorisedTrainer:
         *and* by what it did to its batch, of which steep local training can make more than the
         bound.
         """
-        if data is None:
-            raise ValueError("data None: a trainer of users needs their examples")
+        bound, key, data = request.bound, request.key, request.users
         batch_invariant = not math.isinf(bound.l2_bound)
-        start = self.alone.start(params)
+        start = self.alone.start(request.params)
         multiplier = {n: _float32(self.alone, m) for n, m in bound.multiplier.items() if n in start}
         mixture = bound.mixture
         offsets = {} if mixture is None else self.alone.start(dict(mixture.offset))
-        num_elements = tree.num_elements(params)
-        running, failed = DeviceSum(start, bound.granularity), 0
-        for chunk in _chunks(_by_size(data, user_ids, self.alone.schedule), self.users_at_once):
-            examples, keys = [], []
-            stop_if_asked()
-            for user_id in chunk:
-                try:
-                    examples.append(data.examples(user_id))
-                    keys.append(key.fold(user_id))
-                except KeyboardInterrupt:
-                    raise
-                except BaseException as error:
-                    contributes_zero(error)
-                    failed += 1
-            if not examples:
-                continue
-            updates = self.train_many(start, examples, keys, batch_invariant=batch_invariant)
-            if mixture is not None:
-                for name, offset in offsets.items():
-                    updates.tensors[name].mul_(mixture.own).add_(offset)
-            for name, factor in multiplier.items():
-                updates.tensors[name].mul_(factor)
-            factors = []
-            for row, norm in enumerate(l2_norms(updates.tensors)):
-                factor = 0.0
-                if row in updates.failed:
-                    failed += 1
-                else:
-                    try:
-                        factor = scaling_factor(bound, norm, num_elements)
-                    except ValueError as error:
-                        contributes_zero(error)
-                        failed += 1
-                factors.append(factor)
-            for _ in running.add(updates.tensors, factors):
-                contributes_zero(beyond_bound())
-                failed += 1
+        num_elements = tree.num_elements(request.params)
+        running = DeviceSum(start, bound.granularity)
+        users = _by_size(data, request.user_ids, self.alone.schedule)
+        with counted_failures() as failures:
+            for first in range(0, len(users), self.users_at_once):
+                examples, keys = [], []
+                stop_if_asked()
+                for user_id in users[first : first + self.users_at_once]:
+                    with contributing_zero_on_failure():
+                        examples.append(data.examples(user_id))
+                        keys.append(key.fold(user_id))
+                if not examples:
+                    continue
+                updates = self.train_many(start, examples, keys, batch_invariant=batch_invariant)
+                if mixture is not None:
+                    for name, offset in offsets.items():
+                        updates.tensors[name].mul_(mixture.own).add_(offset)
+                for name, factor in multiplier.items():
+                    updates.tensors[name].mul_(factor)
+                factors = [0.0] * len(examples)
+                for row, norm in enumerate(l2_norms(updates.tensors)):
+                    if row not in updates.failed:
+                        with contributing_zero_on_failure(ValueError):
+                            factors[row] = scaling_factor(bound, norm, num_elements)
+                for _ in running.add(updates.tensors, factors):
+                    contributes_zero(beyond_bound())
         return PartialSum(
             total=running.result(),
-            num_users=len(user_ids),
-            num_failed=failed,
+            num_users=len(users),
+            num_failed=failures.count,
             granularity=bound.granularity,
         )
 
@@ -484,16 +460,12 @@ class VectorisedTrainer:
         failed: set[int] = set()
         kinds: dict[Kind, list[Work]] = {}
         for user, (own, key) in enumerate(zip(examples, keys, strict=True)):
-            try:
+            failed.add(user)
+            with contributing_zero_on_failure():
                 work = Work.of(user, own, key, self.alone.schedule)
-            except KeyboardInterrupt:
-                raise
-            except BaseException as error:
-                contributes_zero(error)
-                failed.add(user)
-                continue
-            if work.batches:
-                kinds.setdefault(work.kind, []).append(work)
+                if work.batches:
+                    kinds.setdefault(work.kind, []).append(work)
+                failed.remove(user)
         for kind, works in kinds.items():
             # Those with most steps first: a chunk takes as many as its busiest user.
             works.sort(key=lambda work: -len(work.batches))
@@ -554,16 +526,13 @@ class VectorisedTrainer:
     def _one(self, start: Mapping[str, torch.Tensor], works: list[Work], rows: Stacked) -> set[int]:
         """Train a single user by `ModuleTrainer`; its failure is its own."""
         (work,) = works
-        try:
+        failed = {work.user}
+        with contributing_zero_on_failure():
             update = self.alone.train_from(start, work.examples, work.key)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            contributes_zero(error)
-            return {work.user}
-        for name, tensor in update.items():
-            rows[name][work.user] = tensor
-        return set()
+            for name, tensor in update.items():
+                rows[name][work.user] = tensor
+            failed.clear()
+        return failed
 
     def _together(
         self, start: Mapping[str, torch.Tensor], works: Sequence[Work]

@@ -47,10 +47,11 @@ from torch.func import functional_call, grad, vmap
 from fedpriv.rng import Key
 from fedpriv.training.failures import KeepsStateError
 from fedpriv.training.local.module_state import (
-    attributes,
+    OwnState,
+    held,
     own_stream,
-    put_back,
-    refuse_change,
+    refuse_other,
+    unaffected_by_another,
     unchanged_buffers,
 )
 from fedpriv.training.local.vectorised import random_layer
@@ -71,36 +72,27 @@ def moved(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
     Everything is params, buffers, plain attributes, modes and torch's generators. The parameters
     stay the same objects, so that who else holds them sees them moved.
     """
-    modes = [(layer, layer.training) for layer in module.modules()]
-    params = [(p, p.data) for p in module.parameters()]
-    buffers = [
-        (layer, name, buffer)
-        for layer in module.modules()
-        for name, buffer in layer.named_buffers(recurse=False)
-    ]
-    before = attributes(module)
-    device, rng = params[0][0].device, KEY.fold("params").generator()
+    before = OwnState(module)
+    params = list(module.parameters())
+    device, rng = params[0].device, KEY.fold("params").generator()
     try:
         module.train()
-        for p, data in params:
+        for p in params:
             # Params that have diverged say nothing about the module, and compare with nothing.
-            p.data = data.to(dtype, copy=True).nan_to_num_(0.0, 0.0, 0.0).clamp_(-_WIDEST, _WIDEST)
+            p.data = (
+                p.data.to(dtype, copy=True).nan_to_num_(0.0, 0.0, 0.0).clamp_(-_WIDEST, _WIDEST)
+            )
             if p.requires_grad:  # zeros, for one, hide mistakes
                 change = 0.05 * rng.standard_normal(tuple(p.shape), np.float32)
                 p.data.add_(torch.from_numpy(change).to(device))
-        for layer, name, buffer in buffers:
-            floats = buffer.is_floating_point()
-            setattr(layer, name, buffer.to(dtype if floats else None, copy=True))
+        for layer in module.modules():
+            for name, buffer in layer.named_buffers(recurse=False):
+                floats = buffer.is_floating_point()
+                setattr(layer, name, buffer.to(dtype if floats else None, copy=True))
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             yield
     finally:
-        for p, data in params:
-            p.data = data
-        for layer, name, buffer in buffers:
-            setattr(layer, name, buffer)
-        for layer, mode in modes:
-            layer.training = mode
-        put_back(module, before)
+        before.put_back()
 
 
 def synthetic_inputs(
@@ -222,9 +214,9 @@ class LoopPass:
                 if gradient is not None:
                     made[name][number] = gradient
             if number == 0 and len(x) > 1:
-                behind = attributes(self._module)
+                behind = held(self._module, generators=False)
         if behind is not None:
-            refuse_change(behind, attributes(self._module))
+            refuse_other(behind, held(self._module, generators=False))
         return {name: Dense(gradients) for name, gradients in made.items()}
 
     @contextmanager
@@ -292,22 +284,19 @@ class Trial:
             KeepsStateError: If an example finds what another has left.
             Exception: Whatever the module raises at synthetic inputs.
         """
-        fresh = attributes(self._module)
-        with self._counted():
-            first = self._alone(0)
-        kept, behind = self._kept, attributes(self._module)
-        put_back(self._module, fresh)
-        self._alone(1)
-        refuse_change(behind, attributes(self._module))
-        again = self._alone(0)
-        refuse_change(behind, attributes(self._module))
-        if not first.is_near(again, self._precision.alone):
-            raise KeepsStateError(
-                "an example's gradient is another one after a second example went through: the "
-                "module or the loss keeps something where no bound sees it, or draws from a "
-                "generator of its own; keep nothing, and draw from torch's own generators"
-            )
-        return kept
+        counts = []
+
+        def run(number: int) -> _Sum:
+            with self._counted():
+                found = self._alone(number)
+            counts.append(self._kept)
+            return found
+
+        alone = self._precision.alone
+        unaffected_by_another(
+            self._module, OwnState(self._module), run, lambda one, other: one.is_near(other, alone)
+        )
+        return counts[0]
 
     def draws(self) -> bool:
         """Return whether a forward pass draws from torch's generators, `nn.Dropout` aside."""

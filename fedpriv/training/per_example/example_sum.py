@@ -18,6 +18,7 @@ from fedpriv.mechanisms.bounds import Bound, RoundedSum
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.failures import counted_failures
+from fedpriv.training.work import BaseWork, SumRequest
 from fedpriv.tree import Params
 
 
@@ -93,7 +94,7 @@ def example_ids(num_examples: int) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CentralSum:
+class CentralSum(BaseWork):
     """Sums bounded updates over a batch of examples.
 
     Attributes:
@@ -115,27 +116,8 @@ class CentralSum:
     num_groups: int | None = None
     blank: np.ndarray | None = field(default=None, repr=False)
 
-    def template(self, params: Params) -> Params:
-        """Return the params' own shapes."""
-        return params
-
-    def partial_sum(
-        self,
-        *,
-        params: Params,
-        bound: Bound,
-        data: object = None,
-        user_ids: Sequence[str],
-        key: Key,
-    ) -> PartialSum:
-        """Return the sum over the drawn examples.
-
-        Args:
-            params: The released params.
-            bound: This round's public bound, on no grid or a `RoundedSum`.
-            data: Not looked at: the gradients hold the training set.
-            user_ids: Ids of `example_ids`.
-            key: Of this round and attempt.
+    def answer(self, request: SumRequest) -> PartialSum:
+        """Return the sum over the drawn examples; the bound is on no grid or a `RoundedSum`.
 
         Returns:
             The sum, and as its `num_failed` how many contributions were zero for not being finite:
@@ -145,6 +127,7 @@ class CentralSum:
             ValueError: If the bound rounds each contribution to a grid, allows for less than
                 float64 may get wrong of these sums, or has no room for it.
         """
+        params, bound, key, index = request.params, request.bound, request.key, request.index
         granularity = bound.granularity
         if granularity is not None:
             if not isinstance(bound, RoundedSum):
@@ -164,7 +147,6 @@ class CentralSum:
             # Found out example by example it would be a failure of each: nothing but zeros, unsaid.
             bound.length(bound.l2_bound, tree.num_elements(params))
             bound = bound.inside
-        index = np.fromiter(map(int, user_ids), np.int64, len(user_ids))
         if self.blank is not None:
             index = index[~self.blank[index]]
         with counted_failures() as failures:
@@ -181,7 +163,7 @@ class CentralSum:
         return PartialSum(
             total=total,
             granularity=granularity,
-            num_users=len(user_ids),
+            num_users=len(request.user_ids),
             num_failed=failures.count,
         )
 

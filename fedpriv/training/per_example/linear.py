@@ -1,4 +1,4 @@
-"""Per-example gradients of linear models in closed form: six `ExampleGradients`.
+"""Per-example gradients of linear models in closed form, one class a loss.
 
 ===========================  ==================================  ===============================
 model                        params                              loss
@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn
 
@@ -319,12 +320,7 @@ def linear_class_scores(
     Raises:
         ValueError: As `linear_metrics`.
     """
-    rows = SparseRows.of(x)
-    binary = "weight" in params
-    num_classes = 1 if binary else params["kernel"].shape[1]
-    shape = (rows.num_inputs, num_classes)
-    kernel, bias = kernel_and_bias(params, "weight" if binary else "kernel", shape)
-    labels = checked_labels(y, rows.num_examples, max(num_classes, 2))
+    rows, labels, kernel, bias, binary = _measured_model(params, x, y)
     for start in range(0, rows.num_examples, CHUNK):
         part = np.arange(start, min(start + CHUNK, rows.num_examples))
         logits = rows.logits(part, kernel, bias).astype(np.float64)
@@ -344,12 +340,7 @@ def linear_metrics(params: Params, x: sparse.csr_matrix | SparseRows, y: np.ndar
     Raises:
         ValueError: If there are no examples, or shapes or labels do not fit.
     """
-    rows = x if isinstance(x, SparseRows) else SparseRows.of(x)
-    binary = "weight" in params
-    num_classes = 1 if binary else params["kernel"].shape[1]
-    shape = (rows.num_inputs, num_classes)
-    kernel, bias = kernel_and_bias(params, "weight" if binary else "kernel", shape)
-    labels = checked_labels(y, rows.num_examples, max(num_classes, 2))
+    rows, labels, kernel, bias, binary = _measured_model(params, x, y)
     everything = nonempty(np.arange(rows.num_examples))
     right, loss = 0, 0.0
     for start in range(0, len(everything), CHUNK):
@@ -370,6 +361,19 @@ def linear_metrics(params: Params, x: sparse.csr_matrix | SparseRows, y: np.ndar
     return Metrics(totals=totals, num_examples=number)
 
 
+def _measured_model(
+    params: Params, x: sparse.csr_matrix | SparseRows, y: np.ndarray
+) -> tuple[SparseRows, np.ndarray, np.ndarray, np.ndarray, bool]:
+    """Return rows, labels, kernel and bias of a measured model, and whether it has one logit."""
+    rows = x if isinstance(x, SparseRows) else SparseRows.of(x)
+    binary = "weight" in params
+    num_classes = 1 if binary else params["kernel"].shape[1]
+    shape = (rows.num_inputs, num_classes)
+    kernel, bias = kernel_and_bias(params, "weight" if binary else "kernel", shape)
+    labels = checked_labels(y, rows.num_examples, max(num_classes, 2))
+    return rows, labels, kernel, bias, binary
+
+
 # Above this share of entries that are not zero, products of dense rows are quicker.
 _DENSE = 0.3
 
@@ -380,25 +384,42 @@ def _not_smooth(**_: float) -> NoReturn:
     )
 
 
-class _SparseLinear(RowSums):
-    """What the two models on sparse inputs share: everything but the residual."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearLoss:
+    """A loss of a linear model, as a function of its logits.
+
+    Attributes:
+        residual: The loss's derivative by the logits.
+        losses: The loss itself.
+        constants: From `regulariser=` to what permutation SGD needs to know of it.
+    """
+
+    residual: Losses
+    losses: Losses
+    constants: Callable[..., Constants]
+
+
+class SparseLinearGradients(RowSums):
+    """A linear model on sparse inputs with a loss of its logits; one logit makes two classes.
+
+    Args:
+        x: CSR `(n, d)`, float32.
+        y: Classes `(n,)`, integers from 0.
+        loss: Of the logits.
+        num_logits: 1, with params "weight" and "bias", or the number of classes, with "kernel" and
+            "bias".
+
+    Raises:
+        ValueError: If labels, inputs and classes do not fit together.
+    """
 
     def __init__(
-        self,
-        x: sparse.csr_matrix,
-        y: np.ndarray,
-        *,
-        name: str,
-        num_classes: int,
-        residual: Losses,
-        losses: Losses,
-        constants: Callable[..., Constants],
+        self, x: sparse.csr_matrix, y: np.ndarray, loss: LinearLoss, num_logits: int = 1
     ) -> None:
-        self._rows = SparseRows.of(x)
-        self._labels = checked_labels(y, self._rows.num_examples, max(num_classes, 2))
-        self._name = name
-        self._shape = (self._rows.num_inputs, num_classes)
-        self._residual, self._losses, self._constants = residual, losses, constants
+        self._rows, self._loss = SparseRows.of(x), loss
+        self._labels = checked_labels(y, self._rows.num_examples, max(num_logits, 2))
+        self._name = "weight" if num_logits == 1 else "kernel"
+        self._shape = (self._rows.num_inputs, num_logits)
 
     @property
     def num_examples(self) -> int:
@@ -448,8 +469,8 @@ class _SparseLinear(RowSums):
             x=x.toarray() if dense else x,
             y=self._labels,
             name=self._name,
-            residual=self._residual,
-            constants=self._constants(regulariser=regulariser),
+            residual=self._loss.residual,
+            constants=self._loss.constants(regulariser=regulariser),
             passes=passes,
         )
 
@@ -462,10 +483,10 @@ class _SparseLinear(RowSums):
             self._rows.logits(chosen, *kernel_and_bias(own, self._name, self._shape))
             for own in (params, direction)
         )
-        return losses_on_line(here, change, sizes, self._labels[chosen], self._losses)
+        return losses_on_line(here, change, sizes, self._labels[chosen], self._loss.losses)
 
     def _residuals(self, chosen: np.ndarray, kernel: np.ndarray, bias: np.ndarray) -> np.ndarray:
-        return self._residual(self._rows.logits(chosen, kernel, bias), self._labels[chosen])
+        return self._loss.residual(self._rows.logits(chosen, kernel, bias), self._labels[chosen])
 
     def _sum(
         self, params: Params, chosen: np.ndarray, starts: np.ndarray | None, bound: Bound
@@ -480,121 +501,65 @@ class _SparseLinear(RowSums):
         return {self._name: matrix.reshape(params[self._name].shape), "bias": bias}
 
 
-class LogisticGradients(_SparseLinear):
-    """Binary logistic regression on sparse inputs.
-
-    Args:
-        x: CSR `(n, d)`, float32.
-        y: Integers 0 and 1 `(n,)`.
-
-    Raises:
-        ValueError: If labels and inputs do not fit together.
-    """
+class LogisticGradients(SparseLinearGradients):
+    """Binary logistic regression on sparse inputs and labels 0 and 1."""
 
     def __init__(self, x: sparse.csr_matrix, y: np.ndarray) -> None:
-        super().__init__(
-            x,
-            y,
-            name="weight",
-            num_classes=1,
-            residual=logistic_residual,
-            losses=logistic_losses,
-            constants=logistic_constants,
+        loss = LinearLoss(
+            residual=logistic_residual, losses=logistic_losses, constants=logistic_constants
         )
+        super().__init__(x, y, loss)
 
 
-class HingeGradients(_SparseLinear):
-    """A linear support vector machine on sparse inputs, with the hinge's subgradient.
-
-    Arguments and errors are those of `LogisticGradients`.
-    """
+class HingeGradients(SparseLinearGradients):
+    """A linear support vector machine on sparse inputs, with the hinge's subgradient."""
 
     def __init__(self, x: sparse.csr_matrix, y: np.ndarray) -> None:
-        super().__init__(
-            x,
-            y,
-            name="weight",
-            num_classes=1,
-            residual=hinge_residual,
-            losses=hinge_losses,
-            constants=_not_smooth,
-        )
+        loss = LinearLoss(residual=hinge_residual, losses=hinge_losses, constants=_not_smooth)
+        super().__init__(x, y, loss)
 
 
-class HuberGradients(_SparseLinear):
-    """A linear support vector machine whose hinge is smooth: quadratic around its corner.
+class HuberGradients(SparseLinearGradients):
+    """A linear support vector machine whose hinge is quadratic within `width` of its corner.
 
-    Args:
-        x: As of `LogisticGradients`.
-        y: Likewise.
-        width: h, half the quadratic part's width; the loss is 1/(2h)-smooth.
-
-    Raises:
-        ValueError: If labels and inputs do not fit together, or the width is not positive.
+    So the loss is 1/(2 width)-smooth; the width is above 0.
     """
 
     def __init__(self, x: sparse.csr_matrix, y: np.ndarray, width: float = 0.1) -> None:
         width = positive_float("width", width)
-        super().__init__(
-            x,
-            y,
-            name="weight",
-            num_classes=1,
+        loss = LinearLoss(
             residual=huber_residual(width),
             losses=huber_losses(width),
             constants=partial(huber_svm_constants, width=width),
         )
+        super().__init__(x, y, loss)
 
 
-class OneVsAllGradients(_SparseLinear):
+class OneVsAllGradients(SparseLinearGradients):
     """k logistic regressions on the same sparse inputs, each of one class against the others.
 
     They are one model: a gradient is bounded, and a result perturbed, over all classes together.
-
-    Args:
-        x: CSR `(n, d)`, float32.
-        y: Classes `(n,)`, integers from 0.
-        num_classes: k.
-
-    Raises:
-        ValueError: If labels, inputs and classes do not fit together.
     """
 
     def __init__(self, x: sparse.csr_matrix, y: np.ndarray, num_classes: int) -> None:
-        if num_classes < 2:
-            raise ValueError(f"num_classes {num_classes} must be at least 2")
-        super().__init__(
-            x,
-            y,
-            name="kernel",
-            num_classes=num_classes,
-            residual=one_vs_all_residual,
-            losses=one_vs_all_losses,
-            constants=partial(one_vs_all_constants, num_classes),
+        constants = partial(one_vs_all_constants, _at_least_two(num_classes))
+        loss = LinearLoss(
+            residual=one_vs_all_residual, losses=one_vs_all_losses, constants=constants
         )
+        super().__init__(x, y, loss, num_classes)
 
 
-class SoftmaxGradients(_SparseLinear):
-    """Multinomial logistic regression on sparse inputs.
-
-    Args:
-        x: CSR `(n, d)`, float32.
-        y: Classes `(n,)`, integers from 0.
-        num_classes: k.
-
-    Raises:
-        ValueError: If labels, inputs and classes do not fit together.
-    """
+class SoftmaxGradients(SparseLinearGradients):
+    """Multinomial logistic regression on sparse inputs."""
 
     def __init__(self, x: sparse.csr_matrix, y: np.ndarray, num_classes: int) -> None:
-        if num_classes < 2:
-            raise ValueError(f"num_classes {num_classes} must be at least 2")
-        super().__init__(
-            x,
-            y,
-            name="kernel",
-            num_classes=num_classes,
-            residual=softmax_residual,
-            losses=softmax_losses,
-            constants=softmax_constants,
+        loss = LinearLoss(
+            residual=softmax_residual, losses=softmax_losses, constants=softmax_constants
         )
+        super().__init__(x, y, loss, _at_least_two(num_classes))
+
+
+def _at_least_two(num_classes: int) -> int:
+    if num_classes < 2:
+        raise ValueError(f"num_classes {num_classes} must be at least 2")
+    return num_classes

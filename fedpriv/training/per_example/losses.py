@@ -29,11 +29,11 @@ from fedpriv.training.failures import KeepsStateError
 from fedpriv.training.local.module import load_params, model_inputs, model_targets
 from fedpriv.training.local.module_state import (
     OwnState,
-    attributes,
     evaluation_mode,
+    held,
     own_stream,
-    put_back,
-    refuse_change,
+    refuse_other,
+    unaffected_by_another,
     unchanged_buffers,
 )
 from fedpriv.training.local.sgd import as_tensor
@@ -239,9 +239,9 @@ class SingleLosses:
         for number in range(len(x)):
             found.append(self._single(x[number : number + 1], y[number : number + 1]))
             if number == 0 and len(x) > 1:
-                behind = attributes(self._module)
+                behind = held(self._module, generators=False)
         if behind is not None:
-            refuse_change(behind, attributes(self._module))
+            refuse_other(behind, held(self._module, generators=False))
         return found
 
     def _single(self, x: Tensor, y: Tensor) -> float:
@@ -258,41 +258,35 @@ class SingleLosses:
             KeepsStateError: If an example finds what another has left.
         """
         try:
-            alone = [self._twice(x, y, number) for number in range(_TRIED)]
+            own = OwnState(self._module)
+            alone = [self._twice(x, y, number, own) for number in range(_TRIED)]
         except KeepsStateError:
             raise
         except Exception as error:  # has no use for synthetic inputs
             end_if_interrupted(error)
             return False
-        before = attributes(self._module)
+        own, before = OwnState(self._module), held(self._module, generators=False)
         try:
             found = self._batched(x, y, _TRIED)
-            refuse_change(before, attributes(self._module))
+            refuse_other(before, held(self._module, generators=False))
         except Exception as error:  # no batching rule
             end_if_interrupted(error)
-            put_back(self._module, before)
+            own.put_back()
             return False
         return np.allclose(found, alone, rtol=_SAME, atol=_SAME * _SAME, equal_nan=True)
 
-    def _twice(self, x: Tensor, y: Tensor, number: int) -> float:
+    def _twice(self, x: Tensor, y: Tensor, number: int, own: OwnState) -> float:
         """Return one example's loss, which is the same after another one went through."""
-        one = slice(number, number + 1)
-        other = slice((number + 1) % _TRIED, (number + 1) % _TRIED + 1)
-        fresh = attributes(self._module)
-        first = self._single(x[one], y[one])
-        behind = attributes(self._module)
-        put_back(self._module, fresh)
-        self._single(x[other], y[other])
-        refuse_change(behind, attributes(self._module))
-        again = self._single(x[one], y[one])
-        refuse_change(behind, attributes(self._module))
-        if not np.isclose(first, again, rtol=_SAME, atol=_SAME * _SAME, equal_nan=True):
-            raise KeepsStateError(
-                "an example's loss is another one after a second example went through: the module "
-                "or the loss keeps something where no bound sees it, or draws from a generator of "
-                "its own; keep nothing, and draw from torch's own generators"
-            )
-        return first
+
+        def run(offset: int) -> float:
+            place = (number + offset) % _TRIED
+            return self._single(x[place : place + 1], y[place : place + 1])
+
+        return unaffected_by_another(self._module, own, run, _near)
+
+
+def _near(left: float, right: float) -> bool:
+    return bool(np.isclose(left, right, rtol=_SAME, atol=_SAME * _SAME, equal_nan=True))
 
 
 def mean_losses(

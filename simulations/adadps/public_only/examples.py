@@ -27,7 +27,7 @@ import numpy as np
 
 from fedpriv.datasets.dataset import Dataset, hold_out_public, hold_out_validation
 from fedpriv.datasets.images import load_mnist
-from fedpriv.datasets.reviews import bag_of_words
+from fedpriv.datasets.reviews import review_features
 from fedpriv.measures import LOSS, Measure
 from fedpriv.rng import Key
 from fedpriv.tasks.central import CentralTask
@@ -66,8 +66,8 @@ class Study:
 
 def _reviews(column: str, draw: int) -> Dataset:
     if column == "right":
-        return bag_of_words(imdb.reviews(), public_seed=draw)
-    return bag_of_words(
+        return review_features(imdb.reviews(), public_seed=draw)
+    return review_features(
         imdb.reviews(),
         weights="padded-counts",
         unit_rows=False,

@@ -18,9 +18,9 @@ from fedpriv.datasets.bag_of_words import RESERVED, WordRows, column_sums, mean_
 from fedpriv.datasets.dataset import Dataset, hold_out_validation, limit_public
 from fedpriv.datasets.reviews import (
     Reviews,
-    bag_of_words,
     load_amazon,
     load_imdb,
+    review_features,
     synthetic_reviews,
 )
 from fedpriv.experiments.experiment import CentralExperiment, Experiment
@@ -67,9 +67,9 @@ def dataset(column: Column, public: Public = "held out") -> Dataset:
     """Return features, private, public and test."""
     elsewhere = amazon() if public == "amazon" else None
     if column == "right":
-        data = bag_of_words(reviews(), public=elsewhere)
+        data = review_features(reviews(), public=elsewhere)
     else:
-        data = bag_of_words(
+        data = review_features(
             reviews(),
             weights="padded-counts",
             unit_rows=False,

@@ -13,7 +13,7 @@ import numpy as np
 from torch import nn
 
 from fedpriv.datasets.dataset import Dataset, hold_out_validation
-from fedpriv.datasets.reviews import sequences
+from fedpriv.datasets.reviews import review_features
 from fedpriv.experiments.experiment import CentralExperiment, Experiment
 from fedpriv.models.text import TextLSTM
 from fedpriv.tasks.central import CentralTask
@@ -30,7 +30,9 @@ BATCH, DELTA = 64, 4e-5
 def dataset(column: Column, length: int) -> Dataset:
     """Return reviews as padded ids: the vocabulary private as the paper's, or public."""
     vocabulary = "private" if column == "paper" else "public"
-    return sequences(imdb.reviews(), vocabulary=vocabulary, length=length)
+    return review_features(
+        imdb.reviews(), weights="sequences", vocabulary=vocabulary, length=length
+    )
 
 
 @cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,12 @@ from fedpriv.experiments.options import Option
 from fedpriv.experiments.start import public_only
 from fedpriv.hashes import document_sha256
 from fedpriv.kernels.sparse_softmax import train
-from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
 from fedpriv.runs.progress import Pace
 from fedpriv.sums import PartialSum
 from fedpriv.training.local.trainer import SparseSoftmaxTrainer
 from fedpriv.training.periodic_shift import SHARE
-from fedpriv.training.work import UserData
+from fedpriv.training.work import BaseWork, SumRequest
 from fedpriv.tree import Params
 from simulations.scraps.checkpoints import Aggregates, averages, checkpoints, named, states
 
@@ -77,8 +76,8 @@ def columns_of(view: TagView, asked: np.ndarray | None = None) -> Columns:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Together:
-    """A `fedpriv.training.work.Work`: the sum of a cohort's bounded updates in one call.
+class Together(BaseWork):
+    """The sum of a cohort's bounded updates in one call.
 
     Guarantees:
         * As of `fedpriv.training.work.UserByUser`: a user moves the sum by at most the bound, and
@@ -100,24 +99,17 @@ class Together:
         """Return the shapes of the params, without the share that a round has of questions."""
         return {name: array for name, array in params.items() if name != SHARE}
 
-    def partial_sum(
-        self,
-        *,
-        params: Params,
-        bound: Bound,
-        data: UserData | None,
-        user_ids: Sequence[str],
-        key: Key,
-    ) -> PartialSum:
+    def answer(self, request: SumRequest) -> PartialSum:
         """Return the sum; of whole numbers where the bound is on a grid.
 
         Raises:
             ValueError: If the bound multiplies or mixes first, or an update is not finite.
         """
+        params, bound, user_ids = request.params, request.bound, request.user_ids
         if bound.multiplier or bound.mixture is not None:
             raise ValueError(f"{bound!r} preconditions; train one user after another")
         share = float(params[SHARE][0]) if SHARE in params else None
-        orders = [self._order(user, key.fold(user), share) for user in user_ids]
+        orders = [self._order(user, request.key.fold(user), share) for user in user_ids]
         ends = np.cumsum([0, *(len(order) for order in orders)])
         kernel, bias = params["kernel"], params["bias"]
         grain = bound.granularity

@@ -18,7 +18,6 @@ from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.training.permutation_sgd import shortened
 from fedpriv.training.wrapped_sgd import Wrapped
 from tests.api.bolted.stand_in import SGDClassifier
-from tests.repeats import every_case
 
 ROOT = Path(__file__).parents[3]
 NUMBER, WIDTH = 40, 3
@@ -108,7 +107,13 @@ def test_an_extreme_row_refutes_half_of_the_bound(ends, last_batch):
     x, y = np.tile([30.0, 0, 0], (NUMBER, 1)), np.ones(NUMBER)
     y[0] = -1
     far = {"w": np.array([30.0, 0, 0])}
-    options = {"batch_size": 7, "last_batch": last_batch, "relation": "add-remove", "params": far}
+    options = {
+        "batch_size": 7,
+        "last_batch": last_batch,
+        "relation": "add-remove",
+        "params": far,
+        "seed": 1,
+    }
     constants = fp.loss_constants("logistic")
     made = release(trainer(x, y, decay=0.0), constants, 2, 2.0, **options)
     release(trainer(x, y, np.arange(NUMBER) > 0, decay=0.0), constants, 2, 2.0, **options)
@@ -130,7 +135,7 @@ def test_a_shorter_batch_that_is_divided_by_its_own_size_passes_the_bound(ends):
 
         return train
 
-    options = {"batch_size": 39, "last_batch": "divided", "params": far}
+    options = {"batch_size": 39, "last_batch": "divided", "params": far, "seed": 1}
     constants = fp.loss_constants("logistic")
     made = release(own(np.ones(NUMBER)), constants, 1, 1.0, **options)
     worst = 0.0
@@ -264,7 +269,7 @@ def with_net(net, walk):
 
 
 class TestRefusals:
-    @every_case(
+    @pytest.mark.parametrize(
         "train",
         [NET, NET.forward, Model().train, global_net, closing_over(NET),
          functools.partial(with_net, NET), lambda walk, net=NET: {}],
@@ -275,7 +280,7 @@ class TestRefusals:
             release(train, out=tmp_path / "run")
         assert not (tmp_path / "run").exists()
 
-    @every_case(
+    @pytest.mark.parametrize(
         ("options", "said"),
         [
             ({"constants": "hinge"}, "loss 'hinge' has a corner"),
@@ -304,7 +309,7 @@ class TestRefusals:
             with pytest.raises(ValueError, match="give an SGDClassifier to fedpriv"):
                 release(train=estimator)
 
-    @every_case(
+    @pytest.mark.parametrize(
         ("result", "said"),
         [
             ({"v": np.zeros(3)}, "other names"),

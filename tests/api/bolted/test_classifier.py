@@ -9,7 +9,7 @@ from scipy import sparse
 import fedpriv as fp
 from fedpriv.training.wrapped_sgd import Wrapped
 from tests.api.bolted import stand_in
-from tests.repeats import each_once, every_case
+from tests.repeats import each_once
 
 
 def _real():
@@ -136,7 +136,7 @@ def test_the_stand_in_is_what_it_stands_for(ends):
         assert np.allclose(ends[-1], ends[-2], atol=1e-9)
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"tol": 1e-3}, "tol=0.001 cannot be bounded: it stops"),

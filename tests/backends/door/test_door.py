@@ -30,7 +30,7 @@ from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
 from fedpriv.runs.secret_state import SecretState
 from fedpriv.training.algorithm import Query
-from tests.repeats import each_once, every_case
+from tests.repeats import each_once
 
 sys.path.append(str(Path(__file__).parent))
 toys = importlib.import_module("toys")
@@ -181,7 +181,7 @@ def test_a_both_releases_are_of_one_sum_with_noise_of_their_own(tmp_path, monkey
     assert not np.array_equal(sums[1], sums[2])  # the next iteration has a sum of its own
 
 
-@every_case("rho", [2.0, 0.4, 0.17])
+@pytest.mark.parametrize("rho", [2.0, 0.4, 0.17])
 def test_a_an_ended_run_that_is_resumed_is_charged_no_further(rho, tmp_path):
     """Red before where a first, cheaper query of the refused iteration still fitted: charged again.
 
@@ -252,8 +252,8 @@ def test_b_a_release_that_is_done_again_is_the_identical_one(mode, tmp_path):
         assert (first / "secret" / "replay.key").stat().st_size == 0
 
 
-@every_case("mode", ["simulation", "secure"])
-@every_case("die_after", [2, 3, 5])
+@pytest.mark.parametrize("mode", ["simulation", "secure"])
+@pytest.mark.parametrize("die_after", [2, 3, 5])
 def test_c_a_row_left_open_is_burned_and_its_users_took_part(
     mode, die_after, tmp_path, monkeypatch
 ):

@@ -24,6 +24,7 @@ from fedpriv.privacy.plan import Plan
 from fedpriv.rng import Key
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.loop import rounds
+from fedpriv.runs.noise_root import NOISE
 from fedpriv.training.algorithm import Query
 
 sys.path.append(str(Path(__file__).parent))
@@ -53,7 +54,7 @@ def play(asks, plan, folder, *, num_rounds=None, mode="simulation"):
         trainer=toys.WORKS,
     )
     backend = SerialBackend(trainer=toys.WORKS, data=toys.TASK.data)
-    kept = RunFolder.of_plan(folder, plan, mode=mode)
+    kept = RunFolder.of_plan(folder, plan, mode=mode, extra={NOISE: "0" * 64})
     try:
         state = kept.resume(made.algorithm.init(toys.TASK.init_params(Key.simulation(0))))
         root = Key.simulation(3) if mode == "simulation" else Key.secure()

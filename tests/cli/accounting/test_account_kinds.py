@@ -4,10 +4,9 @@ import json
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
 from fedpriv.cli.privacy import register
-from tests.repeats import every_case
+from tests.command_line import CliRunner
 
 APP = typer.Typer(pretty_exceptions_enable=False)
 register(APP)
@@ -76,7 +75,7 @@ def test_a_grid_is_of_the_same(options):
     assert told["grid"]["unit"] == told["unit"]
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("options", "named"),
     [
         (["--devices", "0"], "devices 0"),
@@ -97,7 +96,7 @@ def test_a_grid_is_of_the_same(options):
         (["--trials", "10", "--relation", "replace-one"], "poisson-gaussian"),
     ],
 )
-@every_case("command", ["account", "calibrate"])
+@pytest.mark.parametrize("command", ["account", "calibrate"])
 def test_bad_input_is_one_clear_line_and_code_2(command, options, named, capsys):
     rest = (
         ["--noise-multiplier", "1"]

@@ -4,13 +4,12 @@ import json
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
 from fedpriv.api.stream_account import account_stream
 from fedpriv.cli.privacy import register
 from fedpriv.mechanisms.correlated.optimise import optimised_bands
 from fedpriv.mechanisms.privatizer import Participation
-from tests.repeats import every_case
+from tests.command_line import CliRunner
 
 APP = typer.Typer(pretty_exceptions_enable=False)
 register(APP)
@@ -60,7 +59,9 @@ def test_coefficients_are_those_of_a_run_with_its_momentum():
     assert len({one["noise_multiplier"] for one in found.values()}) == 3
 
 
-@every_case("more", [("--bands", 10), ("--bands", 5), ("--max-participations", 2)], ids=str)
+@pytest.mark.parametrize(
+    "more", [("--bands", 10), ("--bands", 5), ("--max-participations", 2)], ids=str
+)
 def test_bands_are_calibrated_and_say_what_is_left_of_their_noise(more):
     result = call("calibrate", *BANDS, *more, "--target-epsilon", 8, "--json")
     told = json.loads(result.stdout)
@@ -70,7 +71,7 @@ def test_bands_are_calibrated_and_say_what_is_left_of_their_noise(more):
     assert "zero-out" in shown and "in the sum of the rows so far" in shown
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("account", *TREE), "missing option '--noise-multiplier'"),
@@ -91,7 +92,7 @@ def test_mistakes_are_one_line(arguments, message):
     assert "Traceback" not in result.output
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("noise", "most", "more"),
     [
         ("tree", 100_000, ()),

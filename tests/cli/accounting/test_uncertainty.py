@@ -8,7 +8,6 @@ import pytest
 
 import fedpriv as fp
 from tests.cli.typed import main
-from tests.repeats import every_case
 
 PLAN = ("--learning-rate", "0.5", "--strong-convexity", "0.1", "--smoothness", "1")
 
@@ -56,7 +55,7 @@ def test_a_plan_of_burn_in_and_spacing(monkeypatch, capsys):
     assert status == 0 and "max(|1 - ηµ|, |1 - ηL|) = 0.95" in text and "Assumed:" in text
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ((), "give a run folder, or --plan"),

@@ -9,7 +9,6 @@ import pytest
 
 import fedpriv as fp
 from tests.cli.typed import run
-from tests.repeats import every_case
 
 USERS, PUBLIC, COHORT = 1234, 1056, 1111
 #: Rounded up it is 6.17e-05, rounded to nearest 6.16e-05.
@@ -83,7 +82,7 @@ THOUSANDS = {
 }
 
 
-@every_case("who", THOUSANDS)
+@pytest.mark.parametrize("who", THOUSANDS)
 def test_thousands_stand_in_groups(outputs, who):
     text = readable(outputs, who)
     text = re.sub(r"source: \{.*|synthetic-\d+", "", text)  # as JSON and names have them

@@ -13,7 +13,6 @@ from fedpriv.sums import PartialSum
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.transform import identity
 from tests.laws.bounds.bounded import PARAMS, summed
-from tests.repeats import every_case
 
 
 def make_plan(**changes):
@@ -50,7 +49,7 @@ class TestDenominator:
         for i in range(20)
     }
 
-    @every_case("replies", range(0, 21, 2))
+    @pytest.mark.parametrize("replies", range(0, 21, 2))
     def test_dropouts_change_nothing_but_the_sum(self, replies):
         plan = make_plan()
         total, dense = summed(Clip(l2_clip_norm=0.5), self.users, list(self.users)[:replies])

@@ -24,7 +24,6 @@ from tests.laws.bounds.bounded import (
     exact_norm,
     updates,
 )
-from tests.repeats import every_case
 
 
 def exceeds(bound, update):
@@ -44,8 +43,8 @@ class TestNorm:
             assert exact_norm(update) > 1e30
 
     @every_bound
-    @every_case("dtype", [np.float16, np.float32, np.float64])
-    @every_case("norm", [1e-9, 1e-3, 1.0, 1e4])
+    @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+    @pytest.mark.parametrize("norm", [1e-9, 1e-3, 1.0, 1e4])
     def test_no_rounding_takes_it_over(self, make, dtype, norm):
         # Ten thousand coordinates that all round the same way are the worst case.
         for value in np.linspace(1.0, 2.0, 23):
@@ -55,34 +54,34 @@ class TestNorm:
             }
             assert not exceeds(make(norm), update)
 
-    @every_case("c", [1e-9, 1e-3, 1.0, 1e6])
-    @every_case(
-        ("dtype", "size"),
-        [
-            (np.float32, 3e38),
-            (np.float32, 1e35),
-            (np.float32, 1e-38),
-            (np.float32, 3e-45),
-            (np.float64, 1e300),
-            (np.float64, 1e-300),
-            (np.float64, 1e-320),
-            (np.float16, 6e4),
-            (np.float16, 6e-8),
-        ],
-    )
-    def test_the_ends_of_a_dtypes_range(self, c, dtype, size):
+    def test_the_ends_of_a_dtypes_range(self, subtests):
         """Factors that float32 cannot hold; a bias of another dtype may be in the same tree."""
-        rng = np.random.default_rng(3)
-        for other in (dtype, np.float32, np.float64):
-            kernel = (rng.uniform(0.3, 1.0, (ROWS, COLUMNS)) * size).astype(dtype)
-            update = {"kernel": kernel, "bias": np.zeros(COLUMNS, other)}
-            norm = exact_norm(update)
-            for bound, length in (
-                (Clip(l2_clip_norm=c), min(norm, c)),
-                (Normalise(l2_clip_norm=c), c),
-            ):
-                assert not exceeds(bound, update)
-                assert exact_norm(bound.apply(update)) == pytest.approx(length, rel=1e-6)
+        for c in [1e-9, 1e-3, 1.0, 1e6]:
+            for dtype, size in [
+                (np.float32, 3e38),
+                (np.float32, 1e35),
+                (np.float32, 1e-38),
+                (np.float32, 3e-45),
+                (np.float64, 1e300),
+                (np.float64, 1e-300),
+                (np.float64, 1e-320),
+                (np.float16, 6e4),
+                (np.float16, 6e-8),
+            ]:
+                with subtests.test(c=c, dtype=dtype, size=size):
+                    rng = np.random.default_rng(3)
+                    for other in (dtype, np.float32, np.float64):
+                        kernel = (rng.uniform(0.3, 1.0, (ROWS, COLUMNS)) * size).astype(dtype)
+                        update = {"kernel": kernel, "bias": np.zeros(COLUMNS, other)}
+                        norm = exact_norm(update)
+                        for bound, length in (
+                            (Clip(l2_clip_norm=c), min(norm, c)),
+                            (Normalise(l2_clip_norm=c), c),
+                        ):
+                            assert not exceeds(bound, update)
+                            assert exact_norm(bound.apply(update)) == pytest.approx(
+                                length, rel=1e-6
+                            )
 
     @every_bound
     @given(update=updates(-30, 30))
@@ -162,8 +161,8 @@ class TestNorm:
         assert all(not tensor.any() for tensor in out.values())
 
     @every_bound
-    @every_case("bad", [np.nan, np.inf, -np.inf])
-    @every_case("dtype", [np.float16, np.float32, np.float64])
+    @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+    @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
     def test_what_is_not_finite_is_refused(self, make, bad, dtype):
         for name in PARAMS:
             update = {n: t.astype(dtype) for n, t in PARAMS.items()}
@@ -177,13 +176,13 @@ class TestNorm:
         clipped = Clip(l2_clip_norm=1.0).apply(matrix)["kernel"]
         np.testing.assert_allclose(clipped, 0.5 * np.eye(4), rtol=1e-6)
 
-    @every_case("value", [0, -1.0, math.nan, math.inf, None, "1", True, 1j, [1.0]])
+    @pytest.mark.parametrize("value", [0, -1.0, math.nan, math.inf, None, "1", True, 1j, [1.0]])
     def test_a_bound_is_a_positive_number(self, value):
         for make in (lambda c: Clip(l2_clip_norm=c), lambda c: Normalise(l2_clip_norm=c)):
             with pytest.raises(ValueError, match="l2_clip_norm"):
                 make(value)
 
-    @every_case("value", [-1e-9, math.nan, math.inf, -math.inf])
+    @pytest.mark.parametrize("value", [-1e-9, math.nan, math.inf, -math.inf])
     def test_a_regulariser_is_not_negative(self, value):
         with pytest.raises(ValueError, match="regulariser"):
             Normalise(l2_clip_norm=1.0, regulariser=value)
@@ -263,7 +262,7 @@ class TwiceTheBound:
         return Clip(l2_clip_norm=2 * self.l2_bound).apply(update)
 
 
-@every_case(
+@pytest.mark.parametrize(
     "wrong",
     [
         PerTensorClip,

@@ -19,8 +19,7 @@ from fedpriv.rng import Key
 from fedpriv.tasks.central import OwnedExamples
 from fedpriv.training.per_example.example_sum import CentralSum
 from simulations.threads.owner_tags import task_of
-from tests.data.corpus.threaded import ROSTERED, make, sentences
-from tests.repeats import every_case
+from tests.datasets.corpus.threaded import ROSTERED, make, sentences
 from tests.tasks.sixty import sixty
 
 PERSONS = ROSTERED[:4]
@@ -179,7 +178,7 @@ def test_a_blank_example_contributes_zero_and_counts():
     assert made.plan.live_mechanism.denominator == 6
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"relation": "replace-one"}, "neighbours of an owner have its examples blanked"),

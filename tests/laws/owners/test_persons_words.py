@@ -212,7 +212,7 @@ def test_a_secure_run_says_and_verifies_it(whole, tmp_path):
     start_run(experiment, "adadps-tags", whole, tmp_path / "run", secure=True).run()
     assert verify_run(tmp_path / "run").ok
     document = json.loads((tmp_path / "run" / "experiment.json").read_bytes())
-    assert document["experiment"]["owners"] == "all"
+    assert document["experiment"]["task.owners"] == "all"
     statement = run_statement(tmp_path / "run")
     split = replace(ALL_OWNERS, selecting=True)
     share = whole.view(roster="frozen", split=split).provenance["share_dropped_for_owners"]

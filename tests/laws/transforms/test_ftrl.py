@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from fedpriv import optimizers
-from tests.repeats import every_case
 
 STEPS = np.random.default_rng(2).normal(size=(11, 5)).astype(np.float32)
 
@@ -22,7 +21,7 @@ def followed(transform):
     return np.array(found)
 
 
-@every_case("momentum", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
 def test_it_stands_where_the_velocity_of_the_sum_puts_it(momentum):
     velocity, summed, wanted = np.zeros(5), np.zeros(5), []
     for step in STEPS:
@@ -50,7 +49,7 @@ def test_a_restart_begins_where_it_is_with_sums_of_zero():
         np.testing.assert_allclose(found[number], start + 0.3 * velocity, atol=2e-6)
 
 
-@every_case("restart", [0, -1, 1.5])
+@pytest.mark.parametrize("restart", [0, -1, 1.5])
 def test_a_restart_that_is_no_number_of_steps_is_named(restart):
     with pytest.raises(ValueError, match="server restart"):
         optimizers.ftrl(restart=restart)

@@ -26,7 +26,6 @@ from fedpriv.runs.folder import RunFolder
 from fedpriv.training.federated_averaging import ServerState
 from fedpriv.transform import chain, identity
 from tests.laws.transforms.stepping import SHAPES, copied, run, trees
-from tests.repeats import every_case
 
 
 def median(past):
@@ -144,7 +143,7 @@ class TestEvery:
             assert all(np.isfinite(t).all() for out in outputs for t in out.values())
 
     @every
-    @every_case("steps", [0, 1, 3])
+    @pytest.mark.parametrize("steps", [0, 1, 3])
     def test_state_survives_the_run_folder_and_goes_on_as_if_never_stored(
         self, make, steps, tmp_path
     ):
@@ -185,8 +184,8 @@ class TestDegenerate:
         a, b = run(left, params, updates)[0], run(right, params, updates)[0]
         return all(same(x, y) for x, y in zip(a, b, strict=True))
 
-    @every_case("rate", [1.0, 0.5, 0.3])
-    @every_case("moving", [True, False])
+    @pytest.mark.parametrize("rate", [1.0, 0.5, 0.3])
+    @pytest.mark.parametrize("moving", [True, False])
     def test_momentum_zero_is_sgd(self, rate, moving):
         assert self.same_runs(momentum(rate, 0.0, ema=moving), sgd(rate))
         assert not self.same_runs(momentum(rate, 0.1, ema=moving), sgd(rate))
@@ -259,7 +258,7 @@ class TestAggregates:
             _, state = aggregate.next(newest, state)
             assert _form(state) == form
 
-    @every_case("name", [name for name in AGGREGATES if name != "keeping"])
+    @pytest.mark.parametrize("name", [name for name in AGGREGATES if name != "keeping"])
     def test_the_state_holds_what_is_returned(self, name):
         params, *others = trees(18, 5)
         outputs, state = run(EVERY[name](), params, others)
@@ -277,13 +276,16 @@ def _form(state):
 
 
 class TestRefusals:
-    @every_case("rate", [0.0, -1.0, np.nan, np.inf])
-    @every_case("make", [sgd, adam, yogi, adagrad, rmsprop, lambda r: momentum(r, 0.9, ema=True)])
-    def test_learning_rates(self, make, rate):
-        with pytest.raises(ValueError, match="server learning rate"):
-            make(rate)
+    def test_learning_rates(self, subtests):
+        for rate in [0.0, -1.0, np.nan, np.inf]:
+            for make in [sgd, adam, yogi, adagrad, rmsprop, lambda r: momentum(r, 0.9, ema=True)]:
+                with (
+                    subtests.test(rate=rate, make=make),
+                    pytest.raises(ValueError, match="server learning rate"),
+                ):
+                    make(rate)
 
-    @every_case("decay", [-0.1, 1.0, 1.5, np.nan])
+    @pytest.mark.parametrize("decay", [-0.1, 1.0, 1.5, np.nan])
     def test_weights_of_the_past(self, decay):
         for make in (
             lambda: momentum(1.0, decay, ema=True),
@@ -298,7 +300,7 @@ class TestRefusals:
             with pytest.raises(ValueError, match="must be at least 0 and below 1"):
                 make()
 
-    @every_case("adaptivity", [0.0, -1e-8, np.nan, np.inf])
+    @pytest.mark.parametrize("adaptivity", [0.0, -1e-8, np.nan, np.inf])
     def test_adaptivity(self, adaptivity):
         for make in (adam, yogi, adagrad, rmsprop):
             with pytest.raises(ValueError, match="adaptivity"):

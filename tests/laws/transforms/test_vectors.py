@@ -17,7 +17,6 @@ from fedpriv.optimizers import (
 )
 from fedpriv.transform import chain
 from tests.laws.transforms.stepping import SHAPES, run, trees
-from tests.repeats import every_case
 
 
 class TestGolden:
@@ -95,7 +94,7 @@ class TestGolden:
             out, state = ema(0.9).next({"w": np.array([value], np.float32)}, state)
             np.testing.assert_allclose(out["w"], [expected], rtol=1e-6)
 
-    @every_case(
+    @pytest.mark.parametrize(
         ("make", "reference"),
         [
             (lambda: adam(0.3, 1e-4, 0.8, 0.95), "adam"),

@@ -16,7 +16,7 @@ from fedpriv.mechanisms.gaussian import Gaussian, gaussian, rounded_gaussian
 from fedpriv.mechanisms.privatizer import Participation
 from fedpriv.rng import Key
 from tests.mechanisms.correlated.strategies import ROWS, STRATEGIES, TOEPLITZ, TREES, matrix
-from tests.repeats import each_once, every_case
+from tests.repeats import each_once
 
 EVERY = pytest.mark.parametrize("name", STRATEGIES)
 TEMPLATE = {"a": np.zeros((3, 5), np.float32), "b": np.zeros(4, np.float32)}
@@ -182,7 +182,7 @@ def column_of(strategy):
     return matrix(strategy)[:, 0]
 
 
-@every_case("name", ["tree", "trees", "completed trees"])
+@pytest.mark.parametrize("name", ["tree", "trees", "completed trees"])
 def test_whole_estimates_of_nodes_do_not_need_the_sums(name):
     """S + E is a rounding of weighted answers S + K of nodes alone, whatever the sums S are.
 
@@ -343,7 +343,7 @@ def test_slack_is_paid_for_where_one_row_of_a_user_is_amplified():
 
 
 @EVERY
-@every_case("threads", [1, 2])
+@pytest.mark.parametrize("threads", [1, 2])
 def test_a_stream_begun_again_passes_the_same_rows(name, threads):
     one = rows_of(STRATEGIES[name], single)
     np.testing.assert_array_equal(one, rows_of(STRATEGIES[name], single))
@@ -357,7 +357,7 @@ def test_there_are_no_more_rows_than_it_was_made_for(name):
         strategy.next(memory, Key.simulation(0), single)
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: Banded(coefficients=(0.5,), num_rows=4), "must begin with 1"),

@@ -20,7 +20,6 @@ from fedpriv.mechanisms.privatizer import Participation
 from fedpriv.privacy.accounting import epsilon
 from fedpriv.privacy.event import Event
 from tests.mechanisms.correlated.strategies import LIMIT, ROWS, STRATEGIES, matrix, patterns
-from tests.repeats import every_case
 
 LIMITS = [
     Participation(most=1, num_rows=ROWS),
@@ -37,9 +36,14 @@ def worst(strategy, limit):
     return max(np.linalg.norm(made[:, list(rows)].sum(1)) for rows in patterns(limit))
 
 
-@pytest.mark.parametrize("limit", LIMITS, ids=str)
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_no_pattern_moves_it_further_than_is_said(name, limit):
+def test_no_pattern_moves_it_further_than_is_said(name, subtests):
+    for limit in LIMITS:
+        with subtests.test(limit=limit):
+            check_sensitivity(name, limit)
+
+
+def check_sensitivity(name, limit):
     strategy = STRATEGIES[name]
     try:
         said = strategy.sensitivity(limit)
@@ -81,7 +85,7 @@ def test_contributions_of_any_direction_move_it_no_further(name):
         assert np.linalg.norm(made[:, rows] @ u) <= said * (1 + 1e-9)
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("most", "apart", "rows", "squared"),
     [(1, 1, 8, 4), (2, 4, 8, 10), (2, 3, 8, 12), (2, 1, 8, 14), (3, 3, 10, 20), (3, 2, 10, 20)],
 )
@@ -103,7 +107,7 @@ def test_variances_of_trees():
 THOUSAND = Participation(most=50, min_separation=20, num_rows=1000)
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("make", "sensitivity", "error"),
     [
         (lambda: square_root_bands(1, 1000), 7.0711, 223.6),
@@ -128,7 +132,7 @@ def test_optimised_bands_are_as_good_as_theirs():
     assert unit == pytest.approx(7.0711, abs=1e-4)
 
 
-@every_case(("z", "wanted"), [(1.0, 44.009), (4.0, 5.932), (3.2015, 8.0)])
+@pytest.mark.parametrize(("z", "wanted"), [(1.0, 44.009), (4.0, 5.932), (3.2015, 8.0)])
 def test_prices_of_bands_that_never_add_up(z, wanted):
     noise = Correlated(
         noise_multiplier=z, strategy=square_root_bands(1, 1000), participation=THOUSAND
@@ -218,7 +222,7 @@ class TestOptimised:
             optimised_bands(7, LIMIT)
         assert optimised_bands(22, Participation(most=1, num_rows=ROWS)).bands == 22
 
-    @every_case("value", [-1, 7, 2.0, True])
+    @pytest.mark.parametrize("value", [-1, 7, 2.0, True])
     def test_numbers_of_buffers(self, value):
         with pytest.raises(ValueError, match="whole number, 0 to 6"):
             optimised_buffers(value, LIMIT)
@@ -239,11 +243,11 @@ class TestLimit:
         assert Participation(most=9, min_separation=6, num_rows=25).count == 5
         assert len(list(patterns(Participation(most=9, min_separation=21, num_rows=22)))) == 23
 
-    @every_case("name", ["most", "min_separation", "num_rows"])
-    @every_case("value", [0, -1, 1.5, math.nan, "3"])
-    def test_bad_numbers_are_named(self, name, value):
-        with pytest.raises(ValueError, match=name):
-            Participation(**{"most": 2, "num_rows": 5, name: value})
+    def test_bad_numbers_are_named(self, subtests):
+        for name in ["most", "min_separation", "num_rows"]:
+            for value in [0, -1, 1.5, math.nan, "3"]:
+                with subtests.test(name=name, value=value), pytest.raises(ValueError, match=name):
+                    Participation(**{"most": 2, "num_rows": 5, name: value})
 
     def test_noise_for_other_rows_is_refused(self):
         with pytest.raises(ValueError, match="limited for 22 rows and the strategy has 21"):

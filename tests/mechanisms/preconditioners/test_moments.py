@@ -16,7 +16,6 @@ from fedpriv.mechanisms.preconditioners import (
     rmsprop,
 )
 from tests.mechanisms.preconditioners.rounds_begun import PUBLIC, close, gradients, rounds
-from tests.repeats import every_case
 
 
 class TestMoments:
@@ -68,7 +67,7 @@ class TestMoments:
         clipped = context.bound(Clip(l2_clip_norm=1.0)).apply(update)["w"]
         close(-clipped, np.array([0.716933, -3.852144]) / 3.918290, 1e-5)
 
-    @every_case("decay", [-0.1, 1.0, 1.5, math.nan])
+    @pytest.mark.parametrize("decay", [-0.1, 1.0, 1.5, math.nan])
     def test_a_decay_outside_is_refused(self, decay):
         for make in (moving_average, moving_square, rmsprop, adam):
             with pytest.raises(ValueError, match="decay"):

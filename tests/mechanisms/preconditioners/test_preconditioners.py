@@ -26,7 +26,6 @@ from tests.mechanisms.preconditioners.rounds_begun import (
     gradients,
     rounds,
 )
-from tests.repeats import every_case
 
 SHAPED = {"kernel": np.zeros((4, 3), np.float32), "bias": np.zeros(3, np.float32)}
 
@@ -42,7 +41,7 @@ class TestFixed:
         out = context.bound(Clip(l2_clip_norm=1.0)).apply({"w": np.array([3, 0.4], np.float32)})
         close(out["w"], [0.447214, 0.894427])
 
-    @every_case("value", [0.0, -1.0, math.inf, math.nan])
+    @pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
     def test_what_is_not_positive_is_refused(self, value):
         bad = {"w": np.array([1.0, value], np.float32)}
         for preconditioner in (Fixed(multiplier=bad), Fixed(inverse=bad)):
@@ -53,13 +52,13 @@ class TestFixed:
         with pytest.raises(ValueError, match="'v'"):
             Fixed(multiplier={"v": np.ones(2, np.float32)}).init(PARAMS)
 
-    @every_case("shape", [(3, 3), (2,), (4, 3, 1), (5, 1)])
+    @pytest.mark.parametrize("shape", [(3, 3), (2,), (4, 3, 1), (5, 1)])
     def test_a_shape_that_does_not_fit_is_refused(self, shape):
         """It would fail in every user alone: rounds of zeros, and no error."""
         with pytest.raises(ValueError, match="kernel"):
             Fixed(multiplier={"kernel": np.ones(shape, np.float32)}).init(SHAPED)
 
-    @every_case("shape", [(4, 3), (4, 1), (1, 1)])
+    @pytest.mark.parametrize("shape", [(4, 3), (4, 1), (1, 1)])
     def test_a_shape_that_broadcasts_is_taken(self, shape):
         assert Fixed(multiplier={"kernel": np.ones(shape, np.float32)}).init(SHAPED) == {}
 

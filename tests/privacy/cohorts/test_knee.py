@@ -9,7 +9,6 @@ from fedpriv.privacy.noise_grid import (
     describe_saturation_point,
     find_saturation_point,
 )
-from tests.repeats import every_case
 
 
 def test_half_way_between_all_and_nothing():
@@ -19,7 +18,7 @@ def test_half_way_between_all_and_nothing():
     )
 
 
-@every_case(("part", "floor"), [(1.0, 0.01), (1.0, 0.002), (7.0, 0.01)])
+@pytest.mark.parametrize(("part", "floor"), [(1.0, 0.01), (1.0, 0.002), (7.0, 0.01)])
 def test_known_in_closed_form(part, floor):
     # (a/m)² + b² halves from m to 2m where m = a / (b √2).
     line = [(m, math.hypot(part / m, floor)) for m in (2.0 ** (k / 4) for k in range(0, 60))]
@@ -40,7 +39,7 @@ def test_flat_had_it_before():
     assert str(found) == "≤ 10"
 
 
-@every_case("line", [[], [(10.0, 1.0)], [(10.0, 1.0), (15.0, 0.9)]])
+@pytest.mark.parametrize("line", [[], [(10.0, 1.0)], [(10.0, 1.0), (15.0, 0.9)]])
 def test_too_few_cohorts_say_nothing(line):
     found = find_saturation_point(5, line)
     assert (found.side, found.cohort, str(found)) == ("unknown", None, "unknown")
@@ -55,7 +54,7 @@ def test_cohorts_need_not_be_doublings():
     assert rough.cohort == pytest.approx(fine.cohort, rel=0.25)
 
 
-@every_case("first", [10.0, 20.0, 25.0, 250.0, 335.8])
+@pytest.mark.parametrize("first", [10.0, 20.0, 25.0, 250.0, 335.8])
 def test_one_doubling_is_enough(first):
     assert find_saturation_point(1, [(first, 1.0), (2 * first, 0.9)]).side == "below"
     assert find_saturation_point(1, [(first, 1.0), (2 * first, 0.6)]).side == "above"

@@ -11,7 +11,6 @@ import fedpriv as fp
 from fedpriv.privacy.accounting import epsilon, epsilon_value
 from fedpriv.privacy.event import Relation, cohort_event
 from fedpriv.privacy.noise_grid import default_cohorts, noise_grid
-from tests.repeats import every_case
 
 # 6,716 users, δ = 6716^-1.1, PLD, add-remove; cohort, rounds and thousandths of C.
 CASES = [(350, 100), (1000, 100), (1000, 50), (1000, 25), (2000, 25)]
@@ -66,8 +65,8 @@ def test_each_cell_is_what_calibrating_it_alone_finds(more):
         assert alone.epsilon.accountant in grid.accountant
 
 
-@every_case("relation", Relation)
-@every_case("cohort", [20, 400])
+@pytest.mark.parametrize("relation", Relation)
+@pytest.mark.parametrize("cohort", [20, 400])
 def test_a_search_looks_at_the_very_value_that_is_reported(cohort, relation):
     event = cohort_event(num_users=400, expected_cohort_size=cohort, noise_multiplier=1.3)
     found = epsilon_value(event, 30, delta=1e-4, relation=relation)
@@ -121,7 +120,7 @@ def test_progress_is_told(small):
     assert told == [(0, 2), (1, 2), (2, 2)]
 
 
-@every_case("users", [1, 3, 40, 400, 6716, 1_000_000])
+@pytest.mark.parametrize("users", [1, 3, 40, 400, 6716, 1_000_000])
 def test_default_cohorts_are_doublings_within_the_roster(users):
     found = default_cohorts(users)
     assert 1 <= found[0] <= max(1, users / 19) and found[-1] <= users
@@ -129,7 +128,7 @@ def test_default_cohorts_are_doublings_within_the_roster(users):
     assert found[-1] >= min(2000, users / 2)
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("given", "named"),
     [
         ({"target_epsilon": 0}, "target_epsilon 0"),

@@ -29,7 +29,6 @@ from fedpriv.privacy.sampling import (
 )
 from fedpriv.privacy.trials import Trials
 from fedpriv.rng import Key
-from tests.repeats import every_case
 
 USERS = tuple(f"u{n:03d}" for n in range(60))
 SAMPLERS = {
@@ -57,7 +56,7 @@ def drawn(sampler, key, rows, again=()):
 
 @EVERY
 @MODES
-@every_case("seed", range(5))
+@pytest.mark.parametrize("seed", range(5))
 def test_no_user_comes_back_too_soon_or_too_often(name, mode, seed):
     sampler = SAMPLERS[name]
     cohorts = drawn(sampler, KEYS[mode].fold(seed), 70, again=(3, 20))
@@ -155,7 +154,7 @@ class TestPrices:
         with pytest.raises(ValueError, match=r"at most once in 24 rows, and cohorts keep to"):
             mechanism(sampler, bands(limit=single))
 
-    @every_case(
+    @pytest.mark.parametrize(
         "sampler",
         [
             PoissonSampler(num_users=60, expected_cohort_size=6),
@@ -246,7 +245,7 @@ class TestPlans:
         with pytest.raises(ValueError, match="cannot account cyclic-poisson-gaussian under replac"):
             Plan(mechanism=made, relation="replace-one", **given)
 
-    @every_case("target", [0.5, 2.0, 8.0])
+    @pytest.mark.parametrize("target", [0.5, 2.0, 8.0])
     def test_it_is_calibrated_to_a_target(self, target):
         plan = self.plan(noise=bands(z=1.0)).calibrated(target)
         assert target * (1 - 2e-4) <= plan.total().value <= target
@@ -262,7 +261,7 @@ class TestPlans:
         assert again.relation is Relation.ZERO_OUT
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: SeparatedSampler(num_users=60, size=6, min_separation=11, most=1), "need 66"),

@@ -5,11 +5,10 @@ import sys
 
 import pytest
 
-from fedpriv.privacy.adaptive_plan import AdaptivePlan
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.ledger.chain import decode
 from fedpriv.privacy.ledger.state import LedgerState, read_ledger
-from fedpriv.privacy.plan import cohort_plan
+from fedpriv.privacy.plan import AdaptivePlan, cohort_plan
 from tests.privacy.ledger.kept import DIGEST, PLAN, create, plan_of, rewritten
 
 

@@ -4,13 +4,12 @@ import json
 
 import pytest
 
-from fedpriv.privacy.adaptive_plan import AdaptivePlan
 from fedpriv.privacy.event import NONPRIVATE, Event, cohort_event
 from fedpriv.privacy.ledger.chain import LedgerError
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.mechanism import RecordedMechanism
-from fedpriv.privacy.plan import cohort_plan
+from fedpriv.privacy.plan import AdaptivePlan, cohort_plan
 from fedpriv.privacy.statement.verify import verify_run
 from tests.privacy.ledger.kept import DIGEST, PLAN, create, plan_of, rewritten
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from fedpriv.privacy.accounting import epsilon
-from fedpriv.privacy.adaptive_plan import AdaptivePlan
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.ledger.chain import LedgerError
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
 from fedpriv.privacy.ledger.state import read_ledger
+from fedpriv.privacy.plan import AdaptivePlan
 from tests.privacy.ledger.kept import DIGEST, PLAN, create, failing, plan_of, rewritten
 
 

@@ -12,12 +12,10 @@ from dp_accounting.rdp import RdpAccountant
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.privacy.adaptive_plan import AdaptivePlan
+from fedpriv.privacy.accounting import rho_of
 from fedpriv.privacy.epsilon import default_delta
 from fedpriv.privacy.event import NONPRIVATE, Event, Relation, cohort_event
-from fedpriv.privacy.plan import cohort_plan, read_plan
-from fedpriv.privacy.zcdp import rho_of
-from tests.repeats import every_case
+from fedpriv.privacy.plan import AdaptivePlan, cohort_plan, read_plan
 
 NAN, INF = float("nan"), float("inf")
 GOOD = {"num_users": 400, "rho": 1.0, "delta": 1e-5}
@@ -79,7 +77,7 @@ class TestFilter:
         left = {plan().left(Counter(turned)) for turned in (events, events[::-1])}
         assert len(left) == 1
 
-    @every_case("event", [*SAMPLED, NONPRIVATE], ids=lambda event: event.kind)
+    @pytest.mark.parametrize("event", [*SAMPLED, NONPRIVATE], ids=lambda event: event.kind)
     def test_what_has_no_rho_is_refused_whatever_is_left(self, event):
         for spent in (Counter(), Counter({TENTH: 10})):
             assert plan(rho=1e6).refusal(spent, event) == (
@@ -94,7 +92,7 @@ class TestFilter:
 
 
 class TestPrices:
-    @every_case("sigma", [0.5, 1.0, 10.0])
+    @pytest.mark.parametrize("sigma", [0.5, 1.0, 10.0])
     def test_a_gaussian(self, sigma):
         """Bun and Steinke 2016, Proposition 1.6; a replaced user moves the sum twice as far."""
         assert rho_of(gaussian(sigma), Relation.ADD_REMOVE) == pytest.approx(0.5 / sigma**2)
@@ -156,9 +154,8 @@ class TestTotal:
 
 
 class TestValues:
-    @every_case(
-        ("changes", "named"),
-        [
+    def test_bad_values_are_refused_by_name(self, subtests):
+        for changes, named in [
             ({"rho": 0.0}, "rho 0"),
             ({"rho": -1.0}, "rho -1"),
             ({"rho": NAN}, "rho nan"),
@@ -176,13 +173,11 @@ class TestValues:
             ({"max_examples_per_user": 0}, "max_examples_per_user 0"),
             ({"roster_sha256": "abc"}, "roster_sha256 'abc'"),
             ({"unit": "household"}, "unit 'household'"),
-        ],
-        ids=str,
-    )
-    def test_bad_values_are_refused_by_name(self, changes, named):
-        with pytest.raises(ValueError) as refusal:
-            plan(**changes)
-        assert named in str(refusal.value) and "\n" not in str(refusal.value)
+        ]:
+            with subtests.test(changes=changes, named=named):
+                with pytest.raises(ValueError) as refusal:
+                    plan(**changes)
+                assert named in str(refusal.value) and "\n" not in str(refusal.value)
 
     def test_it_is_frozen_and_numbers_become_built_in(self):
         with pytest.raises(FrozenInstanceError):
@@ -202,9 +197,8 @@ class TestValues:
         fixed = cohort_plan(num_users=400, expected_cohort_size=20, num_rounds=3)
         assert read_plan(json.loads(json.dumps(fixed.to_json()))) == fixed
 
-    @every_case(
-        "change",
-        [
+    def test_hostile_json_is_refused(self, subtests):
+        for change in [
             *({field.name: ...} for field in fields(AdaptivePlan)),
             {"extra": 1},
             {"num_rounds": 3},
@@ -224,15 +218,13 @@ class TestValues:
             {"kind": "fixed"},
             {"kind": ["adaptive"]},
             {"kind": ...},
-        ],
-        ids=str,
-    )
-    def test_hostile_json_is_refused(self, change):
-        value = {**plan().to_json(), **change}
-        with pytest.raises(ValueError):
-            read_plan({name: item for name, item in value.items() if item is not ...})
+        ]:
+            with subtests.test(change=change):
+                value = {**plan().to_json(), **change}
+                with pytest.raises(ValueError):
+                    read_plan({name: item for name, item in value.items() if item is not ...})
 
-    @every_case("value", [None, [], 3, "adaptive", {}, {"kind": "adaptive"}], ids=str)
+    @pytest.mark.parametrize("value", [None, [], 3, "adaptive", {}, {"kind": "adaptive"}], ids=str)
     def test_what_is_no_plan_at_all_is_refused(self, value):
         with pytest.raises(ValueError):
             read_plan(value)

@@ -17,7 +17,6 @@ from fedpriv.privacy.accounting import epsilon, epsilon_of
 from fedpriv.privacy.event import Event, cohort_event
 from fedpriv.privacy.plan import Plan, cohort_plan
 from fedpriv.privacy.trials import Trials
-from tests.repeats import every_case
 
 ROUND = cohort_event(num_users=400, expected_cohort_size=20, noise_multiplier=1.0)
 #: (mean, shape), ε by dp-accounting 0.6.0: RepeatAndSelectDpEvent of 100 rounds, σ 1, δ 1/400.
@@ -41,7 +40,7 @@ def value(trials, event=ROUND, rounds=100, relation="add-remove"):
     return epsilon(event, rounds, delta=1 / 400, relation=relation, trials=trials).value
 
 
-@every_case(("law", "golden"), list(GOLDEN.items()), ids=str)
+@pytest.mark.parametrize(("law", "golden"), list(GOLDEN.items()), ids=str)
 def test_epsilon_is_golden(law, golden):
     trials = Trials(mean=law[0], shape=law[1])
     told = epsilon(ROUND, 100, delta=1 / 400, relation="add-remove", trials=trials)
@@ -97,24 +96,24 @@ def test_what_rdp_does_not_price_is_refused():
         epsilon_of([(pure, 1)], delta=0.0, relation="add-remove", trials=LAWS[0])
 
 
-@every_case("mean", [0, 1, 1.0, -3, 1e6, math.inf, math.nan, "10", True, None])
+@pytest.mark.parametrize("mean", [0, 1, 1.0, -3, 1e6, math.inf, math.nan, "10", True, None])
 def test_means_out_of_range_are_refused(mean):
     with pytest.raises(ValueError, match="trials"):
         Trials(mean=mean)
 
 
-@every_case("shape", [0, -1, 1e-3, 1e4, -math.inf, math.nan, "1", True, None])
+@pytest.mark.parametrize("shape", [0, -1, 1e-3, 1e4, -math.inf, math.nan, "1", True, None])
 def test_shapes_out_of_range_are_refused(shape):
     with pytest.raises(ValueError, match="shape"):
         Trials(mean=10, shape=shape)
 
 
-@every_case("law", LAWS, ids=str)
+@pytest.mark.parametrize("law", LAWS, ids=str)
 def test_json_comes_back(law):
     assert Trials.from_json(json.loads(json.dumps(law.to_json()))) == law
 
 
-@every_case(
+@pytest.mark.parametrize(
     "value", [None, [], {}, {"mean": 10}, {"mean": 10, "shape": 1, "gamma": 0.1}, {"mean": 0.5,
     "shape": 1}, {"mean": 10, "shape": "inf"}]
 )  # fmt: skip
@@ -123,7 +122,7 @@ def test_forged_json_is_refused(value):
         Trials.from_json(value)
 
 
-@every_case("law", LAWS, ids=str)
+@pytest.mark.parametrize("law", LAWS, ids=str)
 def test_the_law_is_the_papers(law):
     numbers = np.arange(0, 30_000)
     ours = np.array([law.probability(int(number)) for number in numbers[:40]])

@@ -64,7 +64,7 @@ def test_the_mark_goes_beside_an_epsilon():
 def test_an_infinite_epsilon_is_explained_instead():
     found = coverage(SILENT, side_information=PRIVATE)
     assert found == Coverage(reason="no noise is added")
-    loud = {"noise": "gaussian", "noise-multiplier": 2.0}
+    loud = {"noise": "gaussian", "noise.multiplier": 2.0}
     found = coverage(SILENT, side_information=PRIVATE, options=loud)
     assert found.not_covered == ()
     assert "noise of standard deviation 1 is added" in found.reason

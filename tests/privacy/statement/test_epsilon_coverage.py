@@ -11,7 +11,6 @@ from types import ModuleType
 import numpy as np
 import pytest
 from torch import nn
-from typer.testing import CliRunner
 
 from fedpriv import cli
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
@@ -22,7 +21,7 @@ from fedpriv.mechanisms import SideInformation
 from fedpriv.privacy.statement.coverage import FLOATS, coverage_of
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
-from tests.repeats import only
+from tests.command_line import CliRunner
 from tests.tasks.sixty import sixty
 
 MARK = "does NOT cover"
@@ -155,6 +154,11 @@ PUBLIC = {
 }
 
 
+def slow(kinds, one):
+    """The kinds, one of them only in the full suite."""
+    return [pytest.param(kind, marks=pytest.mark.slow if kind == one else ()) for kind in kinds]
+
+
 @pytest.fixture(autouse=True)
 def known(monkeypatch):
     side = {"guide": "side-information"}
@@ -222,7 +226,7 @@ def outputs(tmp_path, reference, options, published, other=("--seed", 1)):
     return texts, documents
 
 
-@pytest.mark.parametrize("kind", only(set(KINDS) - {"central side information"}, list(KINDS)))
+@pytest.mark.parametrize("kind", slow(KINDS, "central side information"))
 def test_every_epsilon_goes_with_what_it_does_not_cover(tmp_path, kind):
     reference, options, phrases = KINDS[kind]
     texts, documents = outputs(tmp_path, reference, options, published=True)
@@ -235,7 +239,7 @@ def test_every_epsilon_goes_with_what_it_does_not_cover(tmp_path, kind):
         assert document["epsilon_does_not_cover"] == phrases, name
 
 
-@pytest.mark.parametrize("kind", only(["central", "federated side information"], list(PUBLIC)))
+@pytest.mark.parametrize("kind", slow(PUBLIC, "federated module"))
 def test_what_covers_everything_bears_no_mark(tmp_path, kind):
     texts, documents = outputs(tmp_path, *PUBLIC[kind], published=False)
     assert not [name for name, text in texts.items() if "NOT cover" in text or "‡" in text]
@@ -255,7 +259,7 @@ def test_a_secure_run_refuses_private_knowledge(tmp_path, kind):
     assert all(phrase in said for phrase in phrases) and not out.exists()
 
 
-@pytest.mark.parametrize("kind", only(["central", "federated module"], list(PUBLIC)))
+@pytest.mark.parametrize("kind", slow(PUBLIC, "federated side information"))
 def test_a_secure_run_of_whole_sums_bears_no_mark(tmp_path, kind):
     reference, options = PUBLIC[kind]
     whole = ("--secure", "-s", "exact-sum=true")

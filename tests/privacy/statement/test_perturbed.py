@@ -1,16 +1,17 @@
 """What a statement says of a result that is perturbed once, and of a budget that adapts."""
 
+import pytest
+
 from fedpriv.mechanisms.bounds import Displaced
 from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.privacy.statement.sections import describe_accounting
-from tests.repeats import every_case
 
 
-@every_case("unit", ["user", "example"])
-@every_case("noise", [Sphere(epsilon=2.0), OutputGaussian(noise_multiplier=3.0)])
+@pytest.mark.parametrize("unit", ["user", "example"])
+@pytest.mark.parametrize("noise", [Sphere(epsilon=2.0), OutputGaussian(noise_multiplier=3.0)])
 def test_what_the_proof_takes_for_granted_is_said(unit, noise):
     mechanism = Mechanism(
         sampler=Everybody(num_users=50), bound=Displaced(l2_bound=0.1), privatizer=noise

@@ -10,7 +10,6 @@ from fedpriv.cli import main
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.report.series import read_run
 from fedpriv.runs.status import run_status
-from tests.repeats import every_case
 from tests.resealed import edit_document, reseal
 from tests.running.loop.tag_runs import start
 
@@ -35,19 +34,19 @@ def edited(sound, tmp_path):
     return folder
 
 
-@every_case("reading", [read_run, run_statement, run_status, fp.load, fp.compare])
+@pytest.mark.parametrize("reading", [read_run, run_statement, run_status, fp.load, fp.compare])
 def test_an_edited_document_says_nothing_in_python(sound, edited, reading):
     reading(sound)
     with pytest.raises(ValueError, match=r"experiment\.json is not the one the run was started"):
         reading(edited)
 
 
-@every_case(
+@pytest.mark.parametrize(
     "arguments",
     [("report",), ("export", "--to", "model"), ("compare",), ("status",),
      ("predict", "--text", "equity"), ("run", "--resume")],
 )  # fmt: skip
-@every_case("as_json", [False, True])
+@pytest.mark.parametrize("as_json", [False, True])
 def test_nor_does_a_command(edited, tmp_path, monkeypatch, capsys, arguments, as_json):
     monkeypatch.chdir(tmp_path)
     words = [arguments[0], *arguments[1:], str(edited)]

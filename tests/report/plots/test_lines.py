@@ -6,11 +6,11 @@ import re
 from itertools import pairwise
 
 import matplotlib
+import pytest
 
 from fedpriv.report.plots.drawing import Reference, spread
 from fedpriv.report.plots.lines import Line, legend, line_plot
 from fedpriv.report.wording import percent
-from tests.repeats import every_case
 
 
 def _plot(lines, **options) -> str:
@@ -38,7 +38,9 @@ def _labels(svg: str) -> list[tuple[float, str]]:
     return out
 
 
-@every_case("values", [[0.2, 0.2, 0.2], [0.0, 0.001, 0.3], [0.3, 0.29, 0.28, 0.27, 0.1, 0.1]])
+@pytest.mark.parametrize(
+    "values", [[0.2, 0.2, 0.2], [0.0, 0.001, 0.3], [0.3, 0.29, 0.28, 0.27, 0.1, 0.1]]
+)
 def test_labels_at_the_ends_do_not_overlap(values) -> None:
     lines = [
         Line(label=str(i), x=[5, 10], y=[0.1, value], colour=f"s{i + 1}")

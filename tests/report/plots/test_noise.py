@@ -11,7 +11,6 @@ import pytest
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint, find_saturation_point
 from fedpriv.report.plots.noise import write_noise_plot
-from tests.repeats import every_case
 
 COHORTS = (20.0, 40.0, 80.0, 160.0)
 
@@ -90,7 +89,7 @@ def test_png_is_one(tmp_path):
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("name", "named"), [("a.pdf", ".svg, .png"), ("there.svg", "already"), ("no/a.svg", "folder")]
 )
 def test_what_cannot_be_written_is_said(tmp_path, name, named):

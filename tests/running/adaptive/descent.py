@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedpriv.datasets.stackexchange.rosters import roster_sha256
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments import FederatedExperiment, GaussianNoise, PoissonCohorts
 from fedpriv.measures import Measure
 from fedpriv.mechanisms import Clip
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.adaptive_plan import AdaptivePlan
+from fedpriv.privacy.plan import AdaptivePlan
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.tasks.task import TaskDescription
 from fedpriv.training.algorithm import Algorithm, ArrayState, Query
@@ -107,9 +107,10 @@ def refine(made):
 
 
 def experiment():
-    return Experiment(
+    return FederatedExperiment(
         name="descent", description="Prices on the way.", task=lambda experiment, corpus: Near(),
-        noise_multiplier=1.0, cohort=12.0, delta=1e-3, refine=refine,
+        noise=GaussianNoise(multiplier=1.0), sampling=PoissonCohorts(cohort=12.0),
+        delta=1e-3, refine=refine,
     )
 """
 NAME = "own_descent:experiment"

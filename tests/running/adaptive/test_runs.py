@@ -23,7 +23,6 @@ from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.loop import rounds
-from tests.repeats import only
 from tests.resumed import resume_run
 from tests.running.adaptive.descent import CHARGES, NAME, ROUNDS, SPENT, changed, start
 
@@ -130,7 +129,9 @@ def test_it_runs_from_python():
     check_ended("run")
 
 
-@pytest.mark.parametrize("line", only([2, 13], [1, 2, 7, 12, 13]))
+@pytest.mark.parametrize(
+    "line", [2, 13, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 7, 12))]
+)
 def test_it_goes_on_after_a_kill(line, monkeypatch, fedpriv):
     killed_after(line, ("charge",), start("run"), monkeypatch)
     write_report("run")  # of a run under way

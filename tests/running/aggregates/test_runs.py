@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import typer
 from safetensors.numpy import load_file
-from typer.testing import CliRunner
 
 from fedpriv import json_lines
 from fedpriv.backends import SerialBackend
@@ -24,7 +23,7 @@ from fedpriv.report.series import read_run
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
 from fedpriv.training.evaluate import best_on_public, measure_models
-from tests.repeats import every_case
+from tests.command_line import CliRunner
 from tests.resumed import resume_run
 from tests.running.loop.tag_runs import start
 
@@ -208,7 +207,7 @@ class TestRefused:
         with pytest.raises(ValueError, match=r"'opa' is made of probabilities.*use ema or upa"):
             build(experiment.with_options({"aggregate": "opa"}), task=task)
 
-    @every_case(
+    @pytest.mark.parametrize(
         ("options", "message"),
         [
             ({"aggregate": "upa", "aggregate-start": 3}, "aggregate-start 3 is of training over"),

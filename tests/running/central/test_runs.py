@@ -8,7 +8,6 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from fedpriv import cli, json_lines
 from fedpriv.backends import SerialBackend
@@ -26,6 +25,7 @@ from fedpriv.runs.loop import rounds
 from fedpriv.runs.noise_root import noise_root
 from fedpriv.runs.prepared import start_run
 from fedpriv.training.per_example.linear import LogisticGradients
+from tests.command_line import CliRunner
 from tests.resumed import resume_run
 from tests.tasks.sixty import features_and_labels, sixty
 
@@ -334,7 +334,7 @@ class TestCommand:
         assert not (tmp_path / "r").exists()
 
     def test_options_of_federated_runs(self, tmp_path):
-        for option in (("--corpus", "x"), ("--rounds", 3), ("--server-optimizer", "adam")):
+        for option in (("--corpus", "x"), ("--rounds", 3), ("--server", "adam")):
             said = self.run("run", NAME, "--out", tmp_path / "r", *option)
             assert isinstance(said.exception, ValueError), said.output
         assert not (tmp_path / "r").exists()

@@ -15,7 +15,6 @@ from fedpriv.privacy.ledger.chain import LedgerError
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.prepared import resume_run, start_run
-from tests.repeats import every_case
 from tests.running.loop.tag_runs import OPTIONS, charged, ledger_state, stopping
 
 SERVICE = """
@@ -205,7 +204,7 @@ def counting(drawn):
     )
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("code", "message"),
     [
         ("raise SystemExit('the log is full')", "status 1: the log is full"),

@@ -10,7 +10,6 @@ from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.datasets.stackexchange.synthetic import Shape, synthesize
 from fedpriv.runs.prepared import resume_run
-from tests.repeats import every_case
 from tests.resealed import reseal
 from tests.running.loop.tag_runs import NOISE, RELEASED, charged, pairs, start, stopping
 
@@ -61,7 +60,7 @@ class TestDamage:
         assert [line["round_num"] for line in lines] == [1, 2, 3, 4, 5]
         assert lines[2]["epsilon"] == epsilon and set(lines[2]) == RELEASED
 
-    @every_case("change", ["drop", "swap", "edit", "repeat"])
+    @pytest.mark.parametrize("change", ["drop", "swap", "edit", "repeat"])
     def test_an_edited_ledger_is_refused_and_nothing_is_drawn(self, tiny_corpus, tmp_path, change):
         folder = interrupted(tiny_corpus, tmp_path / "run")
         lines = (folder / "ledger.jsonl").read_bytes().splitlines(keepends=True)

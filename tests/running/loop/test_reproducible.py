@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pytest
 
 from fedpriv import json_lines
 from fedpriv.backends import SerialBackend
@@ -14,7 +15,6 @@ from fedpriv.rng import Key
 from fedpriv.runs.loop import accounted_rounds, rounds
 from fedpriv.runs.noise_root import noise_root
 from tests.privacy.plans.clipped import clipped
-from tests.repeats import every_case
 from tests.running.loop.tag_runs import ledger_state, start
 
 
@@ -59,7 +59,7 @@ class TestReproducible:
             assert line["epsilon"] >= plan.epsilon(line["round_num"]).value
         assert verify_run(tmp_path / "run").ok
 
-    @every_case(
+    @pytest.mark.parametrize(
         ("place", "changes"),
         [
             (2, {"epsilon_charges": 2}),  # of fewer charges than were made
@@ -83,21 +83,22 @@ class TestReproducible:
         rounds_file.write_text("".join(json.dumps(line) + "\n" for line in lines))
         assert not verify_run(tmp_path / "run").ok
 
-    @every_case("eval_every", [1, 2, 3, 7, 10, 2000])
-    @every_case("num_rounds", [1, 6, 19, 100, 1000])
-    def test_few_rounds_are_accounted_all_of_them_evaluated(self, num_rounds, eval_every):
-        plan = clipped(
-            num_users=100,
-            expected_cohort_size=10,
-            num_rounds=num_rounds,
-            l2_bound=1.0,
-            noise_multiplier=1.0,
-        )
-        accounted = accounted_rounds(plan, eval_every)
-        evaluated = {*range(eval_every, num_rounds + 1, eval_every), num_rounds}
-        assert accounted[-1] == num_rounds and set(accounted) <= evaluated
-        assert list(accounted) == sorted(accounted) and len(accounted) <= 21
-        assert len(evaluated) > 20 or set(accounted) == evaluated
+    def test_few_rounds_are_accounted_all_of_them_evaluated(self, subtests):
+        for eval_every in [1, 2, 3, 7, 10, 2000]:
+            for num_rounds in [1, 6, 19, 100, 1000]:
+                with subtests.test(eval_every=eval_every, num_rounds=num_rounds):
+                    plan = clipped(
+                        num_users=100,
+                        expected_cohort_size=10,
+                        num_rounds=num_rounds,
+                        l2_bound=1.0,
+                        noise_multiplier=1.0,
+                    )
+                    accounted = accounted_rounds(plan, eval_every)
+                    evaluated = {*range(eval_every, num_rounds + 1, eval_every), num_rounds}
+                    assert accounted[-1] == num_rounds and set(accounted) <= evaluated
+                    assert list(accounted) == sorted(accounted) and len(accounted) <= 21
+                    assert len(evaluated) > 20 or set(accounted) == evaluated
 
     def test_the_loop_prices_nothing_that_was_not_accounted_before_it(self, tiny_corpus, tmp_path):
         accounting._epsilon.cache_clear()

@@ -16,7 +16,6 @@ from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.sums import PartialSum
 from fedpriv.training.bolt_on import BoltOnUsers, UserSchedule
 from fedpriv.training.permutation_sgd import Passes, StepSchedule, logistic_constants
-from tests.repeats import every_case
 from tests.resumed import resume_run
 from tests.running.methods.test_runs import BOLT_ON, model, play, started
 from tests.training.permutation.test_starts import Raw as Fifty
@@ -45,7 +44,7 @@ def trained(raw, size=10, passes=2):
     return total.total["w"], schedule.sensitivity(algorithm.constants, 50)
 
 
-@every_case("size", [1, 7, 10, 50])
+@pytest.mark.parametrize("size", [1, 7, 10, 50])
 def test_whose_data_are_odd_counts_as_one_who_is_not_there(size):
     whole, most = trained(Raw(), size)
     gone, _ = trained(Raw(there=False), size)

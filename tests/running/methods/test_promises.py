@@ -69,9 +69,10 @@ class TestRelationOfBoltOn:
     def test_other_methods_have_the_default_they_had(self):
         task = central(LogisticGradients)
         assert build(of(task, **METHODS["agd"])).plan.relation is Relation.ADD_REMOVE
-        assert of(task).with_options({"method": "bolt-on"}).relation == "replace-one"
+        changed = of(task).with_options({"method": "bolt-on"})
+        assert changed.neighbours() is Relation.REPLACE_ONE
         written = {**of(task, **METHODS["bolt-on"]).options(), "relation": "add-remove"}
-        assert of(task).restored(written).relation == "add-remove"  # of a folder from before
+        assert of(task).restored(written).relation == "add-remove"
 
     def test_of_users_the_statement_says_what_add_remove_is(self, tiny_corpus):
         experiment = load_experiment("bolt-on-tags").with_options(BOLT_ON)

@@ -26,7 +26,6 @@ from fedpriv.training.per_example.linear import (
     SoftmaxGradients,
     linear_metrics,
 )
-from tests.repeats import every_case
 from tests.resumed import resume_run
 
 AGD = {
@@ -119,7 +118,7 @@ def test_a_release_that_was_cut_off_is_made_again_the_same(tiny_corpus, tmp_path
 
 
 class TestRefusals:
-    @every_case(
+    @pytest.mark.parametrize(
         ("name", "options", "said"),
         [
             ("bolt-on-tags", {"l2-clip-norm": 1.0}, "l2-clip-norm belongs to"),
@@ -202,7 +201,7 @@ def test_examples_are_trained_on_too(kind, chosen, tmp_path):
         assert found["epsilon"] <= CENTRAL[chosen]["target_epsilon"] and found["unit"] == "example"
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("kind", "method", "said"),
     [
         (HingeGradients, "bolt-on", "not smooth"),

@@ -70,8 +70,8 @@ def of_examples(**changes):
         )
 
     options = {
-        "batch_size": 5, "steps": 3, "noise_multiplier": 1.0, "delta": 1e-3, "learning_rate": 0.1,
-        "eval_every": 1, **changes,
+        "batch_size": 5, "steps": 3, "noise_multiplier": 1.0, "delta": 1e-3,
+        "optimizer.learning_rate": 0.1, "eval_every": 1, **changes,
     }  # fmt: skip
     return CentralExperiment(name="sixty", description="", task=task).with_options(options)
 

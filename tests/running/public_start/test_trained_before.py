@@ -17,7 +17,6 @@ from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.export.model_folder import export_run
 from fedpriv.runs.prepared import start_run
-from tests.repeats import every_case
 from tests.running.loop.tag_runs import OPTIONS
 
 UNKNOWN = "a start from a file, whose training data are unknown"
@@ -57,8 +56,8 @@ def exported(folder, to):
     return to / "model.safetensors"
 
 
-@every_case("name", ["bare", "simulated", "fewer-bare"])
-@every_case("form", ["checkpoint", "export", "link"])
+@pytest.mark.parametrize("name", ["bare", "simulated", "fewer-bare"])
+@pytest.mark.parametrize("form", ["checkpoint", "export", "link"])
 def test_a_secure_run_refuses_a_start_without_privacy(runs, tmp_path, name, form):
     """Red before: it went through, and nothing said so."""
     shutil.rmtree(tmp_path / "r", ignore_errors=True)
@@ -75,7 +74,7 @@ def test_a_secure_run_refuses_a_start_without_privacy(runs, tmp_path, name, form
     assert not (tmp_path / "r").exists()
 
 
-@every_case(("name", "said"), [
+@pytest.mark.parametrize(("name", "said"), [
     ("bare", "a start that was trained without privacy on the same users"),
     ("simulated", "a start whose noise was simulated, of a known seed, on the same users"),
     ("fewer-bare", "a start that was trained without privacy on another roster: whoever is on both "
@@ -101,7 +100,7 @@ def test_asked_for_by_name_it_is_said_everywhere(runs, tmp_path, monkeypatch, ca
         runs(tmp_path / f"{name}-next", last(folder), secure=True)
 
 
-@every_case("secure", [False, True])
+@pytest.mark.parametrize("secure", [False, True])
 def test_the_same_users_epsilons_add_up(runs, tmp_path, secure):
     before = runs.place / ("secure" if secure else "simulated")
     folder = runs(tmp_path / f"r{secure}", last(before), secure=secure)
@@ -166,7 +165,9 @@ def test_an_exported_file_says_itself_where_it_is_from(runs, tmp_path):
     assert [check.name for check in verify_run(folder).checks if not check.ok] == ["summary"]
 
 
-@every_case("damage", ["{", "[]", '{"epsilon": "x"}', '{"protects": true, "epsilon": -3}'])
+@pytest.mark.parametrize(
+    "damage", ["{", "[]", '{"epsilon": "x"}', '{"protects": true, "epsilon": -3}']
+)
 def test_a_file_that_says_nonsense_is_of_unknown_origin(runs, tmp_path, damage):
     tensors, metadata = read_tensors(exported(runs.place / "secure", tmp_path / "model"))
     shutil.rmtree(tmp_path / "model")
@@ -176,8 +177,8 @@ def test_a_file_that_says_nonsense_is_of_unknown_origin(runs, tmp_path, damage):
     assert run_statement(folder).not_covered == (UNKNOWN,)
 
 
-@every_case("name", ["bare", "secure"])
-@every_case("secure", [False, True])
+@pytest.mark.parametrize("name", ["bare", "secure"])
+@pytest.mark.parametrize("secure", [False, True])
 def test_a_copy_of_a_checkpoint_is_a_file_of_unknown_origin(runs, tmp_path, name, secure):
     shutil.rmtree(tmp_path / "r", ignore_errors=True)
     alone = shutil.copy(last(runs.place / name), tmp_path / "alone.safetensors")

@@ -10,7 +10,7 @@ from fedpriv.experiments.start import public_only
 from fedpriv.rng import Key
 from fedpriv.runs.selection import select
 from fedpriv.training import public_selection as judging
-from tests.data.corpus.sentences import write
+from tests.datasets.corpus.sentences import write
 from tests.running.selected import topical
 
 KEY = Key.simulation(0)

@@ -24,7 +24,7 @@ from fedpriv.runs.prepared import resume_run, start_run
 from fedpriv.runs.selection import select
 from tests.running.selected import topical
 
-NOISY = {"target_epsilon": 0.1}
+NOISY = {"target_epsilon": 0.09}
 
 
 @pytest.fixture(scope="module")
@@ -242,8 +242,8 @@ def test_the_main_experiment_alone_selects():
     chosen = {}
     for name in find_experiments():
         experiment = load_experiment(name)
-        if "select" in experiment.options():
-            chosen[name] = experiment.options()["select"]
+        if "task.select" in experiment.options():
+            chosen[name] = experiment.options()["task.select"]
     assert {name for name, value in chosen.items() if value == "public"} == {"adadps-tags"}
 
 
@@ -332,11 +332,11 @@ def test_runs_at_two_epsilons_are_one_curve_whatever_follows_from_them(corpus, t
     for target in (8.0, 40.0):
         topical.start(corpus, tmp_path / f"{target:g}", target_epsilon=target, rounds=2).run()
     first, second = (read_run(tmp_path / name) for name in ("8", "40"))
-    assert first.options["cohort"] == second.options["cohort"]  # given
-    assert "start-factor" in first.options and "start-factor" not in first.given_options
+    assert first.options["sampling.cohort"] == second.options["sampling.cohort"]  # given
+    assert "start.factor" in first.options and "start.factor" not in first.given_options
     groups = read_groups([tmp_path / "8", tmp_path / "40"])
     assert [group.label for group in groups] == [
-        "adadps-tags · target-epsilon 8", "adadps-tags · target-epsilon 40"
+        "adadps-tags · noise.target_epsilon 8", "adadps-tags · noise.target_epsilon 40"
     ]  # fmt: skip
     (curve,) = curves_of(groups)
     assert curve.label == "adadps-tags"

@@ -8,7 +8,7 @@ from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.datasets.stackexchange.writer import Sentence
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.runs.prepared import start_run
-from tests.data.corpus.sentences import write
+from tests.datasets.corpus.sentences import write
 
 PUBLIC = tuple(f"p{n:02d}" for n in range(10))
 ROSTERED = tuple(f"r{n:02d}" for n in range(30))

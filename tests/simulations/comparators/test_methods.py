@@ -13,13 +13,12 @@ from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Clip
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
 from fedpriv.mechanisms.perturbation import Sphere, SphereRows
-from fedpriv.privacy.adaptive_plan import AdaptivePlan
+from fedpriv.privacy.accounting import rho_of
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.plan import AdaptivePlan, Plan
 from fedpriv.privacy.sampling import Everybody, Partition, PoissonSampler
-from fedpriv.privacy.zcdp import rho_of
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
 from fedpriv.training.per_example.example_sum import CentralSum, example_ids

@@ -11,7 +11,6 @@ from scipy import optimize, stats
 
 from fedpriv.training.permutation_sgd import huber_svm_constants
 from simulations.linear_models.comparators import objective_perturbation
-from tests.repeats import only
 
 WIDTH = 0.1
 
@@ -64,7 +63,10 @@ class TestGuarantee:
                 worst = max(worst, float(np.maximum(over, 0.0).sum() * step))
         return worst
 
-    @pytest.mark.parametrize("epsilon", only([1.0], [0.5, 1.0, 3.0]))
+    @pytest.mark.parametrize(
+        "epsilon",
+        [pytest.param(0.5, marks=pytest.mark.slow), 1.0, pytest.param(3.0, marks=pytest.mark.slow)],
+    )
     def test_gaussian(self, epsilon):
         delta = 1e-2
         method = made(epsilon, delta)

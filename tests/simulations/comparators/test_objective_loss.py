@@ -8,12 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedpriv.privacy.accounting import epsilon, epsilon_of
-from fedpriv.privacy.calibration import calibrate
+from fedpriv.privacy.accounting import calibrate, epsilon, epsilon_of, rho_of
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.trials import Trials
-from fedpriv.privacy.zcdp import rho_of
-from tests.repeats import every_case
 
 
 def event(sigma, shift):
@@ -31,7 +28,7 @@ def gaussian_delta(sigma, value):
     return upper - math.exp(value) * stats.norm.cdf(-mean / 2 - value / mean)
 
 
-@every_case(("sigma", "shift"), [(50.0, 0.02), (5.0, 0.1), (1.0, 0.5), (0.5, 2.0)])
+@pytest.mark.parametrize(("sigma", "shift"), [(50.0, 0.02), (5.0, 0.1), (1.0, 0.5), (0.5, 2.0)])
 def test_one_costs_what_a_gaussian_does_and_the_shift(sigma, shift):
     found = told(event(sigma, shift))
     assert gaussian_delta(sigma, found.value - shift) <= 1e-5

@@ -24,7 +24,6 @@ from simulations.evaluation.held_out import (
     own_majority,
     scored,
 )
-from tests.repeats import every_case
 
 KEY = Key.simulation(3)
 
@@ -160,7 +159,7 @@ class TestLocalOnly:
 
 
 class TestCentral:
-    @every_case("text", [None, "public-threads", "all-posts"])
+    @pytest.mark.parametrize("text", [None, "public-threads", "all-posts"])
     def test_it_is_the_learner_of_public_models_on_all_text(self, tiny_corpus, view, text):
         choosing = tiny_corpus.view(split=view.split.choosing())
         found = central(

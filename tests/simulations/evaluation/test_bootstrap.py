@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulations.evaluation.bootstrap import Interval, Ratio, Resampled, cluster_weights, resampled
-from tests.repeats import every_case
 
 R = 300
 
@@ -100,7 +99,7 @@ class TestDraws:
         found = draw(np.arange(4), a=rare)["a"]
         assert found.value == 1.0 and np.isnan(found.draws).any() and found.interval() is None
 
-    @every_case(
+    @pytest.mark.parametrize(
         ("make", "said"),
         [
             (lambda: draw([], a=mean([])), "no example"),

@@ -10,7 +10,6 @@ from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, Split
 from simulations.evaluation.bootstrap import Interval
 from simulations.evaluation.evaluate import MEASURES, USER_FIGURES, Estimate, Evaluation, evaluate
 from simulations.evaluation.held_out import Fold, HeldOut, Outcomes, pooled
-from tests.repeats import every_case
 from tests.simulations.evaluation.made import DATA, fold, held, outcomes, random_fold
 
 
@@ -186,7 +185,7 @@ class TestFolds:
         found = figures(replace(BY_HAND, split=BY_SENTENCE))
         assert found.shares_threads and found.split_said.startswith("by sentence, as the papers")
 
-    @every_case(
+    @pytest.mark.parametrize(
         ("change", "said"),
         [
             (lambda f: replace(f, data={**DATA, "roster": "other"}), "other data"),
@@ -211,7 +210,7 @@ class TestFolds:
         with pytest.raises(ValueError, match=said):
             figures(one, other)
 
-    @every_case(
+    @pytest.mark.parametrize(
         ("options", "said"),
         [
             ({"public_only": "x"}, "no model 'x', only public, private, central"),
@@ -241,7 +240,7 @@ class TestJson:
             document = json.loads(json.dumps(found.to_json(), allow_nan=False))
             assert Evaluation.from_json(document) == found
 
-    @every_case("key", ["models", "splits", "num_threads"])
+    @pytest.mark.parametrize("key", ["models", "splits", "num_threads"])
     def test_what_is_missing(self, key):
         document = figures(BY_HAND).to_json()
         del document[key]

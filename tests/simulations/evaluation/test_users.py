@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from simulations.evaluation.evaluate import PERCENTILES, user_figures, user_means
-from tests.repeats import every_case
 
 
 def test_a_users_mean_is_over_its_examples_and_all_seeds():
@@ -29,7 +28,7 @@ def figures(users, right, seed=0, replicates=50):
     )
 
 
-@every_case("number", [9, 10, 11, 40])
+@pytest.mark.parametrize("number", [9, 10, 11, 40])
 def test_percentiles_are_those_of_copied_users(number):
     means = np.random.default_rng(1).random(number)
     found = figures(np.arange(number), {"public": means[:, None]})["public"]

@@ -9,13 +9,13 @@ from types import ModuleType
 import pytest
 from rich.console import Console
 from tiny_tables import RATES, figure, row, table
-from typer.testing import CliRunner
 
 import simulations
 from fedpriv import cli
 from simulations.reproduction import command, runs
 from simulations.reproduction.items import Cell, Row, Study
 from simulations.reproduction.runs import read
+from tests.command_line import CliRunner
 
 
 class TestCommand:

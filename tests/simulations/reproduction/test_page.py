@@ -15,7 +15,6 @@ from fedpriv.privacy.epsilon import rounded_up
 from simulations.reproduction.items import Block, Given, Layout, Row
 from simulations.reproduction.page import edges_of, jumps, markdown, spread
 from simulations.reproduction.runs import Run, perform, reported_runs
-from tests.repeats import every_case
 
 
 class TestTable:
@@ -203,7 +202,7 @@ class TestOrderings:
         text = markdown(one, done, seeds=seeds)
         return text.split("- a ahead of b: as here: ")[1].strip()
 
-    @every_case(
+    @pytest.mark.parametrize(
         ("first", "second", "verdict"),
         [
             ((0.80, 0.81), (0.60, 0.61), "held"),

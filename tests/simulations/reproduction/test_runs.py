@@ -24,7 +24,6 @@ from simulations.reproduction.runs import (
     synthetic_data,
     tuning_runs,
 )
-from tests.repeats import every_case
 
 
 class TestTuning:
@@ -275,7 +274,7 @@ class TestCurves:
             with_curve.pop(key), without.pop(key, None)
         assert with_curve == without
 
-    @every_case(
+    @pytest.mark.parametrize(
         ("points", "steps", "every"), [(3, 7, 3), (7, 7, 1), (50, 7, 1), (1, 7, 7), (20, 100, 5)]
     )
     def test_a_figure_has_at_most_its_points(self, points, steps, every):

@@ -8,7 +8,6 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.ready_made import words
 from fedpriv.experiments.tasks import NextWordsTask
 from fedpriv.runs.prepared import start_run
-from tests.repeats import every_case
 from tests.tasks.words import phrases
 
 SMALL = {"rounds": 2, "cohort": 6.0, "vocabulary": 30, "sequence-length": 6, "eval-every": 1}
@@ -50,7 +49,7 @@ def test_a_corpus_is_needed():
         NextWordsTask()(words.fedavg_words(), None)
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"model": "tiny"}, "model 'tiny'"),

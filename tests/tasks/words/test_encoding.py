@@ -6,7 +6,6 @@ import pytest
 from fedpriv.datasets.stackexchange.word_view import WordSequences
 from fedpriv.models.text import IGNORED, Tokens
 from fedpriv.tasks.next_words import Bigrams, Encoding, shares_right
-from tests.repeats import every_case
 
 # Words 1 to 3, unknown 4, begin 5, end 6.
 TOKENS = Tokens(num_words=3)
@@ -49,7 +48,7 @@ def test_accuracy_leaves_out_padding_unknown_words_and_ends_by_their_targets():
     }
 
 
-@every_case("token", [4, 6, 0, IGNORED])
+@pytest.mark.parametrize("token", [4, 6, 0, IGNORED])
 def test_what_is_left_out_moves_nothing(token):
     y = np.array([1, 2, token])
     found = shares_right(np.array([1, 1, token]), y, TOKENS)["accuracy"]

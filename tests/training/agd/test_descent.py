@@ -13,11 +13,10 @@ from scipy import sparse
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Capped, Clip
 from fedpriv.mechanisms.gaussian import Gaussian, NoisedMean
-from fedpriv.privacy.adaptive_plan import AdaptivePlan
+from fedpriv.privacy.accounting import rho_bs16, rho_of
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.plan import cohort_plan
-from fedpriv.privacy.zcdp import rho_bs16, rho_of
+from fedpriv.privacy.plan import AdaptivePlan, cohort_plan
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
 from fedpriv.training.dp_agd import (
@@ -35,7 +34,6 @@ from fedpriv.training.dp_agd import (
 )
 from fedpriv.training.per_example.example_sum import CentralSum, example_ids
 from fedpriv.training.per_example.linear import HingeGradients, LogisticGradients
-from tests.repeats import every_case
 
 X = np.array([[1, 0, 1], [1, 2, -1], [1, -4, 3]], np.float32)
 Y = np.array([1, 0, 1])
@@ -245,8 +243,8 @@ def test_estimates_are_averaged_by_their_prices():
     assert [rho_of(e, Relation.ADD_REMOVE) for e in events] == pytest.approx([0.001, 0.0011])
 
 
-@every_case("relation", list(Relation))
-@every_case("form", ["permute-and-flip", "exponential"])
+@pytest.mark.parametrize("relation", list(Relation))
+@pytest.mark.parametrize("form", ["permute-and-flip", "exponential"])
 def test_prices_are_kept_under_either_relation(relation, form):
     """What is charged is the price that was decided, whatever noise that takes."""
     prices = Prices(gradient=0.004, selection=0.009)

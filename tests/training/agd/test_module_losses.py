@@ -127,7 +127,7 @@ def test_one_example_moves_each_sum_by_at_most_the_cap_and_lowers_none(before):
 @pytest.mark.parametrize("before", [kept_in_eval, elsewhere()], ids=["attribute", "elsewhere"])
 def test_what_a_module_keeps_between_examples_is_refused_before_anything_is_charged(before):
     gradients, params = made(before)
-    with pytest.raises(ValueError, match="keeps something"):
+    with pytest.raises(ValueError, match="leaves something behind"):
         numbers(gradients, params)
     task = CentralTask(
         name="toy", train=made(before)[0], num_train=NUMBER, init=lambda key: params,
@@ -136,7 +136,7 @@ def test_what_a_module_keeps_between_examples_is_refused_before_anything_is_char
     experiment = CentralExperiment(
         name="toy", description="A toy.", task=lambda own: task
     ).with_options({"method": "agd", "target_epsilon": 8.0, "delta": 1e-3, "iterations": 3})
-    with pytest.raises(ValueError, match="keeps something"):
+    with pytest.raises(ValueError, match="leaves something behind"):
         build(experiment, None)
 
 

@@ -3,6 +3,7 @@
 import itertools
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
@@ -11,12 +12,11 @@ from fedpriv.rng import Key
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.local.module import ArrayExamples, ModuleBatches, module_params
 from fedpriv.training.public_learning import BATCH_SIZE, apart, choose, learn, learner_of
-from tests.repeats import every_case
 
 KEY = Key.simulation(0)
 
 
-@every_case(("number", "back"), [(2, 1), (4, 1), (5, 1), (10, 2), (101, 20)])
+@pytest.mark.parametrize(("number", "back"), [(2, 1), (4, 1), (5, 1), (10, 2), (101, 20)])
 def test_a_fifth_is_kept_back_and_nobody_is_on_both_sides(number, back):
     learnt, seen = apart(number, KEY)
     assert len(seen) == back

@@ -10,7 +10,6 @@ import torch
 from fedpriv import tree
 from fedpriv.training.local import device_sum
 from fedpriv.training.local.device_sum import DeviceSum, l2_norms
-from tests.repeats import every_case
 
 SHAPES = {"kernel": (31, 7), "bias": (7,), "conv": (3, 2, 3, 3)}
 
@@ -51,8 +50,8 @@ def whole_oracle(updates, factors, granularity):
 
 
 class TestOnTheGrid:
-    @every_case("granularity", [2.0**-24, 0.3 * 2.0**-24, 1e-3])
-    @every_case("users", [1, 5, 130])
+    @pytest.mark.parametrize("granularity", [2.0**-24, 0.3 * 2.0**-24, 1e-3])
+    @pytest.mark.parametrize("users", [1, 5, 130])
     def test_equals_the_integers_of_numpy(self, users, granularity):
         updates = random_updates(users, scale=0.1)
         factors = np.random.default_rng(1).uniform(0.01, 0.15, users).tolist()  # 2^24 steps at most
@@ -84,7 +83,7 @@ class TestOnTheGrid:
                 assert total.dtype == kind
                 assert total.tolist() == [sign * users * 2**24, 0]
 
-    @every_case("longer", [(2**24, 1), (2**24 + 2, 0), (math.nan, 0), (math.inf, 0)])
+    @pytest.mark.parametrize("longer", [(2**24, 1), (2**24 + 2, 0), (math.nan, 0), (math.inf, 0)])
     def test_a_user_beyond_the_bound_adds_nothing(self, longer):
         running = DeviceSum({"v": torch.zeros(1), "w": torch.zeros(1)}, granularity=1.0)
         long = {"v": [longer[0], 2**24, 5.0], "w": [longer[1], 0.0, 3.0]}
@@ -104,8 +103,8 @@ class TestWithoutAGrid:
             assert found[name].dtype == np.float64
             np.testing.assert_allclose(found[name], expected, rtol=1e-12, atol=1e-14)
 
-    @every_case("granularity", [None, 1e-6])
-    @every_case("bad", [np.nan, np.inf, 3e38])
+    @pytest.mark.parametrize("granularity", [None, 1e-6])
+    @pytest.mark.parametrize("bad", [np.nan, np.inf, 3e38])
     def test_a_user_with_factor_zero_is_left_out_whatever_it_holds(self, bad, granularity):
         updates = random_updates(4)
         expected = summed(
@@ -122,13 +121,13 @@ class TestWithoutAGrid:
 
 
 class TestNorms:
-    @every_case("scale", [1.0, 1e-30, 1e30])
+    @pytest.mark.parametrize("scale", [1.0, 1e-30, 1e30])
     def test_equals_the_trees(self, scale):
         updates = random_updates(6, scale=scale)
         expected = [tree.l2_norm({n: a[u] for n, a in updates.items()}) for u in range(6)]
         assert l2_norms(tensors(updates)) == expected
 
-    @every_case("scale", [1.0, 1e-40, 1e37])
+    @pytest.mark.parametrize("scale", [1.0, 1e-40, 1e37])
     def test_on_another_device_it_is_the_same_to_rounding(self, scale, monkeypatch):
         updates = random_updates(6, scale=scale)
         updates["kernel"][2] = 0

@@ -19,7 +19,6 @@ from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.training.per_example.module import ModuleGradients
 from fedpriv.training.work import as_work
-from tests.repeats import every_case
 
 
 def partial_sum(*, trainer, **given):
@@ -58,21 +57,20 @@ def updates(x, y, users_at_once):
     return done.total
 
 
-@every_case("users_at_once", [1, 32])
-@every_case(
-    ("x", "y"),
-    [(X.astype(dtype), Y) for dtype in FLOATS] + [(X, Y.astype(dtype)) for dtype in INTEGERS],
-    ids=[dtype.__name__ for dtype in FLOATS + INTEGERS],
-)
-def test_local_training(x, y, users_at_once):
+def test_local_training(subtests):
     """Red before: every such user raised within torch and contributed zero."""
-    expected, found = updates(X, Y, users_at_once), updates(x, y, users_at_once)
-    assert np.abs(expected["weight"]).max() > 0
-    for name in expected:
-        np.testing.assert_array_equal(found[name], expected[name])
+    for users_at_once in [1, 32]:
+        for x, y in [(X.astype(dtype), Y) for dtype in FLOATS] + [
+            (X, Y.astype(dtype)) for dtype in INTEGERS
+        ]:
+            with subtests.test(users_at_once=users_at_once, x=x, y=y):
+                expected, found = updates(X, Y, users_at_once), updates(x, y, users_at_once)
+                assert np.abs(expected["weight"]).max() > 0
+                for name in expected:
+                    np.testing.assert_array_equal(found[name], expected[name])
 
 
-@every_case("dtype", [np.int8, np.int16, np.uint8, np.uint16, np.int32, np.int64])
+@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.uint8, np.uint16, np.int32, np.int64])
 def test_words_of_every_integer_type_reach_an_embedding(dtype):
     words = np.array([[1, 2], [3, 0]], dtype)
     embed = nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.Linear(6, 2))

@@ -26,7 +26,6 @@ from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_p
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.training.work import as_work
-from tests.repeats import every_case
 
 KEY = Key.simulation(5)
 BOUND = Clip(l2_clip_norm=1.0)
@@ -392,7 +391,7 @@ def moved(kind, users_at_once, loss=cross_entropy):
 
 
 @pytest.mark.parametrize("users_at_once", [1, 2, 4])
-@every_case("kind", PUT_BACK)
+@pytest.mark.parametrize("kind", PUT_BACK)
 def test_one_user_moves_the_sum_by_the_bound_whatever_the_module_keeps(kind, users_at_once):
     assert moved(kind, users_at_once) <= BOUND.l2_bound * (1 + 1e-6)
 
@@ -416,7 +415,7 @@ class LossObject:
         return nn.functional.cross_entropy(outputs, targets) * self.calls
 
 
-@every_case("loss", [KeepingLoss, LossObject])
+@pytest.mark.parametrize("loss", [KeepingLoss, LossObject])
 def test_nor_by_what_a_loss_keeps(loss):
     assert moved(Keeping, 1, loss()) <= BOUND.l2_bound * (1 + 1e-6)
 
@@ -427,8 +426,8 @@ def task(kind, loss=cross_entropy, **given):
     )
 
 
-@every_case("given", [{}, {"public": Users._user(9)}, {"users_at_once": 4}])
-@every_case("kind", REFUSED)
+@pytest.mark.parametrize("given", [{}, {"public": Users._user(9)}, {"users_at_once": 4}])
+@pytest.mark.parametrize("kind", REFUSED)
 def test_the_trial_refuses_it_before_anything_is_charged(kind, given, monkeypatch):
     monkeypatch.setattr(torch, "calls", 0, raising=False)
     monkeypatch.setattr(torch, "seen", torch.zeros(8), raising=False)
@@ -469,7 +468,7 @@ def test_of_two_layers_of_a_kind_each_is_looked_at():
         task(Both).trainer(Schedule(learning_rate=0.1), {})
 
 
-@every_case("loss", [KeepingLoss, LossObject])
+@pytest.mark.parametrize("loss", [KeepingLoss, LossObject])
 def test_and_such_a_loss(loss):
     with pytest.raises(KeepsStateError):
         task(Keeping, loss()).trainer(Schedule(learning_rate=0.1), {})
@@ -505,7 +504,7 @@ def test_a_copied_trainer_has_a_module_of_its_own():
         assert all(np.array_equal(found[0][name], update[name]) for name in update)
 
 
-@every_case("kind", [Keeping, Cached, CountsInABuffer, Dropping])
+@pytest.mark.parametrize("kind", [Keeping, Cached, CountsInABuffer, Dropping])
 def test_others_are_not_refused(kind):
     task(kind).trainer(Schedule(learning_rate=0.1), {})
     assert moved(kind, 1) <= BOUND.l2_bound * (1 + 1e-6)

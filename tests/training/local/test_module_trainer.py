@@ -11,7 +11,6 @@ from fedpriv.rng import Key
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, check_module, module_params
 from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
-from tests.repeats import every_case
 from tests.training.local.tag_examples import (
     MULTIPLIER,
     PARAMS,
@@ -71,26 +70,32 @@ class TestModuleTrainer:
         for other in found[1:]:
             assert all(np.array_equal(other[name], found[0][name]) for name in params)
 
-    @every_case("multiplier", [None, MULTIPLIER], ids=["plain", "preconditioned"])
-    @every_case(("batch_size", "epochs"), [(100, 1), (100, 3), (4, 1), (4, 3)])
-    @every_case("inputs", ["tff", "unit-norm"])
-    def test_equals_the_sparse_trainer(self, multiplier, batch_size, epochs, inputs):
-        examples = make_examples(13, seed=5)
-        schedule = Schedule(learning_rate=0.5, batch_size=batch_size, epochs=epochs)
-        dense = ArrayExamples(
-            dense_inputs(examples, inputs).astype(np.float32), examples.labels.astype(np.int64)
-        )
-        sparse = SparseSoftmaxTrainer(schedule=schedule, inputs=inputs, multiplier=multiplier)
-        module = ModuleTrainer(
-            module=SoftmaxRegression(WORDS, TAGS),
-            loss=cross_entropy,
-            schedule=schedule,
-            multiplier={} if multiplier is None else {"kernel": multiplier},
-        )
-        found = module.train(PARAMS, dense, Key.simulation(8))
-        expected = sparse.train(PARAMS, examples, Key.simulation(8))
-        assert set(found) == set(PARAMS)
-        assert_close(found, tree.to_dense(expected))
+    def test_equals_the_sparse_trainer(self, subtests):
+        for multiplier in [None, MULTIPLIER]:
+            for batch_size, epochs in [(100, 1), (100, 3), (4, 1), (4, 3)]:
+                for inputs in ["tff", "unit-norm"]:
+                    with subtests.test(
+                        multiplier=multiplier, batch_size=batch_size, epochs=epochs, inputs=inputs
+                    ):
+                        examples = make_examples(13, seed=5)
+                        schedule = Schedule(learning_rate=0.5, batch_size=batch_size, epochs=epochs)
+                        dense = ArrayExamples(
+                            dense_inputs(examples, inputs).astype(np.float32),
+                            examples.labels.astype(np.int64),
+                        )
+                        sparse = SparseSoftmaxTrainer(
+                            schedule=schedule, inputs=inputs, multiplier=multiplier
+                        )
+                        module = ModuleTrainer(
+                            module=SoftmaxRegression(WORDS, TAGS),
+                            loss=cross_entropy,
+                            schedule=schedule,
+                            multiplier={} if multiplier is None else {"kernel": multiplier},
+                        )
+                        found = module.train(PARAMS, dense, Key.simulation(8))
+                        expected = sparse.train(PARAMS, examples, Key.simulation(8))
+                        assert set(found) == set(PARAMS)
+                        assert_close(found, tree.to_dense(expected))
 
     def test_the_key_decides_and_torchs_own_generator_is_left_alone(self):
         module = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3))
@@ -117,7 +122,7 @@ class TestModuleTrainer:
         np.testing.assert_array_equal(first["weight"], second["weight"])
         assert not np.array_equal(first["weight"], other["weight"])
 
-    @every_case(
+    @pytest.mark.parametrize(
         "make",
         [
             lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)),

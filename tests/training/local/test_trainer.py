@@ -14,7 +14,6 @@ from fedpriv.rng import Key
 from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
 from fedpriv.training.work import as_work
 from fedpriv.tree import RowSparse
-from tests.repeats import every_case
 from tests.training.local.tag_examples import (
     MULTIPLIER,
     PARAMS,
@@ -47,17 +46,36 @@ def dense_update(params, examples, schedule, key, inputs, multiplier=None):
 
 
 class TestRowSparseIsDense:
-    @every_case("inputs", ["tff", "unit-norm"])
-    @every_case("multiplier", [None, MULTIPLIER], ids=["plain", "preconditioned"])
-    @every_case("epochs", [1, 3])
-    @every_case("batch_size", [1, 4, 100])
-    @every_case("number", [1, 3, 17])
-    def test_equals_dense_autograd(self, inputs, multiplier, epochs, batch_size, number):
-        schedule = Schedule(learning_rate=0.5, batch_size=batch_size, epochs=epochs)
-        trainer = SparseSoftmaxTrainer(schedule=schedule, inputs=inputs, multiplier=multiplier)
-        key, examples = Key.simulation(number), make_examples(number, seed=number)
-        found = trainer.train(PARAMS, examples, key)
-        assert_close(found, dense_update(PARAMS, examples, schedule, key, inputs, multiplier))
+    def test_equals_dense_autograd(self, subtests):
+        for inputs in ["tff", "unit-norm"]:
+            for multiplier in [None, MULTIPLIER]:
+                for epochs in [1, 3]:
+                    for batch_size in [1, 4, 100]:
+                        for number in [1, 3, 17]:
+                            with subtests.test(
+                                inputs=inputs,
+                                multiplier=multiplier,
+                                epochs=epochs,
+                                batch_size=batch_size,
+                                number=number,
+                            ):
+                                schedule = Schedule(
+                                    learning_rate=0.5, batch_size=batch_size, epochs=epochs
+                                )
+                                trainer = SparseSoftmaxTrainer(
+                                    schedule=schedule, inputs=inputs, multiplier=multiplier
+                                )
+                                key, examples = (
+                                    Key.simulation(number),
+                                    make_examples(number, seed=number),
+                                )
+                                found = trainer.train(PARAMS, examples, key)
+                                assert_close(
+                                    found,
+                                    dense_update(
+                                        PARAMS, examples, schedule, key, inputs, multiplier
+                                    ),
+                                )
 
     @given(
         number=st.integers(1, 12),
@@ -223,13 +241,18 @@ class TestCap:
         first, again, other = (each.taken[0].tolist() for each in examples)
         assert first == again != other
 
-    @every_case("name", ["batch_size", "epochs", "max_examples"])
-    @every_case("value", [0, -1, 1.5, None, True, "3"])
-    def test_unfit_counts(self, name, value):
-        with pytest.raises(ValueError, match=r"^\w+ .* (is not a whole number|must be at least 1)"):
-            Schedule(learning_rate=0.1, **{name: value})
+    def test_unfit_counts(self, subtests):
+        for name in ["batch_size", "epochs", "max_examples"]:
+            for value in [0, -1, 1.5, None, True, "3"]:
+                with (
+                    subtests.test(name=name, value=value),
+                    pytest.raises(
+                        ValueError, match=r"^\w+ .* (is not a whole number|must be at least 1)"
+                    ),
+                ):
+                    Schedule(learning_rate=0.1, **{name: value})
 
-    @every_case("value", [0.0, -1.0, np.nan, np.inf])
+    @pytest.mark.parametrize("value", [0.0, -1.0, np.nan, np.inf])
     def test_unfit_learning_rates(self, value):
         with pytest.raises(ValueError, match="learning rate"):
             Schedule(learning_rate=value)

@@ -10,7 +10,6 @@ from torch import nn
 from fedpriv.checkpoints.vocabulary import WordFeatures
 from fedpriv.rng import Key
 from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
-from tests.repeats import every_case
 from tests.training.local.tag_examples import PARAMS, TAGS, WORDS, assert_close, make_examples
 
 WEIGHTS = np.random.default_rng(5).uniform(0.1, 2, WORDS).astype(np.float32)
@@ -32,8 +31,8 @@ def dense(made, examples):
     return x
 
 
-@every_case("preconditioned", [False, True])
-@every_case("made", MADE.values(), ids=MADE)
+@pytest.mark.parametrize("preconditioned", [False, True])
+@pytest.mark.parametrize("made", MADE.values(), ids=MADE)
 def test_equals_dense_autograd(made, preconditioned):
     rng = np.random.default_rng(8)
     shape = made.num_rows, TAGS

@@ -28,7 +28,7 @@ from fedpriv.training.permutation_sgd import (
     one_vs_all_constants,
     softmax_constants,
 )
-from tests.repeats import each_once, every_case
+from tests.repeats import each_once
 
 KEY = Key.simulation(5)
 QUARTER = Constants(name="toy", lipschitz=1.0, smoothness=0.25)
@@ -46,7 +46,7 @@ class TestNumbers:
         assert replaced(constant, m=100, k=10) == pytest.approx(0.2)
         assert replaced(constant, m=100, k=10, b=50) == pytest.approx(0.004)
 
-    @every_case(
+    @pytest.mark.parametrize(
         ("name", "exponent", "expected", "closed"),
         [
             ("decreasing", 0.0, 8.045214, 16.036841),
@@ -114,7 +114,7 @@ def walk(gradients, rates, *, k, b, orders, start=0.0, decay=0.0, place=0):
 class TestExtremes:
     """Examples that move the result as far as anything may: bounds that are not loose."""
 
-    @every_case(("b", "expected"), [(1, 0.5), (10, 0.05), (50, 0.01)])
+    @pytest.mark.parametrize(("b", "expected"), [(1, 0.5), (10, 0.05), (50, 0.01)])
     def test_linear_losses_reach_it(self, b, expected):
         """ℓ = -zw, m = 100, k = 5, η = .05: 2kLη/b."""
         m, k = 100, 5
@@ -321,7 +321,7 @@ class TestRefusals:
         with pytest.raises(ValueError, match="needs a regulariser"):
             StepSchedule(name="strongly-convex").rates(3, constants=QUARTER, num_examples=3)
 
-    @every_case(
+    @pytest.mark.parametrize(
         ("changes", "said"),
         [
             ({"name": "constant"}, "rate None"),

@@ -18,7 +18,6 @@ from fedpriv.training.bolt_on import BoltOn, BoltOnUsers, Tuned, UserSchedule
 from fedpriv.training.per_example.linear import LogisticGradients
 from fedpriv.training.permutation_sgd import LONGEST_START, Passes, StepSchedule, logistic_constants
 from fedpriv.training.wrapped_sgd import Wrapped
-from tests.repeats import every_case
 from tests.running.methods.test_promises import METHODS, of
 from tests.running.methods.test_runs import BOLT_ON, central
 
@@ -73,8 +72,8 @@ class Raw:
         return PartialSum(total={"w": total}, num_users=len(among))
 
 
-@every_case("share", [1.0, 0.01])
-@every_case(
+@pytest.mark.parametrize("share", [1.0, 0.01])
+@pytest.mark.parametrize(
     ("start", "rate"),
     [(0.0, 0.1), (-12.0, 0.5), (-1.5 * 2**10, 2.0**-13 * 0.502), (-1.5 * 2**14, 2.0**-10 * 0.502)],
 )

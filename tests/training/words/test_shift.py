@@ -7,16 +7,16 @@ import pytest
 
 from fedpriv import tree
 from fedpriv.backends import SerialBackend
-from fedpriv.backends.threads import ThreadBackend
+from fedpriv.backends.in_process import ThreadBackend
 from fedpriv.datasets.stackexchange.word_view import WordSequences, open_word_view
 from fedpriv.experiments.ready_made import words
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.next_words import NextWords, Size
+from fedpriv.training.failures import raised_failures
 from fedpriv.training.local.trainer import Schedule
-from fedpriv.training.periodic_shift import SHARE, Shift, ShiftedUsers
-from tests.repeats import every_case
+from fedpriv.training.periodic_shift import SHARE, Shift, shifted_users
 from tests.tasks.words import phrases
 
 BOUND = Rounded(bound=Clip(l2_clip_norm=0.05))
@@ -52,13 +52,13 @@ class Users:
 def kinds_seen(share, users=("a",)):
     seen = Seen()
     params = {"w": np.zeros(2, np.float32), SHARE: np.array([share], np.float32)}
-    work = ShiftedUsers(trainer=seen)
+    work = shifted_users(seen)
     work.partial_sum(params=params, bound=BOUND, data=Users(), user_ids=users, key=KEY)
     return seen.kinds
 
 
-@every_case("kind", ["blocks", "smooth"])
-@every_case("period", [2, 5, 20])
+@pytest.mark.parametrize("kind", ["blocks", "smooth"])
+@pytest.mark.parametrize("period", [2, 5, 20])
 def test_the_share_has_its_period_and_a_mean_of_half(kind, period):
     shares = [Shift(kind=kind, period=period).share(n) for n in range(1, 3 * period + 1)]
     assert shares[:period] == shares[period : 2 * period] and shares[0] == 1.0
@@ -85,9 +85,9 @@ def test_a_users_part_is_its_own_whoever_else_is_there():
 
 def test_the_sum_has_no_row_for_what_users_are_told():
     params = {"w": np.zeros(2, np.float32), SHARE: np.ones(1, np.float32)}
-    assert set(ShiftedUsers(trainer=Seen()).template(params)) == {"w"}
-    with pytest.raises(ValueError, match="shift at none"):
-        ShiftedUsers(trainer=Seen()).partial_sum(
+    assert set(shifted_users(Seen()).template(params)) == {"w"}
+    with raised_failures(), pytest.raises(ValueError, match="shift at none"):
+        shifted_users(Seen()).partial_sum(
             params={"w": params["w"]}, bound=BOUND, data=Users(), user_ids=["a"], key=KEY
         )
 

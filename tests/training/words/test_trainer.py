@@ -9,7 +9,6 @@ from fedpriv.rng import Key
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.local.words import WordTrainer, dense_gradients, token_scores
-from tests.repeats import every_case
 
 VOCABULARY, TIME = 14, 6
 
@@ -51,8 +50,8 @@ def test_the_loss_is_a_mean_over_sentences_with_a_fixed_divisor():
     torch.testing.assert_close(next_word_loss(module(x), y), summed / (4 * TIME))
 
 
-@every_case("tied", [False, True])
-@every_case("multiplied", [False, True])
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("multiplied", [False, True])
 def test_a_user_trains_as_by_module_trainer(tied, multiplied):
     module = network(tied)
     schedule = Schedule(learning_rate=0.5, batch_size=4, epochs=3, max_examples=7)

@@ -436,7 +436,7 @@ BREAKS = {
         ("fedpriv.tasks.tag_prediction", judged_by_all_posts),
         ("fedpriv.mechanisms.bounds", losses_capped_one_percent_high),
         ("fedpriv.rng", four_random_bytes),
-        (f"{_PRIVACY}.calibration", target_passed_by_a_thousandth),
+        (f"{_PRIVACY}.accounting", target_passed_by_a_thousandth),
         (_DOOR, named_queries_by_the_round),
         ("fedpriv.mechanisms.gaussian", undecided_bits_shared),
     )

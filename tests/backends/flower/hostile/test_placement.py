@@ -8,29 +8,18 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, RecordDict
 
-from fedpriv.backends.flower.bounded_sum import BoundedSum
 from tests.backends.flower.hostile.payloads import (
     BOUND,
     EXACT,
     HIGHEST,
     LOWEST,
+    adding,
     exact_report,
     header,
     report,
 )
-from tests.repeats import every_case
 
 BIG = {"kernel": np.zeros((5000, 20), np.float32), "bias": np.zeros(20, np.float32)}
-
-
-def adding(granularity):
-    return BoundedSum(
-        params=BIG,
-        limit=BOUND.sum_limit,
-        granularity=granularity,
-        round_num=4,
-        attempt=2,
-    )
 
 
 def oddly_placed(array: np.ndarray) -> Array:
@@ -42,21 +31,21 @@ def oddly_placed(array: np.ndarray) -> Array:
     return Array(dtype=str(array.dtype), shape=array.shape, stype="numpy.ndarray", data=data)
 
 
-@every_case("kind", [np.float32, np.float64, np.int32, np.int64])
-@every_case("sparse_too", [False, True])
-@every_case("value", [1, 9])
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.int32, np.int64])
+@pytest.mark.parametrize("sparse_too", [False, True])
+@pytest.mark.parametrize("value", [1, 9])
 def test_numbers_may_lie_anywhere_in_a_message(kind, sparse_too, value):
     """Compiled loops add them and measure them all the same."""
-    granularity = EXACT.granularity if np.dtype(kind).kind == "i" else None
-    value = value if granularity else value * 1e-4
+    exact = np.dtype(kind).kind == "i"
+    value = value if exact else value * 1e-4
     values, found = np.full((5000, 20), value, kind), []
     for place in (Array, oddly_placed):
         total = {"dense/bias": place(np.zeros(20, kind)), "dense/kernel": place(values)}
         if sparse_too:
             del total["dense/kernel"]
             total |= {"rows/kernel": place(np.arange(5000)), "values/kernel": place(values)}
-        adds = adding(granularity)
-        said = report() if granularity is None else exact_report()
+        adds = adding(EXACT if exact else BOUND, BIG)
+        said = exact_report() if exact else report()
         adds.add(RecordDict({"total": ArrayRecord(total), "report": said}), num_users=1)
         assert not adds.dropped
         found.append(adds.result(1).total["kernel"])
@@ -82,7 +71,7 @@ def test_memory_does_not_grow_with_answers(values):
         }),
         "report": exact_report(),
     })  # fmt: skip
-    adds, held = adding(EXACT.granularity), []
+    adds, held = adding(EXACT, BIG), []
     adds.add(content, num_users=1)  # compiled code is loaded here
     tracemalloc.start()
     for _ in range(12):

@@ -8,12 +8,12 @@ import pytest
 from flwr.app import Error, Message
 
 from fedpriv.backends import SerialBackend
+from fedpriv.backends.backend import Order
 from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
-from fedpriv.backends.threads import ThreadBackend
+from fedpriv.backends.in_process import ThreadBackend
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 from fedpriv.training.local.trainer import Schedule
-from tests.repeats import every_case
 
 BOUND, SCHEDULE = Rounded(bound=Clip(l2_clip_norm=0.3)), Schedule(learning_rate=2.0)
 LOOPBACK = GridSettings(allow_unauthenticated_nodes=True)
@@ -48,10 +48,8 @@ def asked(backend, task, mode, caplog):
     """Return what is logged of one round with everybody in it."""
     caplog.clear()
     with caplog.at_level(logging.DEBUG, "fedpriv"):
-        backend.partial_sum(
-            params=task.params(), bound=BOUND, cohort=task.roster[:8], key=KEYS[mode],
-            round_num=1, attempt=1,
-        )  # fmt: skip
+        order = Order(params=task.params(), bound=BOUND, key=KEYS[mode])
+        backend.sum_over(task.roster[:8], order)
     return [record.getMessage() for record in caplog.records if record.name.startswith("fedpriv")]
 
 
@@ -88,7 +86,7 @@ def on_a_node(task, data, stub):
     )
 
 
-@every_case("place", [in_process, on_threads, on_a_node])
+@pytest.mark.parametrize("place", [in_process, on_threads, on_a_node])
 def test_a_user_that_fails_is_said_in_a_simulation_alone(stub, caplog, place):
     task = stub.TinyTags()
     data, more = Frail(task.data), {"stub": stub} if place is on_a_node else {}

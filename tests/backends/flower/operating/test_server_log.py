@@ -2,13 +2,14 @@
 
 import logging
 
+import pytest
+
 from fedpriv.measures import ACCURACY
 from fedpriv.runs.records import Released, RoundRecord
 from server import app as server_app
-from tests.repeats import every_case
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("epsilon", "accuracy", "said"),
     [
         (0.93051, None, "round 3: epsilon <= 0.931 at delta 0.001, accuracy on public users -"),
@@ -26,7 +27,6 @@ def test_every_round_is_logged_with_its_epsilon_evaluated_or_not(caplog, epsilon
         measured={"accuracy": accuracy},
         update_norm=None,
     )
-    caplog.clear()
     with caplog.at_level(logging.INFO, "fedpriv.server"):
         server_app._report(
             ACCURACY,

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from fedpriv.backends import SerialBackend
-from fedpriv.experiments.experiment import SLOTS
+from fedpriv.experiments.experiment import CentralExperiment
+from fedpriv.experiments.options import places
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.prepared import start_run
 from tests.resumed import resume_run
@@ -24,8 +25,8 @@ from tests.running.central.resume.synthetic import (
 
 
 def test_every_kind_of_guide_is_here():
-    [known] = [slot.choices for slot in SLOTS["example"] if slot.name == "guide"]
-    assert {experiment(kind).guide for kind in KINDS} == set(known)
+    known = places(CentralExperiment)["guide"]
+    assert {experiment(kind).guide.kind for kind in KINDS} == set(known)
 
 
 @pytest.mark.parametrize("kind", KINDS)

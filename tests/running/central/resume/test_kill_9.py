@@ -20,7 +20,8 @@ from tests.running.central.resume.synthetic import NAME, charges, synthetic_expe
 HELD = '''
 import os, time
 import numpy as np
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments import CentralExperiment, GaussianNoise
+from fedpriv.experiments.preconditioning import AverageOfSquares
 from fedpriv.tasks.central import CentralTask, zeros
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.per_example.linear import LinearRegressionGradients
@@ -56,10 +57,10 @@ def task(experiment, corpus):
 
 
 def synthetic_experiment():
-    return Experiment(
-        unit="example",
-        name="held", description="", task=task, batch_size=6, steps=40, noise_multiplier=1.0,
-        guide="public-rmsprop", eval_every=7, delta=1e-3,
+    return CentralExperiment(
+        name="held", description="", task=task, batch_size=6, steps=40,
+        noise=GaussianNoise(multiplier=1.0),
+        guide=AverageOfSquares(), eval_every=7, delta=1e-3,
     )
 '''
 

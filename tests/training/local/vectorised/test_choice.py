@@ -6,7 +6,6 @@ from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ModuleTrainer
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.local.vectorised import VectorisedTrainer, users_that_fit
-from tests.repeats import every_case
 from tests.training.local.vectorised.users import (
     built,
     cohort,
@@ -36,7 +35,7 @@ class TestChoice:
         many = self.trainer(self.task(mlp()[0], users_at_once=16))
         assert isinstance(many, VectorisedTrainer) and many.users_at_once == 16
 
-    @every_case("number", [0, -1, True])
+    @pytest.mark.parametrize("number", [0, -1, True])
     def test_a_senseless_number_is_refused(self, number):
         with pytest.raises(ValueError, match="users_at_once"):
             self.task(mlp()[0], users_at_once=number)

@@ -14,7 +14,7 @@ from fedpriv.training.local.vectorised import (
     is_batch_invariant,
 )
 from fedpriv.training.work import as_work
-from tests.repeats import each_once, every_case
+from tests.repeats import each_once
 from tests.training.local.vectorised.users import (
     CLASSES,
     KEY,
@@ -230,7 +230,7 @@ class TestBatchInvariance:
         for name, tensor in alone.total.items():
             np.testing.assert_array_equal(found[name], tensor)
 
-    @every_case("slot", [0, 16, 31])
+    @pytest.mark.parametrize("slot", [0, 16, 31])
     def test_the_trial_sees_one_slot_that_is_off(self, slot):
         many, params, _ = steep("mlp")
         start = many.alone.start(params)

@@ -10,7 +10,6 @@ from torch import nn
 from fedpriv import tree
 from fedpriv.training.local.module import module_params
 from fedpriv.training.local.vectorised import random_layer
-from tests.repeats import every_case
 from tests.training.local.vectorised.users import (
     CLASSES,
     MODELS,
@@ -191,7 +190,7 @@ class TestFallsBack:
         assert_same_updates(together(many, params, users), expected)
         assert not module.running.any()
 
-    @every_case(
+    @pytest.mark.parametrize(
         ("layer", "drawn"),
         [
             (nn.Dropout(0.1), True),

@@ -10,9 +10,10 @@ from fedpriv import tree
 from fedpriv.mechanisms.bounds import Clip, Unbounded
 from fedpriv.models import TextLSTM
 from fedpriv.training.local.module import module_params
-from fedpriv.training.per_example.backends import PER_EXAMPLE_BACKENDS, choose
+from fedpriv.training.per_example import backends
+from fedpriv.training.per_example.backends import PER_EXAMPLE_BACKENDS, choose, synthetic_inputs
 from fedpriv.training.per_example.module import ModuleGradients
-from tests.repeats import each_once, every_case
+from tests.repeats import each_once
 from tests.training.per_example.backends.layers import (
     BOUND,
     CLASSES,
@@ -102,7 +103,7 @@ def of_model(name, **options):
 
 
 class TestLaws:
-    @every_case("name", MODELS)
+    @pytest.mark.parametrize("name", MODELS)
     def test_first_way_that_works_is_taken(self, name):
         assert of_model(name)[0].backend == MODELS[name][2][0]
 
@@ -175,17 +176,18 @@ class TestMixing:
     def test_tried_is_the_chunk_that_will_be_used(self, monkeypatch):
         sizes = []
 
-        def seen(_, h):
-            sizes.append(len(h))
-            return h
+        def drawn(module, x, y, number, dtype):
+            sizes.append(number)
+            return synthetic_inputs(module, x, y, number, dtype)
 
+        monkeypatch.setattr(backends, "synthetic_inputs", drawn)
         x, y = np.zeros((40, WIDTH), np.float32), np.zeros(40, np.int64)
         for chunk, most in ((None, 40), (10, 10), (100, 40), (2, 3)):
             sizes.clear()
-            choose(Layer(seen), cross_entropy, x, y, chunk=chunk)
+            choose(Layer(), cross_entropy, x, y, chunk=chunk)
             assert max(sizes) == most
-        monkeypatch.setattr("fedpriv.training.per_example.backends._BYTES", 32 << 20)
-        wide = nn.Sequential(Layer(seen), nn.Linear(CLASSES, 1 << 17), nn.Linear(1 << 17, CLASSES))
+        monkeypatch.setattr(backends, "_BYTES", 32 << 20)
+        wide = nn.Sequential(Layer(), nn.Linear(CLASSES, 1 << 17), nn.Linear(1 << 17, CLASSES))
         sizes.clear()
         made_for = choose(wide, cross_entropy, x, y, chunk=30)
         assert 1 < made_for.chunk < 30 and max(sizes) == max(3, made_for.chunk)
@@ -255,7 +257,7 @@ class TestPenalties:
         assert made(module, loss=loss)[0].backend == "loop"
 
 
-@every_case("value", [np.nan, np.inf, 1e30])
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
 def test_params_that_have_diverged_do_not_change_the_way(value):
     """A diverged run that is resumed chooses at its own params; every example then adds zero."""
     x = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)

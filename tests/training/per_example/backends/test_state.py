@@ -6,7 +6,6 @@ from torch import nn
 from torch.nn import functional
 
 from fedpriv.training.per_example.backends import PER_EXAMPLE_BACKENDS, choose
-from tests.repeats import every_case
 from tests.training.per_example.backends.layers import (
     BOUND,
     EVERYBODY,
@@ -48,28 +47,27 @@ def in_an_object(module, h):
 
 
 class TestState:
-    @every_case("between", [running_mean, counted, listed, largest])
-    @every_case("backend", [None, *PER_EXAMPLE_BACKENDS])
-    def test_attributes_that_change_are_refused(self, between, backend):
-        gradients, params = made(Layer(between), backend=backend)
-        with pytest.raises(
-            ValueError, match=r"in '(mean|calls|seen|largest)' of a Layer.*constant"
-        ):
-            gradients.bounded_sum(params, EVERYBODY, BOUND)
+    def test_attributes_that_change_are_refused(self, subtests):
+        for between in [running_mean, counted, listed, largest]:
+            for backend in [None, *PER_EXAMPLE_BACKENDS]:
+                with subtests.test(between=between, backend=backend):
+                    gradients, params = made(Layer(between), backend=backend)
+                    with pytest.raises(ValueError, match=r"in .*Layer\.(mean|calls|seen|largest)"):
+                        gradients.bounded_sum(params, EVERYBODY, BOUND)
 
     @pytest.mark.parametrize("backend", [None, "loop"])
     def test_attributes_of_children_too(self, backend):
         gradients, _ = made(nn.Sequential(Layer(running_mean), nn.Tanh()), backend=backend)
-        with pytest.raises(ValueError, match="'mean' of a Layer"):
+        with pytest.raises(ValueError, match=r"in Sequential\.0\.mean"):
             assert gradients.backend
 
-    @every_case("backend", [None, *PER_EXAMPLE_BACKENDS])
+    @pytest.mark.parametrize("backend", [None, *PER_EXAMPLE_BACKENDS])
     def test_what_is_kept_elsewhere_is_seen_by_what_it_does(self, backend):
         def of_its_own(module, h):
             return in_an_object(module, h)
 
         gradients, params = made(Layer(of_its_own), backend=backend)
-        with pytest.raises(ValueError, match="after a second example"):
+        with pytest.raises(ValueError, match="the attributes of"):
             gradients.bounded_sum(params, EVERYBODY, BOUND)
 
     def test_a_loss_that_keeps_something_is_refused(self):
@@ -88,7 +86,7 @@ class TestState:
         def noisy(_, h):
             return h + torch.randn(h.shape, generator=stream)
 
-        with pytest.raises(ValueError, match="generator of its own"):
+        with pytest.raises(ValueError, match=r"which .* closes over"):
             assert made(Layer(noisy))[0].backend
 
     def test_what_the_trial_did_not_meet_stops_the_loop(self):
@@ -102,7 +100,7 @@ class TestState:
         x[7] *= 1000
         gradients, params = made(OnLarge(), x, backend="loop")
         gradients.bounded_sum(params, EVERYBODY[:7], BOUND)
-        with pytest.raises(ValueError, match="'mean' of a OnLarge"):
+        with pytest.raises(ValueError, match=r"in OnLarge\.mean"):
             gradients.bounded_sum(params, EVERYBODY, BOUND)
 
     def test_a_constant_made_at_the_first_call_is_fine(self):
@@ -134,5 +132,5 @@ class TestState:
         assert [p.data_ptr() for p in params] == places
         assert all(map(torch.equal, params, values))
         assert module.get_buffer("factor") is buffer and torch.equal(buffer, torch.full((3,), 2.0))
-        assert module[0].constant is constant and set(vars(module[0])) == names
+        assert torch.equal(module[0].constant, constant) and set(vars(module[0])) == names
         assert module.training and module[0].training and not module[1].training

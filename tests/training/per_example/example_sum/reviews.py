@@ -57,7 +57,7 @@ BASE = CentralExperiment(
 def run(experiment):
     components = build(experiment)
     backend = SerialBackend(trainer=components.trainer, measure=components.task.evaluate)
-    records, states = zip(*rounds(components, backend, KEY), strict=True)
+    records, states = zip(*rounds(components, backend, KEY, noise=KEY), strict=True)
     return components, records, states
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from torch import nn
 
 from fedpriv import tree
@@ -18,7 +19,6 @@ from fedpriv.training.per_example.example_sum import (
 from fedpriv.training.per_example.linear import (
     LinearRegressionGradients,
 )
-from tests.repeats import every_case
 from tests.training.per_example.example_sum.reviews import BASE, DIM, KEY, NUM, SHAPES, flat, run
 
 GUIDES = {
@@ -41,29 +41,30 @@ def with_guide(name, **options):
     return BASE.with_options({"guide": name.partition(",")[0], **GUIDES[name], **options})
 
 
-@every_case("name", GUIDES)
-@every_case("bound", ["clip", "normalise"])
-def test_every_guide_trains_under_either_bound(name, bound):
+def test_every_guide_trains_under_either_bound(subtests):
     """One option exchanges clipping for normalisation in any of them."""
-    options = {"bound": bound}
-    if bound == "normalise":
-        options["normalise-regulariser"] = 0.01
-    components, records, states = run(with_guide(name, **options))
-    assert len(records) == 6 and np.isfinite(flat(states[-1])).all()
-    assert not np.array_equal(flat(states[-1]), flat(states[-2]))
-    spent = records[-1].released.epsilon
-    if name == "ideal":  # clean gradients: no ε, though there is noise
-        assert not components.plan.is_private and spent is None
-    else:
-        assert (
-            spent == components.plan.epsilon(6).value
-            and components.plan.epsilon(6).unit == "example"
-        )
-    again = run(with_guide(name, **options))[2]
-    np.testing.assert_array_equal(flat(again[-1]), flat(states[-1]))
+    for name in GUIDES:
+        for bound in ["clip", "normalise"]:
+            with subtests.test(name=name, bound=bound):
+                options = {"bound": bound}
+                if bound == "normalise":
+                    options["normalise-regulariser"] = 0.01
+                components, records, states = run(with_guide(name, **options))
+                assert len(records) == 6 and np.isfinite(flat(states[-1])).all()
+                assert not np.array_equal(flat(states[-1]), flat(states[-2]))
+                spent = records[-1].released.epsilon
+                if name == "ideal":  # clean gradients: no ε, though there is noise
+                    assert not components.plan.is_private and spent is None
+                else:
+                    assert (
+                        spent == components.plan.epsilon(6).value
+                        and components.plan.epsilon(6).unit == "example"
+                    )
+                again = run(with_guide(name, **options))[2]
+                np.testing.assert_array_equal(flat(again[-1]), flat(states[-1]))
 
 
-@every_case("name", [name for name in GUIDES if name != "none"])
+@pytest.mark.parametrize("name", [name for name in GUIDES if name != "none"])
 def test_every_guide_changes_the_run(name):
     plain = run(BASE.with_options({"optimizer": GUIDES[name].get("optimizer", "sgd")}))[2]
     assert not np.allclose(flat(run(with_guide(name))[2][-1]), flat(plain[-1]), rtol=1e-4)

@@ -72,13 +72,12 @@ class TestMicroBatches:
 
     def test_the_papers_noise_is_half_as_much_of_that(self):
         """IMDB: σ = 1 to the clip norm is 0.5 to the sensitivity; the authors counted 1.51."""
-        imdb = replace(
-            BASE, batch_size=64, steps=12_500, noise_multiplier=0.5, delta=4e-5, micro_batch=4
-        )
+        size = {"batch_size": 64, "steps": 12_500, "micro_batch": 4}
+        imdb = BASE.with_options({**size, "noise_multiplier": 0.5, "delta": 4e-5})
         big = replace(task(), num_train=25_000)
         spent = build(imdb, task=big).plan.epsilon(12_500)
         assert spent.rdp == pytest.approx(12.7, abs=0.05)
-        counted = build(replace(imdb, noise_multiplier=1.0, micro_batch=1), task=big)
+        counted = build(imdb.with_options({"noise_multiplier": 1.0, "micro_batch": 1}), task=big)
         assert counted.plan.epsilon(12_500).rdp == pytest.approx(1.512, abs=1e-3)
 
 

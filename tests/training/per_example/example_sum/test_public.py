@@ -21,7 +21,6 @@ from fedpriv.training.per_example.example_sum import (
 from fedpriv.training.per_example.linear import (
     LogisticGradients,
 )
-from tests.repeats import every_case
 from tests.training.per_example.example_sum.reviews import (
     BASE,
     DIM,
@@ -103,7 +102,7 @@ class TestPublicLooks:
         list(rounds(components, SerialBackend(trainer=components.trainer), KEY))
         return public.looks
 
-    @every_case("guide", ["public-adam", "r-pub", "mirror-descent"])
+    @pytest.mark.parametrize("guide", ["public-adam", "r-pub", "mirror-descent"])
     def test_every_step_looks_at_another_batch(self, guide):
         looks = self.looks(guide=guide)
         assert len(set(looks)) == len(looks) == 6

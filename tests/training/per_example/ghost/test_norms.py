@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
@@ -11,7 +12,6 @@ from fedpriv.mechanisms.bounds import Mixture
 from fedpriv.training.local.module import module_params
 from fedpriv.training.per_example.ghost_norms import Before, MadeRows, PartlyMade, Rows, SummedOuter
 from fedpriv.training.per_example.module import ModuleGradients
-from tests.repeats import every_case
 
 DIM = 48
 #: What float32 may leave beyond the bound: a few roundings of a weight and a coordinate.
@@ -75,19 +75,20 @@ def multiplied(bound):
 SIZES = [(1.0, 1.0), (1e4, 1.0), (1e8, 1.0), (1e10, 1.0), (1.0, 1e-5), (1.0, 1e-9)]
 
 
-@every_case("bound", BOUNDS, ids=lambda b: f"{type(b).__name__} {b.l2_bound}")
-@every_case(("large", "small"), SIZES)
-@every_case("change", [lambda bound: bound, multiplied], ids=["plain", "multiplied"])
-def test_one_example_over_time_stays_within_the_bound(bound, large, small, change):
-    made, params = gradients(OverTime(), cancelling(large, small, number=1))
-    assert made.backend == "ghost"
-    total = made.bounded_sum(params, np.arange(1), change(bound))
-    assert length(total) <= 0.1 * (1 + SLACK)
+def test_one_example_over_time_stays_within_the_bound(subtests):
+    for bound in BOUNDS:
+        for large, small in SIZES:
+            for change in [lambda bound: bound, multiplied]:
+                with subtests.test(bound=bound, large=large, small=small, change=change):
+                    made, params = gradients(OverTime(), cancelling(large, small, number=1))
+                    assert made.backend == "ghost"
+                    total = made.bounded_sum(params, np.arange(1), change(bound))
+                    assert length(total) <= 0.1 * (1 + SLACK)
 
 
-@every_case("bound", BOUNDS, ids=lambda b: f"{type(b).__name__} {b.l2_bound}")
-@every_case(("large", "small"), SIZES)
-@every_case("change", [lambda bound: bound, multiplied], ids=["plain", "multiplied"])
+@pytest.mark.parametrize("bound", BOUNDS, ids=lambda b: f"{type(b).__name__} {b.l2_bound}")
+@pytest.mark.parametrize(("large", "small"), SIZES)
+@pytest.mark.parametrize("change", [lambda bound: bound, multiplied], ids=["plain", "multiplied"])
 def test_a_micro_batch_stays_within_the_bound(bound, large, small, change):
     class Plain(nn.Module):
         def __init__(self):
@@ -103,13 +104,13 @@ def test_a_micro_batch_stays_within_the_bound(bound, large, small, change):
     assert length(total) <= 0.1 * (1 + SLACK)
 
 
-@every_case("bound", BOUNDS, ids=lambda b: f"{type(b).__name__} {b.l2_bound}")
+@pytest.mark.parametrize("bound", BOUNDS, ids=lambda b: f"{type(b).__name__} {b.l2_bound}")
 def test_a_word_named_thrice_stays_within_the_bound(bound):
     made, params = gradients(Words(), np.array([[5, 5, 5, 6]]))
     assert length(made.bounded_sum(params, np.arange(1), bound)) <= 0.1 * (1 + SLACK)
 
 
-@every_case(("large", "small"), [(1.0, 1.0), (1e4, 1.0), (1.0, 1e-3)])
+@pytest.mark.parametrize(("large", "small"), [(1.0, 1.0), (1e4, 1.0), (1.0, 1e-3)])
 def test_the_sum_is_that_of_the_gradients_themselves(large, small):
     """Some cancel, some do not; against one example at a time in float64."""
     x = np.concatenate([cancelling(large, small), cancelling(1.0, 1.0, seed=1)[:, ::-1] * 0.3])
@@ -147,8 +148,8 @@ class TestRooms:
         factor = SummedOuter(torch.rand(5, 4, 3) + 1, torch.rand(5, 4, 6) + 1)
         assert factor.measured(Before())[1] is factor
 
-    @every_case("steps", [1, 3, 40])
-    @every_case("with_offset", [False, True])
+    @pytest.mark.parametrize("steps", [1, 3, 40])
+    @pytest.mark.parametrize("with_offset", [False, True])
     def test_squares_by_steps_by_pairs_and_by_making(self, steps, with_offset):
         """Against the gradients written out, in float64: few pairs, many, and none needed."""
         generator = torch.Generator().manual_seed(steps)
@@ -183,7 +184,7 @@ class TestRooms:
             torch.testing.assert_close(alone, squares[place], rtol=1e-6, atol=0)
 
 
-@every_case("excess", [2e-7, 1e-6, 1e-4])
+@pytest.mark.parametrize("excess", [2e-7, 1e-6, 1e-4])
 def test_an_offset_that_cancels_stays_within_the_bound(excess):
     """A public part that nearly cancels the private one: the safety term holds what is left."""
     rng = np.random.default_rng(3)

@@ -14,7 +14,6 @@ from fedpriv.training.per_example.linear import (
     LogisticGradients,
     SoftmaxGradients,
 )
-from tests.repeats import every_case
 from tests.training.per_example.linear.case import (
     NUM,
     Case,
@@ -27,7 +26,7 @@ from tests.training.per_example.linear.case import (
 
 class TestWhatFails:
     @every_kind
-    @every_case("value", [np.nan, np.inf, -np.inf, 3e38])
+    @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38])
     def test_bad_inputs_contribute_zero_alone(self, kind, value, caplog):
         case = Case(kind)
         case.x[5, :3] = value
@@ -109,8 +108,8 @@ class TestWhatFails:
 class TestCancellation:
     """Where terms nearly cancel, what is measured must be what is added."""
 
-    @every_case("gap", [0.0, 1e-7, 1e-4, 1e-2])
-    @every_case("kind", ["logistic", "softmax"])
+    @pytest.mark.parametrize("gap", [0.0, 1e-7, 1e-4, 1e-2])
+    @pytest.mark.parametrize("kind", ["logistic", "softmax"])
     def test_an_offset_that_cancels_an_example(self, kind, gap):
         case, inner = Case(kind), Normalise(l2_clip_norm=1.0)
         update = list(case.updates())[6]
@@ -125,8 +124,8 @@ class TestCancellation:
         if gap >= 1e-4:
             close(found, oracle([update], [[0]], bound), 1e-5)
 
-    @every_case("left", [1e-9, 1.3e-8, 1e-6])
-    @every_case("kind", ["logistic", "softmax"])
+    @pytest.mark.parametrize("left", [1e-9, 1.3e-8, 1e-6])
+    @pytest.mark.parametrize("kind", ["logistic", "softmax"])
     def test_an_offset_of_which_almost_nothing_is_left(self, kind, left):
         """Its touched part cancels exactly; the rest drowns in a difference of squares."""
         row = np.array([[1.0, 0.5, 3.0, 0.0, 0.0]], np.float32)

@@ -11,7 +11,6 @@ from fedpriv.mechanisms import Clip, Normalise, Preconditioned, RoundedSum
 from fedpriv.mechanisms.bounds import Mixture
 from fedpriv.rng import Key
 from fedpriv.training.per_example.example_sum import CentralSum, SumsApart
-from tests.repeats import every_case
 
 sys.path.append(str(Path(__file__).parent))
 Case = importlib.import_module("case").Case
@@ -62,8 +61,8 @@ def squared(difference):
     return sum(int(x) ** 2 for x in difference)
 
 
-@every_case("name", BOUNDS)
-@every_case("kind", KINDS)
+@pytest.mark.parametrize("name", BOUNDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_an_example_moves_the_sum_by_at_most_the_bound_in_whole_numbers(kind, name):
     """Every example of the set, joining batches of many sizes; compared without tolerance."""
     case = Case(kind, num=NUM)

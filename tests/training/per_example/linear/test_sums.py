@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Unbounded
-from tests.repeats import every_case
 from tests.training.per_example.linear.case import (
     KINDS,
     NUM,
@@ -38,8 +37,8 @@ def distance(a, b):
 
 
 class TestEqualsTheDenseLoop:
-    @every_case("mixed", [False, True])
-    @every_case("shape", [None, "row", "matrix alone", "full"])
+    @pytest.mark.parametrize("mixed", [False, True])
+    @pytest.mark.parametrize("shape", [None, "row", "matrix alone", "full"])
     @every_bound
     @every_kind
     def test_examples_and_groups(self, kind, inner, shape, mixed):
@@ -181,7 +180,7 @@ class TestLaws:
             case.made.gradient(case.params, nobody)
 
     @every_kind
-    @every_case("shape", ["row", "full"])
+    @pytest.mark.parametrize("shape", ["row", "full"])
     def test_a_multiplier_of_ones_changes_no_bit(self, kind, shape):
         """AdaDPS with A = 1 is DP-SGD."""
         case, inner = Case(kind), Clip(l2_clip_norm=0.3)
@@ -200,7 +199,7 @@ class TestLaws:
             assert all(np.array_equal(plain[name], same[name]) for name in plain)
 
     @every_kind
-    @every_case("broadcast", [False, True])
+    @pytest.mark.parametrize("broadcast", [False, True])
     def test_a_multiplier_of_one_number_scales(self, kind, broadcast):
         case = Case(kind)
         full = {

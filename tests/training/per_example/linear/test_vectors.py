@@ -13,7 +13,6 @@ from fedpriv.training.per_example.linear import (
     linear_metrics,
 )
 from fedpriv.training.per_example.sparse_sums import SparseRows
-from tests.repeats import every_case
 from tests.training.per_example.linear.case import NUM, Case
 
 
@@ -40,7 +39,7 @@ class TestVectors:
 
     g, a = ([[3, 0.4, -0.02, 0]], [3, 0.2, 0.01, 0.01])
 
-    @every_case(
+    @pytest.mark.parametrize(
         ("bound", "expected"),
         [
             (inverted(a, Unbounded()), [1, 2, -2, 0]),
@@ -61,7 +60,7 @@ class TestVectors:
         np.testing.assert_allclose(mean, [0.298607, 0.272214], rtol=2e-6)
         np.testing.assert_allclose(-0.5 * mean, [-0.149303, -0.136107], rtol=5e-6)
 
-    @every_case(
+    @pytest.mark.parametrize(
         ("bound", "expected"),
         [
             (Normalise(l2_clip_norm=1.0, regulariser=0.01), [1.098802, 1.465070]),
@@ -77,7 +76,7 @@ class TestVectors:
             step = -0.5 * (total + np.array([0.1, -0.2])) / 3
             np.testing.assert_allclose(step, [-0.148039, -0.141830], rtol=5e-6)
 
-    @every_case(
+    @pytest.mark.parametrize(
         ("bound", "expected"),
         [
             (Normalise(l2_clip_norm=1.0, regulariser=0.01), -0.322806),  # uphill
@@ -91,8 +90,8 @@ class TestVectors:
 
 
 class TestMeasuring:
-    @every_case("prepared", [False, True])
-    @every_case("kind", ["logistic", "softmax"])
+    @pytest.mark.parametrize("prepared", [False, True])
+    @pytest.mark.parametrize("kind", ["logistic", "softmax"])
     def test_accuracy_and_loss(self, kind, prepared, monkeypatch):
         monkeypatch.setattr("fedpriv.training.per_example.linear.CHUNK", 4)
         case = Case(kind)

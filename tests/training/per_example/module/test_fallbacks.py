@@ -9,7 +9,6 @@ from torch.nn import functional
 from fedpriv.mechanisms.bounds import Clip, Rounded, Unbounded
 from fedpriv.training.local.module import module_params
 from fedpriv.training.per_example.module import ModuleGradients
-from tests.repeats import every_case
 from tests.training.per_example.module.models import (
     CLASSES,
     EVERYBODY,
@@ -77,7 +76,7 @@ class Odd(nn.Module):
         return self.layer(x - x.mean(0))  # mixes examples
 
 
-@every_case(
+@pytest.mark.parametrize(
     ("kind", "backend"),
     [
         ("past its layer", "vmap"),

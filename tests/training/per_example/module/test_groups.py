@@ -7,7 +7,7 @@ import pytest
 
 from fedpriv import tree
 from fedpriv.mechanisms.bounds import Clip, Unbounded
-from tests.repeats import each_once, every_case
+from tests.repeats import each_once
 from tests.training.per_example.module.models import (
     EVERYBODY,
     KEY,
@@ -19,8 +19,8 @@ from tests.training.per_example.module.models import (
 )
 
 
-@every_case("backend", ["ghost", "vmap", "loop"])
-@every_case("bad", [np.nan, np.inf, 3e38])
+@pytest.mark.parametrize("backend", ["ghost", "vmap", "loop"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 3e38])
 def test_what_is_not_finite_contributes_zero_alone(backend, bad, caplog):
     gradients, params = built("mlp", backend=backend)
     bound = preconditioned(params, Clip(l2_clip_norm=0.7))
@@ -44,7 +44,7 @@ def test_a_group_with_such_an_example_contributes_zero():
     assert gap(gradients.grouped_sum(params, groups, bound), expected) < 1e-6
 
 
-@every_case("backend", ["ghost", "vmap", "loop"])
+@pytest.mark.parametrize("backend", ["ghost", "vmap", "loop"])
 def test_an_empty_batch_gives_zeros(backend):
     gradients, params = built("mlp", backend=backend)
     nobody = np.array([], np.int64)
@@ -58,7 +58,7 @@ def test_an_empty_batch_gives_zeros(backend):
         gradients.gradient(params, nobody)
 
 
-@every_case("name", ["mlp", "sequences", "convolutions", "lstm", "partly frozen"])
+@pytest.mark.parametrize("name", ["mlp", "sequences", "convolutions", "lstm", "partly frozen"])
 def test_groups_of_one_are_examples(name):
     gradients, params = built(name)
     bound = preconditioned(params, Clip(l2_clip_norm=0.7))

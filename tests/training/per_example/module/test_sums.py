@@ -10,7 +10,7 @@ from fedpriv.mechanisms.bounds import Clip, Normalise, Preconditioned, Unbounded
 from fedpriv.training.local.module import load_params
 from fedpriv.training.per_example.ghost import ExampleMasks
 from fedpriv.training.per_example.module import ModuleGradients
-from tests.repeats import each_once, every_case
+from tests.repeats import each_once
 from tests.training.per_example.module.models import (
     CLASSES,
     EVERYBODY,
@@ -60,7 +60,7 @@ def test_an_example_alone_is_bounded_as_its_update_is(name, backend):
         assert gap(found, bound.apply(update)) < 1e-5, bound
 
 
-@every_case("backend", ["ghost", "vmap", "loop"])
+@pytest.mark.parametrize("backend", ["ghost", "vmap", "loop"])
 def test_the_sum_without_a_bound_is_minus_the_gradient(backend):
     gradients, params = built("mlp", backend=backend)
     total = gradients.bounded_sum(params, EVERYBODY, Unbounded())

@@ -1,0 +1,153 @@
+"""Threads and sharding; what they sum is held to the oracle in tests/laws/test_backends.py."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import load_file
+
+from fedpriv.backends.in_process import ThreadBackend, shards_of
+from fedpriv.backends.resources import Share
+from fedpriv.experiments.build import build
+from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.runs.backends import on_ray, on_threads, serial
+from fedpriv.runs.prepared import resume_run, start_run
+
+NAME = "adadps-tags"
+OPTIONS = {
+    "cohort": 8,
+    "cohort-cap": 30,
+    "rounds": 3,
+    "noise-multiplier": 1.0,
+    "delta": 0.001,
+    "eval-every": 2,
+}
+
+
+def run(corpus, out, backend):
+    experiment = load_experiment(NAME).with_options(OPTIONS)
+    prepared = start_run(experiment, NAME, corpus, out, make_backend=backend)
+    return prepared.run(), load_file(out / "checkpoints" / "round-000003.safetensors")
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_a_run_ends_with_the_bits_and_figures_of_the_serial_one(tiny_corpus, tmp_path, workers):
+    told, expected = run(tiny_corpus, tmp_path / "serial", serial)
+    found, params = run(tiny_corpus, tmp_path / "threads", on_threads(workers))
+    assert all(np.array_equal(params[name], expected[name]) for name in expected)
+    for name in ("accuracy", "recall_at_5", "accuracy_public", "epsilon"):
+        assert found[name] == told[name] is not None
+    (backend,) = (tmp_path / "threads" / "backends.jsonl").read_text().splitlines()
+    assert json.loads(backend) == {
+        "first_round": 1,
+        "name": "threads",
+        "workers": workers,
+        "devices": ["cpu"],
+    }
+
+
+def backend(corpus, **changes):
+    components = build(load_experiment(NAME).with_options(OPTIONS), corpus)
+    arguments = {
+        "trainer": components.trainer,
+        "data": components.task.data,
+        "measure": components.task.evaluate,
+        "num_workers": 2,
+        "max_examples": 256,
+        **changes,
+    }
+    return ThreadBackend(**arguments)
+
+
+def test_a_trainer_with_a_model_of_its_own_is_refused(tiny_corpus):
+    class Resident:
+        def train(self, params, examples, key):
+            return params
+
+    with pytest.raises(ValueError, match=r"Resident keeps a resident model.*use 'ray'"):
+        backend(tiny_corpus, trainer=Resident())
+
+
+def test_it_is_refused_before_a_run_folder_is_made_or_opened(staff, tmp_path):
+    out, said = tmp_path / "run", r"Trainer keeps a resident model.*use 'ray'"
+    arguments = (staff.dense_experiment(), "staff:dense_experiment", None, out)
+    with pytest.raises(ValueError, match=said):
+        start_run(*arguments, make_backend=on_threads(2))
+    assert not out.exists()
+    start_run(*arguments).folder.close()
+    with (out / "rounds.jsonl").open("a") as file:
+        file.write('{"torn')  # opening the folder would cut it
+    with pytest.raises(ValueError, match=said):
+        resume_run(out, experiment=arguments[1], make_backend=on_threads(2))
+    assert (out / "rounds.jsonl").read_text() == '{"torn'
+
+
+def test_gpus_for_a_task_without_use_for_them_are_refused_before_a_run_folder_is_made(
+    tiny_corpus, tmp_path
+):
+    """The workers would refuse them too, one by one and with the folder there."""
+    experiment, out = load_experiment(NAME).with_options(OPTIONS), tmp_path / "run"
+
+    def backends(**share):
+        cluster = SimpleNamespace(share=Share(num_workers=2, **share))
+        return on_ray(cluster, NAME, str(tiny_corpus.directory))
+
+    with pytest.raises(
+        ValueError, match=r"does not train on 'cuda:0'.*leave --gpus-per-worker out"
+    ):
+        start_run(experiment, NAME, tiny_corpus, out, make_backend=backends(num_gpus=0.5))
+    assert not out.exists()
+    components = build(experiment, tiny_corpus)
+    backends(num_gpus=0.5, logical=True).check(experiment, components)
+    backends().check(experiment, components)
+
+
+def test_gpus_for_an_own_trainer_that_says_it_has_no_use_for_them_are_refused(staff):
+    experiment = staff.dense_experiment()
+    components = build(experiment, None)
+
+    class Scattered:
+        cpu_only = "it only looks things up"
+
+    on_gpus = on_ray(SimpleNamespace(share=Share(num_workers=1, num_gpus=1.0)), "own", None)
+    with pytest.raises(ValueError, match="Scattered does not train on 'cuda:0': it only looks"):
+        on_gpus.check(experiment, replace(components, trainer=Scattered()))
+
+
+SIZES = st.dictionaries(st.text(min_size=1, max_size=3), st.integers(0, 50), max_size=8)
+
+
+def longest(shards, sizes):
+    return max(sum(max(sizes[user], 1) for user in shard) for shard in shards)
+
+
+@given(SIZES, st.integers(1, 4))
+def test_everybody_is_dealt_once(sizes, num_workers):
+    shards = shards_of(sizes, num_workers)
+    assert len(shards) == num_workers
+    assert sorted(itertools.chain(*shards)) == sorted(sizes)
+
+
+@given(SIZES.filter(bool), st.integers(1, 3))
+def test_no_worker_has_more_than_four_thirds_of_the_best_sharding(sizes, num_workers):
+    best = min(
+        max(
+            sum(max(sizes[u], 1) for u, worker in zip(sizes, choice, strict=True) if worker == w)
+            for w in range(num_workers)
+        )
+        for choice in itertools.product(range(num_workers), repeat=len(sizes))
+    )
+    assert longest(shards_of(sizes, num_workers), sizes) <= best * 4 / 3
+
+
+@given(SIZES, st.integers(1, 4))
+def test_the_longest_come_first(sizes, num_workers):
+    for shard in shards_of(sizes, num_workers):
+        assert [sizes[u] for u in shard] == sorted((sizes[u] for u in shard), reverse=True)

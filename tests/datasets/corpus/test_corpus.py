@@ -1,0 +1,310 @@
+"""A corpus as it is written: vocabulary, examples, splits, rosters and what is counted."""
+
+import numpy as np
+import pytest
+
+from fedpriv.datasets.stackexchange import sentence_store, writer
+from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.rosters import RosterSpec
+from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
+from fedpriv.datasets.stackexchange.writer import Interner
+from tests.datasets.corpus.sentences import ROSTER, SENTENCES, said, write
+
+
+def rows(view, user, split="all"):
+    """Examples as a sorted list of (label, words with counts, tokens, tags)."""
+    examples = view.examples(user, split)
+    found = []
+    for row in range(len(examples)):
+        words = slice(*examples.indptr[row : row + 2])
+        tags = slice(*examples.tag_indptr[row : row + 2])
+        counts = zip(examples.indices[words], examples.counts[words], strict=True)
+        found.append(
+            (
+                view.tags[examples.labels[row]],
+                {view.words[word]: int(count) for word, count in counts},
+                int(examples.num_tokens[row]),
+                [view.tags[tag] for tag in examples.tag_indices[tags]],
+            )
+        )
+    return sorted(found, key=str)
+
+
+def test_vocabulary_is_what_most_public_users_use_in_their_own_text(corpus):
+    view = corpus.view(split=BY_SENTENCE)
+    # "is" by both public users, then alphabetical; "foreign words" is somebody else's title.
+    assert view.words == ("is", "cash", "fun", "it", "king", "sue", "them")
+    assert view.word_users.tolist() == [2, 1, 1, 1, 1, 1, 1]
+    assert view.word_counts.tolist() == [3, 3, 1, 1, 1, 1, 1]
+    assert view.word_sentences.tolist() == [3, 1, 1, 1, 1, 1, 1]
+    assert view.num_public_examples == 3
+    assert view.tags == ("law", "money")
+    assert view.tag_users.tolist() == [2, 2]
+    assert view.provenance["word_counts_source"] == "public users"
+
+
+def test_examples_hold_words_of_sentence_and_title_and_the_first_tag_as_label(corpus):
+    view = corpus.view(split=BY_SENTENCE)
+    assert rows(view, "in1") == [
+        ("law", {"cash": 1, "king": 2}, 6, ["law"]),
+        ("law", {"cash": 1, "sue": 1}, 6, ["law", "money"]),
+    ]
+    assert rows(view, "pub1") == [
+        ("law", {"is": 1, "it": 1}, 4, ["law"]),
+        ("money", {"cash": 3, "is": 1, "king": 1}, 5, ["money"]),
+    ]
+    assert rows(view, "in2") == [("law", {"fun": 1}, 1, ["law"])]
+    assert rows(view, "gone") == []
+
+
+def test_roster_keeps_its_order_and_users_without_records(corpus):
+    view = corpus.view(split=BY_SENTENCE)
+    assert view.roster == ("in2", "in1", "gone")
+    assert view.public_users == ("pub1", "pub2")
+    assert len(view.examples("gone")) == 0
+    assert view.examples("gone").features().shape == (0, 7)
+
+
+def test_what_was_left_out_and_whose_text_it_is_are_counted(corpus):
+    view = corpus.view(split=BY_SENTENCE)
+    assert view.provenance["dropped"] == {"bad rows": 3}
+    assert view.provenance["sentences_without_label"] == {"rostered": 2, "public": 0}
+    # Of the three labelled examples one has a foreign title, by a public user.
+    assert view.provenance["foreign_text_share"] == pytest.approx(1 / 3)
+    assert view.provenance["foreign_text_share_by_rostered_users"] == 0
+
+
+def test_foreign_titles_by_rostered_users_are_counted_apart(tmp_path):
+    sentence_store = [*SENTENCES, said("in2", "is", "law", "title", own=False, by="in1")]
+    provenance = write(tmp_path / "c", sentence_store).view(split=BY_SENTENCE).provenance
+    assert provenance["foreign_text_share"] == pytest.approx(2 / 4)
+    assert provenance["foreign_text_share_by_rostered_users"] == pytest.approx(1 / 4)
+
+
+def test_own_text_only_drops_foreign_titles_and_their_tokens(tmp_path):
+    view = write(tmp_path / "c", own_text_only=True).view(split=BY_SENTENCE)
+    assert ("law", {"cash": 1}, 3, ["law", "money"]) in rows(view, "in1")
+    assert view.provenance["foreign_text_share"] == 0
+    assert view.provenance["own_text_only"] is True
+
+
+def test_published_counts_replace_the_choice_and_are_called_private(tmp_path):
+    words, tags = {"king": 9, "absent": 50, "cash": 9, "is": 1}, {"rare": 8, "law": 2}
+    view = write(tmp_path / "c", published=(words, tags), max_words=3).view(split=BY_SENTENCE)
+    assert view.words == ("absent", "king", "cash")
+    assert view.word_counts.tolist() == [50, 9, 9]
+    assert view.word_users.tolist() == [0, 1, 1]
+    assert view.tags == ("rare", "law")
+    assert view.provenance["word_counts_source"] == "private"
+    assert ("rare", {"king": 1}, 5, ["rare"]) in rows(view, "in2")
+
+
+def test_published_counts_need_no_public_user_but_a_chosen_vocabulary_does(tmp_path):
+    everybody = RosterSpec(name="all", rule="first-sorted")
+    with pytest.raises(ValueError, match="outside the roster"):
+        write(tmp_path / "c", rosters=[everybody])
+    corpus = write(tmp_path / "c", rosters=[everybody], published=({"is": 1}, {"law": 1}))
+    assert corpus.view(split=BY_SENTENCE).public_users == ()
+
+
+def test_inputs_are_tff_means_or_unit_rows(corpus, gather):
+    view = corpus.view(split=BY_SENTENCE)
+    examples = gather(view, view.public_users, "all")
+    dense = examples.features("tff").toarray()
+    assert dense.dtype == np.float32
+    expected = np.zeros_like(dense)
+    for row in range(len(examples)):
+        for entry in range(examples.indptr[row], examples.indptr[row + 1]):
+            expected[row, examples.indices[entry]] = examples.counts[entry]
+    expected /= expected.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(dense, expected, rtol=1e-6)
+    unit = examples.features("unit-norm").toarray()
+    norms = np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(unit, expected / norms, rtol=1e-6)
+    with pytest.raises(ValueError, match="tf-idf"):
+        examples.features("tf-idf")
+
+
+def test_a_row_without_a_known_word_is_zero_in_both_inputs(tmp_path):
+    view = write(tmp_path / "c", [*SENTENCES, said("in2", "unheard", "law")]).view(
+        split=BY_SENTENCE
+    )
+    examples = view.examples("in2", "all")
+    for inputs in ("tff", "unit-norm"):
+        assert sorted(examples.features(inputs).sum(axis=1).tolist()) == [0, 1]
+
+
+def test_rows_and_take_agree_with_examples(corpus, gather, multi_hot):
+    view = corpus.view(split=BY_SENTENCE)
+    users = [*view.roster, *view.public_users]
+    gathered = gather(view, users, "all")
+    assert len(gathered) == sum(len(view.examples(user, "all")) for user in users)
+    whole = np.concatenate([view.examples(u, "all").features().toarray() for u in users])
+    np.testing.assert_array_equal(gathered.features().toarray(), whole)
+    order = np.array([2, 0, 2])
+    taken = gathered.take(order)
+    np.testing.assert_array_equal(taken.features().toarray(), whole[order])
+    np.testing.assert_array_equal(multi_hot(taken), multi_hot(gathered)[order])
+    first = multi_hot(gathered)
+    np.testing.assert_array_equal(first.argmax(axis=1), gathered.labels)
+    assert list(view.rows([], "test")) == []
+
+
+@pytest.mark.parametrize("split", ["train", "test", "all"])
+@pytest.mark.parametrize("size", [1, 7, 4096])
+def test_rows_are_those_of_one_user_after_the_other_piece_by_piece(tmp_path, split, size):
+    view = write(tmp_path / "c", [*many(), said("u01x", "w1", "rare")], rosters=[HALF]).view(
+        split=BY_SENTENCE
+    )
+    users = [*view.public_users[::2], *view.roster[::-1]]  # in no order of the file
+    pieces = list(view.rows(users, split, size=size))
+    total = sum(view.num_examples(user, split) for user in users)
+    assert len(pieces) == -(-total // size)
+    assert all(0 < len(piece) <= size for piece in pieces)
+    found = view.columns.take(np.concatenate(pieces))
+    each = [view.examples(user, split) for user in users]
+    for name in ("labels", "num_tokens", "indices", "counts", "tag_indices"):
+        expected = np.concatenate([getattr(examples, name) for examples in each])
+        np.testing.assert_array_equal(getattr(found, name), expected)
+    for name in ("indptr", "tag_indptr"):
+        expected = np.concatenate([np.diff(getattr(examples, name)) for examples in each])
+        np.testing.assert_array_equal(np.diff(getattr(found, name)), expected)
+    counts = np.bincount(found.labels, minlength=len(view.tags))
+    np.testing.assert_array_equal(view.label_counts(users, split), counts)
+
+
+def test_rows_of_nobody_are_none_and_a_wrong_size_is_refused(corpus):
+    view = corpus.view(split=BY_SENTENCE)
+    for nobody in ([], ["gone"]):
+        assert list(view.rows(nobody, "all")) == []
+        assert view.label_counts(nobody, "all").tolist() == [0] * len(view.tags)
+    with pytest.raises(ValueError, match="size 0"):
+        list(view.rows(view.roster, "all", size=0))
+    with pytest.raises(ValueError, match="'stranger' is unknown"):
+        list(view.rows(["stranger"], "all"))
+
+
+def many(users=30, seed=0):
+    rng = np.random.default_rng(seed)
+    for number in rng.permutation(np.repeat(np.arange(users), rng.integers(1, 60, users))):
+        words = " ".join(f"w{word}" for word in rng.zipf(1.5, rng.integers(1, 9)) % 50)
+        tags = f"t{rng.integers(5)} t{rng.integers(5)}"
+        yield said(f"u{number:02d}", words, tags)
+
+
+HALF = RosterSpec(name="half", rule="first-sorted", size=15)
+
+
+def test_the_split_is_80_20_within_each_user_and_gives_all_something_to_train_on(tmp_path):
+    view = write(tmp_path / "c", many(), rosters=[HALF]).view(split=BY_SENTENCE)
+    for user in [*view.roster, *view.public_users]:
+        train, test = len(view.examples(user, "train")), len(view.examples(user, "test"))
+        total = len(view.examples(user, "all"))
+        assert train + test == total == view.num_examples(user, "all")
+        assert train >= 1
+        assert abs(train - 0.8 * total) <= 0.5 or total == 1
+        assert rows(view, user) == sorted(
+            rows(view, user, "train") + rows(view, user, "test"), key=str
+        )
+
+
+def test_the_split_follows_its_seed_and_forgets_order_of_arrival_between_users(tmp_path):
+    views = [
+        write(tmp_path / "a", many(), rosters=[HALF]).view(split=BY_SENTENCE),
+        write(tmp_path / "b", sorted(many(), key=lambda s: s.user_id), rosters=[HALF]).view(
+            split=BY_SENTENCE
+        ),
+        write(tmp_path / "c", many(), rosters=[HALF], split_seed=1).view(split=BY_SENTENCE),
+    ]
+    tests = [[rows(view, user, "test") for user in view.roster] for view in views]
+    assert tests[0] == tests[1] != tests[2]
+    assert views[0].words == views[1].words
+
+
+def test_batches_of_any_size_give_the_same_corpus(tmp_path, monkeypatch):
+    whole = write(tmp_path / "a", many(), rosters=[HALF])
+    for module in (sentence_store, writer):
+        monkeypatch.setattr(module, "BATCH_SENTENCES", 7)
+    monkeypatch.setattr(writer, "_PIECE", 13)
+    pieces = write(tmp_path / "b", many(), rosters=[HALF])
+    assert whole.manifest == pieces.manifest  # it holds a checksum of every file
+
+
+def test_interning_survives_a_full_cache(tmp_path):
+    interner = Interner(tmp_path / "strings", cache_size=3)
+    words = [f"w{number % 11}" for number in range(100)]
+    numbers = [interner.number(word) for word in words]
+    assert numbers == [number % 11 for number in range(100)]
+    assert interner.numbers(words) == numbers
+    assert list(interner.sorted_pairs()) == sorted(zip(words[:11], numbers[:11], strict=True))
+    interner.close()
+
+
+def test_counts_get_a_type_that_holds_them(tmp_path):
+    long = said("pub1", "is " * 70_000 + "fun", "law")
+    corpus = write(tmp_path / "c", [*SENTENCES, long])
+    view = corpus.view(split=BY_SENTENCE)
+    assert view.examples("pub1", "all").counts.max() == 70_000
+    assert view.word_counts[view.words.index("is")] == 70_003
+
+
+def test_users_cuts_the_roster_and_leaves_the_vocabulary(corpus):
+    whole, cut = corpus.view(split=BY_SENTENCE), corpus.view(users=1, split=BY_SENTENCE)
+    assert cut.roster == whole.roster[:1]
+    assert cut.words == whole.words
+    assert cut.public_users == whole.public_users
+    assert cut.roster_sha256 != whole.roster_sha256
+    assert rows(cut, "in2") == rows(whole, "in2")
+    assert rows(cut, "pub2") == rows(whole, "pub2")
+    with pytest.raises(ValueError, match="in1"):
+        cut.examples("in1")
+    for users in (0, 4, -1):
+        with pytest.raises(ValueError, match="3"):
+            corpus.view(users=users, split=BY_SENTENCE)
+
+
+def test_wrong_names_are_refused(corpus):
+    view = corpus.view(split=BY_SENTENCE)
+    with pytest.raises(ValueError, match="stranger"):
+        view.examples("stranger")
+    with pytest.raises(ValueError, match="exam"):
+        view.examples("in1", "exam")
+    with pytest.raises(ValueError, match="elsewhere"):
+        corpus.view("elsewhere", split=BY_SENTENCE)
+
+
+def test_describe_names_what_a_run_must_record(corpus):
+    described = corpus.view(split=BY_SENTENCE).describe()
+    assert described["name"] == "tiny"
+    assert described["synthetic"] is True
+    assert described["roster"] == "inside"
+    assert described["roster_sha256"] == corpus.manifest["rosters"]["inside"]["sha256"]
+    assert described["licence"] == "CC0-1.0"
+
+
+def test_a_roster_can_be_added_later_once(corpus):
+    before = corpus.view(split=BY_SENTENCE)
+    added = corpus.add_roster(RosterSpec(name="two", rule="first-sorted", size=2))
+    assert added.roster == ("in1", "in2")
+    again = Corpus.open(corpus.directory)
+    assert again.rosters == ("inside", "two")
+    assert again.view("two").words == added.words
+    assert again.view(split=BY_SENTENCE).roster_sha256 == before.roster_sha256
+    again.verify()
+    with pytest.raises(ValueError, match="frozen"):
+        again.add_roster(RosterSpec(name="two", rule="first-sorted", size=1))
+
+
+def test_a_roster_that_cannot_be_made_leaves_the_corpus_as_it_was(corpus):
+    before = sorted(corpus.directory.rglob("*"))
+    with pytest.raises(ValueError, match="the corpus has"):
+        corpus.add_roster(RosterSpec(name="big", rule="first-sorted", size=99))
+    assert sorted(corpus.directory.rglob("*")) == before
+    assert Corpus.open(corpus.directory).rosters == ("inside",)
+
+
+def test_an_optional_roster_is_left_out_with_a_note(tmp_path):
+    big = RosterSpec(name="big", rule="first-sorted", size=99, optional=True)
+    corpus = write(tmp_path / "c", rosters=[ROSTER, big])
+    assert corpus.rosters == ("inside",)
+    assert "99" in corpus.manifest["rosters_left_out"]["big"]

@@ -1,0 +1,120 @@
+"""What cannot be written leaves nothing, and damaged files are refused."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedpriv.datasets.stackexchange import manifest
+from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.rosters import RosterSpec
+from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
+from fedpriv.datasets.stackexchange.writer import Sentence
+from tests.datasets.corpus.sentences import SENTENCES, cut, said, write
+
+
+def nothing_left(directory):
+    return list(directory.iterdir()) == []
+
+
+def test_an_error_while_writing_leaves_nothing(tmp_path):
+    def breaks():
+        yield from SENTENCES
+        raise RuntimeError("the source broke")
+
+    with pytest.raises(RuntimeError):
+        write(tmp_path / "c", breaks())
+    assert nothing_left(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sentences": []}, "no sentence"),
+        ({"sentences": [said("u", "", "law")]}, "without tokens"),
+        ({"sentences": [Sentence(user_id="u", tokens=["a\nb"], title_tokens=(), tags=())]}, "line"),
+        ({"published": ({"a": 1}, None)}, "both"),
+        ({"max_words": 0}, "max_words"),
+        ({"rosters": [RosterSpec(name="r", rule="first-sorted", size=50)]}, "the corpus has"),
+        (
+            {"rosters": [RosterSpec(name="r", rule="first-sorted", size=50, optional=True)]},
+            "default",
+        ),
+    ],
+)
+def test_what_cannot_be_written_is_refused_and_leaves_nothing(tmp_path, change, message):
+    with pytest.raises(ValueError, match=message):
+        write(tmp_path / "c", **change)
+    assert nothing_left(tmp_path)
+
+
+def test_an_existing_directory_is_not_touched(tmp_path):
+    (tmp_path / "c").mkdir()
+    with pytest.raises(ValueError, match="exists"):
+        write(tmp_path / "c")
+
+
+def edit_manifest(directory, digest=True, **changes):
+    path = directory / "manifest.json"
+    content = {**json.loads(path.read_text()), **changes}
+    if digest:
+        content["manifest_sha256"] = manifest._digest(content)
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda d: (d / "manifest.json").unlink(), "not a prepared corpus"),
+        (lambda d: shutil.rmtree(d), "not a prepared corpus"),
+        (lambda d: (d / "manifest.json").write_text('{"format"'), "damaged"),
+        (lambda d: (d / "manifest.json").write_text("[]"), "not the manifest"),
+        (lambda d: edit_manifest(d, format="other"), "not the manifest"),
+        (lambda d: edit_manifest(d, version=3), "version 3"),
+        (lambda d: edit_manifest(d, digest=False, synthetic=False), "edited"),
+        (lambda d: edit_manifest(d, synthetic="no"), "synthetic"),
+        (lambda d: edit_manifest(d, default_roster="x"), "default roster"),
+        (lambda d: (d / "words.txt").unlink(), "missing"),
+        (lambda d: (d / "words.txt").write_text("is\n"), "bytes"),
+        (lambda d: flip(d / "rosters" / "inside" / "by-sentence" / "users.json"), "checksum"),
+        (lambda d: flip(d / "rosters" / "inside" / "by-sentence" / "labels.npy"), "checksum"),
+        (lambda d: cut(d / "sentences" / "words.npy"), "bytes"),
+    ],
+)
+def test_a_damaged_corpus_is_refused_on_opening(corpus, damage, message):
+    damage(corpus.directory)
+    with pytest.raises(ValueError, match=message):
+        Corpus.open(corpus.directory).view(split=BY_SENTENCE)
+
+
+def flip(path: Path):
+    content = bytearray(path.read_bytes())
+    content[-2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def test_damage_in_a_large_file_is_found_by_verify(tmp_path, monkeypatch):
+    corpus = write(tmp_path / "c")
+    corpus.view(split=BY_SENTENCE)
+    flip(tmp_path / "c" / "rosters" / "inside" / "by-sentence" / "words.npy")
+    monkeypatch.setattr(manifest, "_CHECKED_ON_OPEN", 0)
+    Corpus.open(tmp_path / "c")
+    with pytest.raises(ValueError, match=r"words\.npy"):
+        corpus.verify()
+
+
+@pytest.mark.parametrize("name", ["words", "labels", "counts", "user_offsets", "word_offsets"])
+def test_files_that_do_not_fit_each_other_are_refused(corpus, name):
+    path = corpus.directory / "rosters" / "inside" / "by-sentence" / f"{name}.npy"
+    np.save(path, np.load(path)[:-1])
+    with pytest.raises(ValueError, match=r"import the corpus again|made again"):
+        corpus.view(split=BY_SENTENCE)
+
+
+def test_arrays_are_read_only_views_of_the_files(corpus):
+    examples = corpus.view(split=BY_SENTENCE).examples("in1", "all")
+    for column in (examples.indices, examples.counts, examples.labels, examples.num_tokens):
+        assert not column.flags.owndata
+        assert not column.flags.writeable

@@ -1,0 +1,72 @@
+"""Fewer public users: who they are, and that the others are in nothing."""
+
+import numpy as np
+import pytest
+
+from fedpriv.datasets.stackexchange.rosters import limit_public
+from fedpriv.datasets.stackexchange.splits import Split
+from tests.datasets.corpus.threaded import PUBLIC, ROSTERED, make
+
+NAMES = [f"user-{number}" for number in range(50)]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    return make(tmp_path / "c")
+
+
+def test_fewer_are_among_more_and_their_order_is_no_matter():
+    ten = limit_public(NAMES, 10)
+    assert len(ten) == 10 and ten == sorted(ten)
+    assert set(ten) < set(limit_public(NAMES, 20)) < set(limit_public(NAMES, 50)) == set(NAMES)
+    assert limit_public(NAMES[::-1], 10) == ten
+
+
+def test_another_user_moves_at_most_one():
+    with_others = limit_public([*NAMES, "another"], 10)
+    assert len(set(with_others) - set(limit_public(NAMES, 10))) <= 1
+
+
+def test_the_others_are_in_no_count_and_in_no_public_text(corpus):
+    number = len(PUBLIC) - 1
+    kept = limit_public(PUBLIC, number)
+    (left_out,) = set(PUBLIC) - set(kept)
+    whole, fewer = corpus.view(), corpus.view(split=Split(public_users=number))
+    assert list(fewer.public_users) == kept and fewer.roster == whole.roster
+    with pytest.raises(ValueError, match="is unknown in roster"):
+        fewer.num_examples(left_out)
+    rows = fewer.public_rows("all", of="all-posts")
+    assert len(rows) == sum(fewer.num_examples(user, "all") for user in kept)
+    assert fewer.num_public_examples <= whole.num_public_examples
+    assert int(np.sum(fewer.word_users.max(initial=0))) <= number
+    assert fewer.provenance["split"].endswith(
+        f"{number} of the users outside the roster count as public"
+    )
+
+
+def test_all_of_them_are_the_same_as_no_limit(corpus):
+    whole, same = corpus.view(), corpus.view(split=Split(public_users=len(PUBLIC)))
+    assert same.words == whole.words and same.tags == whole.tags
+    assert np.array_equal(same.word_users, whole.word_users)
+    for user in ROSTERED:
+        assert same.num_examples(user) == whole.num_examples(user)
+
+
+def test_more_than_there_are_and_none_without_counts_are_refused(corpus):
+    with pytest.raises(ValueError, match=f"public-users 99, but {len(PUBLIC)} users"):
+        corpus.view(split=Split(public_users=99))
+    with pytest.raises(ValueError, match="the 0 users outside the roster give 0 words"):
+        corpus.view(split=Split(public_users=0))
+    with pytest.raises(ValueError, match="public-users -1: give 0 or more"):
+        Split(public_users=-1)
+
+
+def test_validation_threads_of_fewer_have_a_view_of_their_own():
+    split = Split(public_users=75)
+    assert split.name == "by-thread-0-public-75"
+    assert split.choosing().name == "by-thread-0-public-75-validation"

@@ -1,0 +1,94 @@
+import pytest
+
+from fedpriv.datasets.stackexchange.rosters import (
+    RosterSpec,
+    choose_roster,
+    is_public_tenth,
+    roster_sha256,
+)
+
+PUBLIC_BELOW_100 = ["15", "33", "43", "44", "50", "53", "55", "60", "82", "83", "86", "87", "89"]
+COUNTS = {"b": 5, "a": 5, "d": 9, "c": 1, "e": 7}
+
+
+def test_most_sentences_breaks_ties_by_id():
+    spec = RosterSpec(name="r", rule="most-sentences", size=3)
+    assert choose_roster(spec, COUNTS) == ("a", "d", "e")
+    assert choose_roster(spec, dict(reversed(COUNTS.items()))) == ("a", "d", "e")
+
+
+def test_first_sorted_and_the_cut():
+    assert choose_roster(RosterSpec(name="r", rule="first-sorted", size=2), COUNTS) == ("a", "b")
+    cut = RosterSpec(name="r", rule="first-sorted", size=2, min_sentences=6)
+    assert choose_roster(cut, COUNTS) == ("d", "e")
+    assert cut.looks_at_data
+    assert "looked at the data" in cut.statement()
+
+
+def test_seeded_draws_depend_on_the_seed_and_on_no_content():
+    users = {str(number): 1 for number in range(1000)}
+    draws = [
+        choose_roster(RosterSpec(name="r", rule="seeded", size=100, seed=seed), users)
+        for seed in (1, 1, 2)
+    ]
+    assert draws[0] == draws[1] != draws[2]
+    busier = choose_roster(
+        RosterSpec(name="r", rule="seeded", size=100, seed=1), dict.fromkeys(users, 9)
+    )
+    assert busier == draws[0]
+    assert 2 <= len(set(draws[0]) & set(draws[2])) <= 25  # 10 expected
+
+
+def test_the_public_tenth_is_a_tenth_and_looks_at_one_id_only():
+    users = {str(number): 1 for number in range(5000)}
+    everybody = choose_roster(RosterSpec(name="r", rule="all-but-public-tenth"), users)
+    assert 4400 < len(everybody) < 4600
+    assert set(everybody) == {user for user in users if not is_public_tenth(user)}
+    without = {user: 1 for user in users if user != everybody[0]}
+    assert (
+        choose_roster(RosterSpec(name="r", rule="all-but-public-tenth"), without) == everybody[1:]
+    )
+
+
+def test_the_public_tenth_never_moves():
+    # Published rosters hang on this list: a change of salt or rule must fail here.
+    assert [user for user in map(str, range(100)) if is_public_tenth(user)] == PUBLIC_BELOW_100
+
+
+def test_declared_keeps_order_and_absent_users():
+    spec = RosterSpec(name="r", rule="declared", ids=["z", "a"], declared="from the paper")
+    assert choose_roster(spec, COUNTS) == ("z", "a")
+    assert spec.statement() == "from the paper"
+
+
+def test_the_hash_names_the_ids_in_order():
+    assert roster_sha256(["a", "b"]) != roster_sha256(["b", "a"])
+    assert roster_sha256(["a", "b"]) != roster_sha256(["ab"])
+    assert roster_sha256(("a", "b")) == roster_sha256(["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rule": "best"}, "unknown"),
+        ({"rule": "first-sorted", "name": "../up"}, "roster name"),
+        ({"rule": "first-sorted", "size": 0}, "at least 1"),
+        ({"rule": "first-sorted", "min_sentences": -1}, "negative"),
+        ({"rule": "most-sentences"}, "needs a size"),
+        ({"rule": "seeded", "size": 1}, "seed"),
+        ({"rule": "first-sorted", "seed": 1}, "seed"),
+        ({"rule": "declared"}, "ids"),
+        ({"rule": "first-sorted", "ids": ["a"]}, "ids"),
+        ({"rule": "declared", "ids": ["a", "a"]}, "once"),
+        ({"rule": "declared", "ids": []}, "at least one"),
+        ({"rule": "all-but-public-tenth", "size": 3}, "neither"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        RosterSpec(**{"name": "r", **options})
+
+
+def test_too_few_users_are_refused():
+    with pytest.raises(ValueError, match="the corpus has 1"):
+        choose_roster(RosterSpec(name="r", rule="first-sorted", size=2, min_sentences=8), COUNTS)

@@ -1,0 +1,88 @@
+"""A split's own rules, and the hash that says which part a thread is in."""
+
+from collections import Counter
+
+import pytest
+
+from fedpriv.datasets.stackexchange.splits import (
+    BY_SENTENCE,
+    BY_THREAD,
+    KINDS,
+    NUM_FOLDS,
+    TEST,
+    TRAIN,
+    VALIDATION,
+    Split,
+    thread_part,
+)
+
+# Worked out apart: fifths of the first eight bytes of SHA-256 of "fedpriv fold of threads SEED",
+# a zero byte and the key; validation is fifth 0 of "fedpriv fold of validation SEED".
+GOLDEN = {  # (key, seed): the fold that tests on it, and whether it is for validation otherwise
+    ("1", 0): (0, True),
+    ("1", 7): (3, False),
+    ("42", 0): (0, False),
+    ("42", 7): (1, True),
+    ("31415", 0): (4, False),
+    ("31415", 7): (1, False),
+    ("t-é", 0): (0, True),
+}
+
+
+@pytest.mark.parametrize(("key", "seed"), GOLDEN)
+def test_the_part_of_a_thread_is_what_it_always_was(key, seed):
+    tested, validates = GOLDEN[key, seed]
+    for fold in range(NUM_FOLDS):
+        otherwise = VALIDATION if validates else TRAIN
+        assert thread_part(key, fold, seed) == (TEST if fold == tested else otherwise)
+
+
+def test_parts_are_fifths_and_folds_partition():
+    # 10,000 keys: shares lie within 0.02 (five standard errors) of .2 and .16, false alarms 1e-5.
+    keys = [str(number) for number in range(10_000)]
+    parts = [[thread_part(key, fold, 0) for key in keys] for fold in range(NUM_FOLDS)]
+    assert all(sum(part == TEST for part in found) == 1 for found in zip(*parts, strict=True))
+    for found in parts:
+        shares = Counter(found)
+        assert shares[TEST] / len(keys) == pytest.approx(0.2, abs=0.02)
+        assert shares[VALIDATION] / len(keys) == pytest.approx(0.16, abs=0.02)
+
+
+def test_seeds_divide_anew():
+    keys = [str(number) for number in range(1_000)]
+    one, other = ({key for key in keys if thread_part(key, 0, seed) == TEST} for seed in (0, 1))
+    # Independent fifths share a twenty-fifth: 40 of 1,000, within five standard errors of 6.2.
+    assert abs(len(one & other) - 40) < 31
+
+
+def test_the_default_is_by_thread_and_only_by_sentence_shares():
+    assert Split(kind="by-thread", fold=0, measured_on="test") == Split() == BY_THREAD
+    assert [kind for kind in KINDS if Split(kind=kind).shares_threads] == ["by-sentence"]
+    assert "as the papers did" in BY_SENTENCE.describe()
+    assert "whole threads held out" in BY_THREAD.describe()
+
+
+def test_names_tell_splits_apart():
+    splits = [Split(kind=kind) for kind in KINDS]
+    splits += [split.choosing() for split in splits if split.kind != "by-sentence"]
+    splits += [Split(kind=kind, fold=3) for kind in ("by-thread", "by-user", "as-published")]
+    assert (
+        len({split.name for split in splits}) == len({split.describe() for split in splits}) == 12
+    )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"kind": "by-tag"}, "split 'by-tag' is unknown; choose one of by-thread"),
+        ({"fold": 5}, "fold 5: there are 5; give 0 to 4"),
+        ({"fold": -1}, "fold -1"),
+        ({"kind": "by-time", "fold": 1}, "split 'by-time' has no folds; leave fold 1 out"),
+        ({"kind": "by-sentence", "fold": 1}, "has no folds"),
+        ({"measured_on": "train"}, "measured-on 'train': choose 'test' or 'validation'"),
+        ({"kind": "by-sentence", "measured_on": "validation"}, "no validation threads"),
+    ],
+)
+def test_what_there_is_not_is_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        Split(**wrong)

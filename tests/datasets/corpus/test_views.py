@@ -1,0 +1,135 @@
+"""Where views come from: corpora that can only be read, split by split."""
+
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from fedpriv.datasets.stackexchange import corpus as views
+from fedpriv.datasets.stackexchange import manifest
+from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, BY_THREAD, Split
+from fedpriv.experiments.start import FromPublic, public_only
+from fedpriv.experiments.tasks import TagPredictionTask
+from fedpriv.rng import Key
+from tests.datasets.corpus.threaded import PUBLIC, ROSTERED, make, sentences, threads_of
+
+KEY = Key.simulation(0)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    return make(tmp_path / "c")
+
+
+def content(view):
+    users = [*view.roster, *view.public_users]
+    return (
+        (view.roster, view.public_users, view.words, view.tags, view.tag_users.tolist()),
+        [
+            getattr(view.examples(user, subset), column).tolist()
+            for user in users
+            for subset in ("train", "validation", "test")
+            for column in ("labels", "indices", "counts", "num_tokens", "tag_indices")
+        ],
+    )
+
+
+def test_a_corpus_of_another_version_is_refused(corpus):
+    path = corpus.directory / manifest.FILE_NAME
+    path.write_text(json.dumps({**json.loads(path.read_text()), "version": 1}))
+    with pytest.raises(ValueError, match=r"has version 1, .*: import the corpus again"):
+        Corpus.open(corpus.directory)
+
+
+@pytest.fixture
+def only_read(corpus, monkeypatch):
+    """The corpus, with its folders refusing new files, whoever runs this."""
+    real = tempfile.mkdtemp
+
+    def refuse(prefix, dir):
+        if corpus.directory in Path(dir).parents:
+            raise PermissionError(13, "Permission denied", str(dir))
+        return real(prefix=prefix, dir=dir)
+
+    monkeypatch.setattr(tempfile, "mkdtemp", refuse)
+    return corpus
+
+
+class TestCorporaThatCanOnlyBeRead:
+    def test_further_views_go_into_the_cache_and_are_made_once(
+        self, only_read, cache, tmp_path, monkeypatch
+    ):
+        before = sorted(only_read.directory.rglob("*"))
+        found = only_read.view(split=Split(fold=2))
+        assert content(found) == content(make(tmp_path / "other").view(split=Split(fold=2)))
+        assert sorted(only_read.directory.rglob("*")) == before
+        (made,) = cache.glob("views/*/inside/by-thread-2")
+        assert made.parts[-3] == only_read.manifest["manifest_sha256"][:16]
+        monkeypatch.setattr(views, "make_view", None)
+        again = Corpus.open(only_read.directory).view(split=Split(fold=2))
+        assert content(again) == content(found)
+
+    def test_another_corpus_does_not_find_them(self, only_read, tmp_path):
+        whole = only_read.view(split=Split(fold=2))
+        less = make(tmp_path / "less", [row for row in sentences() if row.user_id != "r03"])
+        view = less.view(split=Split(fold=2))
+        assert view.num_examples("r03", "all") == 0 < whole.num_examples("r03", "all")
+
+    def test_what_they_were_made_with_is_opened_where_it_is(self, only_read, cache):
+        assert threads_of(only_read.view(), ROSTERED, "test")
+        assert not (cache / "views").exists()
+
+
+def test_a_view_is_made_once_and_the_first_is_kept(corpus, monkeypatch):
+    split = Split(kind="by-user", fold=1)
+    first = content(corpus.view(split=split))
+    path = corpus.directory / "rosters" / "inside" / split.name
+    made = path.stat().st_ino
+    facts = views.make_view(  # a second process, that began before the first was done
+        corpus.directory, corpus.manifest, corpus.view().roster, split, path.parent
+    )
+    assert path.stat().st_ino == made and facts["split"] == split.name
+    assert [child.name for child in path.parent.iterdir() if child.name[0] == "."] == []
+    monkeypatch.setattr(views, "make_view", None)
+    assert content(corpus.view(split=split)) == first
+
+
+def test_a_damaged_view_is_named_with_what_to_do(corpus):
+    corpus.view(split=Split(fold=1))
+    path = corpus.directory / "rosters" / "inside" / "by-thread-1" / manifest.VIEW_FILE
+    path.write_text("{")
+    with pytest.raises(ValueError, match=r"remove the folder .*by-thread-1, and it is made again"):
+        corpus.view(split=Split(fold=1))
+
+
+def test_a_roster_whose_public_users_ask_nothing_has_a_view_by_sentence_alone(tmp_path):
+    asked = {row.thread for row in sentences() if row.own_title and row.user_id in PUBLIC}
+    rows = [row for row in sentences() if row.thread not in asked]
+    corpus = make(tmp_path / "asked", rows)
+    assert corpus.manifest["rosters"]["inside"]["split"] == "by-sentence"
+    assert corpus.view(split=BY_SENTENCE).words
+    with pytest.raises(ValueError, match="in the training threads that they asked: leave more"):
+        corpus.view(split=BY_THREAD)
+
+
+def test_without_public_askers_no_start_passes_for_public(tmp_path):
+    # Titles and tags of rostered users are in public users' answers: ε covers none of that.
+    asked = {row.thread for row in sentences() if row.own_title and row.user_id in PUBLIC}
+    corpus = make(tmp_path / "asked", [row for row in sentences() if row.thread not in asked])
+
+    def task(**options):
+        return TagPredictionTask(split="by-sentence", **options)(None, corpus)
+
+    assert public_only(task(), KEY) is None
+    with pytest.raises(ValueError, match=r"does not know who asked.*all-posts.*start fresh"):
+        FromPublic().make(task(), KEY)
+    every = FromPublic().make(task(public_text="all-posts"), KEY)
+    assert every.facts["kind"] == "public"

@@ -1,0 +1,125 @@
+"""Places to write to: what is refused beforehand, and what is said when writing fails."""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+import tempfile
+
+import numpy as np
+import pytest
+
+from fedpriv.datasets.cache import locked
+from fedpriv.output_paths import (
+    check_file,
+    check_folder,
+    check_new_folder,
+    why_unwritten,
+    writing_to,
+)
+
+
+@pytest.fixture
+def read_only(monkeypatch):
+    """A disk on which no file can be made, for root either."""
+
+    def refuse(dir):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+
+
+@pytest.mark.parametrize("check", [check_file, check_folder, check_new_folder])
+class TestEveryPlace:
+    def test_a_new_one_may_lie_in_folders_that_are_not_there_and_none_is_made(
+        self, check, tmp_path
+    ):
+        check(tmp_path / "a" / "b" / "c", "--out")
+        assert not list(tmp_path.iterdir())
+
+    def test_below_a_file(self, check, tmp_path):
+        (tmp_path / "file").write_text("")
+        with pytest.raises(ValueError, match=r"--out .*/x/y cannot be written: .*/file is a file"):
+            check(tmp_path / "file" / "x" / "y", "--out")
+
+    def test_on_a_disk_that_only_reads(self, check, tmp_path, read_only):
+        said = "--to .*new cannot be written: read-only file system in .*; give a place"
+        with pytest.raises(ValueError, match=said):
+            check(tmp_path / "new", "--to")
+
+
+def test_a_file_in_place_of_another(tmp_path):
+    (tmp_path / "old.html").write_text("")
+    check_file(tmp_path / "old.html", "--out")
+    with pytest.raises(ValueError, match=r"is a folder; name a file, such as .*new"):
+        check_file(tmp_path, "--out")
+
+
+def test_a_folder_in_place_of_another(tmp_path):
+    (tmp_path / "file").write_text("")
+    check_folder(tmp_path, "--out")
+    for check in (check_folder, check_new_folder):
+        with pytest.raises(ValueError, match="is a file; give a folder, or remove it"):
+            check(tmp_path / "file", "--out")
+    with pytest.raises(ValueError, match="exists already; give a folder that does not"):
+        check_new_folder(tmp_path, "--out")
+    (tmp_path / "empty").mkdir()
+    check_new_folder(tmp_path / "empty", "--out", or_empty=True)
+    with pytest.raises(ValueError, match="empty exists already"):
+        check_new_folder(tmp_path / "empty", "--out")
+    check_new_folder(None, "--out")
+
+
+FULL = (
+    OSError(errno.ENOSPC, "No space left on device"),
+    OSError(errno.EDQUOT, "Disk quota exceeded"),
+    OSError("1000 requested and 12 written"),
+    sqlite3.OperationalError("database or disk is full"),
+)
+
+
+@pytest.mark.parametrize("error", FULL, ids=repr)
+def test_a_full_disk(error, tmp_path):
+    with pytest.raises(ValueError) as caught, writing_to(tmp_path, "; then go on"):
+        raise error
+    assert str(caught.value) == (
+        f"no room is left on the disk of {tmp_path}: free some space, or write to another disk; "
+        "then go on"
+    )
+    assert "no room is left on the disk:" in why_unwritten(error)
+
+
+def test_numpy_says_so_of_a_full_disk():
+    # The words that are looked for are NumPy's: this fails when it changes them.
+    with open("/dev/full", "wb") as full, pytest.raises(OSError) as caught:
+        np.arange(100_000).tofile(full)
+    assert "no room is left" in why_unwritten(caught.value)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.EISDIR, errno.ENOTDIR])
+def test_what_is_refused_names_the_file(number):
+    said = why_unwritten(OSError(number, "", "the/file"))
+    assert said.startswith("the/file ") and "choose another" in said
+
+
+def test_other_errors_are_left_alone(tmp_path):
+    for error in (OSError("odd"), FileNotFoundError(2, "No such file", "x"), KeyError("x")):
+        assert why_unwritten(error) is None
+        with pytest.raises(type(error)) as caught, writing_to(tmp_path):
+            raise error
+        assert caught.value is error
+
+
+def test_an_error_of_somebodys_own_code_is_left_alone(tmp_path):
+    error = OSError(errno.ENOSPC, "No space left on device")
+    error.add_note("while it was trained")
+    with pytest.raises(OSError) as caught, writing_to(tmp_path):
+        raise error
+    assert caught.value is error
+
+
+def test_a_cache_that_cannot_be_written_to(tmp_path):
+    (tmp_path / "cache").write_text("")
+    said = "the cache .*/cache cannot be written to .*; set FEDPRIV_CACHE to a folder that can"
+    with pytest.raises(ValueError, match=said), locked("name", tmp_path / "cache"):
+        raise AssertionError

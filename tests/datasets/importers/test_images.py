@@ -1,0 +1,247 @@
+"""MNIST's idx files and CIFAR-10's binary records: small made ones, hostile ones, the real ones."""
+
+import gzip
+import io
+import lzma
+import struct
+import tarfile
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedpriv.datasets import images
+from fedpriv.datasets.images import load_cifar10, load_mnist, read_cifar_records, read_idx
+
+
+def idx(values):
+    return (
+        bytes([0, 0, 8, values.ndim])
+        + struct.pack(f">{values.ndim}I", *values.shape)
+        + bytes(values.tobytes())
+    )
+
+
+RNG = np.random.default_rng(0)
+IMAGES = RNG.integers(0, 256, (7, 28, 28), np.uint8)
+LABELS = np.array([3, 1, 4, 1, 5, 9, 2], np.uint8)
+
+
+def write_mnist(folder, *, pack=True, **replaced):
+    files = {
+        "train-images-idx3-ubyte": idx(IMAGES),
+        "train-labels-idx1-ubyte": idx(LABELS),
+        "t10k-images-idx3-ubyte": idx(IMAGES[:2]),
+        "t10k-labels-idx1-ubyte": idx(LABELS[:2]),
+    }
+    for name, content in files.items():
+        content = replaced.get(name.partition("-idx")[0].replace("-", "_"), content)
+        path = folder / (f"{name}.gz" if pack else name)
+        path.write_bytes(gzip.compress(content) if pack else content)
+    return folder
+
+
+@pytest.mark.parametrize("pack", [True, False])
+def test_mnist_is_read_as_written(tmp_path, pack):
+    data = load_mnist(write_mnist(tmp_path, pack=pack))
+    assert data.name == "mnist" and not data.synthetic
+    assert data.x_train.dtype == np.uint8 and data.y_train.dtype == np.int64
+    assert (data.x_train == IMAGES).all() and data.y_train.tolist() == LABELS.tolist()
+    assert (data.x_test == IMAGES[:2]).all() and data.y_test.tolist() == [3, 1]
+    assert len(data.provenance["source"]) == 4
+
+
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        ("train_images", idx(LABELS), "begins with 00000801, not 00000803"),
+        ("train_labels", b"", "begins with nothing"),
+        ("train_labels", b"\0\0\x0d\1" + idx(LABELS)[4:], "begins with 00000d01"),
+        ("train_images", idx(IMAGES)[:9], "truncated within its header"),
+        ("train_images", idx(IMAGES)[:-1], "is truncated: its header announces 5,488 bytes"),
+        ("train_images", idx(IMAGES) + b"x", "is too long"),
+        ("t10k_images", idx(IMAGES), "7 test images but 2 labels"),
+        ("train_images", idx(IMAGES[:, :27]), r"images of \(27, 28\) pixels"),
+        ("train_labels", idx(LABELS + 1), "has the label 10"),
+        (
+            "train_labels",
+            b"\0\0\x08\1\xff\xff\xff\xff" + LABELS.tobytes(),
+            "announces 4,294,967,295",
+        ),
+    ],
+)
+def test_hostile_idx_files_are_refused(tmp_path, name, content, message):
+    with pytest.raises(ValueError, match=message):
+        load_mnist(write_mnist(tmp_path, **{name: content}))
+
+
+def test_a_truncated_packed_file_is_refused(tmp_path):
+    path = write_mnist(tmp_path) / "train-images-idx3-ubyte.gz"
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(ValueError, match="truncated"):
+        read_idx(path, dimensions=3)
+
+
+def test_mnist_itself(shared_data):
+    data = load_mnist(shared_data / "mnist")
+    assert data.x_train.shape == (60_000, 28, 28) and data.x_test.shape == (10_000, 28, 28)
+    assert data.y_train[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
+    counts = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    assert np.bincount(data.y_train).tolist() == counts
+    assert data.y_test[:5].tolist() == [7, 2, 1, 0, 4]
+    assert data.x_train.mean() / 255 == pytest.approx(0.1307, abs=5e-5)
+
+
+def records(labels, seed=0):
+    pixels = np.random.default_rng(seed).integers(0, 256, (len(labels), 3072), np.uint8)
+    return np.column_stack([np.array(labels, np.uint8), pixels]).tobytes(), pixels
+
+
+def test_records_are_read_as_written():
+    content, pixels = records([9, 0, 4])
+    pictures, labels = read_cifar_records(content, "x", images.CIFAR10)
+    assert labels.tolist() == [9, 0, 4] and pictures.dtype == np.uint8
+    assert pictures.shape == (3, 3, 32, 32)
+    assert pictures[1, 2, 31, 5] == pixels[1, 2 * 1024 + 31 * 32 + 5]  # plane, row, column
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (b"", "has 0 bytes"),
+        (records([1, 2])[0][:-1], "no whole number of 3,073-byte records"),
+        (records([1, 10, 2])[0], r"record 1: label \[10\]"),
+    ],
+)
+def test_hostile_records_are_refused(content, message):
+    with pytest.raises(ValueError, match=message):
+        read_cifar_records(content, "x", images.CIFAR10)
+
+
+@pytest.fixture
+def canonical(tmp_path, monkeypatch):
+    """Write CIFAR-10's six files, two images each, into an archive or a folder."""
+    monkeypatch.setattr(images, "CIFAR10", replace(images.CIFAR10, images=(2,) * 6))
+    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
+    names = [f"data_batch_{number}.bin" for number in range(1, 6)] + ["test_batch.bin"]
+    files = {name: records([number, 9], number)[0] for number, name in enumerate(names)}
+
+    def write(*, pack, leave_out=()):
+        folder = tmp_path / "files"
+        folder.mkdir()
+        kept = {name: content for name, content in files.items() if name not in leave_out}
+        if not pack:
+            for name, content in kept.items():
+                (folder / name).write_bytes(content)
+            return folder
+        with tarfile.open(folder / "cifar-10-binary.tar.gz", "w:gz") as archive:
+            for name in sorted(kept, reverse=True):  # the order of an archive must not matter
+                entry = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
+                entry.size = len(kept[name])
+                archive.addfile(entry, io.BytesIO(kept[name]))
+        return folder
+
+    return write
+
+
+@pytest.mark.parametrize("pack", [True, False])
+def test_canonical_cifar10(canonical, pack):
+    data = load_cifar10(canonical(pack=pack))
+    assert data.name == "cifar10"
+    assert data.x_train.shape == (10, 3, 32, 32) and data.x_test.shape == (2, 3, 32, 32)
+    assert data.y_train.tolist() == [0, 9, 1, 9, 2, 9, 3, 9, 4, 9] and data.y_test.tolist() == [
+        5,
+        9,
+    ]
+    assert "note" not in data.provenance
+
+
+def test_a_canonical_set_with_missing_images_is_refused(canonical, monkeypatch):
+    folder = canonical(pack=True, leave_out=("data_batch_3.bin",))
+    with pytest.raises(ValueError, match=r"has no data_batch_3.bin"):
+        load_cifar10(folder)
+    archive = folder / "cifar-10-binary.tar.gz"
+    archive.write_bytes(archive.read_bytes()[:-30])
+    with pytest.raises(ValueError, match="truncated"):
+        load_cifar10(folder)
+
+
+def test_a_canonical_file_with_too_few_images_is_refused(canonical, monkeypatch):
+    folder = canonical(pack=False)
+    monkeypatch.setattr(images, "CIFAR10", replace(images.CIFAR10, images=(3,) * 6))
+    with pytest.raises(ValueError, match=r"data_batch_1.bin has 2 images, not 3"):
+        load_cifar10(folder)
+
+
+def test_the_reduced_set_never_passes_for_cifar10(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
+    for name, labels in (("train10k", [1, 2, 3]), ("test2k", [4])):
+        packed = lzma.compress(records(labels)[0])
+        (tmp_path / f"cifar10_jpeg_{name}.bin.xz").write_bytes(packed)
+    data = load_cifar10(tmp_path)
+    assert data.name == "cifar10-jpeg-10k" and "lossy" in data.provenance["note"]
+    assert data.y_train.tolist() == [1, 2, 3] and data.y_test.tolist() == [4]
+
+
+def test_the_reduced_set_itself(shared_data):
+    data = load_cifar10(shared_data / "cifar10")
+    assert data.name == "cifar10-jpeg-10k"
+    assert data.x_train.shape == (10_000, 3, 32, 32) and data.x_test.shape == (2_000, 3, 32, 32)
+    assert data.y_train[0] == 5
+    assert np.bincount(data.y_train).tolist() == CIFAR_TRAIN
+    assert np.bincount(data.y_test).tolist() == CIFAR_TEST
+
+
+CIFAR_TRAIN = [1004, 989, 984, 1034, 957, 1055, 1003, 1025, 976, 973]
+CIFAR_TEST = [189, 190, 209, 204, 200, 215, 219, 186, 191, 197]
+
+
+def fine_records(labels, seed):
+    pixels = np.random.default_rng(seed).integers(0, 256, (len(labels), 3072), np.uint8)
+    kinds = np.array([label // 5 for label in labels], np.uint8)
+    both = np.column_stack([kinds, np.array(labels, np.uint8), pixels])
+    return both.tobytes(), pixels
+
+
+@pytest.fixture
+def hundred(tmp_path, monkeypatch):
+    """A folder with a tiny CIFAR-100 in its binary form, packed or not."""
+    monkeypatch.setattr(images, "CIFAR100", replace(images.CIFAR100, images=(3, 2)))
+    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
+
+    def write(*, pack, train=(0, 99, 7), test=(5, 50)):
+        folder = tmp_path / "files"
+        folder.mkdir()
+        files = {"train.bin": fine_records(train, 0)[0], "test.bin": fine_records(test, 1)[0]}
+        if not pack:
+            for name, content in files.items():
+                (folder / name).write_bytes(content)
+            return folder
+        with tarfile.open(folder / "cifar-100-binary.tar.gz", "w:gz") as archive:
+            for name, content in files.items():
+                entry = tarfile.TarInfo(f"cifar-100-binary/{name}")
+                entry.size = len(content)
+                archive.addfile(entry, io.BytesIO(content))
+        return folder
+
+    return write
+
+
+@pytest.mark.parametrize("pack", [True, False])
+def test_cifar100_has_fine_labels(hundred, pack):
+    data = images.load_cifar100(hundred(pack=pack))
+    assert data.name == "cifar100"
+    assert data.y_train.tolist() == [0, 99, 7] and data.y_test.tolist() == [5, 50]
+    expected = fine_records([0, 99, 7], 0)[1].reshape(3, 3, 32, 32)
+    np.testing.assert_array_equal(data.x_train, expected)
+
+
+def test_cifar100_with_other_labels_or_too_few_images_is_refused(hundred, tmp_path):
+    with pytest.raises(ValueError, match=r"label \[0, 100\] is not below"):
+        read_cifar_records(bytes([0, 100]) + bytes(3072), "here", images.CIFAR100)
+    with pytest.raises(ValueError, match=r"label \[20, 3\] is not below"):
+        read_cifar_records(bytes([20, 3]) + bytes(3072), "here", images.CIFAR100)
+    with pytest.raises(ValueError, match="no whole number"):
+        read_cifar_records(bytes(3073), "here", images.CIFAR100)
+    with pytest.raises(ValueError, match="not 3"):
+        images.load_cifar100(hundred(pack=False, train=(1, 2)))

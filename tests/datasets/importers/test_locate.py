@@ -1,0 +1,329 @@
+"""Where a corpus comes from, in which order, and that nothing half-made is left behind."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedpriv.datasets import cache
+from fedpriv.datasets.stackexchange import locate
+from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.locate import (
+    cached,
+    cached_synthetic,
+    find_candidates,
+    raw_kind,
+    resolve_corpus,
+)
+from fedpriv.datasets.stackexchange.synthetic import NAME, Shape, synthesize
+
+TINY = Shape(num_users=4, num_sentences=60, public_users=3, num_words=100, num_tags=6, num_topics=2)
+
+
+def posts_xml(num_users: int = 60) -> str:
+    rows = "".join(
+        f'<row Id="{n}" PostTypeId="1" OwnerUserId="{n}" Title="How to do thing {n % 5}?" '
+        f'Tags="&lt;tag{n % 3}&gt;" Body="&lt;p&gt;I want word{n % 7} now. It is late.&lt;/p&gt;" '
+        'CreationDate="2010-01-01T00:00:00.000" Score="1" />\n'
+        for n in range(1, num_users + 1)
+    )
+    return f'<?xml version="1.0" encoding="utf-8"?>\n<posts>\n{rows}</posts>\n'
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    """An empty cache, no FEDPRIV_DATA, a working directory with no data beside it."""
+    work = tmp_path / "top" / "project"
+    work.mkdir(parents=True)
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("FEDPRIV_DATA", raising=False)
+    # The checkout these tests run from may have real data beside it.
+    monkeypatch.setattr(cache, "__file__", str(work / "fedpriv" / "datasets" / "cache.py"))
+    monkeypatch.setattr(locate, "STAND_IN", TINY)
+    return work
+
+
+@pytest.fixture
+def beside(place) -> Path:
+    folder = place.parent / "shared" / "data"
+    (folder / "stackexchange").mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture
+def dump(tmp_path) -> Path:
+    path = tmp_path / "raw" / "onstartups.Posts.xml"
+    path.parent.mkdir()
+    path.write_text(posts_xml())
+    return path
+
+
+def contents(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()} if folder.exists() else set()
+
+
+def test_nothing_anywhere_is_an_error_or_synthetic(tmp_path):
+    with pytest.raises(ValueError, match=r"no corpus was found.*fedpriv data fetch onstartups"):
+        resolve_corpus(None, allow_synthetic=False)
+    corpus = resolve_corpus(None, allow_synthetic=True)
+    assert (corpus.name, corpus.synthetic) == (NAME, True)
+    assert corpus.directory.parent == tmp_path / "cache" / "corpora"
+    before = (corpus.directory / "manifest.json").stat().st_mtime_ns
+    again = resolve_corpus(NAME, allow_synthetic=False)  # by name it is always allowed
+    assert again.directory == corpus.directory
+    assert (again.directory / "manifest.json").stat().st_mtime_ns == before
+
+
+def test_a_synthetic_corpus_in_the_cache_is_never_taken_for_a_real_one():
+    resolve_corpus(None, allow_synthetic=True)
+    with pytest.raises(ValueError, match="no corpus was found"):
+        resolve_corpus(None, allow_synthetic=False)
+
+
+def test_the_argument_comes_first_then_the_environment_then_the_cache_then_the_folder(
+    tmp_path, dump, beside, monkeypatch
+):
+    in_folder = beside / "stackexchange" / "onstartups.Posts.xml.xz"
+    import lzma
+
+    in_folder.write_bytes(lzma.compress(posts_xml(50).encode()))
+    assert posts(resolve_corpus(None, allow_synthetic=True)) == 50
+
+    fetched = tmp_path / "cache" / "downloads" / "onstartups" / "posts.xml"
+    fetched.parent.mkdir(parents=True)
+    fetched.write_text(posts_xml(51))
+    assert posts(resolve_corpus(None, allow_synthetic=True)) == 51
+    assert posts(resolve_corpus("onstartups", allow_synthetic=True)) == 51
+
+    monkeypatch.setenv("FEDPRIV_DATA", str(dump))
+    assert posts(resolve_corpus(None, allow_synthetic=True)) == 60
+
+    synthetic = synthesize(tmp_path / "c", shape=TINY)
+    assert resolve_corpus(synthetic.directory, allow_synthetic=False).synthetic
+    assert resolve_corpus(str(tmp_path / "c" / "manifest.json"), allow_synthetic=False).synthetic
+
+
+def posts(corpus: Corpus) -> int:
+    assert corpus.name == "onstartups"
+    assert corpus.manifest["licence"] == "CC BY-SA 3.0"
+    return corpus.manifest["source"]["posts"]
+
+
+def test_a_raw_file_is_imported_once_and_again_when_it_changes(dump, tmp_path):
+    corpus = resolve_corpus(str(dump), allow_synthetic=False)
+    assert corpus.default_roster == "onstartups-all"
+    stamp = (corpus.directory / "manifest.json").stat().st_mtime_ns
+    again = resolve_corpus(str(dump), allow_synthetic=False)
+    assert again.directory == corpus.directory
+    assert (again.directory / "manifest.json").stat().st_mtime_ns == stamp
+    dump.write_text(posts_xml(70))
+    assert resolve_corpus(str(dump), allow_synthetic=False).directory != corpus.directory
+    moved = tmp_path / "elsewhere" / "onstartups.Posts.xml"
+    moved.parent.mkdir()
+    moved.write_text(posts_xml())
+    assert resolve_corpus(str(moved), allow_synthetic=False).directory == corpus.directory
+
+
+def test_a_prepared_corpus_of_the_cache_outlives_its_raw_file(dump):
+    directory = resolve_corpus(str(dump), allow_synthetic=False).directory
+    dump.unlink()
+    assert resolve_corpus(None, allow_synthetic=False).directory == directory
+    assert resolve_corpus("onstartups", allow_synthetic=False).directory == directory
+
+
+def test_a_folder_with_a_raw_file_will_do(beside, dump, monkeypatch):
+    (beside / "onstartups.Posts.xml.xz").write_bytes(b"\xfd7zXZ\x00" + b"nonsense" * 9)
+    with pytest.raises(ValueError, match=r"is damaged"):
+        resolve_corpus(str(beside), allow_synthetic=False)
+    import lzma
+
+    (beside / "onstartups.Posts.xml.xz").write_bytes(lzma.compress(dump.read_bytes()))
+    directory = resolve_corpus(str(beside), allow_synthetic=False).directory
+    monkeypatch.setenv("FEDPRIV_DATA", str(beside))
+    assert resolve_corpus(None, allow_synthetic=False).directory == directory
+    assert resolve_corpus("onstartups", allow_synthetic=False).directory == directory
+    with pytest.raises(ValueError, match="neither a prepared corpus"):
+        resolve_corpus(str(beside.parent), allow_synthetic=False)
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("/no/such/place", "no such file or folder"),
+        ("../escape", "no such file or folder"),
+        ("onstartups", "not here yet.*fetch onstartups"),
+        ("stackoverflow", "fetch stackoverflow"),
+    ],
+)
+@pytest.mark.parametrize("by", ["argument", "FEDPRIV_DATA"])
+def test_what_is_not_there_is_said_and_never_replaced(argument, message, by, monkeypatch):
+    if by == "FEDPRIV_DATA":
+        monkeypatch.setenv("FEDPRIV_DATA", argument)
+    given = argument if by == "argument" else None
+    with pytest.raises(ValueError, match=message) as error:
+        resolve_corpus(given, allow_synthetic=True)
+    assert by in str(error.value)
+
+
+@pytest.mark.parametrize("harm", ["truncated", "corrupted", "wrong", "empty"])
+def test_a_bad_dump_leaves_nothing_half_made(dump, harm, tmp_path):
+    text = posts_xml()
+    dump.write_text(
+        {
+            "truncated": text[: len(text) * 2 // 3],
+            "corrupted": text.replace("/>", "<<", 1),
+            "wrong": "just some text",
+            "empty": "",
+        }[harm]
+    )
+    with pytest.raises(ValueError, match=r"onstartups\.Posts\.xml"):
+        resolve_corpus(str(dump), allow_synthetic=True)
+    assert contents(tmp_path / "cache" / "corpora") == set()
+
+
+def test_a_bad_tff_file_leaves_nothing_half_made(tmp_path, tff_writer):
+    blobs = [tff_writer.stackoverflow_example("a b", "c", "t")] * 2
+    path = tff_writer.write(tmp_path / "so.sqlite.lzma", {f"{n:03}": blobs for n in range(450)})
+    corpus = resolve_corpus(str(path), allow_synthetic=False)
+    assert (corpus.name, corpus.default_roster) == ("stackoverflow", "tff-400")
+    made = contents(tmp_path / "cache" / "corpora")
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(ValueError, match="is truncated"):
+        resolve_corpus(str(path), allow_synthetic=True)
+    assert contents(tmp_path / "cache" / "corpora") == made
+    # Its own place in the search: below onstartups, above the synthetic one.
+    assert resolve_corpus(None, allow_synthetic=True).name == "stackoverflow"
+
+
+def test_a_damaged_entry_of_the_cache_is_made_again(dump):
+    directory = resolve_corpus(str(dump), allow_synthetic=False).directory
+    (directory / "users.json").write_text("[]")
+    assert resolve_corpus(str(dump), allow_synthetic=False).view().roster
+    (directory / "users.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"users\.json"):  # by name, with no raw file to go by
+        resolve_corpus("onstartups", allow_synthetic=False)
+
+
+def test_what_a_killed_process_left_is_cleared_away(tmp_path):
+    corpus = cached_synthetic()
+    left = corpus.directory.parent / f".{corpus.directory.name}.partial-abc"
+    shutil.move(corpus.directory, left)
+    assert cached_synthetic().directory == corpus.directory
+    assert contents(corpus.directory.parent) == {corpus.directory.name}
+
+
+def test_failing_to_make_one_leaves_nothing_and_lets_go_of_the_lock(tmp_path):
+    def fail(target, progress):
+        raise ValueError("no")
+
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no"):
+            cached("x", fail, source=None, options={})
+    assert contents(tmp_path / "cache" / "corpora") == set()
+
+
+def test_other_options_are_another_entry():
+    def make(target, progress):
+        return synthesize(target, shape=TINY)
+
+    one = cached("x-synthetic", make, source=None, options={"a": 1})
+    two = cached("x-synthetic", make, source=None, options={"a": 2})
+    assert one.directory != two.directory
+
+
+def test_only_the_default_synthetic_corpus_answers_to_the_plain_name():
+    other = cached_synthetic(seed=5)
+    assert "synthetic" in other.directory.name
+    assert [found.path for found in find_candidates(NAME)] == []
+    assert resolve_corpus(NAME, allow_synthetic=False).manifest["source"]["seed"] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("Posts.xml", "stackexchange"),
+        ("x.Posts.xml.xz", "stackexchange"),
+        ("law.stackexchange.com.7z", "stackexchange"),
+        ("so.sqlite.lzma", "tff-stackoverflow"),
+        ("so.sqlite.xz", "tff-stackoverflow"),
+        ("so.sqlite", "tff-stackoverflow"),
+    ],
+)
+def test_the_kind_of_a_raw_file(tmp_path, name, kind):
+    (tmp_path / name).write_bytes(b"...")
+    assert raw_kind(tmp_path / name) == kind
+    (tmp_path / "anything").write_bytes(b"SQLite format 3\0...")
+    assert raw_kind(tmp_path / "anything") == "tff-stackoverflow"
+    (tmp_path / "notes.txt").write_bytes(b"...")
+    with pytest.raises(ValueError, match=r"notes\.txt is not a corpus"):
+        raw_kind(tmp_path / "notes.txt")
+
+
+_RACE = """
+import sys
+from fedpriv.datasets.stackexchange import locate
+from fedpriv.datasets.stackexchange.synthetic import Shape, synthesize
+shape = Shape(num_users=4, num_sentences=60, public_users=3, num_words=100, num_tags=6,
+              num_topics=2)
+def make(target, progress):
+    print("made", flush=True)
+    return synthesize(target, shape=shape)
+print(locate.cached("x-synthetic", make, source=None, options={}).name)
+"""
+
+
+def test_two_processes_make_it_once(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", _RACE],
+            env=environment,
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    said = [process.communicate(timeout=900)[0].split() for process in running]
+    assert [process.returncode for process in running] == [0, 0]
+    assert sorted(said) == sorted([["made", NAME], [NAME]])
+    assert len(contents(tmp_path / "cache" / "corpora")) == 1
+
+
+def test_the_digest_of_a_file_is_remembered_until_it_changes(tmp_path, monkeypatch):
+    from fedpriv.datasets import cache
+
+    path = tmp_path / "f"
+    path.write_bytes(b"one")
+    first = cache.remembered_sha256(path, tmp_path / "cache")
+    calls = []
+    real = cache.file_sha256
+    monkeypatch.setattr(cache, "file_sha256", lambda *a: calls.append(a) or real(*a))
+    assert cache.remembered_sha256(path, tmp_path / "cache") == first
+    assert calls == []
+    path.write_bytes(b"two")
+    assert cache.remembered_sha256(path, tmp_path / "cache") != first
+    (note,) = (tmp_path / "cache" / "digests").iterdir()
+    note.write_text(json.dumps(["nonsense"]))
+    cache.remembered_sha256(path, tmp_path / "cache")
+    assert len(calls) == 2
+
+
+def test_the_cache_is_where_the_environment_says_or_the_platform(tmp_path, monkeypatch):
+    from fedpriv.datasets.cache import cache_dir
+
+    assert cache_dir() == tmp_path / "cache"
+    monkeypatch.delenv("FEDPRIV_CACHE")
+    assert cache_dir().name == "fedpriv"
+
+
+@pytest.mark.data
+def test_the_real_folder_beside_the_checkout_is_found(shared_data, monkeypatch):
+    monkeypatch.setenv("FEDPRIV_DATA", str(shared_data))
+    (found,) = find_candidates("onstartups")
+    assert found.path == shared_data / "stackexchange" / "onstartups.Posts.xml.xz"

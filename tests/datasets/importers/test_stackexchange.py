@@ -1,0 +1,384 @@
+import bz2
+import gzip
+import lzma
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+import py7zr
+import pytest
+
+from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.dump import import_stackexchange, open_dump, site_name
+from fedpriv.datasets.stackexchange.rosters import is_public_tenth
+from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
+
+PUBLIC, INSIDE = "15", "1"  # by the fixed hash of the id
+
+
+def row(**attributes):
+    written = " ".join(f"{name}={quoteattr(str(value))}" for name, value in attributes.items())
+    return f"  <row {written} />\n"
+
+
+def question(number, owner, title="A title", body="<p>Hello there.</p>", tags="<law>", **more):
+    owned = {} if owner is None else {"OwnerUserId": owner}
+    return row(Id=number, PostTypeId=1, Title=title, Tags=tags, Body=body, **owned, **more)
+
+
+def answer(number, parent, owner, body="<p>Well. It depends!</p>", **more):
+    owned = {} if owner is None else {"OwnerUserId": owner}
+    return row(Id=number, PostTypeId=2, ParentId=parent, Body=body, **owned, **more)
+
+
+def document(*rows):
+    return f'<?xml version="1.0" encoding="utf-8"?>\n<posts>\n{"".join(rows)}</posts>\n'
+
+
+ROWS = (
+    answer(3, 1, INSIDE),  # before its question
+    question(1, PUBLIC, title="How to sue", tags="<law><money>"),
+    question(2, INSIDE, title="My own", body="<p>Is it legal? See http://x.org/a.</p>"),
+    answer(4, 2, PUBLIC),
+    answer(5, 2, None),
+    question(6, None, title="Nobody's title", tags="<money>"),
+    answer(7, 6, INSIDE),
+    row(Id=8, PostTypeId=5, OwnerUserId=INSIDE, Body="a tag wiki"),
+    answer(9, 99, INSIDE, body="<p>Lost.</p>"),
+    answer(10, 2, -1),
+    answer(11, 2, INSIDE, body="<p></p>"),
+)
+
+
+def imported(tmp_path, *rows, name="Posts.xml", **options):
+    path = tmp_path / name
+    path.write_text(document(*(rows or ROWS)), encoding="utf-8")
+    return import_stackexchange(path, tmp_path / "corpus", name="site", **options)
+
+
+def test_the_fixed_ids_are_where_these_tests_need_them():
+    assert is_public_tenth(PUBLIC)
+    assert not is_public_tenth(INSIDE)
+
+
+def test_posts_become_examples_with_their_question_s_title_and_tags(tmp_path):
+    corpus = imported(tmp_path)
+    view = corpus.view(split=BY_SENTENCE)
+    assert corpus.default_roster == view.roster_name == "site-all"
+    assert (view.roster, view.public_users) == ((INSIDE,), (PUBLIC,))
+    # Two answers of two sentences and a question of two, of which each has a title.
+    inside = view.examples(INSIDE, "all")
+    assert sorted(inside.num_tokens.tolist()) == sorted([2 + 3, 3 + 3, 2 + 4, 3 + 4, 4 + 2, 3 + 2])
+    assert view.tags == ("law", "money")
+    labels = sorted(view.tags[label] for label in inside.labels)
+    assert labels == ["law"] * 4 + ["money"] * 2
+
+
+def test_what_is_dropped_is_counted(tmp_path):
+    corpus = imported(tmp_path)
+    assert corpus.manifest["dropped"] == {
+        "posts owned by the site's own account": 1,
+        "posts that are neither question nor answer": 1,
+        "posts without OwnerUserId": 2,
+        "posts without a sentence": 1,
+    }
+    assert corpus.manifest["source"]["posts"] == len(ROWS)
+    assert corpus.manifest["source"]["questions"] == 3
+    # The answer whose question is missing has no label.
+    assert corpus.view(split=BY_SENTENCE).provenance["sentences_without_label"] == {
+        "rostered": 1,
+        "public": 0,
+    }
+
+
+def test_foreign_titles_are_measured_and_can_be_dropped(tmp_path):
+    view = imported(tmp_path).view(split=BY_SENTENCE)
+    assert view.provenance["foreign_text_share"] == pytest.approx(4 / 6)
+    assert view.provenance["foreign_text_share_by_rostered_users"] == 0
+    (tmp_path / "own").mkdir()
+    own = imported(tmp_path / "own", own_text_only=True).view(split=BY_SENTENCE)
+    assert own.provenance["foreign_text_share"] == 0
+    assert own.examples(INSIDE, "all").num_tokens.sum() == (
+        view.examples(INSIDE, "all").num_tokens.sum() - 2 * 3 - 2 * 4
+    )
+
+
+def test_public_words_come_from_their_own_text_only(tmp_path):
+    words = set(imported(tmp_path).view(split=BY_SENTENCE).words)
+    assert {"hello", "sue", "depends"} <= words  # own question, own title, own answer
+    assert "my" not in words  # the title of the question that the public user answered
+
+
+NEW_DIALECT = (
+    row(Score=3, Tags="|law|money|", CreationDate="2024-01-01T00:00:00.000", ViewCount=7,
+        Title="How to sue", LastActivityDate="2024-01-02", OwnerUserId=PUBLIC, Body="<p>Hello "
+        "there.</p>", ContentLicense="CC BY-SA 4.0", PostTypeId=1, Id=1),
+    answer(3, 1, INSIDE, ContentLicense="CC BY-SA 3.0", OwnerDisplayName="someone"),
+)  # fmt: skip
+
+
+def test_both_dialects_give_the_same_examples(tmp_path, multi_hot):
+    old = imported(tmp_path, ROWS[0], ROWS[1])
+    (tmp_path / "new").mkdir()
+    new = imported(tmp_path / "new", *NEW_DIALECT)
+    assert new.view(split=BY_SENTENCE).words == old.view(split=BY_SENTENCE).words
+    assert new.view(split=BY_SENTENCE).tags == old.view(split=BY_SENTENCE).tags == ("law", "money")
+    assert (
+        multi_hot(new.view(split=BY_SENTENCE).examples(INSIDE, "all")).tolist()
+        == multi_hot(old.view(split=BY_SENTENCE).examples(INSIDE, "all")).tolist()
+    )
+    assert new.manifest["licence"] == "CC BY-SA 3.0, CC BY-SA 4.0"
+    assert "assumed" in old.manifest["licence"]
+
+
+def test_single_quotes_entities_and_unicode_are_read(tmp_path):
+    body = '<p>Say "hi" &amp; it\'s \u00e9t\u00e9\u2014ok</p>'
+    rows = (
+        f"<row Id='1' PostTypeId='1' OwnerUserId='{PUBLIC}' Title='T' Tags='&lt;a&gt;' "
+        f"Body='{body.replace('&', '&amp;').replace('<', '&lt;').replace(chr(39), '&#39;')}'/>",
+        answer(2, 1, INSIDE),
+    )
+    assert {"say", '"', "hi", "&", "s", "tok"} <= set(
+        imported(tmp_path, *rows).view(split=BY_SENTENCE).words
+    )
+
+
+def compress(path, kind):
+    content = path.read_bytes()
+    packed = path.with_name(f"{path.name}.{kind}")
+    if kind == "7z":
+        with py7zr.SevenZipFile(packed, "w") as archive:
+            archive.writestr(content, "site/Posts.xml")
+            archive.writestr(b"<users/>", "site/Users.xml")
+    else:
+        packed.write_bytes({"gz": gzip, "bz2": bz2, "xz": lzma}[kind].compress(content))
+    return packed
+
+
+@pytest.mark.parametrize("kind", ["gz", "bz2", "xz", "7z"])
+def test_compressed_dumps_give_the_same_corpus(tmp_path, kind):
+    plain = imported(tmp_path)
+    packed = compress(tmp_path / "Posts.xml", kind)
+    corpus = import_stackexchange(packed, tmp_path / "packed", name="site")
+    assert corpus.manifest["files"] == plain.manifest["files"]
+    # The kind is told by the content: a wrong name does not matter.
+    renamed = packed.rename(tmp_path / "dump")
+    again = import_stackexchange(renamed, tmp_path / "again", name="site")
+    assert again.manifest["files"] == plain.manifest["files"]
+
+
+def refused(tmp_path, path, message):
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(ValueError, match=message):
+        import_stackexchange(path, tmp_path / "corpus", name="site")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("kind", ["xml", "gz", "bz2", "xz", "7z"])
+@pytest.mark.parametrize("keep", [0.3, 0.9])
+def test_a_truncated_dump_is_refused_and_leaves_nothing(tmp_path, kind, keep):
+    path = tmp_path / "Posts.xml"
+    path.write_text(document(*ROWS, *(answer(n, 1, INSIDE, os.urandom(50).hex()) for n in
+                                      range(100, 200))))  # fmt: skip
+    if kind != "xml":
+        path = compress(path, kind)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(keep * len(content))])
+    refused(tmp_path, path, "truncated|damaged")
+
+
+@pytest.mark.parametrize("kind", ["gz", "bz2", "xz", "7z"])
+def test_a_flipped_byte_in_an_archive_is_refused(tmp_path, kind):
+    path = tmp_path / "Posts.xml"
+    path.write_text(document(*ROWS, *(answer(n, 1, INSIDE, os.urandom(50).hex()) for n in
+                                      range(100, 200))))  # fmt: skip
+    packed = compress(path, kind)
+    content = bytearray(packed.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    packed.write_bytes(bytes(content))
+    refused(tmp_path, packed, "truncated|damaged")
+
+
+ENTITY = (
+    '<!DOCTYPE posts [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;&a;">]><posts><row Id="&b;"/></posts>'
+)
+OUTSIDE = '<!DOCTYPE posts SYSTEM "file:///etc/hostname"><posts/>'
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "is empty"),
+        ("id,text\n1,hello\n", "damaged"),
+        ("<users><row Id='1'/></users>", "not <posts>"),
+        ("<posts></posts>", "neither questions nor answers"),
+        (document(row(Id=1, PostTypeId=5, OwnerUserId=3, Body="wiki")), "neither questions"),
+        (document(question(1, None)), "no sentence"),
+        (document(question(1, PUBLIC), question(1, INSIDE)), "same Id"),
+        (document(row(PostTypeId=1, OwnerUserId=1, Title="t", Body="b")), "without any"),
+        (ENTITY, "DTD|Entities"),
+        (OUTSIDE, "DTD"),
+        (document(question(1, INSIDE)), "outside the roster"),
+    ],
+)
+def test_wrong_files_are_refused_and_leave_nothing(tmp_path, content, message):
+    path = tmp_path / "Posts.xml"
+    path.write_text(content)
+    refused(tmp_path, path, message)
+
+
+def test_absent_files_and_archives_without_posts_are_refused(tmp_path):
+    refused(tmp_path, tmp_path / "absent.xml", "not a file")
+    refused(tmp_path, tmp_path, "not a file")
+    path = tmp_path / "site.7z"
+    with py7zr.SevenZipFile(path, "w") as archive:
+        archive.writestr(b"<users/>", "Users.xml")
+    refused(tmp_path, path, "0 files named Posts.xml")
+
+
+def test_progress_runs_to_the_end_over_both_passes(tmp_path):
+    calls = []
+    imported(tmp_path, progress=lambda done, total: calls.append((done, total)))
+    size = (tmp_path / "Posts.xml").stat().st_size
+    assert {total for _, total in calls} == {2 * size}
+    assert [done for done, _ in calls] == sorted(done for done, _ in calls)
+    assert calls[-1][0] == 2 * size
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("a/onstartups.Posts.xml.xz", "onstartups"),
+        ("a/Law/Posts.xml", "law"),
+        ("a/law.stackexchange.com.7z", "law"),
+        ("a/law.stackexchange.com-Posts.7z", "law"),
+        ("a/stackoverflow.com-Posts.7z", "stackoverflow-com"),
+        ("a/My Site!.xml", "my-site"),
+    ],
+)
+def test_the_name_comes_from_the_file(tmp_path, file, name):
+    assert site_name(tmp_path / file) == name
+
+
+@pytest.fixture(scope="module")
+def onstartups(shared_data, tmp_path_factory):
+    dump = shared_data / "stackexchange" / "onstartups.Posts.xml.xz"
+    return import_stackexchange(dump, tmp_path_factory.mktemp("import") / "corpus")
+
+
+@pytest.mark.data
+@pytest.mark.slow
+def test_onstartups_has_its_known_figures(onstartups, gather):
+    source, dropped = onstartups.manifest["source"], onstartups.manifest["dropped"]
+    assert (source["posts"], source["accounts"], source["tags"]) == (39_792, 7_466, 607)
+    assert dropped["posts without OwnerUserId"] == 2_671
+    assert onstartups.name == "onstartups"
+    assert onstartups.default_roster == "onstartups-all"
+    view = onstartups.view("onstartups-400", split=BY_SENTENCE)
+    examples = sorted(view.num_examples(user, "all") for user in view.roster)
+    assert (len(view.roster), len(view.public_users)) == (400, 7_066)
+    assert sum(examples) == pytest.approx(198_000, rel=0.005)
+    assert examples[0] == pytest.approx(122, abs=2)
+    assert examples[-1] == pytest.approx(7_266, rel=0.01)
+    assert examples[200] == pytest.approx(235, abs=3)
+    assert view.num_public_examples == pytest.approx(124_147, rel=0.005)
+    assert view.provenance["foreign_text_share"] == pytest.approx(0.906, abs=0.001)
+    shared = view.provenance["foreign_text_share_by_rostered_users"]
+    assert shared == pytest.approx(0.221, abs=0.001)
+    test = gather(view, view.roster, "test")
+    assert max(map(test.labels.tolist().count, range(3))) / len(test) == pytest.approx(
+        0.12, abs=0.005
+    )
+    assert test.indptr[-1] / len(test) == pytest.approx(24.5, abs=1)
+    assert (len(view.words), len(view.tags)) == (10_000, 500)
+    everybody = onstartups.view(split=BY_SENTENCE)
+    assert len(everybody.roster) == pytest.approx(6_713, abs=60)
+    assert len(everybody.roster) + len(everybody.public_users) == 7_466
+
+
+IMPORT = """
+import sys
+from pathlib import Path
+from fedpriv.datasets.stackexchange.dump import import_stackexchange
+corpus = import_stackexchange(sys.argv[1], sys.argv[2], name="site")
+# Not getrusage's ru_maxrss: a child begins with the peak of the process that started it.
+status = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
+print(corpus.manifest["totals"]["sentences"], status["VmHWM"].split()[0])
+"""
+
+
+def import_elsewhere(dump, directory):
+    """Import in a process of its own; return (sentences, peak resident MB)."""
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT, str(dump), str(directory)],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    sentences, kilobytes = done.stdout.split()
+    return int(sentences), int(kilobytes) / 1024
+
+
+@pytest.mark.data
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc for its memory")
+def test_ten_times_the_dump_takes_no_more_memory_worth_speaking_of(shared_data, tmp_path):
+    dump = shared_data / "stackexchange" / "onstartups.Posts.xml.xz"
+    once, peak_once = import_elsewhere(dump, tmp_path / "once")
+    tenfold = tmp_path / "tenfold.xml"
+    repeat(dump, tenfold, 10)
+    often, peak_often = import_elsewhere(tenfold, tmp_path / "tenfold")
+    assert often == 10 * once
+    assert peak_once < 400
+    assert peak_often < 1.5 * peak_once
+    print(f"peak {peak_once:.0f} MB once, {peak_often:.0f} MB tenfold")
+
+
+def repeat(dump, target, times):
+    """Write the dump several times over, every post and account under fresh ids."""
+    with lzma.open(dump, "rt", encoding="utf-8") as file:
+        lines = [line for line in file if line.lstrip().startswith("<row ")]
+    ids = re.compile(r'\b(Id|ParentId|OwnerUserId)="(\d+)"')
+    with target.open("w", encoding="utf-8") as file:
+        file.write("<posts>\n")
+        for copy in range(times):
+            for line in lines:
+                file.write(ids.sub(lambda m, c=copy: f'{m[1]}="{m[2]}{c:03d}"', line))
+        file.write("</posts>\n")
+
+
+def test_an_imported_corpus_opens_again(tmp_path):
+    imported(tmp_path)
+    corpus = Corpus.open(tmp_path / "corpus")
+    corpus.verify()
+    assert corpus.rosters == ("site-all",)
+    assert "site-400" in corpus.manifest["rosters_left_out"]
+
+
+@pytest.mark.parametrize("where", ["attribute", "text", "comment", "name"])
+@pytest.mark.parametrize("kind", ["xml", "gz"])
+def test_a_row_longer_than_any_post_is_refused_before_it_is_held(tmp_path, where, kind):
+    path, long = tmp_path / "Posts.xml", "a" * 12_000_000
+    rows = {
+        "attribute": f'<row Id="2" Body="{long}"/>',
+        "text": long,
+        "comment": f"<!--{long}-->",
+        "name": f'<row {long}="1"/>',
+    }
+    path.write_text(f"<posts>\n{question(1, PUBLIC)}{rows[where]}\n</posts>")
+    if kind == "gz":  # few bytes that unpack to many
+        path.with_suffix(".gz").write_bytes(gzip.compress(path.read_bytes(), 1))
+        path = path.with_suffix(".gz")
+    fed = []
+    dump = open_dump(path, tmp_path)
+    with pytest.raises(ValueError, match=r"row 2 \(line \d+\) is longer than 4,194,304"), dump as d:
+        list(d.rows(lambda done, total: fed.append(done)))
+    assert len(fed) <= 18  # pieces of a quarter of a megabyte
+
+
+def test_a_post_of_a_megabyte_is_read(tmp_path):
+    path = tmp_path / "Posts.xml"
+    path.write_text(document(question(1, PUBLIC, body="a" * 1_000_000), question(2, PUBLIC)))
+    with open_dump(path, tmp_path) as dump:
+        assert [len(row["Body"]) for row in dump.rows()] == [1_000_000, 19]

@@ -1,0 +1,190 @@
+"""The synthetic StackOverflow: its shape, its label, its seed, and that something is learnable."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
+from fedpriv.datasets.stackexchange.synthetic import NAME, Shape, _sentence_counts, synthesize
+from fedpriv.rng import Key
+from fedpriv.tasks.tag_prediction import evaluate_tags
+from fedpriv.training.public_learning import TagLearner
+
+SMALL = Shape(
+    num_users=40, num_sentences=8_000, public_users=20, num_words=1_500, num_tags=30, num_topics=5
+)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory) -> Corpus:
+    return synthesize(
+        tmp_path_factory.mktemp("synthetic") / "c", shape=SMALL, max_words=1_000, max_tags=25
+    )
+
+
+def test_it_says_that_it_is_synthetic(small, tmp_path):
+    assert "synthetic" in small.name == NAME
+    assert small.synthetic
+    assert small.manifest["synthetic"] is True
+    assert small.manifest["source"]["kind"] == "synthetic"
+    assert "synthetic" in small.default_roster
+    with pytest.raises(ValueError, match="must contain 'synthetic'"):
+        synthesize(tmp_path / "c", shape=SMALL, name="stackoverflow")
+    assert not (tmp_path / "c").exists()
+
+
+def test_its_shape_is_what_was_asked_for(small, gather):
+    view = small.view(split=BY_SENTENCE)
+    assert (len(view.roster), len(view.public_users)) == (40, 20)
+    assert (len(view.words), len(view.tags)) == (1_000, 25)
+    assert all(word[0] == "w" and len(word) == 6 for word in view.words)
+    entry = small.manifest["rosters"][small.default_roster]
+    unlabelled = entry["sentences_without_label"]["rostered"]
+    assert entry["num_examples"] + unlabelled == 8_000
+    assert unlabelled < 400
+    assert not entry["looks_at_data"]
+    assert 0.5 < entry["foreign_titles"]["share"] < 0.9
+    examples = gather(view, view.roster, "all")
+    assert 20 < examples.num_tokens.mean() < 30
+
+
+def test_frequencies_follow_zipf(small):
+    view = small.view(split=BY_SENTENCE)
+    counts = np.sort(view.word_counts)[::-1].astype(float)
+    top = np.arange(1, 11)  # the head is made of common words alone
+    slope = np.polyfit(np.log(top), np.log(counts[:10]), 1)[0]
+    assert -1.3 < slope < -0.9
+
+
+def test_sentence_counts_are_log_normal_and_sum_exactly():
+    counts = _sentence_counts(400, 246_092, 1.0, Key.simulation(0).generator())
+    assert counts.sum() == 246_092
+    assert counts.min() >= 5
+    logs = np.log(counts)
+    assert 0.85 < logs.std() < 1.15
+    assert abs(np.mean((logs - logs.mean()) ** 3)) / logs.std() ** 3 < 0.4  # not skewed
+    assert counts.mean() > 1.3 * np.median(counts)
+
+
+def test_without_spread_all_users_are_equal():
+    rng = Key.simulation(0).generator()
+    assert _sentence_counts(342_477, 5 * 342_477, 1.0, rng).tolist() == [5] * 342_477
+    assert set(_sentence_counts(400, 8 * 400, 0.0, rng).tolist()) == {8}
+    assert sorted(_sentence_counts(4, 33, 0.0, rng).tolist()) == [8, 8, 8, 9]
+
+
+def test_a_small_corpus_of_equal_users_is_a_part_of_a_large_one(tmp_path):
+    """So a cost per user, measured on both, is one of the same users and the same model."""
+    sizes = {"num_words": 1_500, "num_tags": 30, "num_topics": 5, "spread": 0.0}
+    views = []
+    for users in (4, 12):
+        shape = Shape(num_users=users, num_sentences=8 * users, public_users=20, **sizes)
+        made = synthesize(tmp_path / str(users), shape=shape, max_words=500, max_tags=20)
+        assert made.manifest["source"]["shape"]["spread"] == 0.0
+        offsets = np.load(made.directory / "sentences" / "user_offsets.npy")
+        assert set(np.diff(offsets).tolist()) == {8}  # public users too
+        views.append(made.view(split=BY_SENTENCE))
+    small, large = views
+    assert (small.words, small.tags) == (large.words, large.tags)
+    assert small.roster == large.roster[:4]
+    for user in small.roster:
+        one, other = small.examples(user, "all"), large.examples(user, "all")
+        np.testing.assert_array_equal(one.indices, other.indices)
+        np.testing.assert_array_equal(one.labels, other.labels)
+
+
+def test_the_default_is_the_shape_of_the_papers_stackoverflow():
+    shape = Shape()
+    assert (shape.num_users, shape.num_sentences) == (400, 246_092)
+    assert shape.num_words > 10_000
+    assert shape.num_tags > 500
+
+
+def test_the_same_seed_is_the_same_corpus_and_another_is_not(small, tmp_path):
+    same = synthesize(tmp_path / "a", shape=SMALL, max_words=1_000, max_tags=25)
+    other = synthesize(tmp_path / "b", shape=SMALL, max_words=1_000, max_tags=25, seed=1)
+    assert same.manifest["files"] == small.manifest["files"]
+    assert other.manifest["files"] != small.manifest["files"]
+
+
+def test_a_users_sentences_come_from_the_users_key_alone():
+    from fedpriv.datasets.stackexchange import synthetic
+
+    language = synthetic._language(SMALL, Key.simulation(0).generator())
+    key = Key.simulation(0).fold("user").fold("u00001")
+    one = list(synthetic._sentences("u00001", 20, language, key.generator()))
+    two = list(synthetic._sentences("u00001", 20, language, key.generator()))
+    assert one == two
+    assert len({tuple(sentence.tags) for sentence in one}) > 1
+
+
+def test_words_tell_the_tag_and_rare_ones_tell_it_best(small, gather):
+    """Multinomial naive Bayes on public users, tested on rostered ones."""
+    view = small.view(split=BY_SENTENCE)
+    train = gather(view, view.public_users, "all")
+    test = gather(view, view.roster, "all")
+    majority = np.bincount(test.labels).max() / len(test)
+
+    def accuracy(words: slice) -> float:
+        x, y = train.features("tff").toarray()[:, words], train.labels
+        table = np.array([x[y == tag].sum(0) for tag in range(train.num_tags)]) + 0.01
+        scores = np.log(table / table.sum(1, keepdims=True))
+        prior = np.log(np.bincount(y, minlength=train.num_tags) + 1.0)
+        guess = 20 * test.features("tff").toarray()[:, words] @ scores.T + prior
+        return float((guess.argmax(1) == test.labels).mean())
+
+    assert majority < 0.4
+    assert accuracy(slice(None)) > majority + 0.2
+    assert accuracy(slice(100, None)) > accuracy(slice(0, 100)) + 0.1
+
+
+def test_tags_are_harder_to_tell_where_a_shape_says_so(tmp_path):
+    def best(**change):
+        """Return the accuracy of softmax regression on held-out threads of the same users."""
+        name = "-".join([NAME, *change])
+        shape = replace(SMALL, num_sentences=4_000, **change)
+        view = synthesize(tmp_path / name, shape=shape, name=name).view()
+        train, test = (np.concatenate(list(view.rows(view.roster, s))) for s in ("train", "test"))
+        learner = TagLearner(
+            examples=view.columns.take(train),
+            inputs="unit-norm",
+            key=Key.simulation(0),
+            measured=lambda params: evaluate_tags(params, view.columns, "unit-norm", test),
+        )
+        params = next(itertools.islice(learner.passes(0.3), 3, None))
+        found = learner.measure(params)
+        return 0.0 if found is None else found.totals["accuracy"].value
+
+    easy, few_words, other_tags = best(), best(telling=0.3), best(off_topic=0.6)
+    assert few_words < easy - 0.1
+    assert other_tags < easy - 0.2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_users": 0}, "one rostered"),
+        ({"public_users": 0}, "one public"),
+        ({"num_sentences": 10}, "too few"),
+        ({"num_words": 5}, "5 words"),
+        ({"num_topics": 31}, "each topic a tag"),
+        ({"num_topics": 0}, "each topic a tag"),
+        ({"spread": -0.1}, "spread"),
+        ({"spread": float("nan")}, "spread"),
+        ({"telling": 1.1}, "telling"),
+        ({"off_topic": -0.1}, "off_topic"),
+    ],
+)
+def test_shapes_that_make_no_corpus_are_refused(change, message):
+    sizes = {field: getattr(SMALL, field) for field in Shape.__dataclass_fields__}
+    with pytest.raises(ValueError, match=message):
+        Shape(**{**sizes, **change})
+
+
+@pytest.mark.slow
+def test_the_full_one_has_the_size_of_the_model(tmp_path):
+    view = synthesize(tmp_path / "c").view()
+    assert (len(view.roster), len(view.words), len(view.tags)) == (400, 10_000, 500)

@@ -1,0 +1,211 @@
+"""A node's own files: what is read, what is refused, and by which name."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+from fedpriv.datasets.local_data import BadRowError, NodeData, Table, local_users
+from fedpriv.datasets.user_ids import read_key, read_roster, user_id, write_key
+
+TABLE = Table(columns={"x": float, "n": int, "word": str}, user="who")
+ROWS = [("Ann", 1.5, 3, "a"), ("Bob", 2.0, -4, "b c"), ("Ann", 0.25, 5, "é")]
+ANN = {"x": [1.5, 0.25], "n": [3, 5], "word": ["a", "é"]}
+
+
+def folder(path):
+    path.mkdir()
+    for name in ("Ann", "Bob"):
+        lines = [f"{x},{n},{word}" for who, x, n, word in ROWS if who == name]
+        (path / f"{name}.csv").write_text("\n".join(["x,n,word", *lines, ""]), "utf-8")
+    return path
+
+
+def file(path):
+    lines = [f'"{who}",{n},{word},more,{x}' for who, x, n, word in ROWS]
+    path.write_text("\n".join(["who,n,word,other,x", *lines, "", ""]), "utf-8-sig")
+    return path
+
+
+def sqlite(path, rows=ROWS, name='a "table"'):
+    quoted = name.replace('"', '""')
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(f'CREATE TABLE "{quoted}" (who, x, n, word)')
+        db.executemany(f'INSERT INTO "{quoted}" VALUES (?, ?, ?, ?)', rows)
+    return path
+
+
+MADE = {
+    "folder": lambda path: folder(path / "people"),
+    "file": lambda path: file(path / "people.csv"),
+    "sqlite": lambda path: sqlite(path / "people.db"),
+}
+
+
+@pytest.fixture
+def key(tmp_path):
+    write_key(tmp_path / "key")
+    return tmp_path / "key"
+
+
+def opened(path, key, table=TABLE):
+    return local_users(table, lambda columns: dict(columns), data=NodeData(path, key))
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_every_form_of_file_gives_the_same_people_and_rows(kind, tmp_path, key):
+    users = opened(MADE[kind](tmp_path), key)
+    ann = user_id(read_key(key), "Ann")
+    assert sorted(users) == sorted(user_id(read_key(key), name) for name in ("Ann", "Bob"))
+    assert {name: column.tolist() for name, column in users[ann].items()} == ANN
+    assert [users[ann][name].dtype.kind for name in ANN] == ["f", "i", "U"]
+    assert ann in users and "Ann" not in users and list(users.problems()) == []
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        ("Ann,,3,a", "line 2: column 'x' holds no finite number"),
+        ("Ann,nan,3,a", "line 2: column 'x' holds no finite number"),
+        ("Ann,1_0,3,a", "line 2: column 'x' holds no finite number"),
+        ("Ann,1,3.5,a", "line 2: column 'n' holds no whole number"),
+        ("Ann,1,9223372036854775808,a", "line 2: column 'n' holds no whole number"),
+        ("Ann,1,3,", "line 2: column 'word' holds no text"),
+        ("Ann,1,3", "line 2: 3 values under 4 columns"),
+        (",1,3,a", "line 2: column 'who' is empty"),
+    ],
+)
+def test_a_bad_row_is_named_and_stops_nobody_else(bad, said, tmp_path, key):
+    path = tmp_path / "people.csv"
+    path.write_text(f"who,x,n,word\n{bad}\nBob,1,2,b\n", "utf-8")
+    users = opened(path, key)
+    assert list(users.problems()) == [f"{path}, {said}"]
+    assert users[user_id(read_key(key), "Bob")]["x"].tolist() == [1.0]
+
+
+def test_bad_rows_of_a_folder_and_of_a_table_are_named(tmp_path, key):
+    people = folder(tmp_path / "people")
+    (people / "Cleo.csv").write_text("x,n\n1,2\n", "utf-8")
+    (people / "Dan.csv").write_text("x,n,word\n1,2,a\n1\n", "utf-8")
+    (people / "Eve.csv").write_bytes(b"x,n,word\n1,2,\xff\n")
+    assert list(opened(people, key).problems()) == [
+        f"{people / 'Cleo.csv'}, line 1: no column 'word'",
+        f"{people / 'Dan.csv'}, line 3: 1 values under 3 columns",
+        f"{people / 'Eve.csv'}: no text in UTF-8",
+    ]
+    rows = [*ROWS, ("Cleo", 1, 2.0, "a"), ("Dan", b"1", 2, "a"), (None, 1, 2, "a")]
+    found = sorted(opened(sqlite(tmp_path / "people.sqlite", rows), key).problems())
+    assert [line.partition("people.sqlite")[2] for line in found] == [
+        ", row 4: column 'n' holds no whole number",
+        ", row 5: column 'x' holds no finite number",
+        ": rows whose 'who' names no one",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda path: path / "nowhere.csv", "is not there"),
+        (lambda path: folder(path / "people") / "Ann.csv", "no column 'who'"),
+        (lambda path: sqlite(path / "a.txt"), "ends in none of .csv, .sqlite"),
+        (lambda path: folder(path / "people") / "..", "holds no one's data"),
+    ],
+)
+def test_what_is_wrong_as_a_whole_is_refused(make, why, tmp_path, key):
+    with pytest.raises(ValueError, match=why):
+        opened(make(tmp_path), key)
+
+
+def test_a_table_is_found_by_name_and_never_written_to(tmp_path, key):
+    path = sqlite(sqlite(tmp_path / "two.db"), name="second")
+    with pytest.raises(ValueError, match="say which by name"):
+        opened(path, key)
+    named = Table(columns={"x": float}, user="who", name="second")
+    before = path.read_bytes()
+    path.chmod(0o444)
+    assert len(opened(path, key, named)) == 2 and path.read_bytes() == before
+    with pytest.raises(ValueError, match="second and no third"):
+        opened(path, key, Table(columns={"x": float}, user="who", name="third"))
+    with pytest.raises(ValueError, match=r"table 'second' .* has no column 'y'"):
+        opened(path, key, Table(columns={"y": float}, user="who", name="second"))
+    path.chmod(0o644)
+    path.write_bytes(b"no database at all, whatever it is called" * 100)
+    with pytest.raises(BadRowError, match="DatabaseError of SQLite"):
+        opened(path, key)
+
+
+def test_the_same_name_is_the_same_person_however_it_is_encoded(tmp_path, key):
+    rows = [("Zoé", 1, 1, "a"), (" Zoe\u0301", 2, 2, "b"), ("Zoe", 3, 3, "c"), (7, 4, 4, "d")]
+    users = opened(sqlite(tmp_path / "people.db", rows), key)
+    secret = read_key(key)
+    assert len(users) == 3
+    assert users[user_id(secret, "Zoé")]["x"].tolist() == [1.0, 2.0]
+    assert users[user_id(secret, "7")]["x"].tolist() == [4.0]
+
+
+def test_ids_are_the_keys_and_are_what_they_were(key):
+    """By the definition: HMAC-SHA-256 over a prefix of ours and the name, 128 bits of it."""
+    import hashlib
+    import hmac
+
+    secret = read_key(key)
+    message = b"fedpriv user id\0" + "Zoé".encode()
+    assert user_id(secret, "Zoé") == hmac.new(secret, message, hashlib.sha256).hexdigest()[:32]
+    assert user_id(secret, "Zoé") != user_id(bytes(32), "Zoé")
+    assert user_id(bytes(32), "Ann") == "9d9c295863318393cd0535dbdf63ec26"
+
+
+def test_a_key_is_its_owners_alone_and_never_replaced(tmp_path, key):
+    assert stat.S_IMODE(os.stat(key).st_mode) == 0o600 and len(read_key(key)) == 32
+    with pytest.raises(FileExistsError, match="with another key every id would be another"):
+        write_key(key)
+    for mode in (0o640, 0o604, 0o660):
+        key.chmod(mode)
+        with pytest.raises(PermissionError, match="others may read"):
+            read_key(key)
+    key.chmod(0o600)
+    for text in ("", "ab", "no hex"):
+        key.write_text(text, "ascii")
+        with pytest.raises(ValueError, match="key"):
+            read_key(key)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"), [("", "lists no one"), ("b\na\nb\n", "'b' twice"), (None, "cannot be read")]
+)
+def test_a_roster_lists_everybody_once(text, why, tmp_path):
+    path = tmp_path / "roster.txt"
+    if text is not None:
+        path.write_text(text, "utf-8")
+    with pytest.raises(ValueError, match=why):
+        read_roster(path)
+
+
+def test_a_server_knows_ids_and_nothing_else(tmp_path):
+    (tmp_path / "roster.txt").write_text("b\n\na\n", "utf-8")
+    users = local_users(TABLE, dict, roster=tmp_path / "roster.txt")
+    assert list(users) == ["a", "b"] and "a" not in users
+    with pytest.raises(KeyError, match="on its node"):
+        users["a"]
+    with pytest.raises(ValueError, match="neither a roster nor"):
+        local_users(TABLE, dict)
+
+
+def test_no_value_is_in_what_is_said(tmp_path, key):
+    secret = "my-secret-value"
+    rows = [("Ann", secret, 1, "a"), ("Bob", 1.0, secret, "b")]
+    users = opened(sqlite(tmp_path / "people.db", rows), key)
+    said = list(users.problems())
+    assert len(said) == 2 and not any(secret in line for line in said)
+
+
+def test_columns_are_of_three_kinds():
+    with pytest.raises(ValueError, match="say float, int or str"):
+        Table(columns={"x": np.ndarray})
+    with pytest.raises(ValueError, match="leave it out of the columns"):
+        Table(columns={"user": str})

@@ -1,0 +1,172 @@
+"""Parts of a corpus: what each machine of a deployment holds, and what it does not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from fedpriv.cli import app
+from fedpriv.datasets.stackexchange import manifest as manifests
+from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.parts import SERVER, cut_corpus
+from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, Split
+from tests.command_line import CliRunner
+
+COLUMNS = ("indptr", "indices", "counts", "num_tokens", "labels", "tag_indptr", "tag_indices")
+
+
+@pytest.fixture(scope="module")
+def whole(tiny_corpus) -> Corpus:
+    return tiny_corpus
+
+
+@pytest.fixture(scope="module")
+def parts(whole, tmp_path_factory):
+    return cut_corpus(whole, tmp_path_factory.mktemp("cut") / "parts", nodes=3)
+
+
+def view_of(parts, name):
+    return Corpus.open(parts.folder / name).view()
+
+
+def same(left, right) -> bool:
+    return all(np.array_equal(getattr(left, c), getattr(right, c)) for c in COLUMNS)
+
+
+def test_every_user_is_on_one_node_with_all_that_is_its(whole, parts):
+    view = whole.view()
+    hosted = [user for ids in parts.users.values() for user in ids]
+    assert sorted(hosted) == sorted(view.roster) and len(parts.users) == 3
+    for name, ids in parts.users.items():
+        own = view_of(parts, name)
+        assert own.roster == ids
+        for user in ids:
+            for subset in ("train", "validation", "test", "all"):
+                assert same(own.examples(user, subset), view.examples(user, subset))
+    assert sum(view.num_examples(user) for user in hosted) > 0
+
+
+def test_a_node_holds_nobody_elses_sentences_nor_their_ids(whole, parts):
+    view = whole.view()
+    for name, ids in parts.users.items():
+        others = set(view.roster) - set(ids)
+        text = "".join(p.read_text("utf-8") for p in (parts.folder / name).rglob("*.json"))
+        assert not [user for user in others if f'"{user}"' in text]
+        own = view_of(parts, name)
+        mine = sum(view.num_examples(user, "all") for user in ids)
+        assert len(own.columns) == mine + len(own.public_rows("all", of="public-threads"))
+        with pytest.raises(ValueError, match="unknown in roster"):
+            own.examples(min(others))
+
+
+def test_the_server_knows_who_there_is_and_has_no_sentence_of_any(whole, parts):
+    view, server = whole.view(), view_of(parts, SERVER)
+    assert (server.roster, server.roster_sha256) == (view.roster, view.roster_sha256)
+    assert all(server.num_examples(user, "all") == 0 for user in server.roster)
+    assert len(server.columns) == len(server.public_rows("all"))
+
+
+def test_what_is_public_is_the_same_everywhere(whole, parts):
+    view = whole.view()
+    for name in (SERVER, *parts.users):
+        own = view_of(parts, name)
+        assert (own.words, own.tags, own.public_users) == (view.words, view.tags, view.public_users)
+        assert own.num_public_examples == view.num_public_examples
+        for counts in ("word_counts", "word_users", "word_sentences", "tag_users"):
+            assert np.array_equal(getattr(own, counts), getattr(view, counts))
+        for subset in ("train", "test"):
+            mine, theirs = own.public_rows(subset), view.public_rows(subset)
+            assert len(mine) == len(theirs)
+            assert same(own.columns.take(mine), view.columns.take(theirs))
+        with pytest.raises(ValueError, match="no post under a rostered user's question"):
+            own.public_rows("train", of="all-posts")
+
+
+def test_with_one_users_sentences_changed_no_other_part_changes(tmp_path, whole, parts):
+    """Not a byte of the others', the server's among them."""
+    view = whole.view()
+    gone = view.roster[0]
+    (mine,) = (name for name, ids in parts.users.items() if gone in ids)
+    folder = tmp_path / "whole"
+    changed = _changed(whole, gone, folder)
+    again = cut_corpus(changed, tmp_path / "parts", nodes=3)
+    for name in (SERVER, *parts.users):
+        here, there = files_of(parts.folder / name), files_of(again.folder / name)
+        assert (here == there) == (name != mine), name
+
+
+def _changed(whole, user, folder):
+    """Return a corpus whose default view has other examples of one rostered user."""
+    shutil.copytree(whole.directory, folder)
+    corpus = Corpus.open(folder)
+    where = corpus.view_folder(corpus.default_roster, Split())
+    place = corpus.view().roster.index(user)
+    start, end = np.load(where / "user_offsets.npy")[place : place + 2]
+    for column in ("labels", "num_tokens"):
+        values = np.load(where / f"{column}.npy")
+        values[start:end] += 1
+        np.save(where / f"{column}.npy", values)
+    facts = json.loads((where / manifests.VIEW_FILE).read_text("utf-8"))["facts"]
+    (where / manifests.VIEW_FILE).unlink()
+    manifests.write_view(where, facts)
+    return corpus
+
+
+def files_of(folder):
+    return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_parts_are_readable_by_their_owner_alone(parts):
+    modes = {path.stat().st_mode & 0o777 for path in parts.folder.rglob("*")}
+    assert modes == {0o700, 0o600}
+
+
+def test_fewer_users_are_the_first_of_the_roster(whole, tmp_path):
+    made = cut_corpus(whole, tmp_path / "parts", nodes=2, users=5)
+    expected = whole.view(users=5)
+    server = view_of(made, SERVER)
+    assert server.roster == expected.roster and server.roster_sha256 == expected.roster_sha256
+
+
+def test_a_part_has_the_split_it_was_cut_for_and_says_so(whole, parts, tmp_path):
+    with pytest.raises(ValueError, match="cut for split by-thread-0, and has none by-sentence"):
+        Corpus.open(parts.folder / "node-1").view(split=BY_SENTENCE)
+    made = cut_corpus(whole, tmp_path / "parts", nodes=1, split=BY_SENTENCE)
+    assert Corpus.open(made.folder / "node-1").view(split=BY_SENTENCE).roster
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"nodes": 0}, "nodes 0: roster"),
+        ({"nodes": 99}, "nodes 99: roster"),
+        ({"split": Split(owners="all", examples_per_owner=2)}, "nodes host users"),
+    ],
+    ids=["none", "too many", "owners of examples"],
+)
+def test_what_cannot_be_cut_is_said_and_leaves_nothing(whole, tmp_path, changes, said):
+    with pytest.raises(ValueError, match=said):
+        cut_corpus(whole, tmp_path / "parts", **{"nodes": 2, **changes})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_part_and_a_folder_that_is_there_are_refused(parts, whole, tmp_path):
+    with pytest.raises(ValueError, match="a part already"):
+        cut_corpus(Corpus.open(parts.folder / "node-1"), tmp_path / "again", nodes=2)
+    with pytest.raises(ValueError, match="there already"):
+        cut_corpus(whole, tmp_path, nodes=2)
+
+
+def test_the_command_says_who_went_where(whole, tmp_path):
+    arguments = ["data", "part", str(whole.directory), "--nodes", "2", "--json"]
+    for given, split in (([], "by-thread-0-selecting"), (["--select", "last"], "by-thread-0")):
+        out = str(tmp_path / "parts" / split)
+        done = CliRunner().invoke(app, [*arguments, *given, "--out", out])
+        assert done.exit_code == 0, done.output
+        found = json.loads(done.stdout)
+        assert found["split"] == split and set(found["users"]) == {"node-1", "node-2"}
+    done = CliRunner().invoke(app, ["data", "info", str(tmp_path / "parts" / split / "node-1")])
+    assert done.exit_code == 0 and '"part": "node-1"' in done.output

@@ -1,0 +1,191 @@
+"""What two sides of a split share, on data small enough to count by hand."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedpriv.datasets.stackexchange.overlap import (
+    Shared,
+    Size,
+    find_near_duplicates,
+    measure_overlap,
+)
+from fedpriv.datasets.stackexchange.rosters import RosterSpec
+from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, BY_THREAD, Split
+from fedpriv.datasets.stackexchange.writer import Sentence
+from tests.datasets.corpus import threaded
+from tests.datasets.corpus.sentences import write
+
+ROSTER = RosterSpec(name="inside", rule="declared", ids=["u", "v", "w", "gone"])
+BY_TIME = Split(kind="by-time")
+
+
+def said(user, thread, asker, title, tag, day, number=1):
+    return [
+        Sentence(
+            user_id=user,
+            tokens=["some", "text"],
+            title_tokens=title.split(),
+            tags=[tag],
+            own_title=user == asker,
+            title_user_id=None if user == asker else asker,
+            thread=thread,
+            day=day,
+        )
+    ] * number
+
+
+# The fifth thread that the public user asked is of day 10: what is begun then or later is tested.
+ROWS = [
+    *said("p", "P0", "p", "one law", "law", 0),
+    *said("p", "P1", "p", "two", "money", 1),
+    *said("p", "P2", "p", "three", "law", 2),
+    *said("p", "P3", "p", "four", "money", 3, 2),
+    *said("p", "P4", "p", "five", "law", 10),
+    # Training: u asks two, v answers one of them, and so does the public user.
+    *said("u", "A", "u", "how to sue", "law", 1),
+    *said("v", "A", "u", "how to sue", "law", 1, 2),
+    *said("p", "A", "u", "how to sue", "law", 1),
+    *said("u", "B", "u", "raise money", "money", 2),
+    *said("u", "G", "u", "", "money", 2),
+    # Test: eight sentences in four threads.
+    *said("v", "C", "v", "how to sue", "law", 10, 2),
+    *said("u", "C", "v", "how to sue", "law", 10),
+    *said("w", "C", "v", "how to sue", "law", 10),
+    *said("u", "D", "u", "raise money now ?", "money", 11),
+    *said("w", "E", "w", "", "money", 12),
+    *said("u", "F", "u", "raise money", "law", 12, 2),
+]
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    return write(tmp_path / "c", ROWS, [ROSTER])
+
+
+def test_shares_and_sizes_are_those_counted_by_hand(corpus):
+    found = measure_overlap(corpus.view(split=BY_TIME), corpus.titles())
+    assert found.split == "by-time"
+    assert found.training == Size(users=2, sentences=5, threads=3, tokens=5 + 2 * 5 + 4 + 2)
+    assert found.measured == Size(users=3, sentences=8, threads=4, tokens=4 * 5 + 6 + 2 + 2 * 4)
+    # The public user's answer stands under a rostered user's title.
+    assert found.public == Size(users=1, sentences=5, threads=4, tokens=4 + 3 + 3 + 2 * 3)
+    assert (found.users_without_training, found.measured_without_training) == (2, 1)
+    assert found.thread == Shared(same_user=0, anyone=0)
+    # "how to sue" was in training text of u and v, not of w; "raise money" in that of u.
+    assert found.title == Shared(same_user=(2 + 1 + 2) / 8, anyone=(4 + 2) / 8)
+    # "raise money" had another label there.
+    assert found.label_and_title == Shared(same_user=3 / 8, anyone=4 / 8)
+    # C and F have a title of training text, D two words of three; E has none, and shares none.
+    assert found.near == {0.8: 2 / 4, 0.6: 3 / 4}
+
+
+def test_threads_in_common_are_counted_by_user_and_by_anyone(corpus):
+    view = corpus.view(split=BY_TIME)
+    keys = ["A", "B", "C", "D", "E", "F", "G"]  # and then the public user's
+    threads = np.where(view.threads == keys.index("C"), keys.index("A"), view.threads)
+    found = measure_overlap(replace(view, threads=threads), corpus.titles())
+    assert found.thread == Shared(same_user=3 / 8, anyone=4 / 8)
+
+
+def test_titles_that_are_not_kept_are_not_invented(tmp_path):
+    own = write(tmp_path / "c", ROWS, [ROSTER], own_text_only=True)
+    assert own.titles() is None and not (tmp_path / "c" / "titles.txt").exists()
+    found = measure_overlap(own.view(split=BY_TIME), own.titles())
+    assert (found.title, found.label_and_title, found.near) == (None, None, None)
+    assert found.thread == Shared(same_user=0, anyone=0)
+    assert found.to_json()["title"] is None
+
+
+def test_titles_are_those_of_their_threads_in_their_order(corpus):
+    titles = {row.thread: " ".join(row.title_tokens) for row in ROWS}
+    assert corpus.titles() == tuple(titles[key] for key in sorted(titles))
+
+
+def test_the_default_shares_nothing_and_by_sentence_everything(tmp_path):
+    corpus = threaded.make(tmp_path / "c")
+    for fold, measured in itertools.product(range(5), ("test", "validation")):
+        found = measure_overlap(
+            corpus.view(split=Split(fold=fold, measured_on=measured)), corpus.titles()
+        )
+        for shared in (found.thread, found.title, found.label_and_title):
+            assert shared == Shared(same_user=0, anyone=0)
+        assert found.near == {0.8: 0, 0.6: 0} and found.measured.sentences > 0
+    assert corpus.view().split == BY_THREAD
+    by_sentence = measure_overlap(corpus.view(split=BY_SENTENCE), corpus.titles())
+    assert by_sentence.label_and_title.anyone == by_sentence.thread.anyone > 0.9
+    assert by_sentence.near[0.8] > 0.9
+
+
+def test_nothing_measured_shares_nothing(tmp_path):
+    rows = [row for row in ROWS if row.user_id == "p" or row.day < 10]
+    corpus = write(tmp_path / "c", rows, [ROSTER])
+    found = measure_overlap(corpus.view(split=BY_TIME), corpus.titles())
+    assert found.measured == Size(users=0, sentences=0, threads=0, tokens=0)
+    assert found.title == Shared(same_user=0, anyone=0) and found.near == {0.8: 0, 0.6: 0}
+
+
+class TestNearDuplicates:
+    @pytest.mark.parametrize(
+        ("measured", "trained", "similarity"),
+        [
+            ("a b c d e", "a b c d x", 4 / 6),
+            ("a b c d e", "e d c b a", 1),
+            ("a b", "a b c", 2 / 3),
+            ("a b ?", "b a", 1),  # signs are no words
+            ("a a b", "a b", 1),
+            ("a b c", "d e f", 0),
+            ("? !", "? !", 0),
+            ("", "", 0),
+        ],
+    )
+    def test_a_pair(self, measured, trained, similarity):
+        for least in (0.2, 0.5, 0.65, 0.8, 1.0):
+            assert find_near_duplicates([measured], [trained], [least]) == {
+                least: similarity >= least
+            }
+
+    def test_the_best_of_many_counts_for_every_title(self):
+        trained = ["how to sue a bank", "name of a firm"]
+        measured = ["how to sue a bank now", "name of the firm", "how to sue a bank now", "else"]
+        assert find_near_duplicates(measured, trained) == {0.8: 2 / 4, 0.6: 3 / 4}
+
+    def test_of_none_none(self):
+        assert (
+            find_near_duplicates([], ["a"]) == find_near_duplicates(["a"], []) == {0.8: 0, 0.6: 0}
+        )
+
+    @pytest.mark.parametrize("least", [0.1, 0.3, 0.6, 0.7, 0.8, 1.0])
+    def test_looking_at_rare_words_alone_misses_no_pair(self, least):
+        rng = np.random.default_rng(int(10 * least))
+
+        def titles(number):
+            sizes = rng.integers(0, 12, number)
+            return [" ".join(f"w{word}" for word in rng.zipf(1.3, size) % 15) for size in sizes]
+
+        measured, trained = titles(150), titles(150)
+        sets = [set(title.split()) for title in trained if title]
+        expected = 0
+        for words in (set(title.split()) for title in measured):
+            best = max(len(words & other) / len(words | other) for other in sets)
+            expected += best >= least
+        assert find_near_duplicates(measured, trained, [least]) == {least: expected / 150}
+        assert 0 < expected < 150
+
+
+@pytest.mark.data
+@pytest.mark.slow
+def test_on_a_real_dump(shared_data, tmp_path):
+    from fedpriv.datasets.stackexchange.dump import import_stackexchange
+
+    dump = shared_data / "stackexchange" / "onstartups.Posts.xml.xz"
+    corpus = import_stackexchange(dump, tmp_path / "c")
+    held = measure_overlap(corpus.view(), corpus.titles())
+    assert held.thread == Shared(same_user=0, anyone=0)
+    assert held.title.anyone < 0.005 and 0 < held.near[0.8] < held.near[0.6] < 0.03
+    assert held.users_without_training == pytest.approx(870, abs=20)
+    shared = measure_overlap(corpus.view(split=BY_SENTENCE), corpus.titles())
+    assert shared.thread.same_user == pytest.approx(0.99, abs=0.005)
+    assert shared.label_and_title.anyone > 0.995

@@ -1,0 +1,95 @@
+"""The compose file keeps what the guide says of it, and what breaks it is noticed."""
+
+from __future__ import annotations
+
+import copy
+import re
+import tomllib
+
+import pytest
+
+from tests.deployment import guide
+from tests.deployment.layout import CHECKOUT, broken, read
+
+
+def test_the_layout_keeps_what_the_guide_says():
+    assert broken(read()) == []
+
+
+TWINS = {
+    "a container as root": lambda c: c["services"]["client-1"].update(user="0:0"),
+    "no user at all": lambda c: c["services"]["superlink"].pop("user"),
+    "a file system to write to": lambda c: c["services"]["serverapp"].update(read_only=False),
+    "privileges": lambda c: c["services"]["gate"].update(privileged=True),
+    "no limits": lambda c: c["services"]["superlink"].pop("mem_limit"),
+    "a published SuperLink": lambda c: c["services"]["superlink"].update(ports=["8000:8000"]),
+    "a node beside the server": lambda c: c["services"]["supernode-1"]["networks"].append("server"),
+    "a client with a way out": lambda c: c["services"]["client-2"]["networks"].append("nodes"),
+    "a network that leads out": lambda c: c["networks"]["server"].pop("internal"),
+    "another node's users": lambda c: c["services"]["client-1"]["volumes"].__setitem__(
+        1, "./deploy/parts/node-2:/corpus:ro"
+    ),
+    "all users": lambda c: c["services"]["client-1"]["volumes"].__setitem__(
+        1, "./deploy/parts:/corpus:ro"
+    ),
+    "users on the SuperNode": lambda c: c["services"]["supernode-1"]["volumes"].append(
+        "./deploy/parts/node-1:/corpus:ro"
+    ),
+    "a node's key with its client": lambda c: c["services"]["client-1"]["volumes"].append(
+        "./deploy/keys/node-1:/node:ro"
+    ),
+    "the key that signs": lambda c: c["services"]["gate"]["volumes"].append(
+        "./deploy/keys:/all:ro"
+    ),
+    "users to write to": lambda c: c["services"]["client-3"]["volumes"].__setitem__(
+        1, "./deploy/parts/node-3:/corpus"
+    ),
+    "no TLS": lambda c: c["services"]["supernode-1"]["command"].__setitem__(
+        2, c["services"]["supernode-1"]["command"][2] + " --insecure"
+    ),
+    "a SuperLink of Flower's own": lambda c: c["services"]["superlink"].update(
+        command=["flower-superlink", "--insecure"]
+    ),
+    "raw sums on disk": lambda c: c["services"]["superlink"]["command"].append("--database"),
+    "a node that anybody may be": lambda c: c["services"]["supernode-3"].update(
+        command=["fedpriv", "supernode", "--superlink", "gate:8443"]
+    ),
+}
+
+
+@pytest.mark.parametrize("twin", TWINS)
+def test_what_breaks_it_is_noticed(twin):
+    compose = copy.deepcopy(read())
+    TWINS[twin](compose)
+    assert broken(compose) != []
+
+
+def test_everything_that_images_copy_is_there():
+    text = (CHECKOUT / "server" / "Dockerfile").read_text("utf-8")
+    sources = [
+        source
+        for line in re.findall(r"^COPY (?!.*--from)(.*)$", text, re.MULTILINE)
+        for source in [word for word in line.split() if not word.startswith("--")][:-1]
+    ]
+    assert len(sources) > 10
+    assert [source for source in sources if not list(CHECKOUT.glob(source))] == []
+    kept = (CHECKOUT / ".dockerignore").read_text("utf-8").split()
+    assert {f"!{source.split('/')[0]}" for source in sources} <= set(kept)
+
+
+def test_images_have_what_the_project_needs_but_for_ray():
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text("utf-8"))["project"]
+    lines = (CHECKOUT / "server" / "requirements.txt").read_text("utf-8").splitlines()
+    given = [line for line in lines if line and not line.startswith("#")]
+    needed = [line.replace("flwr[simulation]", "flwr") for line in project["dependencies"]]
+    assert sorted(given) == sorted(line for line in needed if line != "ray")
+
+
+def test_the_guides_commands_are_found_and_for_each_machine():
+    text = (CHECKOUT / guide.PAGE).read_text("utf-8")
+    found = list(guide.blocks(text))
+    machines = [machine for machine, _ in found]
+    assert machines.count("server") == 2 and [m for m in machines if m in "123" and m] == [*"123"]
+    assert "supernode-3 client-3" in dict(found)["3"]
+    assert any("fedpriv data part" in commands for _, commands in found)
+    assert guide.NAME in text
