@@ -23,6 +23,7 @@ from fedpriv.runs.loop import rounds
 from fedpriv.runs.progress import Pace
 from fedpriv.training.per_example.example_sum import public_gradient
 from simulations.adadps.setups import imdb
+from simulations.adadps.setups.setup import BATCH
 from simulations.reproduction.items import Study
 from simulations.reproduction.study import drawing, save
 
@@ -41,7 +42,7 @@ def moments(warm_up: int, steps: int) -> dict[str, np.ndarray]:
     components = build(made)
     task, plan, key = components.task, components.plan, Key.simulation(0)
     mechanism = plan.live_mechanism
-    clean = public_gradient(task.train, task.num_train, imdb.BATCH)
+    clean = public_gradient(task.train, task.num_train, BATCH)
     public = public_gradient(task.public_examples(), task.num_public, 20)
     noise = key.fold("figure").generator()
     squares = {kind: np.zeros(imdb.NUM_WORDS) for kind in KINDS}
@@ -55,7 +56,7 @@ def moments(warm_up: int, steps: int) -> dict[str, np.ndarray]:
         if step < warm_up:
             continue
         own = key.fold("look").fold(step - warm_up)
-        index = own.generator().choice(task.num_train, imdb.BATCH, replace=False)
+        index = own.generator().choice(task.num_train, BATCH, replace=False)
         total = task.train.bounded_sum(state.params, np.sort(index), mechanism.bound)["weight"]
         noised = total + mechanism.stddev * noise.standard_normal(total.shape)
         released = noised / mechanism.denominator

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import CentralExperiment, Experiment
 from fedpriv.experiments.options import Option
 from fedpriv.measures import ACCURACY, Measure
+from fedpriv.tasks.central import CentralTask
 from simulations.reproduction.items import Cell, Row, Settings, Split, Table
 
 #: Methods of one family see gradients of one scale, and so search the same learning rates.
@@ -118,7 +119,47 @@ METHODS: Mapping[str, Method] = {
 Column = Literal["paper", "right"]
 Rates = Mapping[Family, tuple[float, ...]]
 
+#: Expected examples a step, of every setup.
+BATCH = 64
+
 COLUMNS: Mapping[str, str] = {"paper": "as the paper ran it", "right": "done right"}
+
+
+def experiment_of(
+    name: str,
+    title: str,
+    column: Column,
+    task: Callable[[], CentralTask],
+    *,
+    epochs: float,
+    delta: float,
+    presets: Mapping[str, Option],
+    **options: Option,
+) -> Experiment:
+    """Return one run of a setup, before its method.
+
+    Args:
+        name: Of the data and the model; the column is appended.
+        title: In words, likewise.
+        column: In the paper's one micro-batches are of 4 examples.
+        task: Makes it.
+        epochs: Over batches of `BATCH`.
+        delta: δ.
+        presets: Of parts that a method may choose.
+        options: Of the experiment.
+    """
+    paper = column == "paper"
+    return CentralExperiment(
+        name=f"{name}-{column}",
+        description=f"{title}, {'as the paper ran it' if paper else 'done right'}.",
+        task=lambda chosen, corpus: task(),
+        batch_size=BATCH,
+        epochs=epochs,
+        micro_batch=4 if paper else 1,
+        delta=delta,
+        presets=presets,
+        eval_every=10**9,
+    ).with_options(options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,13 +106,6 @@ def test_public_data_below_a_trivial_rule_are_named():
     assert said not in markdown(evaluated(worse), LAYOUT)
 
 
-def test_another_measure():
-    found = evaluated(random_fold(threads=60, **MODELS))
-    assert "### Held-out recall@5, %" in markdown(found, LAYOUT, "recall_at_5")
-    with pytest.raises(ValueError, match="'f1' is unknown"):
-        markdown(found, LAYOUT, "f1")
-
-
 def test_the_wider_interval_is_shown():
     narrow, wide = Interval(low=0.1, high=0.2), Interval(low=0.05, high=0.25)
     assert wider(Estimate(value=0.15, by_thread=narrow, by_user=wide)) == wide
@@ -126,8 +119,6 @@ def test_the_wider_interval_is_shown():
 
 
 def test_what_is_refused():
-    with pytest.raises(ValueError, match="say δ"):
-        Layout(columns={}, rows=[], promise=" ")
     with pytest.raises(ValueError, match="row 'x' names 'y', which was not measured"):
         row = Row(label="x", models="y")
         markdown(
