@@ -85,7 +85,9 @@ def _dots(table: Table, found: Found) -> tuple[Any, list[Any]]:
     for axes, block in zip(row, panels, strict=True):
         for entry in _panel(axes, table, found, block):
             entries.setdefault(entry.get_label(), entry)
-        axes.set_xlabel(_axis_words(table, 36 if block.title else 90))
+        better = "right" if table.measure.higher_is_better else "left"
+        words = f"{measured(table)} on {table.measured_on}, {better} is better"
+        axes.set_xlabel(textwrap.fill(words, 36 if block.title else 90))
     if any(_without_guarantee(found, label) for label in labels):
         shade = row[0].fill_between([], [], color=_SHADE, label="not private")
         entries[shade.get_label()] = shade
@@ -99,8 +101,20 @@ def _panel(axes: Any, table: Table, found: Found, block: Block) -> list[Any]:
     for place, row in enumerate(table.rows):
         if _without_guarantee(found, row.label):
             axes.axhspan(place - 0.5, place + 0.5, color=_SHADE, linewidth=0, zorder=0)
-    paper = _paper_dots(axes, table)
-    entries = [] if paper is None else [paper]
+    entries = []
+    printed = [(row.paper, place) for place, row in enumerate(table.rows) if row.paper is not None]
+    if printed:
+        dots = axes.scatter(
+            *zip(*printed, strict=True),
+            s=62,
+            marker="D",
+            facecolors="none",
+            edgecolors="#000000",
+            linewidths=1.3,
+            label="the paper",
+            zorder=2,
+        )
+        entries.append(dots)
     for index, (column, name) in enumerate(block.columns.items()):
         shift = 0.44 * ((index + 0.5) / len(block.columns) - 0.5)
         entries.append(_column_dots(axes, table, found, column, name, index, shift))
@@ -111,26 +125,6 @@ def _panel(axes: Any, table: Table, found: Found, block: Block) -> list[Any]:
     axes.tick_params(axis="y", length=0)
     _bare(axes)
     return entries
-
-
-def _axis_words(table: Table, wide: int) -> str:
-    return textwrap.fill(f"{measured(table)} on {table.measured_on}, {_better(table)}", wide)
-
-
-def _paper_dots(axes: Any, table: Table) -> Any:
-    printed = [(row.paper, place) for place, row in enumerate(table.rows) if row.paper is not None]
-    if not printed:
-        return None
-    return axes.scatter(
-        *zip(*printed, strict=True),
-        s=62,
-        marker="D",
-        facecolors="none",
-        edgecolors="#000000",
-        linewidths=1.3,
-        label="the paper",
-        zorder=2,
-    )
 
 
 def _column_dots(
@@ -227,10 +221,6 @@ def _curve(panel: Any, table: Table, rows: Sequence[Mapping[str, Any]], index: i
 def _bare(axes: Any) -> None:
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-
-
-def _better(table: Table) -> str:
-    return "right is better" if table.measure.higher_is_better else "left is better"
 
 
 def _without_guarantee(found: Found, label: str) -> bool:

@@ -17,7 +17,6 @@ from simulations.bolt_on import study as bolt_on_study
 from simulations.bolt_on.methods import timed
 from simulations.bolt_on.study import over_batches
 from simulations.linear_models.problems import problem
-from simulations.linear_models.training import majority, not_private, public_only
 from simulations.reproduction.study import Store
 
 
@@ -55,16 +54,6 @@ class TestProblems:
         made = problem("mnist-3-8", tiny=True)
         few, more = made.smaller(20), made.smaller(50)
         assert np.array_equal(few.x_train, np.asarray(more.x_train)[:20])
-
-    def test_an_unknown_one(self):
-        with pytest.raises(ValueError, match="unknown"):
-            problem("adult")
-
-
-def test_references():
-    data = problem("covertype", tiny=True).data
-    best, public = not_private(data, 2), public_only(data, 2)
-    assert majority(data) >= 0.5 and best > majority(data) and public <= best + 0.1
 
 
 def test_a_run_is_found_again(tmp_path):
@@ -180,10 +169,6 @@ class TestBoltOn:
         assert sgd.constants.lipschitz == pytest.approx(10**0.5)
         bound = bolt_on.plan_of(model, sgd, "pure", 1.0).live_mechanism.l2_bound
         assert bound == pytest.approx(10**0.5 * 0.3 / 50, rel=1e-6)
-
-    def test_slopes(self):
-        points = {m: [m**-0.5] for m in (100, 400, 1600)}
-        assert bolt_on_study.slope(points) == pytest.approx(-0.5)
 
 
 def test_the_command_writes_a_page_with_its_plot(tmp_path, capsys):

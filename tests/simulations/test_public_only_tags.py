@@ -37,14 +37,6 @@ def test_public_only_learns_from_public_users_alone_and_all_from_everybody(found
     assert [row["num_examples"] for row in found[1:]] == [public, public + trained]
 
 
-def test_a_setting_on_an_edge_is_named(tiny_corpus):
-    rows = script.lines(
-        tiny_corpus.default_roster, "tff", rates=(0.001, 0.002), most_passes=1,
-        corpus=str(tiny_corpus.directory),
-    )  # fmt: skip
-    assert list(rows)[1]["on_an_edge"] == ["learning_rate", "passes"]
-
-
 def test_the_command_prints_a_line_for_each(tiny_corpus, capsys):
     arguments = ["--corpus", str(tiny_corpus.directory), "--rosters", tiny_corpus.default_roster]
     script.main([*arguments, "--inputs", "tff", "--rates", "0.3", "--most-passes", "1"])

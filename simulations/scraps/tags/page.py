@@ -207,8 +207,8 @@ def page(found: Measured, *, command: str, picture: str = "") -> str:
         f"# Recycling checkpoints on real threads, by user{synthetic_words(found.synthetic)}", "",
         f"`{command}`", "",
         f"{found.site} {found.size.rounds} rounds from the public start, {found.size.seeds} seeds "
-        "that are paired: methods of one seed have the same cohorts and the same noise. Aggregates "
-        "at inference are all made of one run's checkpoints.", "", promise(found.delta),
+        "that are paired: methods of one seed have the same cohorts. Aggregates at inference are all "
+        "made of one run's checkpoints.", "", promise(found.delta),
     ]  # fmt: skip
     if picture:
         lines += ["", f"![Gains over the last iterate]({picture})"]

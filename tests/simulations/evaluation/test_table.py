@@ -9,7 +9,7 @@ from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
 from simulations.evaluation.bootstrap import Interval
 from simulations.evaluation.evaluate import Estimate, evaluate
 from simulations.evaluation.table import Layout, Row, markdown, shown, wider
-from tests.simulations.evaluation.made import DATA, fold, held, random_fold
+from tests.simulations.evaluation.made import DATA, random_fold
 
 PROMISE = "ε at δ = 0.001, per user, add or remove one, PLD, simulated."
 LAYOUT = Layout(
@@ -83,27 +83,6 @@ def test_what_a_reader_has_to_know(text):
     real = replace(real, data={**DATA, "synthetic": False}, split=BY_SENTENCE)
     told = markdown(evaluated(real), LAYOUT)
     assert "ynthetic data" not in told and "by sentence, as the papers did" in told
-
-
-def test_data_that_cannot_tell_methods_apart():
-    few = fold(
-        held([0, 1, 2], [0, 1, 2]),
-        **{"majority": [[0, 0, 1]], "public": [[1, 0, 0]], "central": [[1, 1, 0]]},
-        **{"private-8": [[0, 1, 0]]},
-    )
-    text = markdown(evaluated(few), LAYOUT)
-    assert "too few to tell central from public" in text
-    assert section(text, "Share closed")[3][1] == "0.0 (no interval)"
-
-
-def test_public_data_below_a_trivial_rule_are_named():
-    made = held([0, 1, 2, 3], [0, 1, 2, 3])
-    models = {"public": [[1, 0, 0, 0]], "central": [[1, 1, 1, 1]], "private-8": [[0, 1, 0, 1]]}
-    better = fold(made, **{"majority": [[0, 0, 1, 1]]}, **models)
-    worse = fold(made, **{"majority": [[0, 0, 0, 1]]}, **models)
-    said = "public is below the class that most training examples of all users have (25.0 against"
-    assert f"{said} 50.0)" in markdown(evaluated(better), LAYOUT)
-    assert said not in markdown(evaluated(worse), LAYOUT)
 
 
 def test_the_wider_interval_is_shown():

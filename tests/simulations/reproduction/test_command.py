@@ -81,11 +81,6 @@ class TestCommand:
         monkeypatch.setattr(runs, "perform", never)
         assert self.run(*given).exit_code == 0
 
-    def test_reduced_is_marked(self, tmp_path):
-        said = self.run("tiny", "--reduced", "--seeds", 1, "--results", tmp_path / "r")
-        assert "Reduced size." in said.output
-        assert all(line["reduced"] and line["steps"] == 2 for line in read(tmp_path / "r").values())
-
     def test_a_beginning_up_to_a_hyphen_means_all_of_them(self, tmp_path):
         out = tmp_path / "o.md"
         said = self.run("other-table1", "--seeds", 1, "--results", tmp_path / "r", "--out", out)
@@ -173,8 +168,3 @@ class TestCommand:
             "p-other-table1-real.png",
             "p-other-table1-toy.png",
         }
-
-    def test_a_plot_of_another_kind(self, tmp_path):
-        said = self.run("tiny", "--results", tmp_path / "r", "--plot", tmp_path / "p.pdf")
-        assert "p.pdf must end in .png or .svg" in str(said.exception)
-        assert not (tmp_path / "r").exists()

@@ -11,10 +11,9 @@ from tiny_tables import SEEDS, done_for, figure, row, table
 
 from fedpriv.measures import LOSS
 from simulations.reproduction import plot as plots
-from simulations.reproduction.items import Block, Given, Layout
+from simulations.reproduction.items import Given, Layout
 from simulations.reproduction.page import spread
 from simulations.reproduction.plot import draw
-from simulations.reproduction.runs import reported_runs
 
 BOTH = {"ours": "as here", "right": "done right"}
 
@@ -109,12 +108,6 @@ class TestWords:
 
 
 class TestTable:
-    def test_one_line_a_method_from_above(self, drawn, tmp_path):
-        one = table(row("a"), row("b", name="b"))
-        [axes] = drawn(one, done_for(one, tmp_path / "r"))[0].axes
-        assert [text.get_text() for text in axes.get_yticklabels()] == ["a", "b"]
-        assert axes.get_ylim() == (1.5, -0.5)
-
     def test_the_papers_value_is_hollow_and_where_it_was_printed(self, drawn, tmp_path):
         one = table(row("a", 0.25), row("b", None, name="b"), row("c", 0.75, name="c"))
         drawing, _ = drawn(one, done_for(one, tmp_path / "r"))
@@ -134,16 +127,6 @@ class TestTable:
         assert right - left == pytest.approx(2 * np.std(values, ddof=1))
         assert axes.get_xlabel() == "Accuracy, % on test, right is better"
 
-    def test_columns_lie_apart_and_look_apart(self, drawn, tmp_path):
-        one = row("a")
-        both = type(one)(label="a", cells={**one.cells, "right": row("x", name="x").cells["ours"]})
-        many = table(both, columns=BOTH)
-        [axes] = drawn(many, done_for(many, tmp_path / "r"))[0].axes
-        first, second = (bars.lines[0] for bars in axes.containers)
-        assert first.get_ydata()[0] < 0 < second.get_ydata()[0]
-        assert first.get_marker() != second.get_marker()
-        assert first.get_color() != second.get_color()
-
     def test_what_is_not_private_is_shaded_and_said(self, drawn, tmp_path):
         one = table(row("a"), row("b", noise="none", bound="none"))
         drawing, _ = drawn(one, done_for(one, tmp_path / "r"))
@@ -154,31 +137,6 @@ class TestTable:
         private = table(row("a"))
         drawing, _ = drawn(private, done_for(private, tmp_path / "r"))
         assert not drawing.axes[0].patches and "not private" not in names(drawing)
-
-    def test_what_diverged_has_no_dot_but_a_word(self, drawn, tmp_path):
-        one = table(row("a"))
-        done = done_for(one, tmp_path / "r")
-        next(iter(done.values()))["accuracy"] = float("nan")
-        drawing, _ = drawn(one, done)
-        assert "diverged" in words(drawing)
-        assert len(drawing.axes[0].containers[0].lines[0].get_xdata()) == 0
-
-    def test_panels_have_their_columns_and_one_legend(self, drawn, tmp_path):
-        one = row("a", None)
-        both = type(one)(label="a", cells={**one.cells, "right": row("x", name="x").cells["ours"]})
-        panels = tuple(Block(title=t, columns={c: "runs"}) for t, c in zip("LR", BOTH, strict=True))
-        many = table(both, columns=BOTH, layout=Layout(panels=panels))
-        done = done_for(many, tmp_path / "r")
-        drawing, _ = drawn(many, done)
-        assert [axes.get_title() for axes in drawing.axes] == ["L", "R"]
-        assert names(drawing) == ["runs"]
-        found = reported_runs(many, done, seeds=SEEDS, reduced=False)
-        for axes, column in zip(drawing.axes, BOTH, strict=True):
-            [bars] = axes.containers
-            values = [line["accuracy"] for line in found["a", column]]
-            assert bars.lines[0].get_xdata() == pytest.approx([np.mean(values)])
-            assert axes.get_ylim() == (0.5, -0.5)
-        assert [text.get_text() for text in drawing.axes[0].get_yticklabels()] == ["a"]
 
     def test_intervals_instead_of_deviations(self, drawn, tmp_path):
         one = table(row("a"), layout=Layout(spread="interval"))

@@ -178,13 +178,6 @@ class TestPerform:
         )
         assert one["accuracy"] == again["accuracy"] != other["accuracy"]
 
-    def test_the_average_is_what_is_measured_where_there_is_one(self):
-        plain, averaged = (
-            perform(Run(experiment=made(aggregate=kind), split="test", seed=1, reduced=False))
-            for kind in ("none", "ema")
-        )
-        assert plain["accuracy"] != averaged["accuracy"]
-
 
 class TestRefusals:
     def test_untuned(self):
@@ -263,10 +256,6 @@ class TestCurves:
         assert len({accuracy for _, accuracy, _ in line["curve"]}) == 3
         assert line == json.loads(json.dumps(line))
 
-    def test_a_point_is_what_a_run_of_so_many_steps_ends_with(self):
-        line, short = perform(self.run(3)), perform(self.run(0, steps=3))
-        assert line["curve"][0] == [3, short["accuracy"], short["loss"]]
-
     def test_measuring_changes_nothing(self):
         with_curve, without = perform(self.run(2)), perform(self.run(0))
         assert "curve" not in without
@@ -289,16 +278,6 @@ class TestCurves:
         assert len(done) == 3  # and a figure shares its tuning with a table
         assert {run.curve for run in runs} == {0}
         assert {run.curve for run in final_runs(table(), done, seeds=SEEDS, reduced=False)} == {0}
-
-
-class TestName:
-    def test_of_a_run(self):
-        experiment = made(optimizer="adam", **{"learning-rate": 0.7})
-        run = Run(experiment=experiment, split="validation", seed=3, reduced=True)
-        text = str(run)
-        assert text.startswith("tiny on validation, seed 3, reduced (")
-        assert "optimizer adam" in text and "optimizer.learning_rate 0.7" in text
-        assert "seed 0" not in text and "momentum" not in text and "eval_every" not in text
 
 
 class TestSynthetic:

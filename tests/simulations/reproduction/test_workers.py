@@ -103,36 +103,6 @@ class TestRows:
         assert str(os.getpid()) not in pids
 
 
-class TestThreads:
-    @pytest.mark.parametrize("before", [None, "7"])
-    def test_one_thread_each_and_the_parents_environment_as_it_was(
-        self, tmp_path, monkeypatch, before
-    ):
-        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-        if before is not None:
-            monkeypatch.setenv("OMP_NUM_THREADS", before)
-
-        def note():
-            import torch
-
-            found = (os.environ["OMP_NUM_THREADS"], torch.get_num_threads())
-            (tmp_path / "threads").write_text(repr(found), "utf-8")
-
-        import torch
-
-        here = torch.get_num_threads()
-        torch.set_num_threads(2)
-        try:
-            rows = performed([run(0, note), run(1, note)], 2)
-            next(rows)
-        finally:
-            torch.set_num_threads(here)
-        assert os.environ.get("OMP_NUM_THREADS") == before  # while the runs are there
-        assert len(list(rows)) == 1
-        assert os.environ.get("OMP_NUM_THREADS") == before
-        assert (tmp_path / "threads").read_text("utf-8") == "('1', 1)"
-
-
 @pytest.mark.parametrize("processes", [1, 2])
 class TestErrors:
     def test_what_a_run_refuses_is_refused_here_with_the_run(self, tmp_path, processes):

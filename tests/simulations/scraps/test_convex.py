@@ -45,23 +45,6 @@ class TestHardFunction:
         assert np.mean(found["upa T/2"]) < np.mean(found["last"])
 
 
-class TestAverages:
-    def test_they_are_those_of_the_library(self):
-        from fedpriv.checkpoints.aggregates import ema, upa
-
-        rng = np.random.default_rng(1)
-        path = [rng.normal(size=(2, 3)) for _ in range(7)]
-        seen = convex_studies.Averages((3,), (0.8,))
-        for one in path:
-            seen.see(one)
-        found = seen.found()
-        for name, aggregate in (("upa 3", upa(3)), ("ema 0.8", ema(0.8))):
-            state = aggregate.init({"w": path[0].astype(np.float32)})
-            for one in path[1:]:
-                out, state = aggregate.next({"w": one.astype(np.float32)}, state)
-            np.testing.assert_allclose(out["w"], found[name], rtol=1e-5, atol=1e-6)
-
-
 class TestControl:
     def test_seeds_and_noise_are_those_of_every_method(self):
         """An aggregate of nothing would be the last iterate, seed for seed."""
