@@ -107,7 +107,7 @@ METHODS = {
 
 
 def plan(method: Method, steps: int | None = None) -> Plan:
-    """Return what Poisson batches of the same mean would promise."""
+    """Return the plan of Poisson batches of the same mean."""
     private = method.private
     return cohort_plan(
         num_users=NUM_EXAMPLES,

@@ -25,7 +25,7 @@ from fedpriv.report.series import RunRecord, read_run
 from fedpriv.rng import Key
 from simulations.evaluation.evaluate import Estimate, evaluate
 from simulations.evaluation.held_out import measure_fold
-from simulations.evaluation.table import shown
+from simulations.evaluation.table import percent
 from simulations.reproduction.study import table as markdown_table
 
 PUBLIC = "public-only"
@@ -81,14 +81,14 @@ def table(rows: Mapping[str, Any]) -> str:
     epsilons = [name for name in rows if name.replace(".", "").isdigit()]
     read = Estimate.from_json
     cells = {
-        label: [shown(read(rows[name]))] * len(epsilons)
+        label: [percent(read(rows[name]))] * len(epsilons)
         for label, name in (("majority class", "majority"), (PUBLIC, PUBLIC))
     }
     cells["returned by `fedpriv run adadps-tags`"] = [
-        shown(read(rows[name]["accuracy"])) for name in epsilons
+        percent(read(rows[name]["accuracy"])) for name in epsilons
     ]
     cells["gain over public-only, points"] = [
-        shown(read(rows[name]["gain"]), signed=True) for name in epsilons
+        percent(read(rows[name]["gain"]), signed=True) for name in epsilons
     ]
     lines = [[label, *found] for label, found in cells.items()]
     return "\n".join(markdown_table(["", *(f"ε = {name}" for name in epsilons)], lines)) + "\n"

@@ -86,7 +86,7 @@ def wider(estimate: Estimate) -> Interval | None:
     return max(estimate.by_thread, estimate.by_user, key=lambda ends: ends.high - ends.low)
 
 
-def shown(estimate: Estimate | None, *, signed: bool = False, of_users: bool = False) -> str:
+def percent(estimate: Estimate | None, *, signed: bool = False, of_users: bool = False) -> str:
     """Return a share as a cell of a table, in %, with its interval.
 
     Args:
@@ -134,7 +134,7 @@ def _gap_words(evaluation: Evaluation) -> Iterator[str]:
         yield ""
         yield (
             f"**The data are too few to tell {best} from {evaluation.public_only} (a gap of "
-            f"{shown(gap, signed=True)} points), so they cannot say what private training is "
+            f"{percent(gap, signed=True)} points), so they cannot say what private training is "
             "worth.**"
         )
     values = {name: model.values["accuracy"].value for name, model in evaluation.models.items()}
@@ -162,7 +162,7 @@ def _section(
         names = [row.model(column) for column in layout.columns]
         found = [None if name is None else of(evaluation.models[name]) for name in names]
         if any(found):
-            rows.append([row.label, *(shown(estimate, signed=signed) for estimate in found)])
+            rows.append([row.label, *(percent(estimate, signed=signed) for estimate in found)])
     yield from ("", f"### {title}", "", *lines_of(["", *layout.columns.values()], rows))
 
 
@@ -182,7 +182,7 @@ def _other_figures(evaluation: Evaluation, layout: Layout) -> Iterator[str]:
         for model, label in labels.items():
             own = evaluation.models[model]
             found = own.users if of_users else own.values
-            rows.append([label, *(shown(found.get(name), of_users=of_users) for name in names)])
+            rows.append([label, *(percent(found.get(name), of_users=of_users) for name in names)])
         head = ["", *(figures[name] for name in names)]
         yield from ("", f"### {title}", "", *lines_of(head, rows))
     untrained, sentences = evaluation.num_untrained_users, evaluation.num_untrained_examples

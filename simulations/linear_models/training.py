@@ -153,7 +153,7 @@ def run(
 
     Args:
         model: What is trained.
-        plan: The promise.
+        plan: What is guaranteed.
         algorithm: What asks.
         works: What it asks for.
         seed: Of cohorts, orders and noise.

@@ -11,7 +11,7 @@ from fedpriv.privacy.epsilon import format_delta, rounded_up
 from fedpriv.privacy.statement.coverage import Coverage
 from simulations.reproduction import study
 from simulations.reproduction.items import TUNING_SEED, Block, Row, Settings, Table
-from simulations.reproduction.runs import Done, best, curve_of, reported_runs, tried, worth
+from simulations.reproduction.runs import Done, best, curve_of, reported_runs, runs_of_grid, worth
 from simulations.reproduction.study import synthetic_words, t_half
 
 #: Methods with one ε that are named; more of them are "all others".
@@ -220,7 +220,7 @@ def _choices(table: Table, done: Done, *, reduced: bool) -> list[str]:
         words = ", ".join(f"{name} {value}" for name, value in settings.items())
         chosen.append([*heads, words])
         if cell.tuned_as is None and len(cell.grid) > 1:
-            runs = [run.identity for run in tried(cell, reduced=reduced)]
+            runs = [run.identity for run in runs_of_grid(cell, reduced=reduced)]
             identities.update(runs)
             top = max((done[run] for run in runs), key=lambda one: worth(table, one))
             text = "diverged"

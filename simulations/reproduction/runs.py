@@ -161,10 +161,10 @@ def tuning_runs(table: Table, *, reduced: bool) -> Iterator[Run]:
     for row in table.rows:
         for cell in map(_tuned, row.cells.values()):
             if len(cell.grid) > 1:
-                yield from tried(cell, reduced=reduced)
+                yield from runs_of_grid(cell, reduced=reduced)
 
 
-def tried(cell: Cell, *, reduced: bool) -> Iterator[Run]:
+def runs_of_grid(cell: Cell, *, reduced: bool) -> Iterator[Run]:
     """Yield the tuning runs of a cell's own grid, one a setting."""
     made = cell.make("validation", reduced)
     for settings in cell.grid:
@@ -194,7 +194,7 @@ def best(table: Table, cell: Cell, done: Done, *, reduced: bool) -> Settings:
     if len(cell.grid) == 1:
         return cell.grid[0]
     worths: list[float] = []
-    for settings, run in zip(cell.grid, tried(cell, reduced=reduced), strict=True):
+    for settings, run in zip(cell.grid, runs_of_grid(cell, reduced=reduced), strict=True):
         if run.identity not in done:
             raise ValueError(f"{table.name}: {dict(settings)} was not run; tune it first")
         worths.append(worth(table, done[run.identity]))

@@ -245,7 +245,7 @@ class Found:
     promise: str
 
 
-def found(problem: Problem, results: Path) -> Found:
+def trained(problem: Problem, results: Path) -> Found:
     """Return what all runs of a problem gave; those that are missing are trained.
 
     Args:
@@ -517,7 +517,7 @@ def reproduce(
         raise ValueError(f"folder {folder} is of photographs; the log is synthetic")
     if folder is not None:
         problem = within(problem, folder)
-    measured = found(problem, results.with_suffix("").with_suffix(".jsonl"))
+    measured = trained(problem, results.with_suffix("").with_suffix(".jsonl"))
     if plot is not None:
         draw(problem, measured, plot)
     size = " --reduced" if reduced else ""

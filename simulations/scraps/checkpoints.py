@@ -32,7 +32,7 @@ class Aggregates:
     ks: Sequence[int] = (3, 5, 10, 20)
 
 
-def named(which: Aggregates) -> list[str]:
+def names_of(which: Aggregates) -> list[str]:
     """Return what `Averages.models` calls its models, in its order."""
     emas = (f"EMA {decay:g}" for decay in which.decays)
     return [LAST, *emas, *(f"UPA {k}" for k in which.ks)]

@@ -46,7 +46,7 @@ class Linear:
     y_test: np.ndarray = field(repr=False)
 
 
-def made(kind: str, *, num: int, width: int, seed: int) -> Linear:
+def synthetic(kind: str, *, num: int, width: int, seed: int) -> Linear:
     """Return a synthetic problem.
 
     Args:
@@ -199,7 +199,7 @@ def best_rate(epsilon: float | None, *, steps: int = STEPS, seeds: int = 20) -> 
 @cache
 def problem() -> Linear:
     """Return the synthetic classes that are learnt."""
-    return made("logistic", num=NUM, width=WIDTH, seed=5)
+    return synthetic("logistic", num=NUM, width=WIDTH, seed=5)
 
 
 def mean_gradients(data: Linear, theta: np.ndarray, drawn: np.ndarray) -> np.ndarray:
@@ -298,7 +298,7 @@ def coverage(
         ks: Numbers of checkpoints.
     """
     width, stddev = 5, 0.2
-    data = made("squares", num=400, width=width, seed=7)
+    data = synthetic("squares", num=400, width=width, seed=7)
     second = data.x.T @ data.x / len(data.y)
     values = np.linalg.eigvalsh(second)
     rate = 0.05 / float(values[-1])
@@ -495,7 +495,7 @@ def ordinary_ratios(
     long descent without noise.
     """
     width, radius = 10, 6.0
-    data = made("absolute", num=500, width=width, seed=seed)
+    data = synthetic("absolute", num=500, width=width, seed=seed)
 
     def slope(theta: np.ndarray) -> np.ndarray:
         return data.x.T @ np.sign(data.x @ theta - data.y[:, None]) / len(data.y)

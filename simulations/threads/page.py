@@ -10,7 +10,7 @@ from fedpriv.report.plots.drawing import Reference
 from fedpriv.report.plots.tradeoff import Point, tradeoff_plot
 from simulations.evaluation.evaluate import Estimate, Evaluation
 from simulations.evaluation.held_out import MAJORITY, Fold
-from simulations.evaluation.table import Layout, Row, shown, wider
+from simulations.evaluation.table import Layout, Row, percent, wider
 from simulations.reproduction.study import table
 from simulations.threads.study import CENTRAL, LOCAL, PUBLIC, Study, model_name
 
@@ -126,7 +126,9 @@ def difference_lines(found: Differences, title: str) -> Iterator[str]:
     rows = []
     for (first, second), estimate in found.items():
         mute = second != MAJORITY and not above.get(first, True) and not above.get(second, True)
-        text = "no signal: neither is above the majority" if mute else shown(estimate, signed=True)
+        text = (
+            "no signal: neither is above the majority" if mute else percent(estimate, signed=True)
+        )
         rows.append([first, second, text])
     yield from ("", f"### {title}", "", *table(["", "against", "difference"], rows, words=2))
 
@@ -142,7 +144,7 @@ def ablation_page(study: Study, held: Fold, found: Differences) -> str:
         if name == "whole":
             against, label = lambda *_: PUBLIC, f"{method.label}, over public-only"
         pairs = [(model_name(name, e), against("whole", e)) for e in study.epsilons]
-        rows.append([label, *(shown(found[pair], signed=True) for pair in pairs)])
+        rows.append([label, *(percent(found[pair], signed=True) for pair in pairs)])
     lines += [
         f"{held.data['name']}, roster {held.data['roster']}, folds "
         f"{', '.join(str(split.fold) for split in study.splits)} of threads pooled, "

@@ -29,7 +29,7 @@ class Method:
     """One row.
 
     Attributes:
-        label: What it is called; with "(not private)" where it promises nothing.
+        label: What it is called; with "(not private)" where nothing is guaranteed.
         options: Of the experiment, but for clip norm, learning rate and what a setup adds.
         family: Whose learning rates it searches.
         public: Whether it looks at public gradients, in batches of the setup's size.
@@ -42,7 +42,7 @@ class Method:
 
     @property
     def is_private(self) -> bool:
-        """Whether it promises anything."""
+        """Whether anything is guaranteed."""
         return "(not private)" not in self.label
 
     @property

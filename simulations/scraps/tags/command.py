@@ -32,8 +32,8 @@ from simulations.scraps.tags.study import (
     accuracies,
     both_arms,
     case_runs,
-    found,
     options,
+    trained,
     tuned,
     tuning_runs,
 )
@@ -52,7 +52,7 @@ def aggregates(site: Site, *, tiny: bool = False, seeds: int | None = None) -> p
     size, arms = _size(tiny, seeds), _TINY_ARMS if tiny else Arms()
     of_arms = len(size.epsilons) * (arms.pilots + arms.runs)
     site.pace = Pace(len(FAMILIES) * (tuning_runs(size) + case_runs(size) + 1) + of_arms)
-    every = {name: found(site, family, size) for name, family in FAMILIES.items()}
+    every = {name: trained(site, family, size) for name, family in FAMILIES.items()}
     lines = {}
     for name, one in every.items():
         given = options(site, FAMILIES[name], size, size.epsilons[0], 1.0)

@@ -185,9 +185,9 @@ class Measured:
     scores: Sequence[Scores] = ()
 
 
-def promise(delta: float, families: Mapping[str, Family] = FAMILIES) -> str:
+def epsilon_words(delta: float, families: Mapping[str, Family] = FAMILIES) -> str:
     """Return what every ε of a page is."""
-    own = "; ".join(f"{name}: {family.promise}" for name, family in families.items())
+    own = "; ".join(f"{name}: {family.guarantee}" for name, family in families.items())
     return (
         f"ε at δ = n^-1.1 = {format_delta(delta)}, user-level, simulated (seeded noise); {own}. "
         "Tuning on rostered users' validation threads is not covered, and figures are measured on "
@@ -207,8 +207,8 @@ def page(found: Measured, *, command: str, picture: str = "") -> str:
         f"# Recycling checkpoints on real threads, by user{synthetic_words(found.synthetic)}", "",
         f"`{command}`", "",
         f"{found.site} {found.size.rounds} rounds from the public start, {found.size.seeds} seeds "
-        "that are paired: methods of one seed have the same cohorts. Aggregates at inference are all "
-        "made of one run's checkpoints.", "", promise(found.delta),
+        "that are paired: methods of one seed have the same cohorts. Aggregates at inference are "
+        "all made of one run's checkpoints.", "", epsilon_words(found.delta),
     ]  # fmt: skip
     if picture:
         lines += ["", f"![Gains over the last iterate]({picture})"]
@@ -405,7 +405,7 @@ def _scores(found: Measured) -> list[str]:
 
 def note_of(delta: float) -> str:
     """Return what stands below a picture: what every ε of it is."""
-    kinds = "; ".join(f"{name}: {one.promise.split(',')[0]}" for name, one in FAMILIES.items())
+    kinds = "; ".join(f"{name}: {one.guarantee.split(',')[0]}" for name, one in FAMILIES.items())
     return f"ε at δ = {format_delta(delta)}, user-level, simulated ({kinds})"
 
 

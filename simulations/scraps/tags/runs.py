@@ -31,7 +31,7 @@ from fedpriv.training.local.trainer import SparseSoftmaxTrainer
 from fedpriv.training.periodic_shift import SHARE
 from fedpriv.training.work import BaseWork, SumRequest
 from fedpriv.tree import Params
-from simulations.scraps.checkpoints import Aggregates, averages, checkpoints, named, states
+from simulations.scraps.checkpoints import Aggregates, averages, checkpoints, names_of, states
 
 # Types within compiled code are the compiler's.
 # pyright: reportCallIssue=false, reportArgumentType=false, reportReturnType=false
@@ -266,7 +266,7 @@ class Site:
         trainer: Any = made.trainer
         return replace(made, trainer=Together(trainer=trainer, columns=self._columns[name]))
 
-    def found(
+    def cached(
         self, facts: Mapping[str, object], make: Callable[[], Mapping[str, np.ndarray]]
     ) -> dict[str, np.ndarray]:
         """Return what was kept under these facts, made now if there is nothing.
@@ -314,9 +314,9 @@ class Site:
 
         facts: dict[str, object] = {"aggregates": name, **experiment.options()}
         facts |= {"decays": list(which.decays), "ks": list(which.ks)}
-        found = self.found(facts, make)
+        found = self.cached(facts, make)
         kinds = ("OPA", "OMV")
-        names = [*named(which), *(f"{kind} {k}" for kind in kinds for k in which.ks)]
+        names = [*names_of(which), *(f"{kind} {k}" for kind in kinds for k in which.ks)]
         return {name: found[name] for name in names}
 
     def trained_over(
@@ -331,7 +331,7 @@ class Site:
             algorithm: Any = made.algorithm
             return {"right": right_of(made.task, algorithm.result(state))}
 
-        return self.found({"released": name, **experiment.options()}, make)["right"]
+        return self.cached({"released": name, **experiment.options()}, make)["right"]
 
     def start(self, name: str, options: Options) -> np.ndarray:
         """Return which held-out examples the public start alone has right."""
@@ -344,7 +344,7 @@ class Site:
                 raise ValueError("no public user asked a thread to learn from; use a larger site")
             return {"right": right_of(task, alone.model.params)}
 
-        return self.found({"public": name, **experiment.options()}, make)["right"]
+        return self.cached({"public": name, **experiment.options()}, make)["right"]
 
 
 def measured(task: Any, past: Iterable[Params], which: Aggregates) -> dict[str, np.ndarray]:

@@ -17,7 +17,7 @@ from simulations.reproduction.study import (
     table,
 )
 from simulations.scraps.checkpoints import LAST, kind_of
-from simulations.scraps.tags.page import note_of, promise
+from simulations.scraps.tags.page import epsilon_words, note_of
 from simulations.scraps.tags.study import Epsilon, Halves, Period
 
 #: ε and the paper's gain under shift, relative, per cent.
@@ -67,7 +67,7 @@ def page(found: Shifted, *, command: str, picture: str = "") -> str:
         f"{found.site} {found.rounds} rounds from the public start, in periods of {period.rounds}: "
         f"one of two halves of the text alone for {period.rounds // 2} rounds, then the other. "
         f"{period.seeds} seeds, paired. Accuracy is of test threads of both halves, after each "
-        "round of the last period.", "", promise(found.delta), "",
+        "round of the last period.", "", epsilon_words(found.delta), "",
         "The paper, on next words of StackOverflow (another task, and much larger): "
         + ", ".join(f"{gain} % of the last iterate's at ε = {e:g}" for e, gain in PAPER) + ".",
     ]  # fmt: skip

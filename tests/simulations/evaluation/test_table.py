@@ -8,7 +8,7 @@ import pytest
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
 from simulations.evaluation.bootstrap import Interval
 from simulations.evaluation.evaluate import Estimate, evaluate
-from simulations.evaluation.table import Layout, Row, markdown, shown, wider
+from simulations.evaluation.table import Layout, Row, markdown, percent, wider
 from tests.simulations.evaluation.made import DATA, random_fold
 
 PROMISE = "ε at δ = 0.001, per user, add or remove one, PLD, simulated."
@@ -90,11 +90,11 @@ def test_the_wider_interval_is_shown():
     assert wider(Estimate(value=0.15, by_thread=narrow, by_user=wide)) == wide
     assert wider(Estimate(value=0.15, by_thread=wide, by_user=narrow)) == wide
     assert wider(Estimate(value=0.15, by_thread=None, by_user=narrow)) is None
-    assert shown(Estimate(value=0.15, by_thread=narrow, by_user=wide)) == "15.0 (5.0 to 25.0)"
+    assert percent(Estimate(value=0.15, by_thread=narrow, by_user=wide)) == "15.0 (5.0 to 25.0)"
     only = Estimate(value=0.15, by_user=wide)
-    assert shown(only) == "15.0 (no interval)"
-    assert shown(only, of_users=True, signed=True) == "+15.0 (+5.0 to +25.0)"
-    assert shown(None) == shown(Estimate(value=None)) == "–"
+    assert percent(only) == "15.0 (no interval)"
+    assert percent(only, of_users=True, signed=True) == "+15.0 (+5.0 to +25.0)"
+    assert percent(None) == percent(Estimate(value=None)) == "–"
 
 
 def test_what_is_refused():

@@ -62,11 +62,11 @@ def test_outputs_are_those_that_a_run_would_measure(conversions):
 
 
 def test_runs_are_kept_and_seeds_are_runs_of_their_own(conversions, tmp_path, capsys):
-    first = by_example.found(conversions, tmp_path / "r.jsonl")
+    first = by_example.trained(conversions, tmp_path / "r.jsonl")
     ((case, values),) = first.values.items()
     assert (case.epsilon, len(capsys.readouterr().err.splitlines())) == (6.0, 2)
     assert first.synthetic and values[LAST][0] != values[LAST][1]
-    again = by_example.found(conversions, tmp_path / "r.jsonl")
+    again = by_example.trained(conversions, tmp_path / "r.jsonl")
     assert np.array_equal(again.values[case]["UPA 3"], values["UPA 3"])
     assert not capsys.readouterr().err
 
@@ -108,7 +108,7 @@ def test_the_average_of_public_models_is_a_start(folder, tmp_path):
         made, options={**made.options, **small}, public={**made.public, **small}, which=WHICH,
         seeds=1, epsilons=(8.0,),
     )  # fmt: skip
-    found = by_example.found(made, tmp_path / "r.jsonl")
+    found = by_example.trained(made, tmp_path / "r.jsonl")
     assert [case.start for case in found.values] == [
         by_example.FRESH,
         *by_example._STARTS,

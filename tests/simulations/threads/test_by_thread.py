@@ -10,7 +10,7 @@ import pytest
 from fedpriv.datasets.stackexchange.synthetic import Shape, synthesize
 from simulations.evaluation.bootstrap import Interval
 from simulations.evaluation.evaluate import Estimate
-from simulations.evaluation.table import shown
+from simulations.evaluation.table import percent
 from simulations.threads import command, study
 from simulations.threads.methods import ABLATION, METHODS
 from simulations.threads.page import difference_lines
@@ -129,13 +129,13 @@ def test_the_published_table_is_the_recorded_evaluation(published):
     models = {"majority class": "majority", "public-only": "public-only"}
     models |= {"central, not private": "central", "federated, not private": "federated"}
     for label, name in models.items():
-        assert rows[label][0] == shown(Estimate.from_json(published[name]["values"]["accuracy"]))
+        assert rows[label][0] == percent(Estimate.from_json(published[name]["values"]["accuracy"]))
     columns = rows[""]
     for name in ("public start", "from zero"):
         for column, heading in enumerate(columns):
             found = published.get(f"{name}, {heading}")
             value = found and Estimate.from_json(found["values"]["accuracy"])
-            assert rows[METHODS[name].label][column] == shown(value)
+            assert rows[METHODS[name].label][column] == percent(value)
 
 
 def test_what_the_readme_says_of_the_gap_is_the_recorded_evaluation(published):
