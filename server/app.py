@@ -32,7 +32,7 @@ from fedpriv.privacy.epsilon import format_delta, rounded_up
 from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.plan import plan_digest
 from fedpriv.privacy.statement.coverage import coverage_of
-from fedpriv.privacy.statement.sections import describe_returned_model
+from fedpriv.privacy.statement.statement import describe_returned_model
 from fedpriv.report.page import write_report
 from fedpriv.runs.document import name_with_label, read_document
 from fedpriv.runs.prepared import PreparedRun, resume_run, start_run

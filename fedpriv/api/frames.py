@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from fedpriv.privacy.statement.coverage import KEY
 from fedpriv.privacy.statement.statement import Statement
+from fedpriv.report.comparison.files import as_rows
 from fedpriv.report.comparison.groups import gaps, mismatches, read_groups
-from fedpriv.report.comparison.rows import as_rows
-from fedpriv.report.series import Row, RunRecord
+from fedpriv.report.run_record import Row, RunRecord
 
 # pandas takes half a second to import, and who runs without looking at frames never needs it.
 if TYPE_CHECKING:

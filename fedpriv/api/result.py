@@ -15,10 +15,9 @@ import numpy as np
 from fedpriv.api import frames, shown
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.statement.statement import Statement, run_statement
-from fedpriv.report.export.model_folder import released_params
+from fedpriv.report.export import released_params
 from fedpriv.report.page import write_report
-from fedpriv.report.promise import spent
-from fedpriv.report.series import RunRecord, read_run
+from fedpriv.report.run_record import RunRecord, read_run, spent
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import textwrap
 
-from fedpriv.privacy.statement.sections import describe_returned_model
-from fedpriv.privacy.statement.statement import NO_EPSILON_COVERS, Statement
-from fedpriv.report.headline import badges, key_figures
-from fedpriv.report.privacy_text import as_html as sections_html
-from fedpriv.report.series import RunRecord
-from fedpriv.report.unit_labels import labels_of
+from fedpriv.privacy.statement.statement import (
+    NO_EPSILON_COVERS,
+    Statement,
+    describe_returned_model,
+)
+from fedpriv.report.head import badges, key_figures
+from fedpriv.report.run_record import RunRecord
+from fedpriv.report.wording import as_html as sections_html
+from fedpriv.report.wording import labels_of
 from fedpriv.runs.progress import describe_failures
 from fedpriv.untrusted_text import plain, safe
 

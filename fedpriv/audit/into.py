@@ -13,7 +13,7 @@ from fedpriv.experiments.catalogue import from_anywhere
 from fedpriv.experiments.components import in_study
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.plan import AnyPlan
-from fedpriv.privacy.statement.audited import (
+from fedpriv.privacy.statement.sealed import (
     RunIdentity,
     read_audit,
     refuse_second_audit,

@@ -20,7 +20,7 @@ from fedpriv.audit.bounds import (
 from fedpriv.audit.canaries import CanaryMaker, Trials, run_canaries, scores_of
 from fedpriv.privacy.epsilon import Epsilon, format_delta
 from fedpriv.privacy.plan import AnyPlan, Plan
-from fedpriv.privacy.statement.audited import audited_rounds
+from fedpriv.privacy.statement.sealed import audited_rounds
 from fedpriv.ranges import positive_int
 from fedpriv.rng import Key
 

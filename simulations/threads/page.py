@@ -6,8 +6,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 
 from fedpriv.privacy.epsilon import format_delta
-from fedpriv.report.plots.drawing import Reference
-from fedpriv.report.plots.tradeoff import Point, tradeoff_plot
+from fedpriv.report.plots.charts import Point, Reference, tradeoff_plot
 from simulations.evaluation.evaluate import Estimate, Evaluation
 from simulations.evaluation.held_out import MAJORITY, Fold
 from simulations.evaluation.table import Layout, Row, percent, wider
@@ -96,7 +95,6 @@ def chart(evaluation: Evaluation, study: Study, more: str = "") -> str:
     made = "SYNTHETIC " if evaluation.data.get("synthetic") else ""
     return tradeoff_plot(
         points,
-        name="tags",
         alternative="Accuracy on threads held out against ε.",
         width=760,
         height=380,

@@ -335,14 +335,14 @@ def test_every_row_takes_back_half_of_the_one_before(page):
 
 @pytest.mark.parametrize("secure", [False, True])
 @pytest.mark.parametrize(
-    ("kills", "burned"), [([1], []), ([2], [1]), ([5], [4]), ([4, 3], [3, 6]), ([3, 1], [2, 3])]
+    ("kills", "discarded"), [([1], []), ([2], [1]), ([5], [4]), ([4, 3], [3, 6]), ([3, 1], [2, 3])]
 )
-def test_no_row_of_the_stream_meets_two_sums(kills, burned, secure, page):
+def test_no_row_of_the_stream_meets_two_sums(kills, discarded, secure, page):
     noise, cohorts = noise_of("run", page, kills, secure=secure)
     _, ledger, _ = read_ledger("run/ledger.jsonl")
     assert [row.row for row in ledger.rows] == list(range(1, 11)) and len(ledger.charges) == 1
     used = [release.attempt for release in ledger.releases]
-    assert used == [row for row in range(1, 11) if row not in burned]
+    assert used == [row for row in range(1, 11) if row not in discarded]
     assert len(noise) == len(used) == len({array.tobytes() for array in noise})
     if not secure:  # each release has the noise of its own row
         whole, _ = noise_of("whole", page)

@@ -11,10 +11,10 @@ import pytest
 from fedpriv.api.result import load
 from fedpriv.experiments.settings import Settings
 from fedpriv.privacy.statement.statement import run_statement
-from fedpriv.report.export.model_card import model_card
-from fedpriv.report.headline import key_figures
+from fedpriv.report.export import model_card
+from fedpriv.report.head import key_figures
 from fedpriv.report.page import render
-from fedpriv.report.series import read_run
+from fedpriv.report.run_record import read_run
 from tests.report.conftest import write_run
 from tests.resealed import reseal
 
@@ -139,7 +139,7 @@ def test_settings_that_were_chosen_are_listed_with_what_they_follow_from(tmp_pat
     folder = of(tmp_path / "r", "average")
     assert "Settings from the data" not in words(render(read_run(folder)))
     settings = Settings(
-        chosen=("rounds", "l2-clip-norm"),
+        chosen=("rounds", "bound.l2_clip_norm"),
         cohort=350.0,
         rounds=104,
         l2_clip_norm=20.5,
@@ -152,7 +152,7 @@ def test_settings_that_were_chosen_are_listed_with_what_they_follow_from(tmp_pat
     )
     reseal(folder, settings=settings.to_json())
     page = words(render(read_run(folder)))
-    assert "Settings from the data's size" in page and "rounds, l2-clip-norm" in page
+    assert "Settings from the data's size" in page and "rounds, bound.l2_clip_norm" in page
     assert "82.5" in page and "noise on a logit" in page
     assert "share that is kept of a public start 0.75" in page
     assert "norm of the noise on the mean" in page and "3000" in page.replace(",", "")

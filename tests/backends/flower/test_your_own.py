@@ -18,7 +18,7 @@ from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
 from fedpriv.cli import main
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.report.series import read_run
+from fedpriv.report.run_record import read_run
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
 from fedpriv.runs.loop import rounds
