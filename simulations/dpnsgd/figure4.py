@@ -170,7 +170,8 @@ def seconds_a_step(setup: Setup, number: int = 32) -> float:
     """Return about how long a step takes, by the gradients of some training examples."""
     made = task(setup, "test")
     params, key = made.init_params(Key.simulation(0)), Key.simulation(0)
-    bound = experiment(setup, "dp-nsgd", 0.1, 0.1, "test").bound.make()
+    made_of: Any = experiment(setup, "dp-nsgd", 0.1, 0.1, "test")
+    bound = made_of.bound.make()
     index = np.linspace(0, made.num_train - 1, number).astype(np.int64)
     made.train.bounded_sum(params, index, bound, key)  # finds out how
     started = time.perf_counter()
