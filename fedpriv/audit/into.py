@@ -8,9 +8,8 @@ from typing import Any
 
 from fedpriv import __version__
 from fedpriv.audit.run import Audit
-from fedpriv.experiments.build import build
+from fedpriv.experiments.build import build, in_study
 from fedpriv.experiments.catalogue import from_anywhere
-from fedpriv.experiments.components import in_study
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.plan import AnyPlan
 from fedpriv.privacy.statement.sealed import (

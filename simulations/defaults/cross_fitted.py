@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.experiments.build import public_update_norms
+from fedpriv.experiments.settings import public_update_norms
 from fedpriv.experiments.start import public_only
 from fedpriv.rng import Key
 from fedpriv.runs.selection import without_fold

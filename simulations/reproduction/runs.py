@@ -17,12 +17,9 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
 from fedpriv.experiments.build import build, make_task
-from fedpriv.experiments.experiment import (
-    CentralExperiment,
-    Experiment,
-    FederatedExperiment,
-)
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.hashes import document_sha256
 from fedpriv.measures import Measure
 from fedpriv.privacy.statement.coverage import coverage

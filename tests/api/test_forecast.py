@@ -13,7 +13,7 @@ import fedpriv as fp
 from fedpriv.api.forecast import noise_loss as loss_module
 from fedpriv.api.forecast import round_cost as cost_module
 from fedpriv.datasets.dataset import Dataset
-from fedpriv.experiments.experiment import CentralExperiment, FederatedExperiment
+from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.tasks.dataset_tasks import module_task
 from fedpriv.tasks.module_task import ModuleTask

@@ -18,7 +18,7 @@ from fedpriv.report.run_record import read_run
 from tests.report.conftest import write_run
 from tests.resealed import reseal
 
-OPTIONS = {"select": "public"}
+OPTIONS = {"task.select": "public"}
 
 
 def judged(value, gain, stderr, lower):
@@ -115,7 +115,7 @@ def test_the_statement_says_what_the_choice_costs(tmp_path):
     statement = str(run_statement(of(tmp_path / "r", "average")))
     assert "Which model is returned" in statement
     assert "chosen on public examples" in statement and "costs no ε" in statement
-    plain = write_run(tmp_path / "plain", options={"select": "last"})
+    plain = write_run(tmp_path / "plain", options={"task.select": "last"})
     assert "Which model is returned" not in str(run_statement(plain))
 
 

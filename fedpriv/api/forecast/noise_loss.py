@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.components import Components
-from fedpriv.experiments.experiment import Experiment, FederatedExperiment
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.measures import LOSS, Measure
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.preconditioners import Fixed, NoPreconditioner
