@@ -73,7 +73,7 @@ def _main(grid: Grid, context: Context) -> None:
     strategy = UserLevelStrategy(roster=roster, settings=settings, promise=promise)
 
     task = prepared.components.task
-    for line in filter(None, (prepared.untried, *prepared.noticed)):
+    for line in filter(None, (prepared.trial.untried, *prepared.trial.noticed)):
         _LOG.warning("%s", line)
     status = StatusFile(prepared.folder.path, prepared.ledger.mode)
 

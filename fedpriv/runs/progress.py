@@ -274,8 +274,8 @@ def head_lines(prepared: PreparedRun, covers: Coverage) -> Iterator[str]:
         prepared.components.plan,
         mode=prepared.ledger.mode,
         covers=covers,
-        untried=prepared.untried,
-        noticed=prepared.noticed,
+        untried=prepared.trial.untried,
+        noticed=prepared.trial.noticed,
     )
     yield from (escape(head.title), escape(head.promise))
     for caution in head.cautions:
