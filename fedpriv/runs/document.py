@@ -115,7 +115,7 @@ def make_document(
         corpus |= public_of_rostered(task, learnt_from=learnt)
     if frozen := read_frozen_bytes(files):
         corpus["frozen"] = frozen_digests(frozen)
-    if isinstance(task, KnowsDigests):
+    if isinstance(components.task, KnowsDigests):
         corpus["data_sha256"] = data_digests(task, secret)
     return {
         "format": FORMAT,

@@ -43,7 +43,7 @@ def experiment(**changes):
 def noticed(folder, *, secure=False, **changes):
     prepared = start_run(experiment(**changes), None, None, folder, secure=secure)
     prepared.folder.close()
-    head = "\n".join(head_lines(prepared, coverage_of(prepared.folder.document)))
+    head = "\n".join(head_lines(prepared))
     assert all(line in head for line in prepared.trial.noticed)
     return prepared.trial.noticed
 

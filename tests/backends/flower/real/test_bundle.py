@@ -20,9 +20,9 @@ ALLOWED = {".py", ".toml", ".md", ".yaml", ".yml", ".json", ".jsonl"}
 # Rooms that no app and no experiment of users imports: what a person calls at a keyboard,
 # experiments of examples, and the studies of papers.
 LEFT_OUT = {
-    "fedpriv.__main__", "fedpriv.api.account", "fedpriv.api.bolted", "fedpriv.api.forecast",
-    "fedpriv.api.frames", "fedpriv.api.own_loop", "fedpriv.api.result", "fedpriv.api.running",
-    "fedpriv.api.shown", "fedpriv.api.stream_account", "fedpriv.api.tuning",
+    "fedpriv.__main__", "fedpriv.api.account", "fedpriv.api.bolt_on",
+    "fedpriv.api.bolt_on_classifier", "fedpriv.api.custom_loop", "fedpriv.api.forecast",
+    "fedpriv.api.result", "fedpriv.api.running", "fedpriv.api.stream_account",
     "fedpriv.api.uncertainty", "fedpriv.attacks", "fedpriv.audit", "fedpriv.cli", "fedpriv.deploy",
     "fedpriv.experiments.ready_made.conversions", "fedpriv.experiments.ready_made.images",
     "fedpriv.report.comparison", "fedpriv.report.export",
