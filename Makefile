@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 # What one process of the tests has compiled, the others read.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: deploy-test deploy-guide deploy-test-docker trust trust-quick mutants options run test test-full check collected install clean help bench bench-full
+.PHONY: bundle deploy-test deploy-guide deploy-test-docker trust trust-quick mutants options run test test-full check collected install clean help bench bench-full
 
 help:
 	@echo "make run        train the main experiment and write a report"
@@ -20,6 +20,7 @@ help:
 	@echo "make deploy-guide docs/deployment.md walked through, command by command (needs Docker)"
 	@echo "make deploy-test-docker  the compose file in real containers (needs Docker; ten minutes)"
 	@echo "make check      lint and types only"
+	@echo "make bundle     build the Flower bundle, and print its size in bytes"
 	@echo "make options    write docs/options.md from the classes of experiments"
 	@echo "make bench      fedpriv beside Flower and pfl, briefly (and once their installation)"
 	@echo "make bench-full every benchmark, 7 alternating blocks a comparison (two hours)"
@@ -64,6 +65,11 @@ deploy-test: $(STAMP)
 # The commands of docs/deployment.md, read out of it, in a fresh clone.
 deploy-guide: $(STAMP)
 	$(BIN)/python -m tests.deployment.guide
+
+# What every node fetches.
+bundle: $(STAMP)
+	$(BIN)/flwr build
+	@wc -c *.fab
 
 options: $(STAMP)
 	$(BIN)/python -m fedpriv.experiments.reference

@@ -17,6 +17,7 @@ import time
 from itertools import pairwise
 from pathlib import Path
 from statistics import median, quantiles
+from typing import Any, cast
 
 import numpy as np
 from harness.main_job import about, open_job, parser
@@ -27,9 +28,11 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.components import Components
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
+from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.loop import rounds
 
 F = np.float32
+_ONE: Any = F(1.0)  # what the kernel is compiled for
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
@@ -77,7 +80,8 @@ class Floor:
     """The bare work of rounds, piece by piece."""
 
     def __init__(self, components: Components, experiment) -> None:
-        schedule, inputs = components.trainer.schedule, experiment.task.inputs
+        trainer: Any = components.trainer
+        schedule, inputs = trainer.schedule, experiment.task.inputs
         self.kernel = components.task.init_params(Key.simulation(0))["kernel"]
         self.total = np.zeros(self.kernel.shape, np.int32)
         self.params = np.zeros(self.kernel.size, np.float32)
@@ -105,10 +109,11 @@ class Floor:
 
     def round(self, cohort) -> dict[str, float]:
         """Do one round's work and return the seconds of its pieces."""
-        from fedpriv.kernels.normals import box_muller
-        from fedpriv.kernels.philox import philox
+        from fedpriv.kernels.normals import box_muller, philox
 
-        spent = dict.fromkeys(("products", "exponentials", "rows", "normals", "server"), 0.0)
+        spent: dict[str, float] = dict.fromkeys(
+            ("products", "exponentials", "rows", "normals", "server"), 0.0
+        )
         clock = time.perf_counter
         for user in cohort:
             rows, steps = self.users[user]
@@ -142,7 +147,7 @@ class Floor:
         for start in range(0, noise.size, 1 << 16):
             block = noise[start : start + (1 << 16)]
             philox(key, counter, bits[: block.size])
-            box_muller(bits[: block.size], np.float32(1.0), block)
+            box_muller(bits[: block.size], _ONE, block)
         then = clock()
         self.params = _stepped(self.total.reshape(-1), noise, self.params)
         self.total.fill(0)
@@ -166,14 +171,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         kept = LedgerOnly.create(Path(folder) / "run", experiment, components)
         running = rounds(
-            components, serial(experiment, components), root, folder=kept, eval_every=10**6
+            components,
+            serial(experiment, components),
+            root,
+            folder=cast(RunFolder, kept),
+            eval_every=10**6,
         )
         seconds, bare, pieces = [], [], []
         for number in range(1, arguments.rounds + 5):
             started = time.perf_counter()
             next(running)
             seconds.append(time.perf_counter() - started)
-            cohort = components.plan.live_mechanism.sampler.cohort(
+            sampler: Any = components.plan.live_mechanism.sampler
+            cohort = sampler.cohort(
                 root.fold("cohort").fold(number).fold(1), components.task.roster
             )
             started = time.perf_counter()

@@ -87,7 +87,9 @@ def main() -> None:
     parser.add_argument("--inputs", type=int, default=5_000, help="of the dense model")
     given = parser.parse_args()
     size = (given.inputs + 1) * CLASSES
-    jobs = {f"dense, {size:,} parameters": (dense(given.inputs), None, 3)}
+    jobs: dict[str, tuple[Experiment, Corpus | None, int]] = {
+        f"dense, {size:,} parameters": (dense(given.inputs), None, 3)
+    }
     jobs["main job, row-sparse"] = (tags(), resolve_corpus(given.corpus, allow_synthetic=True), 10)
     for name, (experiment, corpus, number) in jobs.items():
         runs = {

@@ -197,8 +197,7 @@ class Key:
         return np.frombuffer(cipher.update(bytes(8 * count)), "<u8")
 
     def _simulated_block(self, number: int, out: np.ndarray, stddev: float) -> None:
-        from fedpriv.kernels.normals import box_muller
-        from fedpriv.kernels.philox import philox
+        from fedpriv.kernels.normals import box_muller, philox
 
         words = np.frombuffer(self._value, np.uint32)
         counter = np.array([0, number, words[2], words[3]], np.uint32)

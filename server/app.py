@@ -31,7 +31,7 @@ from fedpriv.measures import Measure
 from fedpriv.privacy.epsilon import format_delta, rounded_up
 from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.plan import plan_digest
-from fedpriv.privacy.statement.sections import describe_returned_model
+from fedpriv.privacy.statement.statement import describe_returned_model
 from fedpriv.report.page import write_report
 from fedpriv.runs.document import read_document
 from fedpriv.runs.prepared import PreparedRun, resume_run, start_run
@@ -61,9 +61,9 @@ def _main(grid: Grid, context: Context) -> None:
     for caution in head.cautions:
         _LOG.warning("%s", caution)
     roster = prepared.components.task.roster
-    promise = plan_digest(prepared.components.plan, roster)
-    _LOG.info("promise %s", promise)
-    strategy = UserLevelStrategy(roster=roster, settings=settings, promise=promise)
+    plan = plan_digest(prepared.components.plan, roster)
+    _LOG.info("plan %s", plan)
+    strategy = UserLevelStrategy(roster=roster, settings=settings, plan=plan)
 
     task = prepared.components.task
     status = StatusFile(prepared.folder.path, prepared.ledger.mode)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, settings
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.datasets.stackexchange.writer import CorpusWriter, Sentence
-from fedpriv.untrusted_text import safe
 
 if TYPE_CHECKING:
     from fedpriv.backends.ray.cluster import Cluster
@@ -37,10 +36,6 @@ settings.register_profile(
 )
 settings.load_profile("fedpriv")
 
-
-#: Where no test reads a page's plots, only the words about them: drawing takes most of a report.
-UNDRAWN = {"audit", "backends", "cli", "deployment", "docs", "experiments", "laws", "privacy"}
-UNDRAWN |= {"reference_bugs", "running", "tasks"}
 
 _RAY = pytest.StashKey["Cluster"]()
 
@@ -94,24 +89,6 @@ def _stop_ray(config: pytest.Config) -> None:
     if _RAY in config.stash:
         config.stash[_RAY].close()
         del config.stash[_RAY]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def undrawn(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Write the plots' words without drawing them; tests/report and others see them drawn."""
-    if request.path.is_relative_to(HERE) and request.path.relative_to(HERE).parts[0] in UNDRAWN:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("fedpriv.report.figures.line_plot", _in_words)
-            yield
-    else:
-        yield
-
-
-def _in_words(lines, *, name, alternative, write, references=(), **options) -> str:
-    said = [alternative, *(reference.said + "." for reference in references)]
-    ends = [write(line.y[-1]) for line in lines if len(line.y)]
-    words = "".join(f"<text>{safe(end)}</text>" for end in ends)
-    return f'<svg id="{name}" role="img" aria-label="{safe(" ".join(said))}">{words}</svg>'
 
 
 @pytest.fixture(scope="session")

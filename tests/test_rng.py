@@ -16,8 +16,7 @@ import pytest
 import torch
 from scipy import stats
 
-from fedpriv.kernels.normals import box_muller
-from fedpriv.kernels.philox import philox
+from fedpriv.kernels.normals import box_muller, philox
 from fedpriv.rng import Key
 
 ALPHA = 1e-6

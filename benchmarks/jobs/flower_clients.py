@@ -49,7 +49,7 @@ def reply(message: Message, arrays: ArrayRecord) -> Message:
 
 def echo(message: Message) -> Message:
     """Return the params; under clipping, moved a little, because a norm of zero is refused."""
-    arrays = message.content["arrays"].to_numpy_ndarrays()
+    arrays = message.content.array_records["arrays"].to_numpy_ndarrays()
     if len(message.content.config_records) and "clipping_norm" in message.content["config"]:
         arrays[0][0, 0] += 1.0
     return reply(message, ArrayRecord(arrays))
@@ -58,7 +58,7 @@ def echo(message: Message) -> Message:
 def train(message: Message, context: Context, job: Job) -> Message:
     """Load the params into the resident model, train it on the user's examples, return it."""
     model = resident_model(job)
-    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
     examples = resident_users(job.data, job.client).examples(
         int(context.node_config["partition-id"])
     )

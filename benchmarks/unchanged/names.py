@@ -12,7 +12,7 @@ from typing import Any
 #: Options of experiments: name in an older recording -> name now.
 OPTIONS: Mapping[str, str] = {"server-optimizer": "server"}
 #: Keys of JSON files in a run folder and of commands' `--json`: name then -> name now.
-KEYS: Mapping[str, str] = {}
+KEYS: Mapping[str, str] = {"burned": "discarded"}
 #: Cases of the recorder: name then -> name now.
 CASES: Mapping[str, str] = {}
 

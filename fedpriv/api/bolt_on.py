@@ -25,7 +25,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.backends.serial import SerialBackend
+from fedpriv.backends.in_process import SerialBackend
 from fedpriv.mechanisms.bounds import Displaced
 from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere
 from fedpriv.privacy.accounting import calibrate

@@ -15,17 +15,20 @@ import numpy as np
 
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.statement.coverage import KEY
-from fedpriv.privacy.statement.sections import describe_returned_model
-from fedpriv.privacy.statement.statement import NO_EPSILON_COVERS, Statement, run_statement
+from fedpriv.privacy.statement.statement import (
+    NO_EPSILON_COVERS,
+    Statement,
+    describe_returned_model,
+    run_statement,
+)
+from fedpriv.report.comparison.files import as_rows
 from fedpriv.report.comparison.groups import gaps, mismatches, read_groups
-from fedpriv.report.comparison.rows import as_rows
-from fedpriv.report.export.model_folder import released_params
-from fedpriv.report.headline import badges, key_figures
+from fedpriv.report.export import released_params
+from fedpriv.report.head import badges, key_figures
 from fedpriv.report.page import write_report
-from fedpriv.report.privacy_text import as_html as sections_html
-from fedpriv.report.promise import spent
-from fedpriv.report.series import Row, RunRecord, read_run
-from fedpriv.report.unit_labels import labels_of
+from fedpriv.report.run_record import Row, RunRecord, read_run, spent
+from fedpriv.report.wording import as_html as sections_html
+from fedpriv.report.wording import labels_of
 from fedpriv.runs.progress import describe_failures
 from fedpriv.untrusted_text import plain, safe
 

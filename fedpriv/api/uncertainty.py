@@ -25,8 +25,8 @@ from fedpriv.experiments.build import make_task
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.measures import Measure
 from fedpriv.privacy.statement.verify import verify_run
-from fedpriv.report.series import RunRecord, read_run
-from fedpriv.report.unit_labels import labels_of
+from fedpriv.report.run_record import RunRecord, read_run
+from fedpriv.report.wording import labels_of
 from fedpriv.runs.backends import open_corpus
 from fedpriv.runs.document import restore_experiment
 from fedpriv.training.evaluate import ScoresClasses, measure_models

@@ -30,9 +30,8 @@ from fedpriv.experiments.build import make_task
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.start import public_only
 from fedpriv.privacy.statement.verify import verify_run
-from fedpriv.report.export.model_folder import released_params
-from fedpriv.report.promise import spent
-from fedpriv.report.series import RunRecord, read_run
+from fedpriv.report.export import released_params
+from fedpriv.report.run_record import RunRecord, read_run, spent
 from fedpriv.rng import Key
 from fedpriv.runs.backends import open_corpus
 from fedpriv.runs.document import restore_experiment

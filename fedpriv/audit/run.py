@@ -26,7 +26,7 @@ from fedpriv.experiments.components import in_study
 from fedpriv.privacy.epsilon import Epsilon, format_delta
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.plan import AnyPlan, Plan
-from fedpriv.privacy.statement.audited import (
+from fedpriv.privacy.statement.sealed import (
     RunIdentity,
     audited_rounds,
     read_audit,

@@ -1,6 +1,6 @@
-"""Backends that bring `partial_sum` to the data in this process or on this cluster."""
+"""Backends that bring the sum over users to the data in this process or on this cluster."""
 
 from fedpriv.backends.backend import Backend
-from fedpriv.backends.serial import SerialBackend
+from fedpriv.backends.in_process import SerialBackend
 
 __all__ = ["Backend", "SerialBackend"]

@@ -1,27 +1,78 @@
-"""What a backend is."""
+"""Interface of backends, and what one is asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
-from fedpriv.sums import PartialSum
+from fedpriv.sums import PartialSum, RunningSum
 from fedpriv.training.evaluate import Metrics
-from fedpriv.training.work import TRAIN
+from fedpriv.training.work import TRAIN, UserData, Work, find_work, summed
 from fedpriv.tree import Params
 
 #: From (params, public=, and optionally part=) to metrics; `Task.evaluate` is one.
 Measure = Callable[..., Metrics | None]
 
 
-class Backend(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """Arguments of one sum, the same for every worker and node.
+
+    Attributes:
+        params: The global params, and whatever further tensors the work takes; not changed.
+        bound: The public per-user bound.
+        key: The users' key of this round and attempt, already folded by both.
+        round_num: The round, from 1.
+        attempt: The attempt at it, from 1.
+        work: What is done with a user, by the name that each place looks up in its own experiment.
+        template: Names and shapes of the sum; None for those of the params.
+    """
+
+    params: Params = field(repr=False)
+    bound: Bound
+    key: Key
+    round_num: int = 1
+    attempt: int = 1
+    work: str = TRAIN
+    template: Params | None = field(default=None, repr=False)
+
+    @property
+    def shapes(self) -> Params:
+        """Names and shapes of the sum."""
+        return self.params if self.template is None else self.template
+
+    def nothing(self, shapes: Params) -> PartialSum:
+        """Return the sum over no user, of these names and shapes."""
+        granularity = self.bound.granularity
+        total = RunningSum(shapes, granularity).result()
+        return PartialSum(total=total, num_users=0, granularity=granularity)
+
+    def sum_of(
+        self, works: Mapping[str, Work], data: UserData | None, user_ids: Sequence[str]
+    ) -> PartialSum:
+        """Return the sum over users whose examples are here.
+
+        Raises:
+            ValueError: If the work is not among these.
+        """
+        return summed(
+            find_work(works, self.work),
+            params=self.params,
+            bound=self.bound,
+            data=data,
+            user_ids=user_ids,
+            key=self.key,
+        )
+
+
+class Backend:
     """Brings the private work to where the drawn users are, and the sum back.
 
-    What is done with a user goes by a name, which each place looks up in its own experiment.
-    Every backend gives the same sum for the same arguments (to rounding), and a user that cannot
-    be reached contributes zero.
+    A subclass has `sum_over` and `describe`. Every backend gives the same sum for the same
+    arguments (to rounding), and a user that cannot be reached contributes zero.
     """
 
     def partial_sum(
@@ -36,49 +87,41 @@ class Backend(Protocol):
         work: str = TRAIN,
         template: Params | None = None,
     ) -> PartialSum:
-        """Return the sum of the cohort's bounded contributions.
+        """Return `sum_over` of the cohort and the `Order` of the other arguments."""
+        return self.sum_over(
+            cohort,
+            Order(
+                params=params,
+                bound=bound,
+                key=key,
+                round_num=round_num,
+                attempt=attempt,
+                work=work,
+                template=template,
+            ),
+        )
 
-        Args:
-            params: The global params, and whatever further tensors the work takes.
-            bound: The public bound.
-            cohort: The drawn user ids; may be empty.
-            key: The users' key of this round and attempt, already folded by both.
-            round_num: The round, from 1.
-            attempt: The attempt at it, from 1.
-            work: What is done, by name.
-            template: Names and shapes of the sum; None for those of the params.
-        """
-        ...
+    def sum_over(self, cohort: Sequence[str], order: Order) -> PartialSum:
+        """Return the sum of the bounded contributions of these users, who may be none."""
+        raise NotImplementedError
 
     def evaluate(self, params: Params, *, public: bool) -> Metrics | None:
         """Return metrics on public users, or on held-out examples of rostered users.
 
-        Every backend gives the same figures. None where there are no such examples.
+        Every backend gives the same values. None where there are no such examples.
         """
-        ...
+        return None
 
     def describe(self) -> dict[str, Any]:
         """Return what a run's record says of the backend: its name, workers and devices."""
-        ...
+        raise NotImplementedError
 
-    def close(self) -> None:
-        """Release whatever the backend holds."""
-        ...
-
-
-@runtime_checkable
-class PromiseBound(Protocol):
-    """A backend that tells whoever has the users under what promise they are asked for."""
-
-    def under(self, promise: str) -> Backend:
-        """Return the backend with which users are asked under a promise, by its digest."""
-        ...
-
-
-@runtime_checkable
-class ModeBound(Protocol):
-    """A backend that does not take runs of every mode."""
+    def under(self, plan: str) -> Backend:
+        """Return the backend that names a plan, by its digest, to whoever has the users."""
+        return self
 
     def check_mode(self, mode: str) -> None:
         """Raise `ValueError`, with what to do, for a mode ("simulation", "secure") it refuses."""
-        ...
+
+    def close(self) -> None:
+        """Release whatever the backend holds."""

@@ -22,23 +22,21 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedpriv import tree
-from fedpriv.mechanisms.bounds import Bound
+from fedpriv.backends.backend import Order
 from fedpriv.ranges import finite_float
-from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, RunningSum, merged
 from fedpriv.training.devices import use_one_thread
 from fedpriv.training.failures import say_of_users, users_unsaid
 from fedpriv.training.stopping import stop_if_asked
-from fedpriv.training.work import UserData, Work, summed
-from fedpriv.tree import Params, RowSparse, Tensor
+from fedpriv.training.work import UserData, Work, find_work
+from fedpriv.tree import RowSparse, Tensor
 
 _LOG = logging.getLogger(__name__)
 _BLOCK = 64
@@ -75,24 +73,19 @@ class Guard:
 
     def summed(
         self,
-        work: Work,
-        *,
-        params: Params,
-        bound: Bound,
+        order: Order,
+        works: Mapping[str, Work],
         data: UserData | None,
         user_ids: Sequence[str],
-        key: Key,
         seconds: float | None = None,
     ) -> PartialSum:
-        """Return a work's sum, as `fedpriv.training.work.summed`, whatever single users do.
+        """Return the sum of an order over users, as `Order.sum_of`, whatever single users do.
 
         Args:
-            work: What is done.
-            params: As for the work.
-            bound: The public bound.
+            order: What is done.
+            works: Works by name.
             data: Where the users' examples are.
             user_ids: The drawn users that live here.
-            key: Of this round and attempt.
             seconds: Until an answer is due; None for no such time.
 
         Guarantees:
@@ -102,30 +95,25 @@ class Guard:
               block are computed again without it.
         """
         if not user_ids or not can_fork():
-            return summed(work, params=params, bound=bound, data=data, user_ids=user_ids, key=key)
+            return order.sum_of(works, data, user_ids)
 
-        def part(block: Sequence[str], watched: UserData | None) -> PartialSum:
-            return summed(work, params=params, bound=bound, data=watched, user_ids=block, key=key)
+        def compute(blocks: Sequence[Sequence[str]], send: Send) -> None:
+            watched = None if data is None else _Watched(data, send)
+            for block in blocks:
+                send(_SUM + encode_sum(order.sum_of(works, watched, block)))
 
-        _load(bound.granularity)
-        with users_unsaid(key):
-            parts, lost = self._parts(part, data, user_ids, seconds)
-        template = work.template(params)
-        if not parts:
-            kind = np.float64 if bound.granularity is None else np.int32
-            empty = tree.zeros(template, kind)
-            parts = [PartialSum(total=empty, num_users=0, granularity=bound.granularity)]
-        done = merged(template, parts, reuse=True)
-        return PartialSum(
-            total=done.total,
-            num_users=len(user_ids),
-            num_failed=done.num_failed + lost,
-            granularity=done.granularity,
-            first_error=done.first_error,
-        )
+        _load(order.bound.granularity)
+        with users_unsaid(order.key):
+            parts, lost = self._parts(compute, user_ids, seconds)
+        template = find_work(works, order.work).template(order.params)
+        done = merged(template, parts or [order.nothing(template)], reuse=True)
+        return replace(done, num_users=len(user_ids), num_failed=done.num_failed + lost)
 
     def _parts(
-        self, part: Any, data: UserData | None, user_ids: Sequence[str], seconds: float | None
+        self,
+        compute: Callable[[Sequence[Sequence[str]], Send], None],
+        user_ids: Sequence[str],
+        seconds: float | None,
     ) -> tuple[list[PartialSum], int]:
         """Return the sums of blocks, and how many users are in none of them."""
         end = math.inf if seconds is None else time.monotonic() + (1.0 - _KEPT) * seconds
@@ -137,13 +125,9 @@ class Guard:
         lost = 0
         while blocks and time.monotonic() < end:
             todo = tuple(blocks)
-            child = Child(lambda send, todo=todo: _compute(part, data, todo, send), memory)
-            try:
+            child = Child(lambda send, todo=todo: compute(todo, send), memory)
+            with contextlib.closing(child), contextlib.suppress(EOFError):  # it died
                 self._receive(child, blocks, parts, end)
-            except EOFError:
-                pass  # it died
-            finally:
-                child.kill()
             if blocks and time.monotonic() < end:
                 block = blocks.popleft()
                 if len(block) > 1:
@@ -195,12 +179,6 @@ class Guard:
         if (size == 1 and len(blocks) == 1) or math.isinf(end):
             return end  # nobody else waits, or nobody at all
         return last + _ONE_USERS * (end - last)
-
-
-def _compute(part: Any, data: UserData | None, blocks: Sequence[Sequence[str]], send: Send) -> None:
-    watched = None if data is None else _Watched(data, send)
-    for block in blocks:
-        send(_SUM + encode_sum(part(block, watched)))
 
 
 def _load(granularity: float | None) -> None:
@@ -285,7 +263,7 @@ class Child:
         except OSError as error:
             raise EOFError from error
 
-    def kill(self) -> None:
+    def close(self) -> None:
         """End it, and whatever it has started."""
         for kill in (os.killpg, os.kill):
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -319,52 +297,31 @@ def _data_bytes() -> int:
 
 
 def encode_sum(done: PartialSum) -> bytes:
-    """Return a partial sum as bytes."""
-    said: dict[str, Any] = {
-        "num_users": done.num_users,
-        "num_failed": done.num_failed,
-        "first_error": done.first_error,
-        "granularity": None if done.granularity is None else done.granularity.hex(),
-        "tensors": [],
-    }
-    parts: list[bytes] = []
+    """Return a partial sum as bytes: a JSON line that describes it, and its arrays."""
+    tensors, arrays = [], []
     for name, tensor in done.compact().total.items():
-        sparse = isinstance(tensor, RowSparse)
-        arrays = (tensor.rows, tensor.values) if sparse else (tensor,)
-        parts += [np.ascontiguousarray(array).tobytes() for array in arrays]
-        said["tensors"].append(
-            {
-                "name": name,
-                "num_rows": tensor.num_rows if sparse else None,
-                "arrays": [[array.dtype.str, list(array.shape)] for array in arrays],
-            }
-        )
-    return b"\n".join([json.dumps(said).encode(), b"".join(parts)])
+        parts = [tensor.rows, tensor.values] if isinstance(tensor, RowSparse) else [tensor]
+        rows = tensor.num_rows if isinstance(tensor, RowSparse) else None
+        tensors.append((name, rows, [(part.dtype.str, part.shape) for part in parts]))
+        arrays += [np.ascontiguousarray(part).tobytes() for part in parts]
+    described = {item.name: getattr(done, item.name) for item in fields(done)} | {"total": tensors}
+    return b"\n".join([json.dumps(described).encode(), b"".join(arrays)])
 
 
 def decode_sum(data: bytes) -> PartialSum:
     """Return the partial sum that a child encoded; its arrays are writable copies."""
     line, _, rest = data.partition(b"\n")
-    said: Mapping[str, Any] = json.loads(line)
+    described: dict[str, Any] = json.loads(line)
     total: dict[str, Tensor] = {}
     at = 0
-    for item in said["tensors"]:
+    for name, num_rows, parts in described["total"]:
         arrays = []
-        for dtype, shape in item["arrays"]:
-            count = int(np.prod(shape, dtype=np.int64))
-            found = np.frombuffer(rest, np.dtype(dtype), count, at).reshape(shape)
-            at += found.nbytes
-            arrays.append(found.copy())
-        total[item["name"]] = (
-            arrays[0]
-            if item["num_rows"] is None
-            else RowSparse(rows=arrays[0], values=arrays[1], num_rows=item["num_rows"])
-        )
-    granularity = said["granularity"]
-    return PartialSum(
-        total=total,
-        num_users=said["num_users"],
-        num_failed=said["num_failed"],
-        first_error=said["first_error"],
-        granularity=None if granularity is None else float.fromhex(granularity),
-    )
+        for dtype, shape in parts:
+            view = np.frombuffer(rest, dtype, math.prod(shape), at).reshape(shape)
+            at += view.nbytes
+            arrays.append(view.copy())
+        if num_rows is None:
+            total[name] = arrays[0]
+        else:
+            total[name] = RowSparse(rows=arrays[0], values=arrays[1], num_rows=num_rows)
+    return PartialSum(**{**described, "total": total})

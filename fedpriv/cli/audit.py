@@ -74,7 +74,7 @@ def audit_command(
     from fedpriv.audit.plot import check_plot_file, write_audit_plot
     from fedpriv.audit.run import AuditedRun, Candidate, audit_plan, said_of
     from fedpriv.experiments.build import build
-    from fedpriv.privacy.statement.audited import AUDIT_FILE
+    from fedpriv.privacy.statement.sealed import AUDIT_FILE
     from fedpriv.report.page import write_report
 
     if out is not None:

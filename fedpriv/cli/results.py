@@ -18,32 +18,37 @@ from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
 from fedpriv.datasets.stackexchange.tokens import tff_tokens
 from fedpriv.output_paths import check_file, check_new_folder, writing_to
 from fedpriv.privacy.epsilon import format_delta
-from fedpriv.privacy.statement.sections import describe_candidate
-from fedpriv.report.comparison.files import check_outputs, write_file
+from fedpriv.privacy.statement.statement import describe_candidate
+from fedpriv.report.comparison.files import (
+    as_rows,
+    check_outputs,
+    gain_text,
+    measure_text,
+    write_file,
+)
 from fedpriv.report.comparison.groups import (
     Column,
     Group,
+    Section,
     columns_of,
     find_groups,
     gaps,
     mismatches,
+    sections_of,
 )
-from fedpriv.report.comparison.rows import as_rows, gain_text, measure_text
-from fedpriv.report.comparison.sections import Section, sections_of
-from fedpriv.report.comparison.table import nouns_of, references_of
-from fedpriv.report.export.model_card import of_several
-from fedpriv.report.export.model_folder import (
+from fedpriv.report.comparison.page import nouns_of, references_of
+from fedpriv.report.export import (
     NO_WORDS,
     VOCABULARY,
     Vocabulary,
     export_run,
     has_vocabulary,
     load_model,
+    of_several,
 )
 from fedpriv.report.page import write_report
-from fedpriv.report.series import RunRecord, read_run
-from fedpriv.report.unit_labels import labels_of
-from fedpriv.report.wording import NOTHING, epsilon, figure, percent
+from fedpriv.report.run_record import RunRecord, read_run
+from fedpriv.report.wording import NOTHING, epsilon, figure, labels_of, percent
 from fedpriv.untrusted_text import plain
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -22,7 +22,7 @@ from fedpriv.privacy.epsilon import privacy_line
 from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.plan import unit_words
 from fedpriv.privacy.statement.coverage import PUBLIC_EXAMPLES, Coverage, coverage_of
-from fedpriv.privacy.statement.sections import describe_returned_model
+from fedpriv.privacy.statement.statement import describe_returned_model
 from fedpriv.report.page import write_report
 from fedpriv.runs.backends import named_backends
 from fedpriv.runs.progress import describe_early_end, describe_failures, follow

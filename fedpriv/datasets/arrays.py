@@ -78,29 +78,17 @@ def array_writers(
         yield files
 
 
-def open_array(path: Path, *, dtype: str | None = None, length: int | None = None) -> np.ndarray:
-    """Return a read-only array backed by the file.
-
-    Args:
-        path: a .npy file holding one dimension.
-        dtype: the type it must have, as `numpy.dtype.str` without byte order; None accepts any.
-        length: the length it must have; None accepts any.
+def open_array(path: Path) -> np.ndarray:
+    """Return a read-only array backed by a .npy file of one dimension, whose size was checked.
 
     Raises:
-        ValueError: the file is missing, is no .npy file, is cut short or is not as announced.
+        ValueError: the file is missing, is no .npy file or is cut short.
     """
     try:
         # A plain array over the map slices several times faster than np.memmap itself.
-        values = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False)).view(np.ndarray)
+        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False)).view(np.ndarray)
     except (OSError, ValueError, EOFError) as error:
         raise ValueError(f"{path} is damaged ({error}); import the corpus again") from error
-    wrong_type = dtype is not None and values.dtype != np.dtype(dtype)
-    if values.ndim != 1 or wrong_type or (length is not None and len(values) != length):
-        raise ValueError(
-            f"{path} holds {values.dtype}{values.shape}, expected {dtype or 'any'}"
-            f"({'any' if length is None else length},); import the corpus again"
-        )
-    return values
 
 
 def ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:

@@ -14,8 +14,9 @@ from typing import TypeVar
 
 import numpy as np
 import platformdirs
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
 
-from fedpriv.datasets.arrays import ArrayWriter, open_array
 from fedpriv.hashes import Progress, document_sha256, file_sha256
 from fedpriv.output_paths import keep_private
 
@@ -120,8 +121,7 @@ def data_folders() -> tuple[Path, ...]:
     return tuple(dict.fromkeys(folder for folder in folders if folder.is_dir()))
 
 
-_INDEX = "arrays.json"
-_VERSION = 1
+_ARRAYS = "arrays.safetensors"
 
 
 def open_or_make(
@@ -166,34 +166,24 @@ def cached_arrays(
     facts: Mapping[str, object],
     make: Callable[[], Mapping[str, np.ndarray]],
 ) -> dict[str, np.ndarray]:
-    """Return arrays by name, made on first use; read-only, backed by files.
+    """Return arrays by name, made on first use and kept in a safetensors file.
 
     Args:
         name: As of `open_or_make`.
         facts: Likewise.
-        make: Makes them; one-dimensional arrays of integers or floats.
+        make: Makes them; arrays of integers or floats.
     """
 
     def write(target: Path) -> None:
-        arrays = make()
+        arrays = dict(make())
         target.parent.mkdir(parents=True, exist_ok=True)
         with new_folder(target) as folder:
-            index = {key: [values.dtype.str, len(values)] for key, values in arrays.items()}
-            for key, values in arrays.items():
-                with ArrayWriter(folder / f"{key}.npy", values.dtype) as writer:
-                    writer.append(values)
-            (folder / _INDEX).write_text(json.dumps(index), encoding="utf-8")
+            save_file(arrays, folder / _ARRAYS)
 
-    return open_or_make("arrays", name, {"version": _VERSION, **facts}, read=_open, make=write)
+    def read(folder: Path) -> dict[str, np.ndarray]:
+        try:
+            return load_file(folder / _ARRAYS)
+        except (OSError, SafetensorError) as error:
+            raise ValueError(f"{folder} is damaged ({error})") from error
 
-
-def _open(folder: Path) -> dict[str, np.ndarray]:
-    try:
-        index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
-        entries = [(str(key), str(dtype), int(length)) for key, (dtype, length) in index.items()]
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"{folder} is damaged ({error})") from error
-    return {
-        key: open_array(folder / f"{key}.npy", dtype=dtype, length=length)
-        for key, dtype, length in entries
-    }
+    return open_or_make("arrays", name, facts, read=read, make=write)

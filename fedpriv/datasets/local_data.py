@@ -6,17 +6,30 @@ import csv
 import math
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from fedpriv.datasets.user_ids import normalise_name, read_key, read_roster, user_id
 
 _DTYPES = {float: np.float64, int: np.int64, str: np.str_}
+_CSV, _SQLITE = (".csv",), (".sqlite", ".sqlite3", ".db")
+#: Of files that are read, in lower case.
+SUFFIXES = (*_CSV, *_SQLITE)
 _WORDS = {float: "finite number", int: "whole number", str: "text"}
+_FITS: Mapping[Any, Callable[[Any], bool]] = {
+    float: math.isfinite,
+    int: lambda number: -(2**63) <= number < 2**63,
+    str: bool,
+}
+
+
+Row = tuple[str, Sequence[Any]]
+"""Where a row is, for messages, and its values in the order of a table's columns."""
 
 
 class BadRowError(ValueError):
@@ -46,7 +59,7 @@ class Table:
                 f"column {self.user!r} says whose a row is; leave it out of the columns"
             )
 
-    def parse(self, rows: Iterable[tuple[str, Sequence[Any]]]) -> dict[str, np.ndarray]:
+    def parse(self, rows: Iterable[Row]) -> dict[str, np.ndarray]:
         """Return the columns of one person's rows.
 
         Args:
@@ -68,131 +81,110 @@ class Table:
         }
 
 
-def _value(kind: type, given: Any, column: str, where: str) -> Any:
-    value: Any = None
-    numeric = kind is not str and isinstance(given, str)
-    if not (given is None or given == "" or isinstance(given, bytes) or (numeric and "_" in given)):
-        try:
+def _value(kind: Callable[[Any], Any], given: Any, column: str, where: str) -> Any:
+    unfit = (
+        given in (None, "") or isinstance(given, bytes) or (kind is int and type(given) is float)
+    )
+    unfit = unfit or (kind is not str and isinstance(given, str) and "_" in given)
+    if not unfit:
+        with suppress(ValueError, OverflowError):
             value = kind(given)
-        except (ValueError, OverflowError):
-            value = None
-    if kind is int and (value is None or isinstance(given, float) or not -(2**63) <= value < 2**63):
-        value = None
-    if value is None or (kind is float and not math.isfinite(value)):
-        raise BadRowError(f"{where}: column {column!r} holds no {_WORDS[kind]}")
-    return value
+            if _FITS[kind](value):
+                return value
+    raise BadRowError(f"{where}: column {column!r} holds no {_WORDS[kind]}")
 
 
-class CsvFolder:
-    """A folder with one file `NAME.csv` a person. Nothing of a file is read before it is asked for.
+@dataclass(frozen=True, slots=True)
+class Source:
+    """People of a node's files.
 
-    Args:
-        folder: The folder; other files in it are not looked at.
-        table: What a row is; its `user` is not read.
-
-    Raises:
-        ValueError: If two files are of one name.
+    Attributes:
+        rows: By a person's name, what reads that person's rows; it raises `BadRowError`, with the
+            file and line, where they cannot be read.
+        problems: Rows that name no person.
     """
 
-    def __init__(self, folder: Path, table: Table) -> None:
-        self._table, self._files = table, {}
-        for file in sorted(folder.glob("*.csv")):
-            name = normalise_name(file.stem)
-            if name in self._files:
-                raise ValueError(f"two files of {folder} are of one person; put them together")
-            self._files[name] = file
+    rows: Mapping[str, Callable[[], Iterable[Row]]]
+    problems: tuple[str, ...] = ()
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The people, by their files' names."""
-        return tuple(self._files)
 
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """Rows that name no person: none, since a file is of one person."""
-        return ()
+def open_source(path: Path, table: Table) -> Source:
+    """Return the people of a folder of CSV files, a CSV file or an SQLite file.
 
-    def columns(self, name: str) -> dict[str, np.ndarray]:
-        """Return the columns of a person's rows, in the order of the file.
+    A folder has one file `NAME.csv` a person, read when it is asked for; others in it are not
+    looked at, and the user column is not read. A CSV file is read whole, once. An SQLite file is
+    opened for reading only, and for each person anew, since processes that are forked off must not
+    share a connection; an index on the user column makes that fast.
 
-        Raises:
-            BadRowError: With the file and the line of what cannot be taken.
-        """
-        file = self._files[name]
-        return self._table.parse(
-            (where, values) for where, _, values in _rows(file, self._table, None)
+    Raises:
+        ValueError: If it is neither, or lacks a table or a column.
+    """
+    if path.is_dir():
+        return _open_folder(path, table)
+    if not path.is_file():
+        raise ValueError(
+            f"{path} is not there; give a folder of CSV files, or a CSV or SQLite file"
         )
+    if path.suffix.lower() in _CSV:
+        return _open_csv(path, table)
+    if path.suffix.lower() in _SQLITE:
+        return _open_sqlite(path, table)
+    raise ValueError(
+        f"{path} ends in none of {', '.join(SUFFIXES)}; give a folder of CSV files, or a "
+        "CSV or SQLite file"
+    )
 
 
-class CsvFile:
-    """One file with a column that says whose a row is. It is read whole, once.
-
-    Args:
-        file: The file.
-        table: What a row is.
-
-    Raises:
-        BadRowError: If its header lacks a column, or it is no text in UTF-8.
-    """
-
-    def __init__(self, file: Path, table: Table) -> None:
-        self._table = table
-        self._of: dict[str, list[tuple[str, Sequence[str]]]] = {}
-        problems = []
-        for where, user, values in _rows(file, table, problems):
-            self._of.setdefault(user, []).append((where, values))
-        self.problems = tuple(problems)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The people in the file."""
-        return tuple(self._of)
-
-    def columns(self, name: str) -> dict[str, np.ndarray]:
-        """Return the columns of a person's rows, in the order of the file.
-
-        Raises:
-            BadRowError: With the file and the line of what cannot be taken.
-        """
-        return self._table.parse(self._of[name])
+def _open_folder(folder: Path, table: Table) -> Source:
+    rows: dict[str, Callable[[], Iterable[Row]]] = {}
+    for file in sorted(folder.glob("*.csv")):
+        name = normalise_name(file.stem)
+        if name in rows:
+            raise ValueError(f"two files of {folder} are of one person; put them together")
+        rows[name] = partial(_rows_of_file, file, table)
+    return Source(rows)
 
 
-def _rows(
-    file: Path, table: Table, problems: list[str] | None
-) -> Iterator[tuple[str, str, Sequence[str]]]:
-    """Yield where a row is, whose it is, and its values.
+def _rows_of_file(file: Path, table: Table) -> Iterator[Row]:
+    for where, values, problem in _csv_rows(file, list(table.columns)):
+        if problem:
+            raise BadRowError(problem)
+        yield where, values
 
-    Args:
-        file: To be read.
-        table: What a row is.
-        problems: Takes rows that name no person, which are then left out; None reads no user
-            column, and raises for a row of another length.
+
+def _open_csv(file: Path, table: Table) -> Source:
+    found: dict[str, list[Row]] = {}
+    problems = []
+    for where, (user, *values), problem in _csv_rows(file, [table.user, *table.columns]):
+        if name := normalise_name(user):
+            found.setdefault(name, []).append((where, values))
+        else:
+            problems.append(problem or f"{where}: column {table.user!r} is empty")
+    return Source({name: partial(iter, rows) for name, rows in found.items()}, tuple(problems))
+
+
+def _csv_rows(file: Path, wanted: list[str]) -> Iterator[tuple[str, list[str], str]]:
+    """Yield where each row is, its values of the columns wanted, and what is wrong with it.
+
+    A row of another length than the header has empty values.
 
     Raises:
-        BadRowError: If the header lacks a column, the file is no text, or as above.
+        BadRowError: If the header lacks a column, or the file cannot be read as text in UTF-8.
     """
     try:
         with file.open(encoding="utf-8-sig", newline="") as text:
             lines = csv.reader(text, strict=True)
             header = next(lines, [])
-            wanted = [*([] if problems is None else [table.user]), *table.columns]
             if missing := [column for column in wanted if column not in header]:
                 raise BadRowError(f"{file}, line 1: no column {missing[0]!r}")
             places = [header.index(column) for column in wanted]
-            for row in lines:
-                if not row:
-                    continue
-                where, problem = f"{file}, line {lines.line_num}", ""
-                if len(row) != len(header):
+            for row in filter(None, lines):
+                where = f"{file}, line {lines.line_num}"
+                if len(row) == len(header):
+                    yield where, [row[place] for place in places], ""
+                else:
                     problem = f"{where}: {len(row)} values under {len(header)} columns"
-                    if problems is None:
-                        raise BadRowError(problem)
-                values = [] if problem else [row[place] for place in places]
-                user = "" if problems is None or problem else normalise_name(values.pop(0))
-                if problems is not None and not user:
-                    problems.append(problem or f"{where}: column {table.user!r} is empty")
-                    continue
-                yield where, user, values
+                    yield where, [""] * len(wanted), problem
     except csv.Error as error:
         raise BadRowError(f"{file}: {error}") from None
     except UnicodeDecodeError:
@@ -204,91 +196,59 @@ def _rows(
 _MOST_AT_ONCE = 500  # spellings of one name in a question, of the 999 that SQLite takes
 
 
-class SqliteTable:
-    """A table with a column that says whose a row is; an index on that column makes it fast.
-
-    The file is opened for reading only, and for each question anew: a process that is forked off
-    must not share a connection.
-
-    Args:
-        file: The database.
-        table: What a row is.
-
-    Raises:
-        ValueError: If it is no database, or has no such table or column.
-    """
-
-    def __init__(self, file: Path, table: Table) -> None:
-        self._file, self._table = file, table
-        with self._open() as db:
-            found = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view')"
-            names = [str(name) for (name,) in db.execute(found) if not name.startswith("sqlite_")]
-            wanted = table.name or (names[0] if len(names) == 1 else "")
-            if wanted not in names:
+def _open_sqlite(file: Path, table: Table) -> Source:
+    with _database(file) as db:
+        found = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view')"
+        names = [str(name) for (name,) in db.execute(found) if not name.startswith("sqlite_")]
+        wanted = table.name or (names[0] if len(names) == 1 else "")
+        if wanted not in names:
+            raise ValueError(
+                f"{file} has the tables {', '.join(sorted(names)) or '(none)'} and no "
+                f"{wanted or 'only one'}; say which by name"
+            )
+        quoted, user = _quoted(wanted), _quoted(table.user)
+        there = [str(row[1]) for row in db.execute(f"PRAGMA table_info({quoted})")]
+        for column in (table.user, *table.columns):
+            if column not in there:
                 raise ValueError(
-                    f"{file} has the tables {', '.join(sorted(names)) or '(none)'} and no "
-                    f"{wanted or 'only one'}; say which by name"
+                    f"table {wanted!r} of {file} has no column {column!r}; it has "
+                    f"{', '.join(there)}"
                 )
-            self._name = _quoted(wanted)
-            there = [str(row[1]) for row in db.execute(f"PRAGMA table_info({self._name})")]
-            for column in (table.user, *table.columns):
-                if column not in there:
-                    raise ValueError(
-                        f"table {wanted!r} of {file} has no column {column!r}; it has "
-                        f"{', '.join(there)}"
-                    )
-            self._row = _row_ids(db, self._name)
-            self._spelt: dict[str, list[str | int]] = {}
-            problems = []
-            user = _quoted(table.user)
-            for (name,) in db.execute(f"SELECT DISTINCT {user} FROM {self._name} ORDER BY 1"):
-                if isinstance(name, (str, int)) and normalise_name(str(name)):
-                    self._spelt.setdefault(normalise_name(str(name)), []).append(name)
-                else:
-                    problems.append(f"{file}: rows whose {table.user!r} names no one")
-        self.problems = tuple(dict.fromkeys(problems))
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The people in the table."""
-        return tuple(self._spelt)
-
-    def columns(self, name: str) -> dict[str, np.ndarray]:
-        """Return the columns of a person's rows, in the order of the table.
-
-        Raises:
-            BadRowError: With the file and the row of what cannot be taken.
-        """
-        spelt = self._spelt[name]
-        if len(spelt) > _MOST_AT_ONCE:
-            raise BadRowError(f"{self._file}: a name is spelt in {len(spelt)} ways")
-        columns = ", ".join(_quoted(column) for column in self._table.columns)
-        marks = ", ".join("?" * len(spelt))
-        asked = (
-            f"SELECT {self._row}, {columns} FROM {self._name} "
-            f"WHERE {_quoted(self._table.user)} IN ({marks}) ORDER BY 1"
-        )
-        with self._open() as db:
-            rows = db.execute(asked, spelt).fetchall()
-        return self._table.parse((f"{self._file}, row {row[0]}", row[1:]) for row in rows)
-
-    @contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
-        where = f"{self._file.resolve().as_uri()}?mode=ro"
+        row_id = "rowid"
         try:
-            with closing(sqlite3.connect(where, uri=True)) as db:
-                yield db
-        except sqlite3.Error as error:
-            raise BadRowError(f"{self._file}: {type(error).__name__} of SQLite") from None
+            db.execute(f"SELECT rowid FROM {quoted} LIMIT 1").fetchall()
+        except sqlite3.OperationalError:  # a view, whose rows are in no order
+            row_id = "0"
+        spelt: dict[str, list[str | int]] = {}
+        problems: tuple[str, ...] = ()
+        for (name,) in db.execute(f"SELECT DISTINCT {user} FROM {quoted} ORDER BY 1"):
+            if isinstance(name, (str, int)) and normalise_name(str(name)):
+                spelt.setdefault(normalise_name(str(name)), []).append(name)
+            else:
+                problems = (f"{file}: rows whose {table.user!r} names no one",)
+    columns = ", ".join([row_id, *map(_quoted, table.columns)])
+    query = f"SELECT {columns} FROM {quoted} WHERE {user} IN"
+    return Source(
+        {name: partial(_rows_of_names, file, query, names) for name, names in spelt.items()},
+        problems,
+    )
 
 
-def _row_ids(db: sqlite3.Connection, name: str) -> str:
-    """Return what counts a table's rows; a view's are in no order of their own."""
+def _rows_of_names(file: Path, query: str, spelt: list[str | int]) -> list[Row]:
+    if len(spelt) > _MOST_AT_ONCE:
+        raise BadRowError(f"{file}: a name is spelt in {len(spelt)} ways")
+    with _database(file) as db:
+        rows = db.execute(f"{query} ({', '.join('?' * len(spelt))}) ORDER BY 1", spelt).fetchall()
+    return [(f"{file}, row {row[0]}", row[1:]) for row in rows]
+
+
+@contextmanager
+def _database(file: Path) -> Iterator[sqlite3.Connection]:
     try:
-        db.execute(f"SELECT rowid FROM {name} LIMIT 1").fetchall()
-    except sqlite3.OperationalError:
-        return "0"
-    return "rowid"
+        with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as db:
+            yield db
+    except sqlite3.Error as error:
+        raise BadRowError(f"{file}: {type(error).__name__} of SQLite") from None
 
 
 def _quoted(name: str) -> str:
@@ -297,10 +257,6 @@ def _quoted(name: str) -> str:
 
 Examples = Callable[[Mapping[str, np.ndarray]], Any]
 """From one person's columns to that user's examples, such as a pair (x, y) of arrays."""
-
-_CSV, _SQLITE = (".csv",), (".sqlite", ".sqlite3", ".db")
-#: Of files that are read, in lower case.
-SUFFIXES = (*_CSV, *_SQLITE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,16 +270,6 @@ class NodeData:
 
     path: Path
     key: Path
-
-
-class _Source(Protocol):
-    @property
-    def names(self) -> tuple[str, ...]: ...
-
-    @property
-    def problems(self) -> tuple[str, ...]: ...
-
-    def columns(self, name: str) -> dict[str, np.ndarray]: ...
 
 
 class NodeUsers(Mapping[str, Any]):
@@ -354,30 +300,33 @@ class LocalUsers(NodeUsers):
         * What is raised names a file and a line, and no value.
     """
 
-    def __init__(self, source: _Source, examples: Examples, key: bytes, path: Path) -> None:
-        self._source, self._examples = source, examples
-        self._name_of = {user_id(key, name): name for name in source.names}
-        if not self._name_of:
-            raise ValueError(f"{path} holds no one's data; give the files of this node's people")
+    def __init__(self, data: NodeData, table: Table, examples: Examples) -> None:
+        key, source = read_key(data.key), open_source(data.path, table)
+        self._table, self._examples, self._unnamed = table, examples, source.problems
+        self._rows = {user_id(key, name): rows for name, rows in source.rows.items()}
+        if not self._rows:
+            raise ValueError(
+                f"{data.path} holds no one's data; give the files of this node's people"
+            )
 
     def __getitem__(self, user_id: str) -> Any:
-        return self._examples(self._source.columns(self._name_of[user_id]))
+        return self._examples(self._table.parse(self._rows[user_id]()))
 
     def __contains__(self, user_id: object) -> bool:
-        return user_id in self._name_of
+        return user_id in self._rows
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._name_of)
+        return iter(self._rows)
 
     def __len__(self) -> int:
-        return len(self._name_of)
+        return len(self._rows)
 
     def problems(self) -> Iterator[str]:
         """Read everybody, and yield what cannot be taken: file, line and column, a line each.
 
         For the operator of the node: names of files may be names of people.
         """
-        yield from self._source.problems
+        yield from self._unnamed
         for name_id in self:
             try:
                 self[name_id]
@@ -406,33 +355,10 @@ def local_users(
         PermissionError: If others may read the key.
     """
     if data is not None:
-        key = read_key(data.key)
-        return LocalUsers(open_source(data.path, table), examples, key, data.path)
+        return LocalUsers(data, table, examples)
     if not str(roster):
         raise ValueError(
             "there is neither a roster nor a node's data: the server needs the file of all ids, "
             'and a node --node-config \'data="/path" data-key="/path"\''
         )
     return RemoteUsers(read_roster(Path(roster)))
-
-
-def open_source(path: Path, table: Table) -> _Source:
-    """Return what reads a folder of CSV files, a CSV file or an SQLite file.
-
-    Raises:
-        ValueError: If it is neither, or lacks a table or a column.
-    """
-    if path.is_dir():
-        return CsvFolder(path, table)
-    if not path.is_file():
-        raise ValueError(
-            f"{path} is not there; give a folder of CSV files, or a CSV or SQLite file"
-        )
-    if path.suffix.lower() in _CSV:
-        return CsvFile(path, table)
-    if path.suffix.lower() in _SQLITE:
-        return SqliteTable(path, table)
-    raise ValueError(
-        f"{path} ends in none of {', '.join(SUFFIXES)}; give a folder of CSV files, or a "
-        "CSV or SQLite file"
-    )

@@ -196,7 +196,7 @@ def read_imdb(
 def load_imdb(
     argument: str | os.PathLike[str] | None = None, *, progress: Progress | None = None
 ) -> Reviews:
-    """Return the reviews as rows of words, tokenised once and then memory-mapped from the cache.
+    """Return the reviews as rows of words, tokenised once and then read from the cache.
 
     Args and Raises: as `read_imdb`; `progress` is also called with the texts tokenised.
     """
@@ -220,7 +220,7 @@ def load_imdb(
             words=words,
             ids=arrays[f"{part}_ids"],
             starts=arrays[f"{part}_starts"],
-            labels=np.array(arrays[f"{part}_labels"]),
+            labels=arrays[f"{part}_labels"],
         )
         for part in ("train", "test")
     )

@@ -369,7 +369,7 @@ class ClientData:
             ).fetchall()
         if not all(isinstance(row[0], str) for row in rows):
             raise ValueError(f"{self._path}: a split_name in client_metadata is not text")
-        splits = sorted(row[0] for row in rows)
+        splits: list[str] = sorted(row[0] for row in rows)
         if wanted is None:
             wanted = splits[0] if len(splits) == 1 else self.schema.default_split
         if wanted not in splits:

@@ -158,7 +158,7 @@ def _payable(made: Components) -> Components:
         ValueError: If it pays for none.
     """
     plan = made.plan
-    if plan.is_private and plan.affordable_rounds == 0:
+    if plan.event is not None and plan.is_private and plan.affordable_rounds == 0:
         raise ValueError(
             f"target_epsilon {plan.target_epsilon:g} pays for no round: "
             f"{plan.refusal(Counter(), plan.event)}; raise target_epsilon or noise_multiplier, "

@@ -1,7 +1,6 @@
 """Measuring softmax regression on bags of words: one pass, one row of logits at a time.
 
-Totals and single examples are of one code for logits and ranks, so they never disagree. It is one
-module, because what is compiled and kept is only made anew when its own module changes.
+It is one module, because what is compiled and kept is only made anew when its own module changes.
 """
 
 # Types within compiled code are the compiler's: those of the signatures above each function.
@@ -105,13 +104,7 @@ def classes_ahead(logits: np.ndarray, tag: int) -> int:
     return ahead
 
 
-@njit(
-    _MEASURED,
-    nogil=True,
-    cache=True,
-    error_model="numpy",
-    fastmath={"contract"},
-)
+@njit(_MEASURED, nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 def measure(
     indptr: np.ndarray,
     indices: np.ndarray,
@@ -123,8 +116,8 @@ def measure(
     unit_norm: bool,
     kernel: np.ndarray,
     bias: np.ndarray,
-) -> tuple[int, int, int, float]:
-    """Score some examples.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Score some examples, one by one.
 
     Args:
         indptr: int64 `(n + 1,)`, where each example starts in `indices` and `counts`.
@@ -139,9 +132,11 @@ def measure(
         bias: float32 `(num_classes,)`.
 
     Returns:
-        How many labels scored highest, how many true tags are among their example's five highest
-        (ties go to the lower number), how many true tags there are, and the sum of cross-entropies
-        in nats.
+        Of each chosen example: whether its label scored highest, uint8; how many of its true tags
+        are among the five highest, uint8; nDCG@5, float64: with the tag at rank r (from 1) worth
+        1 / log2(1 + r) where r is at most 5, the sum over its tags divided by the highest that any
+        ranking could reach, and 0 of an example without tags; and its cross-entropy in nats,
+        float64. Ties go to the lower number.
 
     Raises:
         ValueError: If a word, a tag or a label is outside the kernel, or as `checked_scales`.
@@ -152,8 +147,8 @@ def measure(
     num_classes = bias.size
     logits = np.empty(num_classes, np.float32)
     shares = np.empty(num_classes, np.float32)
-    right = found = pairs = 0
-    loss = 0.0
+    right, found = np.zeros(chosen.size, np.uint8), np.zeros(chosen.size, np.uint8)
+    gains, losses = np.zeros(chosen.size), np.empty(chosen.size)
     for k in range(chosen.size):
         example = chosen[k]
         row_logits(logits, indptr, indices, counts, example, scales[k], kernel, bias)
@@ -165,68 +160,21 @@ def measure(
             shares[c] = logits[c]
             if logits[c] > peak:
                 peak, best = logits[c], c
-        right += best == label
-        for t in range(tag_indptr[example], tag_indptr[example + 1]):
-            found += classes_ahead(logits, tag_indices[t]) < TOP
-            pairs += 1
-        # softmax(x) - onehot, at the label, is the probability less one.
-        unsound = softmax_residual(shares, label, _F(1.0))
-        total = np.float64(shares[best]) + (1.0 if best == label else 0.0)
-        # log p(label) = logit - peak + log p(peak), and p(peak) is at least one in num_classes.
-        loss -= np.float64(logits[label]) - np.float64(peak) + math.log(total) - unsound
-    return right, found, pairs, loss
-
-
-@njit(
-    _MEASURED,
-    nogil=True,
-    cache=True,
-    error_model="numpy",
-)
-def score_each(
-    indptr: np.ndarray,
-    indices: np.ndarray,
-    counts: np.ndarray,
-    labels: np.ndarray,
-    tag_indptr: np.ndarray,
-    tag_indices: np.ndarray,
-    chosen: np.ndarray,
-    unit_norm: bool,
-    kernel: np.ndarray,
-    bias: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Score some examples one by one; arguments as of `measure`.
-
-    Returns:
-        Of each chosen example: whether its label scored highest, uint8; how many of its tags are
-        among the five highest, uint8; and nDCG@5, float64: with the tag at rank r (from 1) worth
-        1 / log2(1 + r) where r is at most 5, the sum over its tags divided by the highest that any
-        ranking could reach, and 0 of an example without tags. Ties go to the lower number; a score
-        that is NaN is beaten by none, and its model is no model.
-
-    Raises:
-        ValueError: If a word, a tag or a label is outside the kernel, or as `checked_scales`.
-    """
-    scales = checked_scales(
-        indptr, indices, counts, labels, tag_indptr, tag_indices, chosen, unit_norm, kernel, bias
-    )
-    logits = np.empty(bias.size, np.float32)
-    right = np.zeros(chosen.size, np.uint8)
-    found = np.zeros(chosen.size, np.uint8)
-    gain = np.zeros(chosen.size, np.float64)
-    for k in range(chosen.size):
-        example = chosen[k]
-        row_logits(logits, indptr, indices, counts, example, scales[k], kernel, bias)
-        right[k] = classes_ahead(logits, labels[example]) == 0
-        reached = best = 0.0
+        right[k] = best == label
+        reached = highest = 0.0
         for t in range(tag_indptr[example], tag_indptr[example + 1]):
             place = t - tag_indptr[example]
             if place < TOP:
-                best += 1.0 / math.log2(2.0 + place)
+                highest += 1.0 / math.log2(2.0 + place)
             ahead = classes_ahead(logits, tag_indices[t])
             if ahead < TOP:
                 found[k] += 1
                 reached += 1.0 / math.log2(2.0 + ahead)
-        if best > 0.0:
-            gain[k] = reached / best
-    return right, found, gain
+        if highest > 0.0:
+            gains[k] = reached / highest
+        # softmax(x) - onehot, at the label, is the probability less one.
+        unsound = softmax_residual(shares, label, _F(1.0))
+        total = np.float64(shares[best]) + (1.0 if best == label else 0.0)
+        # log p(label) = logit - peak + log p(peak), and p(peak) is at least one in num_classes.
+        losses[k] = -(np.float64(logits[label]) - np.float64(peak) + math.log(total) - unsound)
+    return right, found, gains, losses

@@ -245,7 +245,7 @@ class SphereRows:
     @property
     def after_crash(self) -> AfterCrash:
         """A batch that a crash cut off is lost."""
-        return "burn"
+        return "discard"
 
     def init(self, template: Tree, key: Key) -> Memory:
         """Return that no row was drawn."""

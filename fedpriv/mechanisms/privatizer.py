@@ -72,11 +72,11 @@ class Participation:
         return f"at most {times}{rows}{apart}"
 
 
-AfterCrash = Literal["retry", "burn", "replay"]
+AfterCrash = Literal["retry", "discard", "replay"]
 """Treatment of an attempt that was charged, but whose answer was not released.
 
 * "retry": it is lost; the next one is charged anew, with a new cohort and new noise.
-* "burn": its row is lost; its users count as having taken part, and the stream goes on with the
+* "discard": its row is lost; its users count as having taken part, and the stream goes on with the
   next row. No row ever meets two sums.
 * "replay": it is done again from the same secret state and gives the identical answer, which is
   therefore charged once.

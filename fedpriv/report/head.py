@@ -1,18 +1,335 @@
-"""The head of the report: ε first, then what it bought, what went wrong, and where it came from."""
+"""The head of the report: ε first, then the results, what went wrong, and where they came from."""
 
 from __future__ import annotations
 
+import math
+import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 
-from fedpriv.privacy.statement.sections import describe_returned_model
-from fedpriv.privacy.statement.statement import Statement
-from fedpriv.report.headline import badges, counted, key_figures
-from fedpriv.report.promise import state_of
-from fedpriv.report.provenance import Provenance, provenance_of
-from fedpriv.report.series import RunRecord
-from fedpriv.report.unit_labels import labels_of
-from fedpriv.report.wording import NOTHING, SPENT_ALL_THE_SAME, number
+from fedpriv.checkpoints.tensor_files import PUBLIC_MODELS
+from fedpriv.measures import Measure
+from fedpriv.privacy.epsilon import format_delta
+from fedpriv.privacy.statement.coverage import NO_NOISE, public_only_of
+from fedpriv.privacy.statement.statement import Statement, describe_returned_model
+from fedpriv.report.run_record import RunRecord, guaranteed, ledger_head, spent, state_of
+from fedpriv.report.wording import (
+    NOTHING,
+    SPENT_ALL_THE_SAME,
+    difference,
+    direction,
+    epsilon,
+    figure,
+    labels_of,
+    number,
+)
 from fedpriv.untrusted_text import plain, safe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A mean over seeds with its 95 % t-interval.
+
+    Attributes:
+        mean: The mean, or the value of a single run.
+        half_width: Half the interval; None for a single run.
+        count: Number of runs.
+    """
+
+    mean: float
+    half_width: float | None
+    count: int
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Ends of the interval, or None for a single run."""
+        if self.half_width is None:
+            return None
+        return self.mean - self.half_width, self.mean + self.half_width
+
+
+def estimate(values: Sequence[float | None]) -> Estimate | None:
+    """Return mean and 95 % interval over runs that differ in their seed; None without values.
+
+    The interval is Student's t over independent runs; it speaks about seeds, not about users.
+
+    >>> estimate([0.62, 0.58, 0.65, 0.60, 0.55]).half_width  # doctest: +ELLIPSIS
+    0.04728...
+    """
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    if not known:
+        return None
+    count, mean = len(known), math.fsum(known) / len(known)
+    if known.count(known[0]) == count:
+        mean = known[0]  # to its last digit
+    if count == 1:
+        return Estimate(mean=mean, half_width=None, count=1)
+    from scipy.special import stdtrit  # slow to import; `fedpriv --help` does without
+
+    variance = math.fsum((value - mean) ** 2 for value in known) / (count - 1)
+    half_width = float(stdtrit(count - 1, 0.975)) * math.sqrt(variance / count)
+    return Estimate(mean=mean, half_width=half_width, count=count)
+
+
+def badges(run: RunRecord, statement: Statement) -> list[tuple[str, bool]]:
+    """Return labels of a run, each with whether it is a warning."""
+    found: list[tuple[str, bool]] = []
+    if run.synthetic:
+        found.append(("Synthetic data", True))
+    if not run.private:
+        found.append(("Not private", True))
+    elif statement.no_meaningful_protection:
+        found.append(("No meaningful protection", True))
+    if statement.audit is not None and statement.audit.refuted:
+        found.append(("Refuted by its audit", True))
+    if statement.not_covered:
+        found.append(("ε does not cover everything", True))
+    if run.simulated:
+        found.append(("Simulated", False))
+    if run.rounds_planned is not None and run.rounds_done < run.rounds_planned:
+        turn = labels_of(run.unit).turn
+        ended = run.summary.get("stopped_early") == "target-epsilon"
+        why = ", stopped at the target ε" if ended else ""
+        text = f"{run.rounds_done:,} of {run.rounds_planned:,} {turn}s{why}"
+        found.append((text if run.finished else f"Unfinished: {text}", not run.finished))
+    elif not run.finished:
+        found.append(("Unfinished", True))
+    if run.selection.get("selected") in PUBLIC_MODELS:
+        found.append(("No gain over public examples", True))
+    if failed := run.summary.get("rounds_mostly_failed"):
+        turns = counted(failed, labels_of(run.unit).turn)
+        found.append((f"Most {labels_of(run.unit).one}s failed in {turns}", True))
+    return found
+
+
+def privacy_terms(run: RunRecord) -> list[str]:
+    """Return what an ε is meaningless without: δ, relation, unit, accountant."""
+    if not run.private:
+        reason = run.coverage.reason
+        return [
+            "no noise was added: there is no guarantee for anyone" if reason == NO_NOISE else reason
+        ]
+    promise = guaranteed(run)
+    return [
+        f"δ = {format_delta(promise.delta)}",
+        f"{promise.relation.value} relation",
+        f"unit: {promise.unit}",
+        f"{promise.accountant} accountant",
+    ]
+
+
+def key_figures(
+    run: RunRecord, replicates: Sequence[RunRecord] = ()
+) -> list[tuple[str, str, list[str]]]:
+    """Return (name, value, remarks) of the head of the report: ε, the gain, then what is measured.
+
+    Args:
+        run: The run.
+        replicates: Further runs of the same experiment with other seeds.
+    """
+    runs = [run, *replicates]
+    figures = [_epsilon_figure(run, runs), *_gain_figure(run, runs)]
+    for place, measure in enumerate(run.figures):
+        rostered = estimate([r.reached(measure.name, r.diagnosed) for r in runs])
+        released = estimate([r.reached(measure.released_name, r.released) for r in runs])
+        if place == 0:
+            figures += _headline_figures(run, measure, rostered, released)
+            continue
+        nouns, found = labels_of(run.unit), released if rostered is None else rostered
+        if found is None:
+            continue
+        where = f"{nouns.rostered}s; not covered by ε"
+        if rostered is None:
+            where = f"{nouns.public}s; released"
+        remarks = [*_interval_remark(found, measure), where, *_of_which(run), *_direction(measure)]
+        figures.append((measure.title, figure(measure, found.mean), remarks))
+    return figures
+
+
+def _epsilon_figure(run: RunRecord, runs: Sequence[RunRecord]) -> tuple[str, str, list[str]]:
+    most = max((spent(r) for r in runs), key=float)
+    mark = run.coverage.mark
+    remarks = [mark, *privacy_terms(run)] if mark else privacy_terms(run)
+    if most.rdp is not None and most.accountant != "RDP":
+        remarks.append(f"by RDP {epsilon(most.rdp)}")
+    if run.private and len(runs) > 1:
+        remarks.append("of each run alone; together they spend more")
+    return "ε", epsilon(most.value), remarks
+
+
+def _gain_figure(run: RunRecord, runs: Sequence[RunRecord]) -> list[tuple[str, str, list[str]]]:
+    """Return the gain over public-only, or that nothing is claimed of it."""
+    if not run.figures:
+        return []
+    measure, name = run.figures[0], "Gain over public-only"
+    gain = estimate([r.gain for r in runs])
+    public_only = estimate([r.public_only(measure) for r in runs])
+    remarks = ["public-only not measured"]
+    if public_only is not None:
+        remarks = [
+            f"public-only {figure(measure, public_only.mean)}, "
+            + (f"of {whom}" if (whom := public_only_of(run.options)) else "at ε = 0"),
+            f"{measure.label} on the same examples",
+        ]
+    if gain is None:
+        return [(name, NOTHING, remarks)]
+    if gain.interval is not None:
+        low, high = (difference(measure, end) for end in gain.interval)
+        low = low.removesuffix(" points")
+        remarks = [f"mean over {gain.count} seeds", f"95\u202f% interval {low} to {high}", *remarks]
+    if run.unit == "user" and run.simulated:
+        remarks.append("a diagnostic, not covered by ε")
+    return [(name, difference(measure, gain.mean), remarks)]
+
+
+def _headline_figures(
+    run: RunRecord, measure: Measure, rostered: Estimate | None, released: Estimate | None
+) -> list[tuple[str, str, list[str]]]:
+    """Return the headline measure's figures: of rostered users, and of public ones."""
+    figures: list[tuple[str, str, list[str]]] = []
+    users, public = run.corpus.get("num_users"), run.corpus.get("num_public_users")
+    nouns, baseline = labels_of(run.unit), run.baseline(measure)
+    if rostered is not None:
+        remarks = [
+            ("held-out examples of " if run.unit == "user" else "measured on ")
+            + counted(users, nouns.rostered),
+            "a diagnostic, not covered by ε",
+            *_of_which(run),
+            *_direction(measure),
+        ]
+        if baseline is not None:
+            remarks.append(f"majority class {figure(measure, baseline)}")
+        text = figure(measure, rostered.mean)
+        figures.append((measure.title, text, _interval_remark(rostered, measure) + remarks))
+    if released is not None:
+        whom = "the test set" if run.unit != "user" else "public examples"
+        if run.unit == "user" and public:  # a task may have examples, and not know of how many
+            whom = counted(public, nouns.public)
+        remarks = [f"measured on {whom}", "released", *_of_which(run), *_direction(measure)]
+        title = f"{measure.title}, {nouns.public}s" if rostered else measure.title
+        text = figure(measure, released.mean)
+        figures.append((title, text, _interval_remark(released, measure) + remarks))
+    return figures
+
+
+def _of_which(run: RunRecord) -> list[str]:
+    return ["of the returned model"] if run.selection else []
+
+
+def _direction(measure: Measure) -> list[str]:
+    return [direction(measure)] if direction(measure) else []
+
+
+def _interval_remark(value: Estimate, measure: Measure) -> list[str]:
+    if value.interval is None:
+        return []
+    low, high = value.interval
+    lower = f"{100 * low:.1f}" if measure.form == "share" else figure(measure, low)
+    return [
+        f"mean over {value.count} seeds",
+        f"95\u202f% interval {lower} to {figure(measure, high)}",
+    ]
+
+
+def counted(value: object, noun: str) -> str:
+    """Return a number with its noun, in the plural unless it is 1; the noun alone for None."""
+    if value is None:
+        return f"{noun}s"
+    shown = f"{value:,}" if isinstance(value, int) else number(value)
+    return f"{shown} {noun}{'' if value == 1 else 's'}"
+
+
+# Options that are a text or absent, as they are by default: "none" would be the text.
+_TEXTS = ("task.roster", "start.file", "task.log", "task.folder")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """What is needed to have the run again, and to see that its ledger is whole.
+
+    Attributes:
+        date: When it was started, or when its ledger was last written.
+        seed: Its seed, or that it had none.
+        command: What runs it again, every option given; None where no single command does.
+        short_command: Its beginning, or why there is none.
+        version: Of fedpriv.
+        ledger_head: Hash of the ledger's last line.
+    """
+
+    date: str
+    seed: str
+    command: str | None
+    short_command: str
+    version: str
+    ledger_head: str
+
+
+def provenance_of(run: RunRecord) -> Provenance:
+    """Return where a run came from.
+
+    Raises:
+        ValueError: If its ledger is missing or damaged.
+    """
+    versions = run.description.get("versions")
+    found = versions.get("fedpriv") if isinstance(versions, dict) else None
+    command, short = _command(run)
+    return Provenance(
+        date=_date(run),
+        seed=str(run.options.get("seed", NOTHING)) if run.simulated else "none: a secure run",
+        command=command,
+        short_command=short,
+        version=f"fedpriv {found}" if found else NOTHING,
+        ledger_head=ledger_head(run),
+    )
+
+
+def _date(run: RunRecord) -> str:
+    started = run.description.get("started")
+    if isinstance(started, str) and started:
+        return started
+    # Runs that did not write it down: the best that the files know, under its own name.
+    changed = (run.directory / "ledger.jsonl").stat().st_mtime
+    moment = datetime.fromtimestamp(changed, UTC)
+    return f"{moment:%Y-%m-%d %H:%M} UTC, when the ledger's file was last written"
+
+
+def _command(run: RunRecord) -> tuple[str | None, str]:
+    """Return the command with every option, and its beginning.
+
+    Defaults change from version to version; what is given in full does not.
+    """
+    recorded = run.description.get("command")
+    if isinstance(recorded, str) and recorded:
+        return recorded, recorded
+    if run.own is not None:
+        return None, "a training of its own: no command"
+    reference, backend = run.description.get("reference"), run.description.get("backend")
+    if backend == "flower":
+        return None, "run by Flower: no single command"
+    if not isinstance(reference, str):
+        return None, "made from Python: no command"
+    short = ["fedpriv", "run", reference]
+    if backend not in (None, "serial"):
+        short += ["--backend", str(backend)]
+    if not run.simulated:
+        short.append("--secure")
+    whole = list(short)
+    if path := run.corpus.get("path"):
+        whole += ["--corpus", str(path)]
+    for name, value in run.options.items():
+        absent = name in _TEXTS and value is None
+        if not absent and (name != "seed" or run.simulated):
+            whole += ["-s", f"{name}={_typed(value)}"]
+    return shlex.join(whole), shlex.join(short)
+
+
+def _typed(value: object) -> str:
+    """Return an option's value as `-s` takes it."""
+    if value is None:
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
 
 Figure = tuple[str, str, list[str]]
 

@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+from fedpriv.checkpoints.uncertainty import lag_autocorrelation, uncertainty
+from fedpriv.measures import Measure
+from fedpriv.privacy.statement.coverage import NO_NOISE
 from fedpriv.privacy.statement.statement import run_statement
-from fedpriv.report.figures import plots
 from fedpriv.report.head import head_html
+from fedpriv.report.plots.charts import Line, Reference, both_widths, line_legend, line_plot
 from fedpriv.report.plots.theme import document
-from fedpriv.report.privacy_text import as_html
-from fedpriv.report.series import RunRecord, read_run
+from fedpriv.report.run_record import RunRecord, guaranteed, points, read_run, rho_spent
 from fedpriv.report.tables import (
     SETTINGS,
     candidates_table,
+    decided_label,
     evaluated_rounds,
     pairs_table,
     rounds_tables,
 )
-from fedpriv.report.unit_labels import by_unit, labels_of
-from fedpriv.report.wording import percent
+from fedpriv.report.wording import (
+    as_html,
+    by_unit,
+    direction,
+    epsilon,
+    figure,
+    labels_of,
+    number,
+    percent,
+)
 from fedpriv.untrusted_text import safe
 
 _FEW = 40  # rows that are shown before anybody unfolds them
@@ -201,3 +215,188 @@ def _footer(run: RunRecord) -> str:
     parts = [safe(corpus[key]) for key in ("credit", "licence") if corpus.get(key)]
     source = f" Data: {'; '.join(parts)}." if parts else ""
     return f'<footer><p class="note">Written by fedpriv.{source}</p></footer>'
+
+
+LAST = 5
+"""Evaluated rounds of which an interval is made."""
+_CORRELATED_OVER = 20
+
+
+def plots(run: RunRecord) -> list[str]:
+    """Return the headline's plot, then ε and every other measure, diagnostics too."""
+    turn, parts = labels_of(run.unit).turn, []
+    for headline in run.figures[:1]:
+        lines, note = _with_band(run, headline, measured_lines(run, headline))
+        parts = [f"<h2>{safe(headline.title)}</h2>"]
+        if lines:
+            references = references_of(run, headline)
+            parts.append(_measure_plot(run, headline, lines, references, note=note))
+        else:
+            parts.append(f'<p class="note">No {safe(headline.label)} has been measured yet.</p>')
+    pair = [_epsilon_plot(run)]
+    for measure in run.measures:
+        lines = measured_lines(run, measure)
+        if lines and measure not in run.figures[:1]:
+            pair.append(_measure_plot(run, measure, lines, title=measure.title))
+    for name in run.decided:  # by a method, from what it had released
+        x, y = points(run.released, name)
+        if x:
+            label = decided_label(name)
+            line = Line(label=f"{label} of each released {turn}", x=x, y=y)
+            pair.append(_figure(run, [line], label, f"<h3>{safe(label)}</h3>", number))
+    return [*parts, '<div class="pair">', *pair, "</div>"]
+
+
+def references_of(run: RunRecord, measure: Measure) -> list[Reference]:
+    """Return the lines that a measure is read against, those that are known."""
+    known = (
+        ("majority class", run.baseline(measure), False),
+        ("public-only", run.public_only(measure), True),
+    )
+    return [
+        Reference(value=float(value), label=label, text=figure(measure, value), dotted=dotted)
+        for label, value, dotted in known
+        if value is not None
+    ]
+
+
+def measured_lines(run: RunRecord, measure: Measure) -> list[Line]:
+    """Return the released and the diagnosed line of a measure, those that have points."""
+    lines, nouns = [], labels_of(run.unit)
+    for label, rows, key, colour, dashed in (
+        (nouns.released, run.released, measure.released_name, "s1", False),
+        (nouns.diagnosed, run.diagnosed, measure.name, "s2", True),
+    ):
+        x, y = points(rows, key)
+        if x:
+            lines.append(Line(label=label, x=x, y=y, colour=colour, dashed=dashed))
+    return lines
+
+
+def _measure_plot(
+    run: RunRecord,
+    measure: Measure,
+    lines: list[Line],
+    references: Sequence[Reference] = (),
+    *,
+    title: str = "",
+    note: str = "",
+) -> str:
+    """Return the figure of a measure; one without a title is as wide as the page."""
+    remark = direction(measure)
+    caption = f"<h3>{safe(title)}</h3>" if title else ""
+    caption += f'<p class="note">{safe(remark.capitalize())}.</p>' if remark else ""
+    options = {"share": measure.form == "share", "references": references, "wide": not title}
+    write = partial(figure, measure)
+    return _figure(run, lines, measure.title, caption, write, note=note, **options)
+
+
+def _epsilon_plot(run: RunRecord) -> str:
+    title, turn, covers = "<h3>ε spent</h3>", labels_of(run.unit).turn, run.coverage
+    x, y = points(run.released, "epsilon")
+    if not run.private:
+        why = "Without noise"
+        if covers.reason != NO_NOISE:
+            why = f"{safe(covers.reason[:1].upper() + covers.reason[1:])}:"
+        note = f"{why} ε is infinite from the first {turn}: this run protects no one."
+        return f'<figure><figcaption>{title}</figcaption><p class="note">{note}</p></figure>'
+    planned = guaranteed(run).value
+    unit, limit, write = "ε", planned, epsilon
+    if "rho" in run.plan:  # adaptive: its ε is that of the whole budget from the first charge on
+        unit, limit, write = "ρ", float(run.plan["rho"]), number
+        x, y = rho_spent(run)
+        title = "<h3>ρ spent</h3>"
+        title += f'<p class="note">ε is that of the whole of it: {epsilon(planned)}.</p>'
+    if covers.mark:
+        title += f'<p class="note">ε {safe(covers.mark)}.</p>'
+    if not x:
+        note = '<p class="note">Nothing has been released yet.</p>'
+        return f"<figure><figcaption>{title}</figcaption>{note}</figure>"
+    line = Line(label=f"spent after each released {turn}, at most", x=[0, *x], y=[0.0, *y])
+    total = [Reference(value=limit, label="planned total", text=write(limit))]
+    references = total if math.isfinite(limit) else []
+    what = covers.qualified(f"Privacy loss {unit}")
+    return _figure(run, [line], what, title, write, references=references)
+
+
+def _figure(
+    run: RunRecord,
+    lines: Sequence[Line],
+    what: str,
+    caption: str,
+    write: Callable[[float], str],
+    *,
+    references: Sequence[Reference] = (),
+    share: bool = False,
+    wide: bool = False,
+    note: str = "",
+) -> str:
+    turn = labels_of(run.unit).turn
+    ends = "; ".join(f"{line.label}: {line.y[-1]:.4g} at {turn} {line.x[-1]}" for line in lines)
+    draw = partial(
+        line_plot,
+        lines,
+        alternative=f"{what} against {turn}s. {ends}.",
+        last_round=run.last_round,
+        turn=turn,
+        write=write,
+        share=share,
+        references=references,
+    )
+    plot = both_widths(draw, height=340) if wide else draw(width=444, height=280)
+    return f"<figure><figcaption>{caption}{line_legend(lines)}</figcaption>{plot}{note}</figure>"
+
+
+def _with_band(run: RunRecord, measure: Measure, lines: list[Line]) -> tuple[list[Line], str]:
+    """Return the lines, the released one with intervals where they mean something, and a note.
+
+    Figures of aggregates get none: they share most of their models, and the interval would be much
+    too narrow.
+    """
+    nouns = labels_of(run.unit)
+    if not lines or run.options.get("aggregate") != "none" or lines[0].label != nouns.released:
+        return lines, ""
+    found = with_interval(lines[0], turn=nouns.turn, share=measure.form == "share")
+    if found is None:
+        return lines, ""
+    line, note = found
+    return [line, *lines[1:]], f'<p class="note">{safe(note)}</p>'
+
+
+def with_interval(line: Line, *, turn: str, share: bool) -> tuple[Line, str] | None:
+    """Return a line of released values with f̄ ± t √S of its last five at each point, and a note.
+
+    Made of released values alone, which are those of released checkpoints: post-processing, at
+    no ε.
+
+    Args:
+        line: The value of each evaluated round, of the last iterate.
+        turn: What a round is called.
+        share: Whether values lie within 0 and 1; intervals are then cut off there.
+
+    Returns:
+        None if there are fewer than five points. The ends meet the line where there are too few
+        rounds before.
+    """
+    if len(line.y) < LAST:
+        return None
+    least, most = (0.0, 1.0) if share else (-math.inf, math.inf)
+    low, high = list(line.y[: LAST - 1]), list(line.y[: LAST - 1])
+    for end in range(LAST, len(line.y) + 1):
+        found = uncertainty(line.y[end - LAST : end])
+        low.append(max(float(found.mean - found.draw_half_width), least))
+        high.append(min(float(found.mean + found.draw_half_width), most))
+    newest = line.y[-_CORRELATED_OVER:]
+    neighbours, correlated = lag_autocorrelation(newest), ""
+    if not math.isnan(neighbours):
+        correlated = (
+            f" Neighbouring values are correlated (lag 1, over the last {len(newest)}: "
+            f"{neighbours:.2g}); the more they are, the narrower it is than it should be."
+        )
+    note = (
+        f"Shaded: mean ± t · standard deviation (95 %, one draw) of the {LAST} {turn}s that were "
+        f"evaluated last, from released values alone. It shows how the noise, the draws and the "
+        "progress of training move the value. It does not cover sampling error: who took part, "
+        f"and which examples it is measured on.{correlated}"
+    )
+    return replace(line, low=low, high=high), note

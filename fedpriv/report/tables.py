@@ -8,15 +8,15 @@ from typing import Any
 
 from fedpriv.checkpoints.tensor_files import PUBLIC_MODEL
 from fedpriv.measures import Measure
-from fedpriv.privacy.statement.sections import describe_candidate
-from fedpriv.report.series import DECIDED, Row, RunRecord
-from fedpriv.report.unit_labels import labels_of
+from fedpriv.privacy.statement.statement import describe_candidate
+from fedpriv.report.run_record import DECIDED, Row, RunRecord
 from fedpriv.report.wording import (
     NOTHING,
     difference,
     epsilon,
     figure,
     half_width,
+    labels_of,
     number,
     percent,
 )

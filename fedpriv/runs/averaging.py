@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fedpriv import optimizers
-from fedpriv.backends.backend import Backend, ModeBound
+from fedpriv.backends.backend import Backend
 from fedpriv.measures import Measure
 from fedpriv.mechanisms.preconditioners import NoPreconditioner
 from fedpriv.privacy.epsilon import Epsilon
@@ -129,8 +129,7 @@ def averaging(
 
     def loop(backend: Backend) -> Trained:
         root = Key.secure() if secure else Key.simulation(seed)
-        if isinstance(backend, ModeBound):
-            backend.check_mode(root.mode)  # before anything is written or charged
+        backend.check_mode(root.mode)  # before anything is written or charged
         state = first_state(components, root)
         path = None if out is None else Path(out)
         facts: dict[str, Any] = {KEY: list(_COVERAGE.not_covered)}

@@ -320,7 +320,7 @@ class RunDoor:
         after = mechanism.privatizer.after_crash
         renew = self._ledger.charges == 0 and self._ledger.state.num_resumes == 0
         if after != "retry":
-            name_of_key = STREAM if after == "burn" else REPLAY
+            name_of_key = STREAM if after == "discard" else REPLAY
             self._secret_state.key(name_of_key, fresh=fresh, renew=renew)
         if mechanism.privatizer.cost.whole_run and renew:
             start_noise_count(self._secret_state)

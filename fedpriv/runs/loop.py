@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from fedpriv.backends import Backend
-from fedpriv.backends.backend import PromiseBound
 from fedpriv.measures import Measure, figures_of, recorded
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
 from fedpriv.privacy.plan import AnyPlan, plan_digest
@@ -154,8 +153,7 @@ def rounds(
         noise = noise_root(root, folder.ledger.extra)
     elif noise is None:
         noise = unkept_noise_root(root, components, state.params)
-    if isinstance(backend, PromiseBound):
-        backend = backend.under(plan_digest(plan, components.task.roster))
+    backend = backend.under(plan_digest(plan, components.task.roster))
     secret_state = SecretState(None if folder is None else folder.path / "secret", noise)
     loop = _Loop(
         components=components,

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv import tree
+from fedpriv.backends.backend import Backend, Order
 from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.checkpoints.tensor_files import read_start, released_models, write_selected
 from fedpriv.datasets.stackexchange.corpus import Corpus
@@ -27,7 +28,6 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.own_code import own_code
 from fedpriv.experiments.start import PublicOnly, Start, public_only
 from fedpriv.measures import PUBLIC_ONLY
-from fedpriv.mechanisms.bounds import Bound
 from fedpriv.mechanisms.perturbation import relative_length
 from fedpriv.privacy.ledger.anchor import Anchor
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
@@ -73,7 +73,7 @@ from fedpriv.training.failures import counted_failures
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.public_selection import HasPublicFolds
 from fedpriv.training.stopping import interruptible
-from fedpriv.training.work import TRAIN, LocalTrainer, Trainers, Work, as_works, find_work
+from fedpriv.training.work import LocalTrainer, Trainers, Work, as_works, find_work
 from fedpriv.tree import Params
 
 
@@ -505,45 +505,23 @@ def _play_first_step(components: Runnable, params: Params, batch: Any, fresh: Fr
                 raise
 
 
-class _OnSyntheticUsers:
-    """A `fedpriv.backends.backend.Backend` where one synthetic user stands for each cohort."""
+class _OnSyntheticUsers(Backend):
+    """Backend where one synthetic user stands for each cohort."""
 
     def __init__(self, works: Mapping[str, Work], batch: Any, fresh: FreshWorks) -> None:
         self._works, self._batch, self._fresh = works, batch, fresh
         self._apart: set[str] = set()
 
-    def partial_sum(
-        self,
-        *,
-        params: Params,
-        bound: Bound,
-        cohort: Sequence[str],
-        key: Key,
-        round_num: int,
-        attempt: int,
-        work: str = TRAIN,
-        template: Params | None = None,
-    ) -> PartialSum:
+    def sum_over(self, cohort: Sequence[str], order: Order) -> PartialSum:
         """Return the sum of one synthetic user; an empty cohort has one too."""
-        asked = find_work(self._works, work)
         # A program asks in many passes: of the first it is known that users are apart.
         found = try_work(
-            asked,
-            params=params,
-            bound=bound,
+            find_work(self._works, order.work),
+            params=order.params,
+            bound=order.bound,
             batch=self._batch,
-            name=work,
-            fresh=None if work in self._apart else self._fresh,
+            name=order.work,
+            fresh=None if order.work in self._apart else self._fresh,
         )
-        self._apart.add(work)
+        self._apart.add(order.work)
         return replace(found, num_users=len(cohort))
-
-    def evaluate(self, params: Params, *, public: bool) -> None:
-        """Return that nothing is measured."""
-
-    def describe(self) -> dict[str, Any]:
-        """Return that no user is asked."""
-        return {"name": "synthetic users"}
-
-    def close(self) -> None:
-        """Nothing is held."""

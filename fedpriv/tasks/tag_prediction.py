@@ -70,16 +70,18 @@ def evaluate_tags(
     number = len(chosen)
     if number == 0:
         return None
-    right, found, pairs, loss = measure(
+    right, found, _, losses = measure(
         *measured_columns(examples, chosen),
         inputs == "unit-norm",
         params["kernel"],
         params["bias"],
     )
+    pairs = int((examples.tag_indptr[chosen + 1] - examples.tag_indptr[chosen]).sum())
+    loss = float(np.cumsum(losses)[-1]) + 0.0  # one after the other; never -0
     return Metrics(
         totals={
-            "accuracy": Total(sum=right, count=number),
-            "recall_at_5": Total(sum=found, count=pairs),
+            "accuracy": Total(sum=int(right.sum()), count=number),
+            "recall_at_5": Total(sum=int(found.sum()), count=pairs),
             # Rounded as the mean is, on which recorded figures hang to the last bit.
             "loss": Total(sum=loss / number * number, count=number),
         },

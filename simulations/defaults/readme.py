@@ -20,8 +20,8 @@ from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.start import public_only
-from fedpriv.report.export.model_folder import released_params
-from fedpriv.report.series import RunRecord, read_run
+from fedpriv.report.export import released_params
+from fedpriv.report.run_record import RunRecord, read_run
 from fedpriv.rng import Key
 from simulations.evaluation.evaluate import Estimate, evaluate
 from simulations.evaluation.held_out import measure_fold

@@ -134,7 +134,7 @@ def scored(params: Params, examples: TagExamples, inputs: str, rows: np.ndarray)
     Raises:
         ValueError: As `outcomes`.
     """
-    from fedpriv.kernels.tag_scores import score_each
+    from fedpriv.kernels.tag_scores import measure
 
     if inputs not in INPUTS:
         raise ValueError(
@@ -150,7 +150,7 @@ def scored(params: Params, examples: TagExamples, inputs: str, rows: np.ndarray)
     # Nothing scores higher than NaN, so that a model of such would never be wrong.
     if not (np.isfinite(kernel).all() and np.isfinite(bias).all()):
         raise ValueError("the model diverged: its params are not finite; leave it out")
-    right, found, ndcg = score_each(
+    right, found, ndcg, _ = measure(
         *measured_columns(examples, rows),
         inputs == "unit-norm",
         np.ascontiguousarray(kernel, np.float32),

@@ -10,8 +10,7 @@ from pathlib import Path
 from fedpriv.datasets.stackexchange.locate import resolve_corpus
 from fedpriv.datasets.stackexchange.splits import KINDS, NUM_FOLDS, Split
 from fedpriv.privacy.epsilon import format_delta
-from fedpriv.report.plots.drawing import Reference
-from fedpriv.report.plots.tradeoff import Point, tradeoff_plot
+from fedpriv.report.plots.charts import Point, Reference, tradeoff_plot
 from simulations.evaluation.evaluate import Evaluation
 from simulations.evaluation.table import Layout, Row, wider
 from simulations.reproduction.study import study_parser
@@ -99,7 +98,6 @@ def chart(evaluation: Evaluation, study: Study, more: str = "") -> str:
     made = "SYNTHETIC " if evaluation.data.get("synthetic") else ""
     return tradeoff_plot(
         points,
-        name="tags",
         alternative="Accuracy on threads held out against ε.",
         width=760,
         height=380,

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from fedpriv.backends import SerialBackend
+from fedpriv.backends.backend import Order
 from fedpriv.mechanisms import Clip, Rounded, Unbounded
 from fedpriv.rng import Key
 
@@ -67,15 +68,8 @@ def deeds(backend, team):
 
 
 def total(backend, staff, cohort=None, bound=EXACT, key=KEY):
-    done = backend.partial_sum(
-        params=staff.params(),
-        bound=bound,
-        cohort=staff.ROSTER[:9] if cohort is None else cohort,
-        key=key,
-        round_num=4,
-        attempt=2,
-    )
-    return done
+    order = Order(params=staff.params(), bound=bound, key=key)
+    return backend.sum_over(staff.ROSTER[:9] if cohort is None else cohort, order)
 
 
 def oracle(staff, **arguments):
@@ -105,16 +99,6 @@ def test_a_user_that_always_kills_its_worker_contributes_zero_alone(
     assert "1 drawn users contribute zero" in caplog.text and "user-03" not in caplog.text
 
 
-@pytest.mark.slow
-def test_a_cohort_of_nobody_but_killers_is_a_sum_of_zeros(backend, deeds, staff, monkeypatch):
-    monkeypatch.setattr("fedpriv.backends.ray.backend._TRIES_OF_A_SHARE", 1)
-    monkeypatch.setattr("fedpriv.backends.ray.backend._TRIES_OF_A_USER", 1)
-    deeds.plan({"user-00": "exit"})
-    found = total(backend, staff, cohort=["user-00"])
-    assert (found.num_users, found.num_failed, found.granularity) == (1, 1, EXACT.granularity)
-    assert not any(np.any(staff.dense(tensor)) for tensor in found.real().values())
-
-
 def test_a_user_that_raises_costs_no_worker(backend, deeds, staff):
     total(backend, staff)
     before = backend.processes()
@@ -138,11 +122,6 @@ def test_an_empty_cohort_is_on_the_grid_too(backend, staff):
 def test_a_worker_context_that_cannot_be_opened_is_said_at_once(hire):
     with pytest.raises(ValueError, match="no such corpus"):
         hire(1, refuse=ValueError("no such corpus"))
-
-
-def test_users_that_cannot_be_counted_are_dealt_all_the_same(backend, staff, monkeypatch):
-    monkeypatch.setattr(backend, "_data", object())
-    assert staff.same(total(backend, staff), oracle(staff))
 
 
 def test_what_comes_back_is_one_sum_from_each_worker(backend, staff, monkeypatch):

@@ -50,10 +50,6 @@ def test_results_come_in_the_order_of_the_calls(hire, tmp_path):
     assert all(count(tmp_path, f"double{n}") == 1 for n in range(7))
 
 
-def test_no_calls_are_no_results(hire):
-    assert hire().run([]) == []
-
-
 @pytest.mark.parametrize(
     ("how", "times"),
     [

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import os
 
 import numpy as np
 import pytest
 
 from fedpriv.backends import SerialBackend
-from fedpriv.backends.worker import Order, Worker
+from fedpriv.backends.backend import Order
+from fedpriv.backends.worker import Worker
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 from fedpriv.training.evaluate import combined
@@ -32,12 +32,9 @@ def read_only(params):
 
 def test_its_sum_is_that_of_the_oracle_from_params_it_cannot_change(staff, worker):
     cohort = staff.ROSTER[:7]
-    found = worker.partial_sum(
-        Order(params=read_only(staff.params()), bound=BOUND, key=KEY), cohort
-    )
-    oracle = SerialBackend(trainer=staff.trainer(), data=staff.Users()).partial_sum(
-        params=staff.params(), bound=BOUND, cohort=cohort, key=KEY, round_num=1, attempt=1
-    )
+    order = Order(params=read_only(staff.params()), bound=BOUND, key=KEY)
+    found = worker.partial_sum(order, cohort)
+    oracle = SerialBackend(trainer=staff.trainer(), data=staff.Users()).sum_over(cohort, order)
     assert found.num_users == 7 and found.num_failed == 0
     assert staff.same(found, oracle)
 
@@ -67,8 +64,3 @@ def test_a_gpu_that_torch_does_not_see_is_an_error(staff, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(ValueError, match="sees no GPU"):
         Worker().open(staff.make_context, device_ids=[0])
-
-
-def test_opening_fails_as_the_worker_context_does(staff):
-    with pytest.raises(ValueError, match="no such corpus"):
-        Worker().open(functools.partial(staff.make_context, refuse=ValueError("no such corpus")))

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from fedpriv.cli import results
-from fedpriv.report.export.model_folder import Vocabulary
+from fedpriv.report.export import Vocabulary
 from tests.cli.typed import main
 from tests.command_line import CliRunner
 

@@ -119,25 +119,14 @@ def test_the_default_shares_nothing_and_by_sentence_everything(tmp_path):
     assert by_sentence.near[0.8] > 0.9
 
 
-def test_nothing_measured_shares_nothing(tmp_path):
-    rows = [row for row in ROWS if row.user_id == "p" or row.day < 10]
-    corpus = write(tmp_path / "c", rows, [ROSTER])
-    found = measure_overlap(corpus.view(split=BY_TIME), corpus.titles())
-    assert found.measured == Size(users=0, sentences=0, threads=0, tokens=0)
-    assert found.title == Shared(same_user=0, anyone=0) and found.near == {0.8: 0, 0.6: 0}
-
-
 class TestNearDuplicates:
     @pytest.mark.parametrize(
         ("measured", "trained", "similarity"),
         [
             ("a b c d e", "a b c d x", 4 / 6),
             ("a b c d e", "e d c b a", 1),
-            ("a b", "a b c", 2 / 3),
             ("a b ?", "b a", 1),  # signs are no words
             ("a a b", "a b", 1),
-            ("a b c", "d e f", 0),
-            ("? !", "? !", 0),
             ("", "", 0),
         ],
     )
@@ -151,11 +140,6 @@ class TestNearDuplicates:
         trained = ["how to sue a bank", "name of a firm"]
         measured = ["how to sue a bank now", "name of the firm", "how to sue a bank now", "else"]
         assert find_near_duplicates(measured, trained) == {0.8: 2 / 4, 0.6: 3 / 4}
-
-    def test_of_none_none(self):
-        assert (
-            find_near_duplicates([], ["a"]) == find_near_duplicates(["a"], []) == {0.8: 0, 0.6: 0}
-        )
 
     @pytest.mark.parametrize("least", [0.1, 0.3, 0.6, 0.7, 0.8, 1.0])
     def test_looking_at_rare_words_alone_misses_no_pair(self, least):
@@ -173,19 +157,3 @@ class TestNearDuplicates:
             expected += best >= least
         assert find_near_duplicates(measured, trained, [least]) == {least: expected / 150}
         assert 0 < expected < 150
-
-
-@pytest.mark.data
-@pytest.mark.slow
-def test_on_a_real_dump(shared_data, tmp_path):
-    from fedpriv.datasets.stackexchange.dump import import_stackexchange
-
-    dump = shared_data / "stackexchange" / "onstartups.Posts.xml.xz"
-    corpus = import_stackexchange(dump, tmp_path / "c")
-    held = measure_overlap(corpus.view(), corpus.titles())
-    assert held.thread == Shared(same_user=0, anyone=0)
-    assert held.title.anyone < 0.005 and 0 < held.near[0.8] < held.near[0.6] < 0.03
-    assert held.users_without_training == pytest.approx(870, abs=20)
-    shared = measure_overlap(corpus.view(split=BY_SENTENCE), corpus.titles())
-    assert shared.thread.same_user == pytest.approx(0.99, abs=0.005)
-    assert shared.label_and_title.anyone > 0.995

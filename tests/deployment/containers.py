@@ -7,35 +7,20 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from tests.deployment.layout import CHECKOUT
+from tests.deployment.layout import CHECKOUT, Failed, Lines
 
 PROJECT = "fedpriv-test"
 
 
-class Failed(Exception):
-    """A line of the test does not hold."""
-
-
 @dataclass
-class Deployment:
+class Deployment(Lines):
     """One set of containers, and what was said of them."""
 
     folder: Path
     environment: dict[str, str]
-    lines: list[str] = field(default_factory=list)
-
-    def say(self, line: str) -> None:
-        self.lines.append(line)
-        print(line, flush=True)
-
-    def holds(self, what: str, is_so: bool, found: object = "") -> None:
-        """Say that something holds; stop where it does not."""
-        if not is_so:
-            raise Failed(f"{what}: {found}")
-        self.say(f"ok   {what}")
 
     def docker(self, *arguments: str, seconds: float = 300.0) -> subprocess.CompletedProcess[str]:
         return self._run(["docker", *arguments], seconds)
@@ -81,28 +66,11 @@ class Deployment:
             for name, value in config.items()
         )
         return subprocess.Popen(
-            [
-                "docker-compose",
-                "--project-name",
-                PROJECT,
-                "run",
-                "--rm",
-                "-T",
-                "operator",
-                "run",
-                "/app",
-                "here",
-                "--stream",
-                "--run-config",
-                words,
-            ],
-            cwd=CHECKOUT,
-            env=self.environment,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
+            ["docker-compose", "--project-name", PROJECT, "run", "--rm", "-T", "operator",
+             "run", "/app", "here", "--stream", "--run-config", words],
+            cwd=CHECKOUT, env=self.environment, text=True, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
 
     def followed(self, run: subprocess.Popen[str], until: str, seconds: float = 600.0) -> str:
         """Read a run's log until a line begins so; return what was read."""

@@ -16,11 +16,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedpriv.datasets.stackexchange.corpus import Corpus
-from fedpriv.datasets.stackexchange.synthetic import Shape, synthesize
+from fedpriv.datasets.stackexchange.synthetic import Shape
 from tests.deployment import probes
-from tests.deployment.containers import PROJECT, Deployment, Failed, daemon
-from tests.deployment.layout import NODES, read
+from tests.deployment.containers import PROJECT, Deployment, daemon
+from tests.deployment.layout import NODES, Failed, prepare, read, strangers_keys
 from tests.deployment.oracle import attempts, differences
 
 SHAPE = Shape(
@@ -60,23 +59,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
             try:
                 _whole(here)
             except Failed as failed:
-                here.say(f"FAILED {failed}")
+                print(f"FAILED {failed}")
                 with contextlib.suppress(Failed):
                     print(here.compose("logs", "--no-color", "--tail", "30").stdout[-6000:])
                 return 1
             finally:
                 if not asked.keep:
                     here.compose("down", "--timeout", "5", "--remove-orphans")
-    print(f"deploy-test-docker: all {len(here.lines)} lines hold")
+    print(f"deploy-test-docker: all {here.held} lines hold")
     return 0
 
 
 def _whole(here: Deployment) -> None:
-    users = _prepared(here)
+    here.must(here.compose("config", "--quiet"))  # of compose's schema
+    users = prepare(here.folder, SHAPE)
     here.must(here.compose("build", "superlink", "supernode-1", "gate", seconds=3600))
     for image in ("fedpriv-server", "fedpriv-node", "fedpriv-gate"):
         size = int(here.must(here.docker("inspect", "--format", "{{.Size}}", image)))
-        here.say(f"     {image}: {size / 1e6:,.0f} MB")
+        print(f"     {image}: {size / 1e6:,.0f} MB")
     layers = [
         json.loads(here.must(here.docker("inspect", "--format", "{{json .RootFS.Layers}}", image)))
         for image in ("fedpriv-server", "fedpriv-node")
@@ -93,34 +93,6 @@ def _whole(here: Deployment) -> None:
     _unregistered(here)
     _killed_and_resumed(here, users)
     _foreign_volume(here)
-
-
-def _prepared(here: Deployment) -> dict[str, list[str]]:
-    """Make a corpus, its parts and the keys, as the guide does."""
-    synthesize(here.folder / "whole", shape=SHAPE, max_words=300, max_tags=10)
-    deploy = here.folder / "deploy"
-    here.must(
-        here._run(
-            [
-                sys.executable,
-                "-m",
-                "fedpriv",
-                "data",
-                "part",
-                str(here.folder / "whole"),
-                "--nodes",
-                "3",
-                "--out",
-                str(deploy / "parts"),
-            ],
-            300,
-        )
-    )
-    here.must(here._run(["sh", "server/keys.sh", str(deploy), "3"], 120))
-    users = json.loads((deploy / "parts" / "users.json").read_text("utf-8"))
-    number = len(Corpus.open(here.folder / "whole").view().roster)
-    here.say(f"     {number} users on 3 nodes (synthetic)")
-    return users
 
 
 def _refusals(here: Deployment) -> None:
@@ -200,28 +172,7 @@ def _nothing_secret_is_shown(here: Deployment) -> None:
 
 def _unregistered(here: Deployment) -> None:
     """A node with a key that nobody registered."""
-    keys = here.folder / "deploy" / "stranger"
-    shutil.copytree(here.folder / "deploy" / "keys" / "node-1", keys)
-    (keys / "node.key").unlink()
-    here.must(
-        here._run(
-            [
-                "ssh-keygen",
-                "-q",
-                "-t",
-                "ecdsa",
-                "-b",
-                "384",
-                "-N",
-                "",
-                "-f",
-                str(keys / "node.key"),
-            ],
-            60,
-        )
-    )
-    for path in (keys, *keys.iterdir()):
-        shutil.chown(path, *_owner(here.folder / "deploy" / "keys" / "node-1"))
+    keys = strangers_keys(here.folder)
     service = read()["services"]["supernode-1"]
     done = here.docker(
         "run", "--rm", "--network", f"{PROJECT}_nodes", "--volume", f"{keys}:/keys:ro",
@@ -233,10 +184,6 @@ def _unregistered(here: Deployment) -> None:
         "an unregistered node is refused",
         done.returncode not in (0, 124) and "SuperNode ID" not in said, said[-400:],
     )  # fmt: skip
-
-
-def _owner(path: Path) -> tuple[int, int]:
-    return path.stat().st_uid, path.stat().st_gid
 
 
 def _killed_and_resumed(here: Deployment, users: dict[str, list[str]]) -> None:
@@ -282,7 +229,7 @@ def _killed_and_resumed(here: Deployment, users: dict[str, list[str]]) -> None:
     here.holds("an attempt was lost with the server", lost == 1, lost)
     here.holds("the run went on after it", len(failed) > 3, failed)
     for line in failed:
-        here.say(f"     round {line['round_num']}: {line['seconds']:.1f} s")
+        print(f"     round {line['round_num']}: {line['seconds']:.1f} s")
 
 
 def _foreign_volume(here: Deployment) -> None:
@@ -312,7 +259,8 @@ def _foreign_volume(here: Deployment) -> None:
 
 def _copied(source: str, target: str) -> str:
     shutil.copy2(source, target)
-    shutil.chown(target, *_owner(Path(source)))
+    owner = Path(source).stat()
+    os.chown(target, owner.st_uid, owner.st_gid)
     return target
 
 

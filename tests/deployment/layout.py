@@ -1,13 +1,20 @@
-"""What `docker-compose.yml` promises, read out of it: each broken promise is a line."""
+"""Guarantees of `docker-compose.yml`, read out of it, and what both ways to run it share."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from fedpriv.datasets.stackexchange.synthetic import Shape, synthesize
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 COMPOSE = CHECKOUT / "docker-compose.yml"
@@ -26,7 +33,7 @@ def read(path: Path = COMPOSE, environment: Mapping[str, str] | None = None) -> 
 
 
 def broken(compose: Mapping[str, Any]) -> list[str]:
-    """Return what a layout does not keep of what docs/deployment.md says of it."""
+    """Return what a layout does not keep of what docs/deployment.md says of it, a line each."""
     return [*_rights(compose), *_networks(compose), *_mounts(compose), *_commands(compose)]
 
 
@@ -121,6 +128,52 @@ def _commands(compose: Mapping[str, Any]) -> Iterator[str]:
         for option in needed:
             if option not in said:
                 yield f"{name} is not given {option}"
+
+
+class Failed(Exception):
+    """A line of the test does not hold."""
+
+
+class Lines:
+    """Counts and prints what holds."""
+
+    held = 0
+
+    def holds(self, what: str, is_so: bool, found: object = "") -> None:
+        """Say that something holds; stop where it does not."""
+        if not is_so:
+            raise Failed(f"{what}: {found}")
+        self.held += 1
+        print(f"ok   {what}", flush=True)
+
+
+def prepare(folder: Path, shape: Shape) -> dict[str, list[str]]:
+    """Make a corpus, its parts and the keys by the guide's commands; return each node's users."""
+    synthesize(folder / "whole", shape=shape, max_words=300, max_tags=10)
+    parts = ["--nodes", str(len(NODES)), "--out", str(folder / "deploy" / "parts")]
+    did([sys.executable, "-m", "fedpriv", "data", "part", str(folder / "whole"), *parts])
+    did(["sh", "server/keys.sh", str(folder / "deploy"), str(len(NODES))])
+    (folder / "deploy").chmod(0o711)
+    return json.loads((folder / "deploy" / "parts" / "users.json").read_text("utf-8"))
+
+
+def strangers_keys(folder: Path) -> Path:
+    """Return a copy of a node's keys, with one that nobody registered."""
+    keys = folder / "stranger"
+    shutil.copytree(folder / "deploy" / "keys" / "node-1", keys)
+    (keys / "node.key").unlink()
+    kind = ["-q", "-t", "ecdsa", "-b", "384", "-N", ""]
+    did(["ssh-keygen", *kind, "-f", str(keys / "node.key")])
+    owner = (folder / "deploy" / "keys" / "node-1").stat()
+    for path in (keys, *keys.iterdir()):
+        os.chown(path, owner.st_uid, owner.st_gid)
+    return keys
+
+
+def did(command: list[str]) -> None:
+    """Run a command of the guide's as the files' owner."""
+    owner = {**os.environ, "FEDPRIV_USER": f"{os.geteuid()}:{os.getegid()}"}
+    subprocess.run(command, cwd=CHECKOUT, env=owner, check=True, capture_output=True)
 
 
 def command_of(service: Mapping[str, Any]) -> str:

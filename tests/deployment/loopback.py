@@ -16,7 +16,6 @@ import re
 import signal
 import ssl
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -24,26 +23,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.deployment.layout import CHECKOUT, NODES, command_of
+from tests.backends.flower.real.processes import BIN, free_ports
+from tests.deployment.layout import CHECKOUT, NODES, Failed, Lines, command_of
 
-BIN = Path(sys.executable).parent
 #: Where the test is root's, its processes take themselves for another user: none may be root's.
 AS_USER = ("unshare", "--user", "--map-user=10001", "--map-group=10001")
 
 
-class Failed(Exception):
-    """A line of the test does not hold."""
-
-
 @dataclass
-class Layout:
+class Layout(Lines):
     """The services of the compose file, as processes."""
 
     folder: Path
     compose: Mapping[str, Any]
     ports: dict[str, int]
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
-    held: int = 0
     stopped: threading.Event = field(default_factory=threading.Event)
 
     @classmethod
@@ -53,12 +47,6 @@ class Layout:
         ports = {"superlink": superlink, "gate": superlink}
         ports |= {f"supernode-{n}": port for n, port in zip(NODES, others, strict=True)}
         return cls(folder=folder, compose=compose, ports=ports)
-
-    def holds(self, what: str, is_so: bool, found: object = "") -> None:
-        if not is_so:
-            raise Failed(f"{what}: {found}")
-        self.held += 1
-        print(f"ok   {what}", flush=True)
 
     def here(self, name: str, text: str) -> str:
         """Return a command of a service in this machine's paths, names and ports."""
@@ -197,13 +185,3 @@ def followed(run: subprocess.Popen[str], until: str) -> None:
 
 def as_user() -> tuple[str, ...]:
     return AS_USER if os.geteuid() == 0 else ()
-
-
-def free_ports(count: int) -> list[int]:
-    import socket
-
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [item.getsockname()[1] for item in sockets]
-    for item in sockets:
-        item.close()
-    return ports

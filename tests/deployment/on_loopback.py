@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import json
 import os
 import shutil
 import signal
@@ -20,11 +19,19 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fedpriv.datasets.stackexchange.synthetic import Shape, synthesize
-from tests.deployment.compose.schema import faults
-from tests.deployment.health import clean_environment, health
-from tests.deployment.layout import CHECKOUT, NODES, broken, command_of, read
-from tests.deployment.loopback import Failed, Layout, as_user, followed, free_ports
+from fedpriv.datasets.stackexchange.synthetic import Shape
+from tests.backends.flower.real.processes import free_ports
+from tests.deployment.layout import (
+    CHECKOUT,
+    NODES,
+    Failed,
+    broken,
+    command_of,
+    prepare,
+    read,
+    strangers_keys,
+)
+from tests.deployment.loopback import Layout, as_user, followed
 from tests.deployment.oracle import attempts, differences
 from tests.deployment.own_files import own_files
 
@@ -70,9 +77,9 @@ def main() -> int:
 
 
 def _whole(layout: Layout) -> None:
-    layout.holds("the compose file keeps its promises", broken(read()) == [], broken(read()))
-    layout.holds("the compose file is of compose's schema", faults(read()) == [], faults(read()))
-    users = _prepared(layout)
+    layout.holds("the compose file keeps what the guide says", broken(read()) == [], broken(read()))
+    users = prepare(layout.folder, SHAPE)
+    shutil.copy(layout.folder / "deploy/keys/ca.crt", layout.folder / "ca.crt")
     layout.start("superlink")
     layout.listens("superlink")
     _until(lambda: "node-3 may join" in layout.log("superlink"), "keys registered")
@@ -121,30 +128,9 @@ def _whole(layout: Layout) -> None:
         layout.kill(name)
 
 
-def _prepared(layout: Layout) -> dict[str, list[str]]:
-    synthesize(layout.folder / "whole", shape=SHAPE, max_words=300, max_tags=10)
-    deploy = layout.folder / "deploy"
-    for command in (
-        [sys.executable, "-m", "fedpriv", "data", "part", str(layout.folder / "whole"),
-         "--nodes", "3", "--out", str(deploy / "parts")],
-        ["sh", "server/keys.sh", str(deploy), "3"],
-    ):  # fmt: skip
-        owner = {**os.environ, "FEDPRIV_USER": f"{os.geteuid()}:{os.getegid()}"}
-        subprocess.run(command, cwd=CHECKOUT, env=owner, check=True, capture_output=True)
-    deploy.chmod(0o711)
-    shutil.copy(deploy / "keys/ca.crt", layout.folder / "ca.crt")
-    return json.loads((deploy / "parts" / "users.json").read_text("utf-8"))
-
-
 def _stranger(layout: Layout) -> None:
     """A node with a key that nobody registered."""
-    keys = layout.folder / "stranger"
-    shutil.copytree(layout.folder / "deploy/keys/node-1", keys)
-    (keys / "node.key").unlink()
-    subprocess.run(
-        ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", str(keys / "node.key")],
-        check=True,
-    )
+    keys = strangers_keys(layout.folder)
     (port,) = free_ports(1)
     command = layout.here("supernode-1", command_of(layout.compose["services"]["supernode-1"]))
     command = command.removeprefix("sh -c ").replace(
@@ -163,6 +149,74 @@ def _stranger(layout: Layout) -> None:
         done.returncode not in (0, 124) and "SuperNode ID" not in said,
         said[-600:],
     )
+
+
+#: What images run, imported in an environment that has nothing but what they install.
+_USED = (
+    "import fedpriv.cli, fedpriv.runs.prepared, fedpriv.report.page, "
+    "fedpriv.backends.flower.settings, flwr.superlink.cli.flwr_serverapp, "
+    "flwr.supernode.runtime.run_clientapp"
+)
+
+
+def health(layout: Layout) -> None:
+    """Ask every health check, and again where a program has stopped or its users are gone."""
+    names = [name for name in layout.running if "healthcheck" in layout.compose["services"][name]]
+    end = time.monotonic() + 120
+    while sick := [name for name in names if layout.check(name).returncode]:
+        if time.monotonic() > end:
+            layout.holds("every program is healthy", False, layout.check(sick[0]).stderr[-600:])
+        time.sleep(1)
+    layout.holds(f"{len(names)} programs are healthy, by their health checks", len(names) == 8)
+    stopped = layout.running["supernode-3"]
+    os.killpg(stopped.pid, signal.SIGSTOP)
+    done = layout.check("supernode-3")
+    os.killpg(stopped.pid, signal.SIGCONT)
+    layout.holds(
+        "a program that has stopped is unhealthy, though its port is open",
+        done.returncode != 0 and "nothing answers on port" in done.stderr, done.stderr[-600:],
+    )  # fmt: skip
+    (words,) = (layout.folder / "deploy" / "parts" / "node-3").rglob("words.npy")
+    words.rename(words.with_name("away"))
+    done = layout.check("client-3")
+    words.with_name("away").rename(words)
+    layout.holds(
+        "a node that cannot read its users is unhealthy",
+        done.returncode != 0 and "words.npy" in done.stderr, done.stderr[-600:],
+    )  # fmt: skip
+
+
+def clean_environment(folder: Path) -> str:
+    """Return what fails where a new environment installs what images do; "" if all is well."""
+    place = folder / "clean"
+    shutil.copytree(
+        CHECKOUT / "fedpriv",
+        place / "own" / "fedpriv",
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
+    for name in ("pyproject.toml", "LICENSE", "README.md"):
+        shutil.copy(CHECKOUT / name, place / "own" / name)
+    python = str(place / "venv" / "bin" / "python")
+    wheels = ["--find-links", str(CHECKOUT / "server" / "wheels")]
+    for command in (
+        [sys.executable, "-m", "venv", str(place / "venv")],
+        [python, "-m", "pip", "install", "--quiet", *wheels,
+         "--constraint", str(CHECKOUT / "constraints.txt"),
+         "--requirement", str(CHECKOUT / "server" / "requirements.txt"), "setuptools", "wheel"],
+        [python, "-m", "pip", "check"],  # before our own, whose Ray images do without
+        [python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation",
+         "--no-index", str(place / "own")],
+        [python, "-c", _USED],
+        [str(place / "venv" / "bin" / "fedpriv"), "superexec", "--help"],
+    ):  # fmt: skip
+        environment = {key: os.environ[key] for key in os.environ if key != "PYTHONPATH"}
+        done = subprocess.run(
+            command, cwd=place, env=environment, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            return f"{' '.join(command[:5])}: {(done.stdout + done.stderr)[-1500:]}"
+    shutil.rmtree(place)
+    return ""
 
 
 def _refuses_plain(layout: Layout) -> bool:

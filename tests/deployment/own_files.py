@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from fedpriv.privacy.statement.verify import verify_run
-from tests.deployment.layout import CHECKOUT, NODES, read
-from tests.deployment.loopback import BIN, Layout, ended
+from tests.backends.flower.real.processes import BIN, copy_app
+from tests.deployment.layout import CHECKOUT, NODES, did, read
+from tests.deployment.loopback import Layout, ended
 
 PAGE = CHECKOUT / "docs" / "own-data.md"
 PEOPLE = 10
@@ -33,7 +34,7 @@ def own_files(whole: Layout) -> None:
     deploy, app = folder / "deploy", _app(folder / "app")
     _people(folder, deploy)
     bundle = _bundle(app, folder)
-    layout = _layout(folder, FEDPRIV_BUNDLES=bundle, FEDPRIV_PROMISES="0" * 64)
+    layout = _layout(folder, FEDPRIV_BUNDLES=bundle, FEDPRIV_PLANS="0" * 64)
     try:
         for name in ("superlink", *(f"supernode-{n}" for n in NODES), "serverapp"):
             layout.start(name)
@@ -41,7 +42,7 @@ def own_files(whole: Layout) -> None:
                 layout.listens(name)
         _clients(layout)
         said = ended(layout.run({**CONFIG, "out": "/runs/no", "anchor": "/anchor/no"}, app))
-        found = re.search(r"promise ([0-9a-f]{64}) is not among", said)
+        found = re.search(r"plan ([0-9a-f]{64}) is not among", said)
         whole.holds(
             "nodes that insist on other plans refuse this one, and nothing is charged",
             found is not None and not verify_run(deploy / "runs" / "no").num_charges, said[-900:],
@@ -50,7 +51,7 @@ def own_files(whole: Layout) -> None:
         layout.compose = _compose(
             folder,
             FEDPRIV_BUNDLES=bundle,
-            FEDPRIV_PROMISES=found[1],
+            FEDPRIV_PLANS=found[1],
             FEDPRIV_EXPERIMENTS=CONFIG["experiment"],
         )
         _clients(layout)
@@ -97,16 +98,9 @@ def _clients(layout: Layout) -> None:
 
 def _app(folder: Path) -> Path:
     """Copy what a bundle is made of, with the page's file among the simulations."""
-    for name in ("fedpriv", "server", "client", "simulations"):
-        shutil.copytree(
-            CHECKOUT / name, folder / name, dirs_exist_ok=True,
-            ignore=shutil.ignore_patterns("__pycache__", "*.whl"),
-        )  # fmt: skip
-    for name in ("pyproject.toml", "LICENSE", "README.md"):
-        shutil.copy(CHECKOUT / name, folder / name)
+    shutil.rmtree(folder, ignore_errors=True)
     (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
-    (folder / "simulations" / "visits.py").write_text(code, "utf-8")
-    return folder
+    return copy_app(folder, {"simulations/visits.py": code})
 
 
 def _bundle(app: Path, folder: Path) -> str:
@@ -126,7 +120,7 @@ def _people(folder: Path, deploy: Path) -> None:
     (deploy / "parts" / "server").mkdir(parents=True)
     folder.chmod(0o711)
     fedpriv = [sys.executable, "-m", "fedpriv", "data"]
-    _did([*fedpriv, "key", str(folder / "people.key")])
+    did([*fedpriv, "key", str(folder / "people.key")])
     for number in NODES:
         data = deploy / "data" / f"node-{number}" / "visits.sqlite"
         data.parent.mkdir(parents=True)
@@ -140,16 +134,11 @@ def _people(folder: Path, deploy: Path) -> None:
                 ]
                 db.executemany("INSERT INTO visits VALUES (?, ?, ?, ?)", rows)
         ids = ["--user", "patient", "--table", "visits", "--out", f"{folder}/node-{number}.ids"]
-        _did([*fedpriv, "ids", str(data), "--key", str(folder / "people.key"), *ids])
+        did([*fedpriv, "ids", str(data), "--key", str(folder / "people.key"), *ids])
     lists = [str(folder / f"node-{number}.ids") for number in NODES]
-    _did([*fedpriv, "roster", *lists, "--out", str(deploy / "parts" / "server" / "roster.txt"),
+    did([*fedpriv, "roster", *lists, "--out", str(deploy / "parts" / "server" / "roster.txt"),
           "--users", str(deploy / "parts" / "users.json")])  # fmt: skip
-    _did(["sh", "server/keys.sh", str(deploy), str(len(NODES))])
+    did(["sh", "server/keys.sh", str(deploy), str(len(NODES))])
     deploy.chmod(0o711)
     for number in NODES:
         shutil.copy(folder / "people.key", deploy / "keys" / f"client-{number}" / "people.key")
-
-
-def _did(command: list[str]) -> None:
-    owner = {**os.environ, "FEDPRIV_USER": f"{os.geteuid()}:{os.getegid()}"}
-    subprocess.run(command, cwd=CHECKOUT, env=owner, check=True, capture_output=True)

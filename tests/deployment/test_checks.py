@@ -13,15 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from fedpriv.cli import app
 from fedpriv.datasets.local_data import NodeData
 from fedpriv.datasets.stackexchange import manifest as manifests
 from fedpriv.datasets.stackexchange.parts import SERVER, cut_corpus
 from fedpriv.datasets.user_ids import write_key
 from fedpriv.deploy import checks
 from fedpriv.deploy.launcher import ASKED
-from fedpriv.deploy.superlink import superlink
-from tests.command_line import CliRunner
 
 
 @pytest.fixture
@@ -51,17 +48,6 @@ def test_a_private_file_that_others_have_any_right_to_is_refused(keys, name, mod
         checks.check_keys(keys)
 
 
-def test_a_key_that_the_process_cannot_read_is_refused(keys, monkeypatch):
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(PermissionError, match="cannot be read by user"):
-        checks.check_keys(keys)
-
-
-def test_a_folder_without_keys_says_how_they_are_made(tmp_path):
-    with pytest.raises(ValueError, match=r"sh server/keys\.sh"):
-        checks.check_keys(tmp_path)
-
-
 def test_users_are_counted_and_their_lack_is_refused(tiny_corpus, tmp_path):
     made = cut_corpus(tiny_corpus, tmp_path / "parts", nodes=2)
     for name, ids in made.users.items():
@@ -69,14 +55,6 @@ def test_users_are_counted_and_their_lack_is_refused(tiny_corpus, tmp_path):
     assert checks.check_users(made.folder / SERVER) == len(tiny_corpus.listed())
     with pytest.raises(ValueError, match="not a prepared corpus"):
         checks.check_users(tmp_path)
-
-
-def test_a_damaged_part_is_refused(tiny_corpus, tmp_path):
-    made = cut_corpus(tiny_corpus, tmp_path / "parts", nodes=1)
-    (users,) = (made.folder / "node-1").rglob("users.json")
-    users.write_text("{}", "utf-8")
-    with pytest.raises(ValueError, match=r"users\.json"):
-        checks.check_users(made.folder / "node-1")
 
 
 def test_a_large_file_that_cannot_be_read_is_refused(tiny_corpus, tmp_path, monkeypatch):
@@ -192,17 +170,3 @@ def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path):
     checks.check_writes(tmp_path)
     with pytest.raises(PermissionError, match="cannot be written to"):
         checks.check_writes(tmp_path / "none")
-
-
-def test_a_superlink_without_any_nodes_key_does_not_start(keys):
-    with pytest.raises(ValueError, match="no node's public key"):
-        superlink(keys, 1, tell=print)
-
-
-def test_the_command_checks_the_user_first(keys, monkeypatch):
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    done = CliRunner().invoke(app, ["deploy", "check", "--keys", str(keys)])
-    assert done.exit_code != 0 and "root's" in str(done.exception)
-    monkeypatch.setattr(os, "geteuid", lambda: 10001)
-    done = CliRunner().invoke(app, ["deploy", "check", "--keys", str(keys)])
-    assert done.exit_code == 0 and "its owner's alone" in done.output

@@ -63,7 +63,7 @@ def test_every_file_is_its_owners_alone_whatever_the_mask(folder):
         check_keys(folder / "keys" / holder)
     assert not (folder / "keys" / "client-1" / "node.key").exists()
     bound = read_node_keys(folder / "node-users.json")
-    assert sorted(map(sorted, bound.users.values())) == [["ann", "bob"], ["cid"]]
+    assert sorted(map(sorted, bound.values())) == [["ann", "bob"], ["cid"]]
 
 
 def test_nodes_with_own_files_are_bound_to_their_lists(tmp_path):
@@ -78,7 +78,7 @@ def test_nodes_with_own_files_are_bound_to_their_lists(tmp_path):
     assert done.exit_code == 0, done.output
     assert (tmp_path / "roster.txt").read_text("utf-8").split() == ["a", "b", "c", "x"]
     assert made(deploy, "2").returncode == 0
-    bound = read_node_keys(deploy / "node-users.json").users.values()
+    bound = read_node_keys(deploy / "node-users.json").values()
     assert sorted(map(sorted, bound)) == [["a", "b"], ["c"]]
     assert (deploy / "data" / "node-2").is_dir()
 
@@ -117,7 +117,7 @@ def test_what_is_half_made_is_made_again(folder, lost):
                           ["x509", "-pubkey", "-noout", "-in", str(certificate)])
         ]  # fmt: skip
         assert public[0] == public[1]
-    assert len(read_node_keys(folder / "node-users.json").users) == 2
+    assert len(read_node_keys(folder / "node-users.json")) == 2
 
 
 def test_a_machine_may_have_names_and_addresses(folder):

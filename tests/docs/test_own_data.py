@@ -289,8 +289,8 @@ def test_half_a_node_config_a_partition_and_another_experiment_are_refused(place
     with pytest.raises(ValueError, match="hosts everybody in its own data"):
         read_host(node, run_config, {**full, "partition-id": 0, "num-partitions": 2})
     with pytest.raises(ValueError, match=r"neither a roster nor a node's data"):
-        open_node({**run_config, "own-options": ""}, {})
-    plain = {**run_config, "experiment": "dp-fedavg-tags", "own-options": ""}
+        open_node({**run_config, "options": ""}, {})
+    plain = {**run_config, "experiment": "dp-fedavg-tags", "options": ""}
     with pytest.raises(ValueError, match="reads no data of a node's own"):
         open_node(plain, full)
 

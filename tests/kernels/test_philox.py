@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedpriv.kernels.philox import philox
+from fedpriv.kernels.normals import philox
 
 # From the known-answer tests of Random123: counter, key, answer.
 KNOWN = [

@@ -121,26 +121,3 @@ def test_ones_change_no_bit(classes):
         found.append((total, norms, groups))
     for other in found[1:]:
         assert all(np.array_equal(a, b) for a, b in zip(found[0], other, strict=True))
-
-
-def test_nobody():
-    nobody, starts = np.zeros(0, np.int64), np.zeros(1, np.int64)
-    nothing, total = np.zeros((0, 2)), np.zeros((INPUTS, 2))
-    assert kernels.squared_norms(*arrays(), nobody, nothing, NONE).shape == (0,)
-    whole, _ = kernels.group_squared_norms(*arrays(), nobody, starts, nothing, NONE, NONE)
-    assert whole.shape == (0,)
-    kernels.add_groups(*arrays(), nobody, starts, nothing, np.zeros(0), NONE, total)
-    assert not total.any()
-
-
-def test_nothing_is_compiled_beyond_the_written_signatures():
-    for function in (
-        kernels.logits,
-        kernels.squared_norms,
-        kernels.add_outer,
-        kernels.group_squared_norms,
-        kernels.add_groups,
-        kernels.squared_product,
-        kernels.add_product,
-    ):
-        assert len(function.signatures) == 1

@@ -53,11 +53,6 @@ def test_the_mix_is_a_known_one():
     assert mixed(0, 0) == 0xE220A8397B1DCDAF
 
 
-def test_weighted_words_by_hand():
-    made = WordFeatures(num_words=6, weights=WEIGHTS)
-    assert asked(made, {1: 4, 3: 1}, {}, {0: 9, 5: 16}) == [{1: 0.5, 3: 2.0}, {}, {0: 0.0, 5: 12.0}]
-
-
 def test_pairs_by_hand():
     made = WordFeatures(num_words=6, weights=WEIGHTS, num_pairs=1000, pair_weight=0.5)
     rows = {pair: 6 + mixed(*pair) % 1000 for pair in [(1, 2), (1, 3), (2, 3)]}
@@ -66,16 +61,6 @@ def test_pairs_by_hand():
         {1: 1.0, 2: 1.0, 3: 4.0, rows[1, 2]: 0.5, rows[1, 3]: 1.0, rows[2, 3]: 1.0},
         {2: 1.0},
     ]
-
-
-def test_counts_stay_counts_without_weights():
-    made = WordFeatures(num_words=6, num_pairs=1000, pair_weight=2.0)
-    assert asked(made, {0: 9, 4: 4}) == [{0: 9.0, 4: 4.0, 6 + mixed(0, 4) % 1000: 12.0}]
-
-
-def test_pairs_on_one_row_are_one_entry():
-    made = WordFeatures(num_words=6, num_pairs=1, pair_weight=1.0)
-    assert asked(made, {0: 1, 1: 1, 2: 4}) == [{0: 1.0, 1: 1.0, 2: 4.0, 6: 5.0}]
 
 
 def test_only_the_rarest_words_are_paired():

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from fedpriv import tree
+from fedpriv.backends import Backend
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.datasets.stackexchange.writer import CorpusWriter, Sentence
 from fedpriv.experiments.build import build
@@ -34,7 +35,7 @@ def test_1_matrices_are_clipped_by_their_frobenius_norm(tiny_corpus):
     assert np.sqrt((worst["kernel"].astype(np.float64) ** 2).sum()) <= 1.0
 
 
-class SeedsLikeTheReference:
+class SeedsLikeTheReference(Backend):
     """A backend whose clients seed NumPy's and torch's global generators, as the reference's do."""
 
     def __init__(self, seed=100):
@@ -45,12 +46,6 @@ class SeedsLikeTheReference:
         torch.manual_seed(self.seed)
         np.random.permutation(300)  # the last client's batches
         return PartialSum(total=tree.zeros(params), num_users=1)
-
-    def evaluate(self, params, *, public):
-        return None
-
-    def close(self):
-        pass
 
 
 class TestNoise2:

@@ -75,23 +75,23 @@ def write_run(
     made = make_plan(planned, noise_multiplier, delta, unit)
     private, total = made.is_private, made.epsilon(planned).value
     experiment = {
-        "roster": None,
-        "inputs": "tff",
+        "task.roster": None,
+        "task.inputs": "tff",
         "precondition": "local",
-        "side-information": "rank",
+        "precondition.side_information": "rank",
         "bound": "clip",
-        "l2-clip-norm": 20.0,
+        "bound.l2_clip_norm": 20.0,
         "noise": "gaussian" if private else "none",
-        "noise-multiplier": noise_multiplier,
-        "target-epsilon": None,
+        "noise.multiplier": noise_multiplier,
+        "noise.target_epsilon": None,
         "rounds": planned,
-        "cohort": 350.0,
-        "local-learning-rate": 10.0,
+        "sampling.cohort": 350.0,
+        "local.learning_rate": 10.0,
         "server": "ema-momentum",
-        "server-momentum": 0.9,
+        "server.momentum": 0.9,
         "aggregate": "none",
         "seed": seed,
-        "eval-every": every,
+        "eval_every": every,
     } | (options or {})
     description = {
         "format": "fedpriv-run",

@@ -9,7 +9,7 @@ import pytest
 
 from fedpriv.report.comparison.groups import find_groups
 from fedpriv.report.page import write_report
-from fedpriv.report.series import read_run
+from fedpriv.report.run_record import read_run
 from tests.report.conftest import write_run
 from tests.resealed import reseal
 

@@ -13,11 +13,9 @@ from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.measures import ACCURACY
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.statement.statement import run_statement
-from fedpriv.report.figures import references_of
-from fedpriv.report.head import failures_figure, head_html, rounds_figure
-from fedpriv.report.page import render
-from fedpriv.report.provenance import provenance_of
-from fedpriv.report.series import read_run
+from fedpriv.report.head import failures_figure, head_html, provenance_of, rounds_figure
+from fedpriv.report.page import references_of, render
+from fedpriv.report.run_record import read_run
 from tests.resealed import reseal
 
 
@@ -122,7 +120,9 @@ class TestOrigin:
 
     @pytest.mark.parametrize("name", ["adadps-tags", "dp-fedavg-tags"])
     def test_the_command_gives_the_very_experiment(self, make_run, name):
-        experiment = load_experiment(name).with_options({"cohort": 30.0, "rounds": 7, "seed": 3})
+        experiment = load_experiment(name).with_options(
+            {"sampling.cohort": 30.0, "rounds": 7, "seed": 3}
+        )
         folder = make_run(name=name, backend="ray")
         document = json.loads((folder / "experiment.json").read_text())
         document["experiment"] = experiment.options()

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 import fedpriv as fp
 from fedpriv.cli import main
 from fedpriv.privacy.statement.verify import verify_run
-from fedpriv.report.series import read_run
+from fedpriv.report.run_record import read_run
 from tests.running.loop.test_hardened import EXACT, PARAMS, ROSTER, Ones
 
 
@@ -94,7 +94,7 @@ def test_a_run_under_way_is_reported_as_one(tmp_path, fedpriv):
 def test_a_run_of_an_experiment_that_lost_its_document_is_not_taken_for_one(
     tiny_corpus, tmp_path, fedpriv
 ):
-    numbers = {"rounds": 1, "cohort": 6, "noise_multiplier": 1.0, "delta": 1e-3}
+    numbers = {"rounds": 1, "sampling.cohort": 6, "noise_multiplier": 1.0, "delta": 1e-3}
     out = tmp_path / "run"
     fp.run("dp-fedavg-tags", out, corpus=tiny_corpus.directory, progress=False, **numbers)
     (out / "experiment.json").unlink()

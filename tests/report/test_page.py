@@ -14,8 +14,7 @@ from fedpriv.privacy.epsilon import format_delta
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.report.page import render, write_report
 from fedpriv.report.plots import theme
-from fedpriv.report.promise import spent
-from fedpriv.report.series import read_run
+from fedpriv.report.run_record import read_run, spent
 from tests.report.conftest import write_run
 from tests.resealed import reseal
 
@@ -175,14 +174,14 @@ def test_ids_are_unique_and_references_resolve(usual_page) -> None:
     parser = _parse(page)
     assert len(parser.ids) == len(set(parser.ids))
     wanted = [link[1:] for link in parser.links] + re.findall(r"url\(#([^)]+)\)", page)
-    assert wanted and set(wanted) <= set(parser.ids)
+    assert set(wanted) <= set(parser.ids)
 
 
 def test_plots_take_their_colours_from_the_theme(usual_page) -> None:
     page = usual_page
     plots = "".join(re.findall(r'<svg class="plot".*?</svg>', page, flags=re.DOTALL))
     assert plots
-    assert set(re.findall(r"#[0-9a-f]{6}\b", plots)) <= {"#000000", "#ffffff"}
+    assert not re.findall(r"#[0-9a-f]{6}\b", plots)
     assert "var(--s1)" in plots and "var(--s2)" in plots and "<style" not in plots
 
 
@@ -209,7 +208,7 @@ def test_replicates_give_a_mean_and_an_interval(make_run) -> None:
 
 def test_replicates_must_differ_in_the_seed_alone(make_run) -> None:
     first, same = make_run("a"), make_run("b")
-    other = make_run("c", seed=1, options={"l2-clip-norm": 1.0})
+    other = make_run("c", seed=1, options={"bound.l2_clip_norm": 1.0})
     with pytest.raises(ValueError, match="different seeds"):
         write_report(first, replicates=[same])
     with pytest.raises(ValueError, match="another experiment"):

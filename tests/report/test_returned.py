@@ -11,14 +11,14 @@ import pytest
 from fedpriv.api.result import load
 from fedpriv.experiments.settings import Settings
 from fedpriv.privacy.statement.statement import run_statement
-from fedpriv.report.export.model_card import model_card
-from fedpriv.report.headline import key_figures
+from fedpriv.report.export import model_card
+from fedpriv.report.head import key_figures
 from fedpriv.report.page import render
-from fedpriv.report.series import read_run
+from fedpriv.report.run_record import read_run
 from tests.report.conftest import write_run
 from tests.resealed import reseal
 
-OPTIONS = {"select": "public"}
+OPTIONS = {"task.select": "public"}
 
 
 def judged(value, gain, stderr, lower):
@@ -115,7 +115,7 @@ def test_the_statement_says_what_the_choice_costs(tmp_path):
     statement = str(run_statement(of(tmp_path / "r", "average")))
     assert "Which model is returned" in statement
     assert "chosen on public examples" in statement and "costs no ε" in statement
-    plain = write_run(tmp_path / "plain", options={"select": "last"})
+    plain = write_run(tmp_path / "plain", options={"task.select": "last"})
     assert "Which model is returned" not in str(run_statement(plain))
 
 
@@ -139,7 +139,7 @@ def test_settings_that_were_chosen_are_listed_with_what_they_follow_from(tmp_pat
     folder = of(tmp_path / "r", "average")
     assert "Settings from the data" not in words(render(read_run(folder)))
     settings = Settings(
-        chosen=("rounds", "l2-clip-norm"),
+        chosen=("rounds", "bound.l2_clip_norm"),
         cohort=350.0,
         rounds=104,
         l2_clip_norm=20.5,
@@ -152,7 +152,7 @@ def test_settings_that_were_chosen_are_listed_with_what_they_follow_from(tmp_pat
     )
     reseal(folder, settings=settings.to_json())
     page = words(render(read_run(folder)))
-    assert "Settings from the data's size" in page and "rounds, l2-clip-norm" in page
+    assert "Settings from the data's size" in page and "rounds, bound.l2_clip_norm" in page
     assert "82.5" in page and "noise on a logit" in page
     assert "share that is kept of a public start 0.75" in page
     assert "norm of the noise on the mean" in page and "3000" in page.replace(",", "")

@@ -13,8 +13,7 @@ from fedpriv.mechanisms.gaussian import Unprotected
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody
-from fedpriv.report.promise import guaranteed, spent
-from fedpriv.report.series import last_value, points, read_run
+from fedpriv.report.run_record import guaranteed, last_value, points, read_run, spent
 
 
 def test_of_a_redone_round_the_last_attempt_counts(make_run) -> None:

@@ -6,13 +6,13 @@ import re
 
 import pytest
 
+from fedpriv.report.comparison.files import as_rows
 from fedpriv.report.comparison.groups import mismatches, read_groups
 from fedpriv.report.comparison.page import render as render_comparison
-from fedpriv.report.comparison.rows import as_rows
-from fedpriv.report.export.model_card import model_card
+from fedpriv.report.export import model_card
 from fedpriv.report.page import render
-from fedpriv.report.series import read_run
-from fedpriv.report.unit_labels import by_unit, labels_of
+from fedpriv.report.run_record import read_run
+from fedpriv.report.wording import by_unit, labels_of
 
 CENTRAL = {
     "unit": "example",

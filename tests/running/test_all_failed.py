@@ -15,7 +15,7 @@ from torch import nn
 from fedpriv import json_lines
 from fedpriv.backends import SerialBackend
 from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
-from fedpriv.backends.threads import ThreadBackend
+from fedpriv.backends.in_process import ThreadBackend
 from fedpriv.cli import main
 from fedpriv.experiments.experiment import FederatedExperiment
 from fedpriv.experiments.own_code import own_code

@@ -8,8 +8,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from fedpriv.rng import Key
-from fedpriv.tasks.module_task import ArrayUsers, ModuleTask, array_examples
+from fedpriv.tasks.module_task import ArrayUsers
 from fedpriv.training.local.module import ArrayExamples
 
 X, Y = np.arange(12.0).reshape(4, 3), np.array([0, 1, 1, 0])
@@ -43,32 +42,6 @@ def test_forms_that_are_taken(given):
 def test_others_are_refused_when_the_task_is_made(given):
     with pytest.raises(ValueError, match=r"user 'a' are a .*; give ArrayExamples\(x, y\), a pair"):
         ArrayUsers({"a": given})
-
-
-def test_public_and_test_examples_likewise():
-    task = ModuleTask(
-        name="t",
-        module=lambda: nn.Linear(3, 2),
-        loss=nn.functional.cross_entropy,
-        users={"a": (X, Y)},
-        public=(X, Y),
-        test=FORMS["dataset"],
-    )
-    params = task.init_params(Key.simulation(0))
-    assert task.evaluate(params, public=True) == task.evaluate(params, public=False)
-    with pytest.raises(ValueError, match="the public examples are a ndarray"):
-        ModuleTask(
-            name="t",
-            module=lambda: nn.Linear(3, 2),
-            loss=nn.functional.cross_entropy,
-            users={"a": (X, Y)},
-            public=X,
-        )
-
-
-def test_inputs_and_targets_of_different_numbers():
-    with pytest.raises(ValueError, match="4 inputs but 3 targets"):
-        array_examples((X, Y[:3]), "the examples")
 
 
 def test_a_mapping_that_reads_files_is_not_read_when_the_task_is_made():
@@ -111,6 +84,3 @@ class TestSynthetic:
             return ArrayUsers({"a": (x, Y)}).synthetic(nn.Linear(3, 2), 2)
 
         np.testing.assert_array_equal(made(0).x, made(1).x)
-
-    def test_nothing_is_made_of_nobody(self):
-        assert ArrayUsers({"a": (X[:0], Y[:0])}).synthetic(nn.Linear(3, 2), 2) is None

@@ -6,12 +6,12 @@ import torch
 from torch import nn
 
 from fedpriv.api.result import load
-from fedpriv.checkpoints.tensor_files import FROZEN, check_frozen, read_tensors
+from fedpriv.checkpoints.tensor_files import FROZEN, read_tensors
 from fedpriv.datasets.dataset import Dataset
 from fedpriv.experiments.experiment import FederatedExperiment
 from fedpriv.mechanisms.bounds import Clip
 from fedpriv.privacy.statement.verify import verify_run
-from fedpriv.report.export.model_folder import MODEL, export_run
+from fedpriv.report.export import MODEL, export_run
 from fedpriv.rng import Key
 from fedpriv.runs.prepared import resume_run, start_run
 from fedpriv.tasks.dataset_tasks import module_task
@@ -99,22 +99,6 @@ def test_whoever_trains_has_the_same(users_at_once):
     assert seen[0] is not None and seen[0] == seen[1] == seen[2]
 
 
-def test_users_trained_together_have_them_too(tmp_path):
-    """The vectorised trainer is the other's to rounding; 2 rounds without noise."""
-    found = []
-    for users_at_once in (1, 4):
-        made = task(lambda: model(None), users_at_once=users_at_once)
-        own = experiment(made, noise="none", noise_multiplier=None)
-        start_run(own, "own:x", None, tmp_path / str(users_at_once)).run()
-        found.append(load(tmp_path / str(users_at_once)).params)
-    left, right = found
-    assert set(left) == set(right) == TRAINED | BODY
-    assert all(np.array_equal(left[name], right[name]) for name in BODY)
-    assert not np.allclose(left["2.weight"], made.init_params(Key.simulation(0))["2.weight"])
-    for name in TRAINED:
-        np.testing.assert_allclose(left[name], right[name], rtol=1e-4, atol=1e-6)
-
-
 def test_single_examples_likewise():
     """Of a centralised task all modules are alike, and what is frozen goes with it."""
     x, y = person(0)
@@ -127,17 +111,6 @@ def test_single_examples_likewise():
     assert set(total) == TRAINED
     whole = module_task(data, lambda: nn.Linear(4, 2), nn.functional.cross_entropy)
     assert whole.files() == {}
-
-
-def test_the_seed_moves_what_is_trained_alone():
-    drawn = task(lambda: model(None))
-    left, right = (drawn.init_params(Key.simulation(seed)) for seed in (1, 2))
-    assert not np.array_equal(left["2.weight"], right["2.weight"])
-    known = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
-    whole = task(lambda: nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)))
-    assert set(whole.init_params(Key.simulation(1))) == set(dict(known.named_parameters()))
-    # The head's draws come after the body's, frozen or not.
-    assert np.array_equal(whole.init_params(Key.simulation(1))["2.weight"], left["2.weight"])
 
 
 def test_a_module_without_any_is_made_once_and_as_it_is():
@@ -195,11 +168,6 @@ def test_a_buffer_that_is_drawn_is_the_same_everywhere_and_goes_with_the_model(t
     assert set(load(tmp_path / "run").params) == {*params, "proj"}  # the other is in the code
 
 
-def test_values_that_are_no_numbers_are_values():
-    body = torch.full((4, 8), float("nan"))
-    assert SameFrozen(lambda: Features(body))().proj.isnan().all()
-
-
 def test_they_are_taken_to_be_public_and_the_statement_says_so(tmp_path):
     start_run(experiment(task()), None, None, tmp_path / "run").run()
     said = " ".join(str(load(tmp_path / "run").statement).split())
@@ -221,15 +189,3 @@ def test_verify_compares_them(tmp_path):
         assert not check.ok
     file.unlink()
     assert not verify_run(tmp_path / "run").ok
-
-
-def test_a_folder_that_says_nothing_of_them_is_resumed():
-    """Folders from before they were kept: nothing is known, so nothing is compared."""
-    check_frozen(None, {"0.weight": np.zeros(2)}, "run")
-    with pytest.raises(ValueError, match="are not those"):
-        check_frozen({}, {"0.weight": np.zeros(2)}, "run")
-
-
-def test_their_file_is_nobody_elses():
-    with pytest.raises(ValueError, match="give yours another name"):
-        task(files={FROZEN: b"{}"})

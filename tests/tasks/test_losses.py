@@ -140,24 +140,6 @@ def test_a_loss_that_is_no_number_to_learn_by(tmp_path, said, public):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_loss_of_one_axis_is_taken(tmp_path):
-    def loss(outputs, targets):
-        return cross_entropy(outputs, targets).reshape(1)
-
-    summary = started(tmp_path / "run", classes=True, loss=loss).run()
-    assert summary["rounds_mostly_failed"] == 0
-
-
-def test_the_model_that_is_looked_at_is_as_it_was():
-    torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(4, 2), nn.Dropout(0.5)).train()
-    x, y = person(0, True)
-    before = torch.get_rng_state()
-    gradients = ModuleGradients(module, cross_entropy, x, y)
-    assert gradients.backend and module.training
-    assert torch.equal(before, torch.get_rng_state())
-
-
 def weighted(outputs, targets):
     """Each example by a weight of its own: no mean over single examples."""
     weight = targets[:, 1]
@@ -197,14 +179,6 @@ def test_a_look_at_a_loss_leaves_everything_as_it_was():
     check_loss(module, lambda o, t: (torch.rand(6, 1) * (o - t)).mean(), *WIDER["u00"])
     assert torch.equal(torch.rand(3), expected)
     assert [layer.training for layer in module] == [True, False, True] and module.training
-
-
-def test_an_interrupt_in_a_loss_is_no_matter_of_the_losses():
-    def interrupted(outputs, targets):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        check_loss(nn.Linear(4, 1), interrupted, *WIDER["u00"])
 
 
 def test_inputs_that_were_drawn_prove_no_loss_to_be_infinite(tmp_path):

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import nn
 
-from fedpriv.api.running import run
 from fedpriv.experiments.experiment import FederatedExperiment
 from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.runs.document import read_document
@@ -87,24 +86,6 @@ def test_no_public_examples(tmp_path, test):
     assert "no accuracy is released; give the task public examples" in line
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"public": [1, 2]}, "the inputs of the public examples are a single int"),
-        ({"public": ([[1, 2], [1]], [0, 1])}, "inputs of the public examples cannot be made one"),
-        ({"test": (["a", "b"], [0, 1])}, "the inputs of the test examples are of <U1"),
-        ({"users": {"a": ([[1.0], [2.0, 3.0]], [0, 1])}}, "the inputs of the examples of user 'a'"),
-        ({"users": {"a": (np.ones((2, 4)), [None, 1])}}, "the targets of the examples of user 'a'"),
-        ({"users": list(USERS.items())}, r"users are a list; give a mapping .* dict\(pairs\)"),
-    ],
-)
-def test_what_is_no_array_is_refused_in_one_line(tmp_path, changes, said):
-    """Red before: a traceback of ours, or NumPy's words without whose examples they are of."""
-    with pytest.raises(ValueError, match=said):
-        start_run(experiment(**changes), None, None, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
 def test_all_that_is_missing_is_said_at_once(tmp_path):
     """Red before: one member after the other, a run for each."""
 
@@ -121,22 +102,3 @@ def test_all_that_is_missing_is_said_at_once(tmp_path):
     missing = ("roster_sha256", "data", "init_params", "trainer", "evaluate", "describe")
     assert f"has no {', '.join(missing)}; add them: " in said
     assert all(f"{name}(" in said for name in missing[2:])
-
-
-def test_a_program_is_told_what_to_call(tmp_path):
-    """Red before: it was told of --resume and --backend, which a program has not got."""
-    out = tmp_path / "run"
-    run(experiment(), out, progress=False)
-    with pytest.raises(ValueError, match=r"already holds a run; go on with it by fedpriv.resume\("):
-        run(experiment(), out, progress=False)
-    with pytest.raises(ValueError, match=r"^backend='gpu' is not known"):
-        run(experiment(), tmp_path / "x", backend="gpu", progress=False)
-    with pytest.raises(ValueError, match=r"side_information\(\)"):
-        run(
-            experiment(),
-            tmp_path / "x",
-            precondition="local",
-            side_information="own",
-            progress=False,
-        )
-    assert not (tmp_path / "x").exists()

@@ -11,9 +11,8 @@ import torch
 
 from fedpriv import cli
 from fedpriv.experiments.build import build
-from fedpriv.measures import ACCURACY, LOSS, RESERVED, Measure, check_measures
+from fedpriv.measures import ACCURACY, LOSS, Measure, check_measures
 from fedpriv.tasks.checks import check_task
-from fedpriv.tasks.task import TaskDescription
 
 #: What is said before a task is tried.
 PREPARING = "preparing own: its data, model and plan\n"
@@ -286,29 +285,6 @@ class TestMeasures:
             check_measures((ACCURACY, LOSS, ACCURACY))
         with pytest.raises(ValueError, match="cannot be a diagnostic only"):
             check_measures((LOSS, ACCURACY))
-
-    def test_every_other_name_in_the_files_of_a_run_is_taken(self, fedpriv, tmp_path):
-        """A measure of that name would be written over it."""
-        import json
-
-        assert fedpriv(SOURCE)[0] == 0
-        names = set()
-        for file in ("rounds.jsonl", "diagnostics.jsonl"):
-            names |= set(json.loads((tmp_path / "run" / file).read_text().splitlines()[-1]))
-        names |= set(json.loads((tmp_path / "run" / "summary.json").read_text()))
-        assert names - {"distance", "distance_public"} <= RESERVED
-
-
-def test_the_description_writes_what_it_knows():
-    made = TaskDescription(name="d", synthetic=False, roster="all", num_users=3)
-    assert made.to_json() == {
-        "name": "d",
-        "synthetic": False,
-        "roster": "all",
-        "num_users": 3,
-        "num_public_users": 0,
-        "provenance": {},
-    }
 
 
 def test_a_task_of_tags_is_a_task_and_writes_what_it_wrote(tiny_corpus):

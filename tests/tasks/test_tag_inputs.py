@@ -4,14 +4,13 @@ import numpy as np
 import pytest
 
 from fedpriv.checkpoints.vocabulary import VOCABULARY, read_vocabulary
-from fedpriv.datasets.stackexchange.rosters import RosterSpec
-from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, Split
+from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
 from fedpriv.experiments.preconditioning import Frequency, Rank, TfIdf
 from fedpriv.privacy.statement.coverage import private_knowledge
-from fedpriv.report.export.model_folder import TagModel
+from fedpriv.report.export import TagModel
 from fedpriv.rng import Key
-from fedpriv.tasks.tag_prediction import TagPrediction, evaluate_tags
-from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
+from fedpriv.tasks.tag_prediction import TagPrediction
+from fedpriv.training.local.trainer import Schedule
 from tests.datasets.corpus.sentences import write
 
 RICHER = {
@@ -99,16 +98,6 @@ def test_the_public_learner_learns_what_is_measured(tiny_corpus, monkeypatch, op
     assert found["loss"].count == expected["loss"].count
 
 
-def test_a_search_weighs_words_by_its_own_view(tiny_corpus):
-    choosing = tiny_corpus.view(split=Split().choosing())
-    task = TagPrediction(tiny_corpus.view(), inputs="tf-idf", choosing=lambda: choosing)
-    found = task.public_learner(Key.simulation(0), choosing=True).word_features.weights
-    expected = TagPrediction(choosing, inputs="tf-idf").public_learner(
-        Key.simulation(0), choosing=False
-    )
-    assert found.tobytes() == expected.word_features.weights.tobytes()
-
-
 def test_rows_of_pairs_are_as_the_rarest_words(tiny_corpus):
     task = TagPrediction(tiny_corpus.view(), inputs="unit-norm", pairs=50)
     plain = TagPrediction(tiny_corpus.view(), inputs="unit-norm")
@@ -132,29 +121,6 @@ def test_rows_of_pairs_are_as_the_rarest_words(tiny_corpus):
     assert update["kernel"].num_rows == number + 50
 
 
-def test_ten_million_parameters_are_the_bound(tiny_corpus):
-    view = tiny_corpus.view()
-    room = 10_000_000 // len(view.tags) - len(view.words) - 1
-    TagPrediction(view, inputs="unit-norm", pairs=room)
-    with pytest.raises(ValueError, match=rf"above 10,000,000; give at most {room:,}$"):
-        TagPrediction(view, inputs="unit-norm", pairs=room + 1)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"pairs": 5}, "set inputs to unit-norm or tf-idf, or pairs to 0"),
-        ({"inputs": "idf"}, "use one of tff, unit-norm, tf-idf"),
-        ({"inputs": "unit-norm", "pairs": -1}, "num_pairs -1 must be at least 0"),
-        ({"inputs": "unit-norm", "pairs": 2, "pair_weight": 0}, "pair_weight 0.0 must be above 0"),
-        ({"inputs": "tf-idf", "tf_idf_power": -1.0}, "must be at least 0"),
-    ],
-)
-def test_what_makes_no_inputs_is_refused(tiny_corpus, options, said):
-    with pytest.raises(ValueError, match=said):
-        TagPrediction(tiny_corpus.view(), **options)
-
-
 def test_counts_of_rostered_users_are_said_to_be_private(tmp_path, tiny_corpus):
     words, tags = {"king": 9, "cash": 9, "is": 1}, {"law": 2}
     published = write(tmp_path / "c", published=(words, tags)).view(split=BY_SENTENCE)
@@ -167,18 +133,3 @@ def test_counts_of_rostered_users_are_said_to_be_private(tmp_path, tiny_corpus):
     public = TagPrediction(tiny_corpus.view(), inputs="tf-idf").describe().provenance
     assert private_knowledge("user", {"provenance": public}, None) == ()
     assert public["word_weights"].endswith("from text that users outside the roster wrote")
-
-
-def test_what_has_no_weights_is_not_taken_for_means(tiny_corpus):
-    task = TagPrediction(tiny_corpus.view())
-    with pytest.raises(ValueError, match="'tf-idf' is unknown"):
-        SparseSoftmaxTrainer(schedule=Schedule(learning_rate=1.0), inputs="tf-idf")
-    with pytest.raises(ValueError, match="'tf-idf' is unknown"):
-        evaluate_tags(drawn(task), tiny_corpus.view().columns, "tf-idf")
-
-
-def test_without_public_sentences_there_are_no_weights(tmp_path):
-    everybody = RosterSpec(name="all", rule="first-sorted")
-    made = write(tmp_path / "c", rosters=[everybody], published=({"is": 1}, {"law": 1}))
-    with pytest.raises(ValueError, match="there are none; use 'unit-norm'"):
-        TagPrediction(made.view(split=BY_SENTENCE), inputs="tf-idf")

@@ -80,20 +80,6 @@ def test_rostered_examples_are_not_looked_at(tmp_path):
     assert prepared.trial.untried == ""
 
 
-def test_who_knows_better_gives_a_batch_of_its_own(tmp_path):
-    def loss(outputs, targets):
-        assert (targets == 3).all(), "of the synthetic classes 0 and 1 there are none"
-        return nn.functional.cross_entropy(outputs, targets)
-
-    threes = {user: ArrayExamples(own.x, 0 * own.y + 3) for user, own in users()}
-    given = {"loss": loss, "users": threes, "module": lambda: nn.Linear(8, 5)}
-    with pytest.raises(AssertionError):
-        start_run(experiment(task(**given)), "own:x", None, tmp_path / "no")
-    made = task(**given, synthetic_batch=(np.zeros((1, 8)), np.full(1, 3)))
-    summary = start_run(experiment(made), "own:x", None, tmp_path / "run").run()
-    assert summary["rounds_mostly_failed"] == 0
-
-
 def test_a_task_without_a_batch_is_not_tried(tmp_path):
     made = task(width=9, users={"a": ArrayExamples(np.zeros((0, 8)), np.zeros(0, int))})
     one = experiment(made, cohort=1.0)
@@ -105,22 +91,6 @@ def test_a_task_without_a_batch_is_not_tried(tmp_path):
     resumed = resume_run(tmp_path / "run", experiment=one)
     resumed.folder.close()
     assert resumed.trial.untried == prepared.trial.untried
-
-
-def test_an_update_of_other_tensors_is_a_mistake_too(tmp_path):
-    class Odd(ModuleTask):
-        def trainer(self, schedule, multiplier, device="cpu"):
-            class Trainer:
-                def train(self, params, examples, key):
-                    return {"other": np.zeros(3, np.float32)}
-
-            return Trainer()
-
-    odd = Odd(
-        name="t", module=lambda: nn.Linear(8, 2), loss=lambda o, t: o.sum(), users=dict(users())
-    )
-    with pytest.raises(ValueError, match="expected tensors"):
-        start_run(experiment(odd), "own:x", None, tmp_path / "run")
 
 
 @pytest.mark.parametrize("with_public", [True, False])
@@ -216,12 +186,6 @@ class TestMostlyFailed:
         assert "the first error: IndexError: Target 100" in said(caplog)[0]
         assert summary["rounds_mostly_failed"] == 3
 
-    def test_a_few_who_fail_are_no_alarm(self, tmp_path, caplog):
-        few = dict(users())
-        few["u03"] = ArrayExamples(few["u03"].x, few["u03"].y + 1000)
-        summary = start_run(experiment(task(users=few)), "own:x", None, tmp_path / "run").run()
-        assert summary["rounds_mostly_failed"] == 0 and not said(caplog)
-
     def test_a_secure_run_says_nothing_of_it(self, tmp_path, caplog):
         wrong = experiment(task(users=self.failing()))
         prepared = start_run(wrong, "own:x", None, tmp_path / "run", secure=True)
@@ -265,19 +229,6 @@ def test_public_labels_numbered_from_one_are_refused(tmp_path, secure):
     with pytest.raises(IndexError) as caught:
         start_run(experiment(wrong), "own:x", None, tmp_path / "run", secure=secure)
     assert "before anything was charged" in caught.value.__notes__[0]
-
-
-def test_so_are_public_words_beyond_the_vocabulary(tmp_path):
-    x = np.zeros((1_100, 4), np.int64)
-    x[1_050, 2] = 5
-    words = {f"u{n}": ArrayExamples(x[:3], np.zeros(3, int)) for n in range(4)}
-    wrong = task(
-        module=lambda: nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.Linear(12, 2)),
-        users=words,
-        public=ArrayExamples(x, np.zeros(1_100, int)),
-    )
-    with pytest.raises(IndexError):
-        start_run(experiment(wrong, cohort=2.0), "own:x", None, tmp_path / "run")
 
 
 def numbered_from_one():

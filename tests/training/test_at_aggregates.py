@@ -14,7 +14,6 @@ from fedpriv.mechanisms.preconditioners import RoundContext
 from fedpriv.optimizers import ftrl, momentum, sgd
 from fedpriv.rng import Key
 from fedpriv.training.adaptive_clipping import AdaptiveClip, AdaptivelyClipped
-from fedpriv.training.algorithm import Algorithm
 from fedpriv.training.federated_averaging import AtAggregates, FederatedAveraging
 from fedpriv.transform import Transform, identity
 
@@ -71,10 +70,6 @@ class TestVectors:
         assert asked == pytest.approx([0.0, *(agg for _, agg in expected[:-1])], abs=6e-7)
         assert averaging(at).result(state)["w"][0] == pytest.approx(expected[-1][1], abs=6e-7)
 
-    def test_the_readings_part_where_it_starts(self):
-        both = [trained(averaging(AtAggregates(start=2, reading=r)))[0] for r in READINGS]
-        assert both[0][:2] == both[1][:2] and both[0][2] != both[1][2]
-
 
 READINGS = ("replace", "gradient-only")
 
@@ -93,10 +88,6 @@ class TestLaws:
         for aggregate in (upa(1), of_last(3, lambda past: past[-1])):
             found, _, _ = trained(averaging(at, aggregate=aggregate))
             assert [theta for theta, _ in found] == alone
-
-    def test_from_the_first_round_on_it_begins_at_the_first_params(self, reading):
-        _, asked, _ = trained(averaging(AtAggregates(start=0, reading=reading), aggregate=ema(0.9)))
-        assert asked[0] == 0.0 and asked[1] == pytest.approx(0.05)
 
     def test_the_preconditioner_is_asked_where_updates_are_made(self, reading):
         seen = []
@@ -167,11 +158,6 @@ class TestOptimisersWithASumOfAllUpdates:
             velocity = decay * velocity + total
             assert theta == pytest.approx(0.0 - 0.25 * velocity, abs=2e-6)
 
-    def test_without_momentum_it_is_the_vector_of_plain_descent(self):
-        at = AtAggregates(start=2, reading="gradient-only")
-        found, _, _ = trained(averaging(at, optimizer=ftrl(0.5, 0.0)))
-        np.testing.assert_allclose(found, GRADIENT_ONLY, atol=6e-7)
-
     @pytest.mark.parametrize(
         "make", [lambda: momentum(0.5, 0.9, ema=False), lambda: ftrl(0.5, 0.9, restart=3)]
     )
@@ -194,30 +180,10 @@ class TestOptimisersWithASumOfAllUpdates:
 
 
 class TestRefused:
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            ({"start": -1}, "from round -1; give 0 or more"),
-            ({"reading": "both"}, "'both' is not known; use one of replace, gradient-only"),
-        ],
-    )
-    def test_settings(self, options, message):
-        with pytest.raises(ValueError, match=message):
-            AtAggregates(**options)
-
     def test_there_must_be_an_aggregate(self):
         for none in (identity(), keeping(3)):
             with pytest.raises(ValueError, match="no aggregate to train at"):
                 averaging(AtAggregates(), aggregate=none).init({"w": np.zeros(1, np.float32)})
-
-    def test_outputs_are_nothing_to_train_at(self):
-        with pytest.raises(ValueError, match="'opa' is made of outputs"):
-            FederatedAveraging(
-                optimizer=sgd(1.0),
-                aggregate=keeping(3),
-                outputs="opa",
-                at_aggregates=AtAggregates(),
-            )
 
     def test_it_must_start_within_the_plan(self):
         late = averaging(AtAggregates(start=6))
@@ -256,17 +222,3 @@ def test_outputs_are_measured_by_all_models_and_released_as_the_last():
     }
     _, _, first = trained(algorithm, 1)  # fewer at the start
     assert set(algorithm.measured(first)) == {"omv/0/w", "omv/1/w"}
-
-
-def test_an_algorithm_that_says_nothing_is_measured_by_its_result():
-    class Silent(Algorithm):
-        def init(self, params):
-            return params
-
-        def step(self, state, door):
-            return None
-
-        def result(self, state):
-            return {"w": state}
-
-    assert Silent().measured(3) == {"w": 3}

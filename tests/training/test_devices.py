@@ -8,7 +8,6 @@ from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.devices import (
     check_of_use,
     device_description,
-    keep_freed_memory,
     usable_device,
 )
 from fedpriv.training.local import vectorised
@@ -22,12 +21,6 @@ def two_gpus(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"Made-up {device.index}")
-
-
-@pytest.mark.parametrize("name", ["cpu", "cpu:0"])
-def test_the_cpu_is_one_device(name):
-    device = usable_device(name)
-    assert device == torch.device("cpu") and device_description(device) == "cpu"
 
 
 def test_gpus_are_numbered_and_named(two_gpus):
@@ -65,12 +58,6 @@ def test_a_trainer_says_itself_that_it_has_no_use_for_a_gpu():
         check_of_use("cuda:1", Scattered())
 
 
-@pytest.mark.parametrize("name", ["gpu", "cuda:x", "", "mps", "meta"])
-def test_other_names_are_refused(name):
-    with pytest.raises(ValueError, match="not one to train on"):
-        usable_device(name)
-
-
 def test_off_the_cpu_users_are_trained_together(monkeypatch):
     """The rule itself; no kernel runs."""
     monkeypatch.setattr(vectorised, "users_that_fit", lambda *arguments: 77)
@@ -89,10 +76,6 @@ def test_off_the_cpu_users_are_trained_together(monkeypatch):
     assert rule(plain, "cpu") == 1
     assert rule(plain, "meta") == 77
     assert rule(drawn, "meta") == 1
-
-
-def test_keeping_memory_can_be_said_twice():
-    assert keep_freed_memory() == keep_freed_memory()
 
 
 @pytest.mark.gpu

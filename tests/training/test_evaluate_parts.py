@@ -37,12 +37,6 @@ def test_shares_are_counted_again_exactly(parts):
     assert together.totals["recall_at_5"].count == 3 * total
 
 
-def test_parts_without_examples_count_for_nothing():
-    some = Metrics.of(4, accuracy=0.25, loss=2.0)
-    assert combined([None, some, Metrics()]) == some
-    assert combined([None, Metrics()]) is None and combined([]) is None
-
-
 def test_a_figure_that_a_part_lacks_or_lost_is_not_invented():
     one, other = Metrics.of(2, accuracy=0.5, loss=1.0), Metrics(num_examples=2)
     assert combined([one, other]) == Metrics(num_examples=4)

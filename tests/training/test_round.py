@@ -78,21 +78,11 @@ class TestFedAvg:
         assert np.abs(expected["kernel"]).max() > 0.05
         assert_close(found, expected)
 
-    def test_fixed_cohorts_of_everybody_are_the_same(self, tiny_corpus):
-        found = final_params(
-            experiment(cohort=60, sampling="fixed", relation="replace-one"), tiny_corpus
-        )
-        assert_close(found, fedavg(tiny_corpus, 3))
-
     def test_a_bound_that_never_binds_changes_nothing(self, tiny_corpus):
         plain = final_params(experiment(cohort=60), tiny_corpus)
         bounded = final_params(experiment(cohort=60, bound="clip", l2_clip_norm=1e6), tiny_corpus)
         for name in plain:
             np.testing.assert_array_equal(plain[name], bounded[name])
-
-    def test_a_bound_that_binds_changes_the_result(self, tiny_corpus):
-        found = final_params(experiment(cohort=60, bound="clip", l2_clip_norm=0.01), tiny_corpus)
-        assert not np.allclose(found["bias"], fedavg(tiny_corpus, 3)["bias"], rtol=0.1)
 
     def test_noise_only_adds_noise(self, tiny_corpus):
         """Full cohort, bound never binding: the difference to FedAvg is noise / cohort."""
@@ -197,26 +187,3 @@ class TestSampledRounds:
                 kernel, bias = kernel + k / 9, bias + b / 9
         assert len(cohorts[0]) != 9  # else this would not tell the two denominators apart
         assert_close(state.params, {"kernel": kernel, "bias": bias})
-
-    def test_cohorts_differ_between_rounds_and_runs_and_repeat_for_a_seed(self, tiny_corpus):
-        def cohorts(seed):
-            components = build(experiment(cohort=9), tiny_corpus)
-            seen = []
-
-            class Spy(SerialBackend):
-                def partial_sum(self, **arguments):
-                    seen.append((arguments["cohort"], arguments["key"].to_bytes()))
-                    return super().partial_sum(**arguments)
-
-            backend = Spy(
-                trainer=components.trainer,
-                data=components.task.data,
-                measure=components.task.evaluate,
-            )
-            list(rounds(components, backend, Key.simulation(seed)))
-            return seen
-
-        first, again, other = cohorts(0), cohorts(0), cohorts(1)
-        assert first == again
-        assert len({key for _, key in first + other}) == 6
-        assert len({drawn for drawn, _ in first + other}) == 6

@@ -17,7 +17,7 @@ from torch import nn
 
 from fedpriv import json_lines
 from fedpriv.backends import SerialBackend
-from fedpriv.backends.threads import ThreadBackend
+from fedpriv.backends.in_process import ThreadBackend
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import FederatedExperiment
 from fedpriv.mechanisms import Clip
@@ -129,17 +129,6 @@ def test_a_swallowed_signal_is_raised_again(installed, number, raised):
         assert again.value.code == 128 + signal.SIGTERM
 
 
-def test_what_others_answer_is_left_to_them():
-    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as for a command in the background
-    try:
-        stopping.install()
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    finally:
-        stopping.restore(before[1])
-        signal.signal(signal.SIGINT, before[0])
-
-
 class TestInterruptible:
     @pytest.mark.parametrize("how", INTERRUPTS)
     def test_whatever_became_of_it_an_interrupt_comes_out(self, default_sigint, how):
@@ -157,18 +146,6 @@ class TestInterruptible:
         except KeyboardInterrupt:
             with pytest.raises(ValueError, match="own"), stopping.interruptible():
                 raise ValueError("own")  # noqa: B904 - its context is what this is about
-
-    def test_in_another_thread_nothing_is_installed(self, default_sigint):
-        answers = []
-
-        def look():
-            with stopping.interruptible():
-                answers.append(signal.getsignal(signal.SIGINT))
-
-        thread = threading.Thread(target=look)
-        thread.start()
-        thread.join()
-        assert answers == [signal.default_int_handler]
 
 
 class Users:

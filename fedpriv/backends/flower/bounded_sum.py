@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -13,6 +13,7 @@ import numpy as np
 from flwr.app import RecordDict
 
 from fedpriv import tree
+from fedpriv.backends.backend import Order
 from fedpriv.backends.flower.messages import (
     MalformedRecordError,
     OtherGridError,
@@ -21,7 +22,7 @@ from fedpriv.backends.flower.messages import (
 )
 from fedpriv.sums import BITS, PartialSum, add_sum, check_users_fit
 from fedpriv.training.failures import say_of_users
-from fedpriv.tree import Params, RowSparse, Tensor
+from fedpriv.tree import RowSparse, Tensor
 
 _LOG = logging.getLogger(__name__)
 # Float64's own rounding of norms and products, with room to spare.
@@ -39,10 +40,10 @@ class BoundedSum:
     """Adds nodes' partial sums, each held to what its users may contribute at most.
 
     Guarantees:
-        * A node asked for k users moves the sum by at most `limit(k)` (l2), that is k · l2_bound,
-          whatever it sends. What is longer by more than the rounding on its way (a part in 2^20 of
-          one user's float32, in 2^40 of a float64 sum) adds zero: no honest node sends it. What is
-          longer by rounding alone is shortened to the limit.
+        * A node asked for k users moves the sum by at most the bound's `sum_limit(k)` (l2), that is
+          k · l2_bound, whatever it sends. What is longer by more than the rounding on its way (a
+          part in 2^20 of one user's float32, in 2^40 of a float64 sum) adds zero: no honest node
+          sends it. What is longer by rounding alone is shortened to the limit.
         * Sums of whole numbers are compared with the limit in integers, without tolerance.
         * An answer that is malformed, stale, not finite, too long or on another grid adds exactly
           zero, raises nothing, and leaves what others added bit for bit as it was.
@@ -50,12 +51,8 @@ class BoundedSum:
         * On a grid the sum is of whole numbers: the same for any order of the answers.
 
     Attributes:
-        params: Names and shapes of the sum.
-        limit: From a number of users to the l2 norm that their sum cannot exceed, as
-            `Bound.sum_limit`; infinite only in a run without privacy.
-        granularity: The round's grid; None for sums of floats.
-        round_num: The open round.
-        attempt: The open attempt.
+        order: Of the open attempt. The l2 norm that its bound's `sum_limit` allows some users is
+            infinite only in a run without privacy.
         nonce: Of this attempt's requests, which answers repeat.
         dropped: How many answers were "malformed", "stale", "not-finite", on an "other-grid", or
             "rebounded" (which were added after scaling).
@@ -63,11 +60,7 @@ class BoundedSum:
         first_error: What the first node that had one says of a user's error.
     """
 
-    params: Params = field(repr=False)
-    limit: Callable[[int], float]
-    granularity: float | None = None
-    round_num: int
-    attempt: int
+    order: Order
     nonce: str = ""
     dropped: Counter[str] = field(default_factory=Counter)
     num_added: int = 0
@@ -76,7 +69,8 @@ class BoundedSum:
     _total: dict = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._total = tree.zeros(self.params, np.float64 if self.granularity is None else np.int64)
+        kind = np.float64 if self.order.bound.granularity is None else np.int64
+        self._total = tree.zeros(self.order.shapes, kind)
 
     def add(self, content: RecordDict, *, num_users: int) -> None:
         """Add what a node that was asked for `num_users` users answered.
@@ -84,21 +78,13 @@ class BoundedSum:
         Raises:
             ValueError: If the integers cannot hold so many users, whatever nodes send.
         """
-        limit = self.limit(num_users)
-        if self.granularity is not None:
+        limit, granularity = self.order.bound.sum_limit(num_users), self.order.bound.granularity
+        if granularity is not None:
             # In users' worth of the grid: no coordinate is ever above the limit of its node.
-            self._room += math.ceil(limit / (self.granularity * 2.0**BITS))
+            self._room += math.ceil(limit / (granularity * 2.0**BITS))
             check_users_fit(self._room)
         try:
-            found = read_answer(
-                content,
-                params=self.params,
-                granularity=self.granularity,
-                num_users=num_users,
-                round_num=self.round_num,
-                attempt=self.attempt,
-                nonce=self.nonce,
-            )
+            found = read_answer(content, self.order, num_users=num_users, nonce=self.nonce)
         except StaleAnswerError:
             self.dropped["stale"] += 1
             return
@@ -110,9 +96,8 @@ class BoundedSum:
             self.dropped["malformed"] += 1
             return
         total = found.total
-        if self.granularity is not None:
-            longest = _longest(limit, self.granularity, num_users)
-            if longer_than(total, longest):
+        if granularity is not None:
+            if longer_than(total, _longest(limit, granularity, num_users)):
                 self.dropped["too-long"] += 1
                 return
         else:
@@ -137,7 +122,7 @@ class BoundedSum:
             total=self._total,
             num_users=num_users,
             num_failed=num_users - self.num_added,
-            granularity=self.granularity,
+            granularity=self.order.bound.granularity,
             first_error=self.first_error,
         )
 

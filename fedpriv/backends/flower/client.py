@@ -1,13 +1,12 @@
-"""What a node does: host users, say which, and answer with one sum over those it is asked for."""
+"""Nodes: they host users, name them by opaque ids, and answer with one sum over those asked for."""
 
 from __future__ import annotations
 
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -17,23 +16,21 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
 from fedpriv import tree
-from fedpriv.backends.flower.messages import BOUNDS, answer, read_request, said_promise
-from fedpriv.backends.flower.registry import asked_promise, note_waiting, registration
+from fedpriv.backends.flower.messages import BOUNDS, answer, named_plan, read_request
+from fedpriv.backends.flower.registry import note_waiting, registration
 from fedpriv.backends.guard import Guard
 from fedpriv.experiments.own_code import line_without_values
-from fedpriv.kernels.compiled import load_compiled
+from fedpriv.kernels import load_compiled
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
 from fedpriv.tasks.task import Task
 from fedpriv.training.failures import places_alone
-from fedpriv.training.work import Trainers, UserData, Work, as_works, find_work, summed
+from fedpriv.training.work import Trainers, UserData, Work, as_works
 from fedpriv.tree import Params, Tree
 
 _LOG = logging.getLogger(__name__)
-PROMISES_VARIABLE, PROMISES_KEY = "FEDPRIV_PROMISES", "promises"
+PLANS_VARIABLE, PLANS_KEY = "FEDPRIV_PLANS", "plans"
 EXPERIMENTS_VARIABLE, EXPERIMENTS_KEY = "FEDPRIV_EXPERIMENTS", "experiments"
-_PROMISES = (PROMISES_VARIABLE, PROMISES_KEY, "promise")
-_EXPERIMENTS = (EXPERIMENTS_VARIABLE, EXPERIMENTS_KEY, "experiment")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,13 +40,13 @@ class Host:
     A phone hosts one user, a hospital thousands, a shard of a simulation any number.
 
     Attributes:
-        works: What can be done here, by name: the node's own experiment, whatever a request says.
+        works: What can be done here, by name: of the node's local experiment.
         data: The users' examples.
         user_ids: The hosted users.
         bounds: What is known here of bounds, by name.
         guard: What a user may take; None computes users in this process, however long they take.
-        promises: Digests of the only promises that users are trained under here; None trains under
-            any. What a server says of its promise it may have made up: this stops mistakes.
+        plans: Digests of the only plans that users are trained under here; None trains under any.
+            A server may name a plan and follow another: this stops mistakes.
     """
 
     works: Mapping[str, Work] = field(repr=False)
@@ -57,7 +54,7 @@ class Host:
     user_ids: frozenset[str] = field(repr=False)
     bounds: Mapping[str, Callable[..., Bound]] = field(default_factory=lambda: BOUNDS, repr=False)
     guard: Guard | None = None
-    promises: frozenset[str] | None = None
+    plans: frozenset[str] | None = None
 
     @classmethod
     def of(
@@ -92,10 +89,10 @@ class Host:
         """Answer which users live here: opaque ids and nothing else.
 
         Raises:
-            ValueError: If the server says what it will ask under, and that is not allowed here.
+            ValueError: If the server names the plan it will ask under, and it is not allowed here.
         """
-        if promise := asked_promise(message.content):
-            self.check_promise(promise)
+        if plan := named_plan(message.content):
+            check_plan(plan, self.plans)
         return Message(registration(sorted(self.user_ids)), reply_to=message)
 
     def train(self, message: Message) -> Message:
@@ -105,34 +102,20 @@ class Host:
 
         Raises:
             MalformedRecordError: If the message is not a request; Flower reports it as an error.
-            ValueError: If the work is not known here, or the promise is not allowed.
+            ValueError: If the work is not known here, or the plan is not allowed.
         """
         request = read_request(message.content, self.bounds)
-        self.check_promise(request.promise)
+        check_plan(request.plan, self.plans)
         hosted = [item for item in dict.fromkeys(request.user_ids) if item in self.user_ids]
-        compute = summed
-        if self.guard is not None:
-            compute = partial(self.guard.summed, seconds=request.seconds)
+        asked = self.works, self.data, hosted
         with places_alone():
-            done = compute(
-                find_work(self.works, request.work),
-                params=request.params,
-                bound=request.bound,
-                data=self.data,
-                user_ids=hosted,
-                key=request.key,
-            )
+            if self.guard is None:
+                done = request.order.sum_of(*asked)
+            else:
+                done = self.guard.summed(request.order, *asked, request.seconds)
         absent = len(request.user_ids) - len(hosted)
         done = replace(done, num_failed=done.num_failed + absent)
         return Message(answer(request, done), reply_to=message)
-
-    def check_promise(self, promise: str) -> None:
-        """Refuse a promise that is not among those allowed here.
-
-        Raises:
-            ValueError: With its digest, and how it is allowed.
-        """
-        check_promise(promise, self.promises)
 
 
 _HOSTS: WeakKeyDictionary[ClientApp, Callable[[Context], Host]] = WeakKeyDictionary()
@@ -160,25 +143,35 @@ def serve(
 ) -> None:
     """Let a ClientApp answer what a server's `UserLevelStrategy` asks.
 
-    A node that insists on promises looks at that of a message first, and calls `host` afterwards.
+    A node that insists on plans looks at that of a message first, and calls `host` afterwards.
 
     Args:
         app: The app; it must not have a training function yet.
         host: Who lives on this node, from Flower's context; called for each message.
         from_run_config: Whether the host is made of what a server's run-config names; then it is
-            not made for a question that says no promise either.
+            not made for a question that names no plan either.
     """
     _HOSTS[app] = host
 
+    def answered(
+        message: Message, context: Context, needs_plan: bool, answer: Callable[[Host], Message]
+    ) -> Message:
+        """Answer a message; where that fails, in a line, without text of a user's error."""
+        try:
+            plan = named_plan(message.content)
+            if plan or needs_plan:
+                check_plan(plan, allowed_plans(context.node_config))
+            return answer(host(context))
+        except Exception as error:
+            line, kind = line_without_values(error), type(error).__name__
+            _LOG.error("%s", line)
+            reason = line if line.startswith(f"{kind} at ") else f"{kind}: {line}"
+            failed = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason)
+            return Message(failed, reply_to=message)
+
     @app.query("users")
     def answer_users(message: Message, context: Context) -> Message:
-        def answered() -> Message:
-            promise = asked_promise(message.content)
-            if promise or from_run_config:
-                check_promise(promise, allowed_promises(context.node_config))
-            return host(context).query(message)
-
-        return _in_one_line(message, answered)
+        return answered(message, context, from_run_config, lambda here: here.query(message))
 
     @app.query("waiting")
     def hear_waiting(message: Message, context: Context) -> Message:
@@ -186,62 +179,38 @@ def serve(
 
     @app.train()
     def answer_train(message: Message, context: Context) -> Message:
-        def answered() -> Message:
-            promise = said_promise(message.content)
-            check_promise(promise, allowed_promises(context.node_config))
-            return host(context).train(message)
-
-        return _in_one_line(message, answered)
+        return answered(message, context, True, lambda here: here.train(message))
 
 
-def _in_one_line(message: Message, work: Callable[[], Message]) -> Message:
-    """Answer a message; where that fails, with why in a line, without text of a user's error."""
-    try:
-        return work()
-    except Exception as error:
-        said = line_without_values(error)
-        _LOG.error("%s", said)
-        kind = type(error).__name__
-        return Message(
-            Error(
-                ErrorCode.CLIENT_APP_RAISED_EXCEPTION,
-                said if said.startswith(f"{kind} at ") else f"{kind}: {said}",
-            ),
-            reply_to=message,
-        )
-
-
-def allowed_promises(
+def allowed_plans(
     node_config: Mapping[str, Any], environment: Mapping[str, str] = os.environ
 ) -> frozenset[str] | None:
-    """Return the digests that a node's operator allows, or None for any promise.
-
-    Where the environment and the node-config both have some, a promise must be in both.
+    """Return the digests of plans that a node's operator allows, or None for any.
 
     Raises:
-        ValueError: If one is no SHA-256, or a list that is there lists none.
+        ValueError: If one is no SHA-256, or as `_allowed`.
     """
-    for name, found in _listed(node_config, environment, _PROMISES):
-        for item in sorted(found):
-            if not re.fullmatch("[0-9a-f]{64}", item):
-                raise ValueError(
-                    f"{name} has {item!r:.80}, which is no digest: write the 64 hex digits that "
-                    "the server says of a promise, several with spaces between them"
-                )
-    return _in_all(found for _, found in _listed(node_config, environment, _PROMISES))
+    found = _allowed(node_config, environment, PLANS_VARIABLE, PLANS_KEY)
+    for item in sorted(found or ()):
+        if not re.fullmatch("[0-9a-f]{64}", item):
+            raise ValueError(
+                f"{PLANS_VARIABLE} or {PLANS_KEY} has {item!r:.80}, which is no digest: write the "
+                "64 hex digits that the server logs of a plan, several with spaces between them"
+            )
+    return found
 
 
-def check_promise(promise: str, allowed: frozenset[str] | None) -> None:
-    """Refuse a promise that is not among those allowed here; None allows any.
+def check_plan(plan: str, allowed: frozenset[str] | None) -> None:
+    """Refuse a plan that is not among those allowed here; None allows any.
 
     Raises:
         ValueError: With its digest, and how it is allowed.
     """
-    if allowed is not None and promise not in allowed:
-        said = f"promise {promise}" if promise else "a request that says no promise"
+    if allowed is not None and plan not in allowed:
+        what = f"plan {plan}" if plan else "a request that names no plan"
         raise ValueError(
-            f"this node trains under {len(allowed)} promises and {said} is not among them; its "
-            f"operator may add it to {PROMISES_VARIABLE} or to {PROMISES_KEY} in its node-config"
+            f"this node trains under {len(allowed)} plans and {what} is not among them; its "
+            f"operator may add it to {PLANS_VARIABLE} or to {PLANS_KEY} in its node-config"
         )
 
 
@@ -250,19 +219,17 @@ def allowed_experiments(
 ) -> frozenset[str] | None:
     """Return the names of experiments that a node's operator allows, or None without a list.
 
-    Where the environment and the node-config both have some, a name must be in both.
-
     Raises:
-        ValueError: If a list that is there lists none.
+        ValueError: As `_allowed`.
     """
-    return _in_all(found for _, found in _listed(node_config, environment, _EXPERIMENTS))
+    return _allowed(node_config, environment, EXPERIMENTS_VARIABLE, EXPERIMENTS_KEY)
 
 
 def check_experiment(name: str, node_config: Mapping[str, Any]) -> None:
     """Refuse to build what a run-config names, where the node's operator has not allowed it.
 
-    A list allows what it lists. Without one a node that insists on promises builds the experiments
-    that are installed here, and no `module:function` or `file.py:function`: a promise's digest does
+    A list allows what it lists. Without one a node that insists on plans builds the experiments
+    that are installed here, and no `module:function` or `file.py:function`: a plan's digest does
     not cover what is learned, and anybody may repeat it.
 
     Raises:
@@ -276,42 +243,34 @@ def check_experiment(name: str, node_config: Mapping[str, Any]) -> None:
                 f"this node runs {len(allowed)} experiments and {name!r:.200} is not among them; "
                 f"its operator may {remedy}"
             )
-    elif ":" in name and allowed_promises(node_config) is not None:
+    elif ":" in name and allowed_plans(node_config) is not None:
         raise ValueError(
-            f"this node insists on promises, and experiment {name!r:.200} is code, which no "
-            f"promise covers; its operator may {remedy}"
+            f"this node insists on plans, and experiment {name!r:.200} is code, which no plan "
+            f"covers; its operator may {remedy}"
         )
 
 
-def _listed(
-    node_config: Mapping[str, Any], environment: Mapping[str, str], asked: tuple[str, str, str]
-) -> Iterator[tuple[str, frozenset[str]]]:
-    """Return what the environment and the node-config list, each where it lists anything.
+def _allowed(
+    node_config: Mapping[str, Any], environment: Mapping[str, str], variable: str, key: str
+) -> frozenset[str] | None:
+    """Return the words that the environment's variable and the node-config's key list.
 
-    Args:
-        node_config: Of the node.
-        environment: Variables by name.
-        asked: The variable, the key, and what is listed.
+    Where both list some, a word must be in both; None where neither lists any.
 
     Raises:
-        ValueError: If a list that is there lists nothing.
+        ValueError: If a list that is there lists nothing, as one filled from an empty file does.
     """
-    variable, key, what = asked
+    lists = []
     for name, text in ((variable, environment.get(variable, "")), (key, node_config.get(key, ""))):
         found = frozenset(str(text).replace(",", " ").split())
         if text != "" and not found:
             raise ValueError(
-                f"{name} is {str(text)!r:.80} and lists no {what}; list those that this node "
-                "takes, or leave it empty to take any"
+                f"{name} is {str(text)!r:.80} and lists nothing; list those that this node takes, "
+                "or leave it empty to take any"
             )
         if found:
-            yield name, found
-
-
-def _in_all(lists: Iterable[frozenset[str]]) -> frozenset[str] | None:
-    """Return what is in every list; None without any."""
-    found = list(lists)
-    return frozenset.intersection(*found) if found else None
+            lists.append(found)
+    return frozenset.intersection(*lists) if lists else None
 
 
 def shard(roster: Sequence[str], partition: int, num_partitions: int) -> Sequence[str]:
@@ -329,8 +288,8 @@ def shard(roster: Sequence[str], partition: int, num_partitions: int) -> Sequenc
 
 
 TrainFunction = Callable[[Params, Any, np.random.Generator], Mapping[str, Any]]
-"""From the global params, one user's examples and a generator of that user's own to the params that
-it ends with: what `np.asarray` takes, by name. The params may be changed in place."""
+"""From the global params, one user's examples and that user's generator to the params that it ends
+with: what `np.asarray` takes, by name. The params may be changed in place."""
 
 Users = Callable[[Context], Mapping[str, Any]]
 """From Flower's context to the examples of the users that live on this node, by opaque id."""
@@ -361,7 +320,7 @@ def bounded(
         * A user for whom the function raises, or whose params are not finite or of other shapes,
           contributes zero, alone.
         * What leaves the node is the opaque ids, one sum over the users that were drawn, and how
-          many of them failed. What the function writes down elsewhere is its own affair.
+          many of them failed. The function itself may write elsewhere.
     """
 
     def decorate(train: _Function) -> _Function:
@@ -374,7 +333,7 @@ def bounded(
                 data=_GivenUsers(users=found),
                 user_ids=frozenset(found),
                 guard=guard,
-                promises=allowed_promises(context.node_config),
+                plans=allowed_plans(context.node_config),
             )
 
         serve(app, host)

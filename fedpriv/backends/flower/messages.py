@@ -31,9 +31,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any, cast
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from numpy.lib import format as npy
 
+from fedpriv.backends.backend import Order
 from fedpriv.mechanisms import (
     Bound,
     Capped,
@@ -47,7 +48,6 @@ from fedpriv.mechanisms.bounds import Checked
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.stopping import end_if_interrupted
-from fedpriv.training.work import TRAIN
 from fedpriv.tree import Params, RowSparse, Tensor, Tree
 from fedpriv.untrusted_text import plain
 
@@ -211,7 +211,7 @@ def _read(
 
 _PARAMS, _BEFORE_BOUND = "params", "multiplier-before-bound"
 _WORK, _TOTAL, _REPORT = "work", "total", "report"
-_PROMISE = "promise"
+_PLAN = "plan"
 _FIRST_ERROR, _LONGEST_ERROR = "first-error", 400
 _GRANULARITY, _NONCE, _SECONDS = "granularity", "nonce", "seconds"
 _NUMBER = "bound."
@@ -240,28 +240,18 @@ class Request:
     """One node's part of a round.
 
     Attributes:
-        work: What to do, by the name that the node's own experiment has for it.
-        params: The global params, and whatever further tensors the work takes, float32.
-        bound: The public per-user bound.
+        order: What is done, under the key of this round and attempt, which opens nothing else.
         user_ids: The drawn users that live on the node.
-        key: The key of this round and attempt; it opens nothing else.
-        round_num: From 1.
-        attempt: From 1.
         nonce: What the answer repeats: nobody can know it before the attempt.
-        seconds: After which nobody waits for an answer any longer; None where that is not said.
-        promise: Digest of the plan and roster that the round is charged under; "" if unsaid.
+        seconds: After which nobody waits for an answer any longer; None if there is no such time.
+        plan: Digest of the plan and roster that the round is charged under; "" if unnamed.
     """
 
-    work: str
-    params: Params = field(repr=False)
-    bound: Bound
+    order: Order
     user_ids: tuple[str, ...] = field(repr=False)
-    key: Key
-    round_num: int
-    attempt: int
     nonce: str = ""
     seconds: float | None = None
-    promise: str = ""
+    plan: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,23 +262,13 @@ class SharedRecords:
     work: Mapping[str, Any] = field(repr=False)
 
     @classmethod
-    def of(
-        cls,
-        *,
-        params: Params,
-        bound: Bound,
-        key: Key,
-        round_num: int,
-        attempt: int,
-        nonce: str = "",
-        work: str = TRAIN,
-        promise: str = "",
-    ) -> SharedRecords:
-        """Encode a round; the arguments are those of a `Request` but for its users.
+    def of(cls, order: Order, *, nonce: str = "", plan: str = "") -> SharedRecords:
+        """Encode a round.
 
         Raises:
             ValueError: If the bound cannot be sent as a name and numbers.
         """
+        bound = order.bound
         before_bound: Mapping[str, np.ndarray] = {}
         exact = isinstance(bound, Rounded)
         if isinstance(bound, Rounded):
@@ -301,20 +281,17 @@ class SharedRecords:
                 )
             before_bound, bound = bound.multiplier, bound.bound
         return cls(
-            arrays={
-                _PARAMS: encode(params),
-                _BEFORE_BOUND: encode(before_bound),
-            },
+            arrays={_PARAMS: encode(order.params), _BEFORE_BOUND: encode(before_bound)},
             work={
                 **_bound_config(bound),
-                "work": work,
+                "work": order.work,
                 "exact-sum": exact,
-                "round-num": round_num,
-                "attempt": attempt,
+                "round-num": order.round_num,
+                "attempt": order.attempt,
                 _NONCE: nonce,
-                "key": key.to_bytes(),
-                "key-mode": key.mode,
-                **({_PROMISE: promise} if promise else {}),
+                "key": order.key.to_bytes(),
+                "key-mode": order.key.mode,
+                **({_PLAN: plan} if plan else {}),
             },
         )
 
@@ -344,18 +321,16 @@ def read_request(
         MalformedRecordError: If it does not come from a server of this version.
     """
     work = _config(content, _WORK)
-    user_ids, name = work.get("user-ids"), work.get("work")
-    key, mode = work.get("key"), work.get("key-mode")
+    user_ids, key, mode = work.get("user-ids"), work.get("key"), work.get("key-mode")
     if not isinstance(user_ids, list):
         raise MalformedRecordError("the request names no users")
-    if not isinstance(name, str):
-        raise MalformedRecordError("the request names no work")
     if not isinstance(key, bytes) or mode not in ("simulation", "secure"):
         raise MalformedRecordError("the request carries no key")
-    nonce, seconds = work.get(_NONCE, ""), work.get(_SECONDS)
-    promise = work.get(_PROMISE, "")
-    if not isinstance(nonce, str) or not isinstance(promise, str):
-        raise MalformedRecordError("the request's nonce or promise is not a word")
+    words = {"work": work.get("work"), _NONCE: work.get(_NONCE, ""), _PLAN: work.get(_PLAN, "")}
+    for name, word in words.items():
+        if not isinstance(word, str):
+            raise MalformedRecordError(f"the request's {name} is not a word")
+    seconds = work.get(_SECONDS)
     if seconds is not None and not (type(seconds) is float and seconds >= 0.0):
         raise MalformedRecordError(f"{_SECONDS} is {seconds!r:.40}, not a time")
     bound = _read_bound(work, bounds)
@@ -365,27 +340,44 @@ def read_request(
     if work.get("exact-sum"):
         bound = Rounded(bound=bound)
     return Request(
-        work=name,
-        params=decode_params(content.get(_PARAMS)),
-        bound=bound,
+        order=Order(
+            work=words["work"],
+            params=decode_params(content.get(_PARAMS)),
+            bound=bound,
+            key=Key.from_bytes(key, mode),
+            round_num=_count(work, "round-num", low=1),
+            attempt=_count(work, "attempt", low=1),
+        ),
         user_ids=tuple(str(item) for item in user_ids),
-        key=Key.from_bytes(key, mode),
-        round_num=_count(work, "round-num", low=1),
-        attempt=_count(work, "attempt", low=1),
-        nonce=nonce,
+        nonce=words[_NONCE],
         seconds=seconds,
-        promise=promise,
+        plan=words[_PLAN],
     )
 
 
-def said_promise(content: RecordDict) -> str:
-    """Return the digest of the promise that a request is made under; "" if none is said.
+def naming_plan(plan: str) -> RecordDict:
+    """Return what a question, which asks for no work, names of a plan; "" names none."""
+    return RecordDict({_WORK: ConfigRecord({_PLAN: plan})} if plan else {})
 
-    Nothing else of the request is read, so that one that is not allowed here ends here.
+
+def named_plan(content: RecordDict) -> str:
+    """Return the digest of the plan that a message is sent under; "" if it names none.
+
+    Nothing else of the message is read, so that one that is not allowed here ends here.
     """
     work = content.get(_WORK)
-    found = work.get(_PROMISE, "") if isinstance(work, ConfigRecord) else ""
+    found = work.get(_PLAN, "") if isinstance(work, ConfigRecord) else ""
     return found if isinstance(found, str) else ""
+
+
+def in_one_line(text: str) -> str:
+    """Return a node's words in one line of plain characters."""
+    return " ".join(plain(text).split())
+
+
+def reason_of(reply: Message) -> str:
+    """Return why a node failed, in its own words."""
+    return in_one_line(reply.error.reason or "no reason given")
 
 
 def _bound_config(bound: Bound) -> dict[str, str | float]:
@@ -428,8 +420,8 @@ def answer(request: Request, done: PartialSum) -> RecordDict:
     total = done.compact().total
     report = ConfigRecord(
         {
-            "round-num": request.round_num,
-            "attempt": request.attempt,
+            "round-num": request.order.round_num,
+            "attempt": request.order.attempt,
             _NONCE: request.nonce,
             "num-failed": done.num_failed,
         }
@@ -444,24 +436,14 @@ def answer(request: Request, done: PartialSum) -> RecordDict:
 
 
 def read_answer(
-    content: RecordDict,
-    *,
-    params: Params,
-    granularity: float | None,
-    num_users: int,
-    round_num: int,
-    attempt: int,
-    nonce: str = "",
+    content: RecordDict, order: Order, *, num_users: int, nonce: str = ""
 ) -> PartialSum:
     """Return what a node answered, structurally sound but not yet bounded or known to be finite.
 
     Args:
         content: What arrived. Anybody may have written it.
-        params: The template.
-        granularity: The round's grid; None for a sum of floats.
-        num_users: How many users the node was asked for.
-        round_num: The round that is open.
-        attempt: The attempt that is open.
+        order: Of the attempt that is open.
+        num_users: Number of users that the node was asked for.
         nonce: Of this attempt's requests.
 
     Raises:
@@ -469,30 +451,25 @@ def read_answer(
         OtherGridError: If the node rounded to another grid; names both granularities.
         MalformedRecordError: If it is not an answer or not of this shape.
     """
+    granularity = order.bound.granularity
     report = _config(content, _REPORT)
     if set(content) != {_TOTAL, _REPORT}:
         raise MalformedRecordError(f"found records {sorted(content)}, expected total and report")
-    if (report.get("round-num"), report.get("attempt")) != (round_num, attempt):
+    if (report.get("round-num"), report.get("attempt")) != (order.round_num, order.attempt):
         raise StaleAnswerError("the answer is to another round or attempt")
     if report.get(_NONCE, "") != nonce:
         raise StaleAnswerError("the answer does not repeat this attempt's nonce")
     _check_grid(report, granularity)
+    first_error = report.get(_FIRST_ERROR)
+    if not isinstance(first_error, str | None):
+        raise MalformedRecordError(f"{_FIRST_ERROR} is not a text")
     return PartialSum(
-        total=decode(content[_TOTAL], params, whole=granularity is not None),
+        total=decode(content[_TOTAL], order.shapes, whole=granularity is not None),
         granularity=granularity,
         num_users=num_users,
         num_failed=_count(report, "num-failed", low=0, high=num_users),
-        first_error=_first_error(report),
+        first_error=first_error and in_one_line(first_error[:_LONGEST_ERROR]),
     )
-
-
-def _first_error(report: Mapping[str, Any]) -> str | None:
-    found = report.get(_FIRST_ERROR)
-    if found is None:
-        return None
-    if not isinstance(found, str):
-        raise MalformedRecordError(f"{_FIRST_ERROR} is a {type(found).__name__}, not a text")
-    return " ".join(plain(found[:_LONGEST_ERROR]).split())
 
 
 def _check_grid(report: Mapping[str, Any], granularity: float | None) -> None:

@@ -1,4 +1,4 @@
-"""Which node hosts which users: asked once, before the first round is charged.
+"""Registry of users by node: asked for once, before the first round is charged.
 
 Nodes answer a `query` with the opaque ids of the users they host. The roster is frozen in the plan
 and decides who may be drawn; the registry only says where a drawn user lives. A person's whole
@@ -6,9 +6,9 @@ contribution must pass one bound, so an id that two nodes claim contributes zero
 nobody can tell which of them is right. With an operator's file of nodes' public keys only the node
 that an id is bound to is believed, and a claim of anybody else's is nothing but a number in a log.
 
-Node ids are dealt out by the SuperLink, anew to whoever comes back; a key pair is a node's own, and
-with it every message to the SuperLink is signed. So users are bound to keys, in a file of TOML, or
-of JSON in the same shape; a key is what `ssh-keygen` wrote into the `.pub` file, or PEM:
+Node ids are dealt out by the SuperLink, anew to whoever comes back; a key pair stays with a node,
+and with it every message to the SuperLink is signed. So users are bound to keys, in a file of TOML,
+or of JSON in the same shape; a key is what `ssh-keygen` wrote into the `.pub` file, or PEM:
 
     "ecdsa-sha2-nistp384 AAAAE2VjZHNhLXNoYTItbmlzdHAzODQ... ward 7" = ["user-17", "user-31"]
 
@@ -33,16 +33,18 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fedpriv.backends.flower.exchange import Exchange
-from fedpriv.untrusted_text import plain
+from fedpriv.backends.flower.messages import naming_plan, reason_of
 
 _LOG = logging.getLogger(__name__)
 QUERY = f"{MessageType.QUERY}.users"
 _RECORD, _IDS = "registration", "user-ids"
-_QUESTION, _PROMISE = "question", "promise"
 _MAX_ID_CHARS = 256
 _MAX_EXAMPLES = 5
 _MOST_BYTES = 1 << 26  # of a registration, besides those of the roster's own ids at their longest
 _GRACE_SECONDS = 5.0
+
+NodeKeys = Mapping[bytes, frozenset[str]]
+"""The users that each key's node hosts, by public key as DER bytes; nobody else's claim counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,29 +61,21 @@ class Registry:
     contested: frozenset[str] = field(default=frozenset(), repr=False)
     nodes: frozenset[int] = frozenset()
 
-    def hosts(self, cohort: Sequence[str]) -> dict[int, tuple[str, ...]]:
+    def hosts(self, cohort: Sequence[str]) -> dict[int, list[str]]:
         """Return the drawn users of each node, nodes and users in cohort order.
 
         A drawn user that no node hosts is left out: it contributes zero.
         """
         found: dict[int, list[str]] = {}
         for user_id in cohort:
-            node_id = self.node_of.get(user_id)
-            if node_id is not None:
-                found.setdefault(node_id, []).append(user_id)
-        return {node_id: tuple(user_ids) for node_id, user_ids in found.items()}
+            if user_id in self.node_of:
+                found.setdefault(self.node_of[user_id], []).append(user_id)
+        return found
 
 
 def registration(user_ids: Iterable[str]) -> RecordDict:
-    """Return what a node says of itself."""
+    """Return a node's answer to the query: the ids of its users."""
     return RecordDict({_RECORD: ConfigRecord({_IDS: list(user_ids)})})
-
-
-def asked_promise(content: RecordDict) -> str:
-    """Return the digest of the promise that users are registered for; "" if none is said."""
-    record = content.get(_QUESTION)
-    found = record.get(_PROMISE, "") if isinstance(record, ConfigRecord) else ""
-    return found if isinstance(found, str) else ""
 
 
 def read_registration(content: RecordDict) -> tuple[str, ...]:
@@ -107,63 +101,65 @@ def register(
     poll_seconds: float = 1.0,
     allow_missing: bool = False,
     keys: NodeKeys | None = None,
-    promise: str = "",
+    plan: str = "",
 ) -> Registry:
     """Ask every node that appears for its users until the whole roster is found.
 
     Args:
         exchange: The way to the nodes.
         roster: The frozen user ids.
-        seconds: How long to wait for nodes.
+        seconds: Time to wait for nodes.
         poll_seconds: Pause between looks for new nodes.
         allow_missing: Start without rostered users that no node hosts; they are still
             drawn like everybody, and contribute zero.
         keys: Which node may host whom; nodes whose key is not among them are not even asked. None
             believes every node, and counts an id that two of them claim as contested.
-        promise: Digest of what users will be asked under, told to every node: one that trains under
-            others only says so now, before anything is charged.
+        plan: Digest of the plan that users will be asked under, named to every node: one that
+            trains under others only refuses now, before anything is charged.
 
     Nodes that have not answered a few seconds after everybody was found are not waited for: with
     fewer shards than nodes, most host no user.
 
     Returns:
         The registry. Users that are hosted but not on the roster are ignored: they wait for a new
-        plan, and their nodes are told so.
+        plan, and their nodes are notified.
 
     Raises:
         ValueError: If rostered users are missing at the end, or all are contested.
     """
-    wanted = frozenset(roster)
-    deadline = exchange.clock() + seconds
-    most_bytes = _MOST_BYTES + 4 * _MAX_ID_CHARS * len(wanted)
+    wanted, clock = frozenset(roster), exchange.clock
+    deadline = clock() + seconds
     node_of: dict[str, int] = {}
     contested: set[str] = set()
-    asked: set[int] = set()
     failures: list[str] = []
     num_unbound, unlisted = 0, Counter[int]()
-    may_host: dict[int, frozenset[str]] = {}
+    may_host: dict[int, frozenset[str]] = {}  # of every node that appeared
     complete_since: float | None = None
+
+    def complete() -> bool:
+        return len(node_of) + len(contested) == len(wanted)
 
     def enough() -> bool:
         nonlocal complete_since
-        if complete_since is None and len(node_of) + len(contested) == len(wanted):
-            complete_since = exchange.clock()
-        return complete_since is not None and exchange.clock() >= complete_since + _GRACE_SECONDS
-
-    def note(reply: Message) -> None:
-        failures.append(" ".join(plain(reply.error.reason or "no reason given").split()))
+        if complete_since is None and complete():
+            complete_since = clock()
+        return complete_since is not None and clock() >= complete_since + _GRACE_SECONDS
 
     while True:
-        new = []
-        for node in exchange.grid.get_nodes():
-            if node.node_id not in asked:
-                asked.add(node.node_id)
-                may_host[node.node_id] = wanted if keys is None else keys.of(node.public_key)
-                new += [node.node_id] * bool(may_host[node.node_id])
-        questions = (_question(node_id, seconds, promise) for node_id in new)
-        left = max(0.0, deadline - exchange.clock())
+        new = [node for node in exchange.grid.get_nodes() if node.node_id not in may_host]
+        for node in new:
+            may_host[node.node_id] = wanted if keys is None else _bound_to(node.public_key, keys)
+        ttl = max(60.0, 2 * seconds)
         replies = exchange.answers(
-            questions, seconds=left, most_bytes=most_bytes, on_error=note, enough=enough
+            (
+                Message(naming_plan(plan), node.node_id, QUERY, ttl=ttl, group_id="users")
+                for node in new
+                if may_host[node.node_id]
+            ),
+            seconds=max(0.0, deadline - clock()),
+            most_bytes=_MOST_BYTES + 4 * _MAX_ID_CHARS * len(wanted),
+            on_error=lambda reply: failures.append(reason_of(reply)),
+            enough=enough,
         )
         for reply in replies:
             node_id = reply.metadata.src_node_id
@@ -173,46 +169,35 @@ def register(
                 _LOG.warning("node %d is left out: %s", node_id, error)
                 continue
             listed = [user_id for user_id in claimed if user_id in wanted]
-            own = [user_id for user_id in listed if user_id in may_host[node_id]]
+            believed = [user_id for user_id in listed if user_id in may_host[node_id]]
             unlisted[node_id] += len(claimed) - len(listed)
-            num_unbound += len(listed) - len(own)
-            _claim(node_of, contested, node_id, own)
-        if len(node_of) + len(contested) == len(wanted):
+            num_unbound += len(listed) - len(believed)
+            for user_id in believed:
+                if user_id in contested or node_of.setdefault(user_id, node_id) != node_id:
+                    node_of.pop(user_id, None)
+                    contested.add(user_id)
+        if complete():
             break
         if failures:  # a node that failed is not asked again, so wait only a little for others
-            deadline = min(deadline, exchange.clock() + _GRACE_SECONDS)
-        if exchange.clock() >= deadline:
+            deadline = min(deadline, clock() + _GRACE_SECONDS)
+        if clock() >= deadline:
             missing = sorted(wanted - set(node_of) - contested)
-            _refuse_missing(missing, len(wanted), len(asked), failures, allow_missing)
+            _check_missing(missing, len(wanted), len(may_host), failures, allow_missing)
             break
-        exchange.sleep(min(poll_seconds, max(0.0, deadline - exchange.clock())))
-    say_unlisted(exchange.grid, +unlisted)
-    say_unknown(exchange.grid, [node_id for node_id in asked if not may_host[node_id]])
+        exchange.sleep(min(poll_seconds, max(0.0, deadline - clock())))
+    unknown = [node_id for node_id, users in may_host.items() if not users]
+    notify(exchange.grid, "roster", +unlisted)
+    notify(exchange.grid, "key", dict.fromkeys(unknown, len(unknown)))
     if num_unbound:
         _LOG.warning("%d claims on users of other nodes' keys do not count", num_unbound)
     if contested:
         exchange.dropped["contested"] += len(contested)
-        _say_contested(sorted(contested), len(wanted))
-    return Registry(node_of=node_of, contested=frozenset(contested), nodes=frozenset(asked))
+        _check_contested(sorted(contested), len(wanted))
+    return Registry(node_of=node_of, contested=frozenset(contested), nodes=frozenset(may_host))
 
 
-def _question(node_id: int, seconds: float, promise: str) -> Message:
-    question = RecordDict()
-    if promise:
-        question[_QUESTION] = ConfigRecord({_PROMISE: promise})
-    return Message(question, node_id, QUERY, ttl=max(60.0, 2 * seconds), group_id="users")
-
-
-def _claim(
-    node_of: dict[str, int], contested: set[str], node_id: int, user_ids: Sequence[str]
-) -> None:
-    for user_id in user_ids:
-        if user_id in contested or node_of.setdefault(user_id, node_id) != node_id:
-            node_of.pop(user_id, None)
-            contested.add(user_id)
-
-
-def _say_contested(contested: Sequence[str], num_users: int) -> None:
+def _check_contested(contested: Sequence[str], num_users: int) -> None:
+    """Warn of users that two nodes claim; refuse to start if all are."""
     text = (
         f"{len(contested)} of {num_users} rostered users are claimed by two nodes or more (such as "
         f"{', '.join(contested[:_MAX_EXAMPLES])}) and contribute zero: one person's contribution "
@@ -224,13 +209,14 @@ def _say_contested(contested: Sequence[str], num_users: int) -> None:
     _LOG.warning("%s", text)
 
 
-def _refuse_missing(
+def _check_missing(
     missing: Sequence[str],
     num_users: int,
     num_nodes: int,
     failures: Sequence[str],
     allow_missing: bool,
 ) -> None:
+    """Refuse to start without rostered users, or warn of them where that is allowed."""
     text = (
         f"{len(missing)} of {num_users} rostered users are hosted by none of the {num_nodes} "
         f"nodes that appeared (such as {', '.join(missing[:_MAX_EXAMPLES])})"
@@ -245,62 +231,47 @@ def _refuse_missing(
     _LOG.warning("%s; they will contribute zero", text)
 
 
-_NONE: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeKeys:
-    """The users that each key's node hosts; nobody else's claim on one of them counts.
-
-    Attributes:
-        users: Ids by public key, as DER bytes.
-    """
-
-    users: Mapping[bytes, frozenset[str]] = field(repr=False)
-
-    def of(self, public_key: bytes) -> frozenset[str]:
-        """Return the users of a node by the key that the SuperLink knows it by; unknown: none."""
-        try:
-            return self.users.get(_der(public_key), _NONE)
-        except ValueError:
-            return _NONE
+def _bound_to(public_key: bytes, keys: NodeKeys) -> frozenset[str]:
+    """Return the users of a node by the key that the SuperLink knows it by; unknown: none."""
+    try:
+        return keys.get(_der(public_key), frozenset())
+    except ValueError:
+        return frozenset()
 
 
 def read_node_keys(path: Path) -> NodeKeys:
-    """Return what an operator wrote down.
+    """Return the users of each public key from an operator's file.
 
     Raises:
         ValueError: If it cannot be read, a key is none, or a user is bound to two keys.
     """
+    what = f"node-users {str(path)!r}"
     try:
         text = path.read_text("utf-8")
         found: Any = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except (OSError, ValueError) as error:
-        raise ValueError(f"node-users {str(path)!r} cannot be read: {error}") from error
+        raise ValueError(f"{what} cannot be read: {error}") from error
     if not isinstance(found, dict) or not found:
-        raise ValueError(f"node-users {str(path)!r} names no key; see docs/flower-apps.md")
-    users: dict[bytes, frozenset[str]] = {}
+        raise ValueError(f"{what} names no key; see docs/flower-apps.md")
+    keys: dict[bytes, frozenset[str]] = {}
     bound: set[str] = set()
     for text, ids in found.items():
-        key = _key_in(path, text)
+        try:
+            key = _der(text.encode())
+        except ValueError as error:
+            raise ValueError(
+                f"{what}: {text!r:.60} is no public key; take the line of a .pub file"
+            ) from error
         if not isinstance(ids, list) or not all(isinstance(item, str) and item for item in ids):
-            raise ValueError(f"node-users {str(path)!r}: {ids!r:.80} is not a list of ids")
-        twice = bound.intersection(ids) or (len(set(ids)) < len(ids) and set(ids))
-        if twice or key in users:
-            what = f"user {min(twice)!r}" if twice else f"key {text!r:.60}"
-            raise ValueError(f"node-users {str(path)!r} names {what} twice; bind it once")
-        users[key] = frozenset(ids)
-        bound.update(ids)
-    return NodeKeys(users=users)
-
-
-def _key_in(path: Path, text: str) -> bytes:
-    try:
-        return _der(text.encode())
-    except ValueError as error:
-        raise ValueError(
-            f"node-users {str(path)!r}: {text!r:.60} is no public key; take the line of a .pub file"
-        ) from error
+            raise ValueError(f"{what}: {ids!r:.80} is not a list of ids")
+        if key in keys:
+            raise ValueError(f"{what} names key {text!r:.60} twice; bind it once")
+        for user_id in ids:
+            if user_id in bound:
+                raise ValueError(f"{what} names user {user_id!r} twice; bind it once")
+            bound.add(user_id)
+        keys[key] = frozenset(ids)
+    return keys
 
 
 def _der(key: bytes) -> bytes:
@@ -321,88 +292,75 @@ def _der(key: bytes) -> bytes:
 WAITING = f"{MessageType.QUERY}.waiting"
 _WAITING_RECORD, _WHY, _USERS = "waiting", "why", "users"
 _WAITING_SECONDS = 300.0
-#: What a node says for a reason; no text of a server's is ever written into its log.
-_REASONS = {
-    "roster": "%d of this node's users are not on the roster of the run under way, which is "
-    "frozen: they wait for a new plan",
-    "late": "this node came after the run under way had asked who lives where (%d nodes did): its "
-    "rostered users take part from the server's next start on, others wait for a new plan",
-    "key": "the run under way asks nothing of this node: its key is not in the server's "
-    "node-users (%d nodes); its users wait for a file, or a plan, that names them",
+
+
+@dataclass(frozen=True, slots=True)
+class _Notice:
+    """Log lines of the server and of a node; no text of a server's is written into a node's log."""
+
+    level: int
+    on_server: str
+    on_node: str
+
+
+_NOTICES = {
+    "roster": _Notice(
+        logging.INFO,
+        "%(users)d hosted users are not on this plan's roster, which is frozen: they wait for a "
+        "new plan, and their %(nodes)d nodes are notified",
+        "%d of this node's users are not on the roster of the run under way, which is frozen: they "
+        "wait for a new plan",
+    ),
+    "late": _Notice(
+        logging.WARNING,
+        "%(nodes)d nodes came after users were asked for, and are notified: rostered users on them "
+        "take part from the server's next start on (resume), others wait for a new plan",
+        "this node came after the run under way had asked who lives where (%d nodes did): its "
+        "rostered users take part from the server's next start on, others wait for a new plan",
+    ),
+    "key": _Notice(
+        logging.WARNING,
+        "%(nodes)d nodes have keys that node-users does not name: they are asked nothing, and "
+        "notified",
+        "the run under way asks nothing of this node: its key is not in the server's node-users "
+        "(%d nodes); its users wait for a file, or a plan, that names them",
+    ),
 }
 
 
-def _notify(grid: Grid, why: str, numbers: Mapping[int, int]) -> None:
-    """Tell nodes what they wait for; what they answer is not looked at.
+def notify(grid: Grid, why: str, numbers: Mapping[int, int]) -> None:
+    """Log, here and on nodes, what nodes wait for; their answers are not looked at.
 
     Args:
         grid: The way to the nodes.
         why: "roster", "late" or "key".
-        numbers: How many are meant, by node id.
+        numbers: The number that each node's line has, by node id; nothing is logged of none.
     """
+    if not numbers:
+        return
+    notice = _NOTICES[why]
+    _LOG.log(
+        notice.level, notice.on_server, {"users": sum(numbers.values()), "nodes": len(numbers)}
+    )
     for node_id, number in numbers.items():
-        record = ConfigRecord({_WHY: why, _USERS: number})
-        content = RecordDict({_WAITING_RECORD: record})
+        content = RecordDict({_WAITING_RECORD: ConfigRecord({_WHY: why, _USERS: number})})
         grid.push_messages(
             [Message(content, node_id, WAITING, ttl=_WAITING_SECONDS, group_id="waiting")]
         )
 
 
 def note_waiting(message: Message) -> Message:
-    """Write what a server told this node into its log, in words of ours."""
+    """Log a server's notice on this node, and answer it."""
     record = message.content.get(_WAITING_RECORD)
     if isinstance(record, ConfigRecord):
-        said, number = _REASONS.get(str(record.get(_WHY))), record.get(_USERS)
-        if said is not None and type(number) is int:
-            _LOG.warning(said, number)
+        notice, number = _NOTICES.get(str(record.get(_WHY))), record.get(_USERS)
+        if notice is not None and type(number) is int:
+            _LOG.warning(notice.on_node, number)
     return Message(RecordDict(), reply_to=message)
 
 
-def say_unlisted(grid: Grid, numbers: Mapping[int, int]) -> None:
-    """Say, here and to the nodes, that they host users who are not on the roster.
-
-    Args:
-        grid: The way to the nodes.
-        numbers: Of users, by node id.
-    """
-    if not numbers:
-        return
-    _LOG.info(
-        "%d hosted users are not on this plan's roster, which is frozen: they wait for a new plan, "
-        "and their %d nodes are notified",
-        sum(numbers.values()),
-        len(numbers),
-    )
-    _notify(grid, "roster", numbers)
-
-
-def say_unknown(grid: Grid, node_ids: Sequence[int]) -> None:
-    """Say, here and to the nodes, that nobody is bound to their keys."""
-    if not node_ids:
-        return
-    _LOG.warning(
-        "%d nodes have keys that node-users does not name: they are asked nothing, and notified",
-        len(node_ids),
-    )
-    _notify(grid, "key", dict.fromkeys(node_ids, len(node_ids)))
-
-
-class Latecomers:
-    """Nodes that came after users were asked for."""
-
-    def __init__(self, grid: Grid, known: Sequence[int]) -> None:
-        """Take those that came in time."""
-        self._grid, self._known = grid, set(known)
-
-    def look(self) -> None:
-        """Say, here and to them, that nodes have come too late; each is told once."""
-        new = [node.node_id for node in self._grid.get_nodes() if node.node_id not in self._known]
-        if not new:
-            return
-        self._known.update(new)
-        _LOG.warning(
-            "%d nodes came after users were asked for, and are notified: rostered users on them "
-            "take part from the server's next start on (resume), others wait for a new plan",
-            len(new),
-        )
-        _notify(self._grid, "late", dict.fromkeys(new, len(new)))
+def notify_latecomers(grid: Grid, known: set[int]) -> None:
+    """Notify nodes that came after users were asked for, each once; they are known afterwards."""
+    new = [node.node_id for node in grid.get_nodes() if node.node_id not in known]
+    known.update(new)
+    notify(grid, "late", dict.fromkeys(new, len(new)))

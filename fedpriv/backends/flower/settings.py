@@ -17,9 +17,9 @@ from pathlib import Path
 
 from fedpriv.backends.flower.client import (
     EXPERIMENTS_KEY,
-    PROMISES_KEY,
+    PLANS_KEY,
     Host,
-    allowed_promises,
+    allowed_plans,
     check_experiment,
 )
 from fedpriv.backends.flower.messages import BOUNDS
@@ -156,7 +156,7 @@ def open_corpus(*configs: Config) -> Corpus | None:
 
 
 #: Keys of the node-config that say where a node's users are, and what may be made of them.
-NODE_KEYS = ("corpus", "data", "data-key", PROMISES_KEY, EXPERIMENTS_KEY)
+NODE_KEYS = ("corpus", "data", "data-key", PLANS_KEY, EXPERIMENTS_KEY)
 
 
 def read_node_data(node_config: Config) -> NodeData | None:
@@ -257,7 +257,7 @@ def read_host(node: Node, run_config: Config, node_config: Config) -> Host:
 
     def of(num_partitions: int) -> Host:
         made = host(num_partitions=num_partitions)
-        return replace(made, guard=guard, promises=allowed_promises(node_config))
+        return replace(made, guard=guard, plans=allowed_plans(node_config))
 
     if shards == 0:
         return of(num_partitions=num_nodes)

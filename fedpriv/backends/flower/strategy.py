@@ -19,20 +19,16 @@ from typing import Any, TypeVar
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
-from fedpriv.backends.backend import Measure
+from fedpriv.backends.backend import Backend, Measure, Order
 from fedpriv.backends.flower.bounded_sum import BoundedSum
 from fedpriv.backends.flower.exchange import Exchange
-from fedpriv.backends.flower.messages import SharedRecords, most_bytes
-from fedpriv.backends.flower.registry import Latecomers, NodeKeys, Registry, register
-from fedpriv.mechanisms.bounds import Bound
+from fedpriv.backends.flower.messages import SharedRecords, most_bytes, reason_of
+from fedpriv.backends.flower.registry import NodeKeys, Registry, notify_latecomers, register
 from fedpriv.ranges import positive_float, positive_int
-from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.failures import say_of_users, users_unsaid
-from fedpriv.training.work import TRAIN
 from fedpriv.tree import Params
-from fedpriv.untrusted_text import plain
 
 _LOG = logging.getLogger(__name__)
 _TTL_SLACK = 60.0
@@ -81,8 +77,8 @@ class GridSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GridBackend:
-    """Brings the private work to Flower nodes. A `fedpriv.backends.Backend`.
+class GridBackend(Backend):
+    """Brings the private work to Flower nodes.
 
     Guarantees:
         * The sum equals the in-process backend's to rounding when every node answers.
@@ -94,79 +90,54 @@ class GridBackend:
         registry: Where users live.
         settings: Deadlines, and who may be a node.
         measure: How the server measures a model, as `Task.evaluate`; None measures nothing.
-        promise: Digest of the promise that users are asked under; "" where nobody said so.
-        late: Looks each round for nodes that came after users were asked for; None does not.
+        plan: Digest of the plan that users are asked under; "" where none is named.
+        known: Nodes that came in time or were notified that they are late.
     """
 
     exchange: Exchange
     registry: Registry
     settings: GridSettings
     measure: Measure | None = None
-    promise: str = ""
-    late: Latecomers | None = field(default=None, repr=False)
+    plan: str = ""
+    known: set[int] = field(default_factory=set, repr=False)
 
-    def partial_sum(
-        self,
-        *,
-        params: Params,
-        bound: Bound,
-        cohort: Sequence[str],
-        key: Key,
-        round_num: int,
-        attempt: int,
-        work: str = TRAIN,
-        template: Params | None = None,
-    ) -> PartialSum:
+    def sum_over(self, cohort: Sequence[str], order: Order) -> PartialSum:
         """Return the sum of the cohort's bounded contributions, added as they arrive.
 
         Raises:
             ValueError: If the key is of a secure run, and the nodes may be anybody.
         """
-        self.check_mode(key.mode)
-        if self.late is not None:
-            self.late.look()
+        self.check_mode(order.key.mode)
+        notify_latecomers(self.exchange.grid, self.known)
         counts = self.exchange.dropped
         hosts, before = self.registry.hosts(cohort), Counter(counts)
         nonce = secrets.token_hex(16)
-        shared = SharedRecords.of(
-            params=params,
-            bound=bound,
-            key=key,
-            round_num=round_num,
-            attempt=attempt,
-            nonce=nonce,
-            work=work,
-            promise=self.promise,
-        )
-        total = BoundedSum(
-            params=params if template is None else template,
-            limit=bound.sum_limit,
-            granularity=bound.granularity,
-            round_num=round_num,
-            attempt=attempt,
-            nonce=nonce,
-            dropped=counts,
-        )
-        requests = self._requests(shared, hosts, f"{round_num}.{attempt}")
+        shared = SharedRecords.of(order, nonce=nonce, plan=self.plan)
+        total = BoundedSum(order=order, nonce=nonce, dropped=counts)
+        requests = self._requests(shared, hosts, f"{order.round_num}.{order.attempt}")
 
         def note_failed(reply: Message) -> None:
-            total.first_error = total.first_error or _say_failed(reply)
+            failed = f"a node failed: {reason_of(reply):.400}"
+            say_of_users(_LOG, logging.WARNING, "%s", failed)
+            total.first_error = total.first_error or failed
 
-        with users_unsaid(key):
+        with users_unsaid(order.key):
             for reply in self.exchange.answers(
                 requests,
                 seconds=self.settings.round_deadline,
-                most_bytes=most_bytes(total.params),
+                most_bytes=most_bytes(order.shapes),
                 on_error=note_failed,
             ):
                 asked = hosts[reply.metadata.src_node_id]
                 total.add(reply.content, num_users=len(asked))
                 del reply  # before the next one is pulled
             if odd := counts - before:
-                said = "round %d, attempt %d: %s"
-                say_of_users(_LOG, logging.WARNING, said, round_num, attempt, dict(odd))
+                numbers = order.round_num, order.attempt, dict(odd)
+                say_of_users(_LOG, logging.WARNING, "round %d, attempt %d: %s", *numbers)
         away = total.num_added == 0 and (odd["missing"] or odd["late"])
-        if key.mode == "secure" or away:  # who is away may come back: that is no failure of all
+        if (
+            order.key.mode == "secure" or away
+        ):  # who is away may come back: that is no failure of all
             total.first_error = None
         return total.result(len(cohort))
 
@@ -185,9 +156,9 @@ class GridBackend:
                 group_id=group,
             )
 
-    def under(self, promise: str) -> GridBackend:
-        """Return the backend that tells nodes under what promise they are asked."""
-        return replace(self, promise=promise)
+    def under(self, plan: str) -> GridBackend:
+        """Return the backend that names the plan to nodes."""
+        return replace(self, plan=plan)
 
     def check_mode(self, mode: str) -> None:
         """Refuse a secure run on nodes that anybody may be, as `GridSettings.check_mode`."""
@@ -202,9 +173,6 @@ class GridBackend:
         nodes = set(self.registry.node_of.values())
         return {"name": "flower", "workers": len(nodes), "devices": []}
 
-    def close(self) -> None:
-        """Nothing is held: nodes stay as they are."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserLevelStrategy:
@@ -216,15 +184,15 @@ class UserLevelStrategy:
     Attributes:
         roster: The frozen user ids.
         settings: Deadlines and windows.
-        promise: `fedpriv.privacy.plan.plan_digest` of what will be asked, for nodes
-            that train under some promises only: they refuse others before anything is charged. ""
-            leaves that to the first round.
+        plan: `fedpriv.privacy.plan.plan_digest` of what will be asked, for nodes that train under
+            some plans only: they refuse others before anything is charged. "" leaves that to the
+            first round.
         counts: Over all rounds, how many answers were dropped or bounded again, by reason.
     """
 
     roster: Sequence[str] = field(repr=False)
     settings: GridSettings = field(default_factory=GridSettings)
-    promise: str = ""
+    plan: str = ""
     counts: Counter[str] = field(default_factory=Counter, init=False, repr=False)
 
     def start(self, grid: Grid, loop: Callable[[GridBackend], Outcome]) -> Outcome:
@@ -244,7 +212,7 @@ class UserLevelStrategy:
             seconds=settings.register_seconds,
             allow_missing=settings.allow_missing_users,
             keys=settings.node_users,
-            promise=self.promise,
+            plan=self.plan,
         )
         _LOG.info(
             "%d rostered users; at most %d answers pulled at a time, %g s a round",
@@ -252,20 +220,8 @@ class UserLevelStrategy:
             settings.max_in_flight,
             settings.round_deadline,
         )
-        backend = GridBackend(
-            exchange=exchange,
-            registry=registry,
-            settings=settings,
-            late=Latecomers(grid, sorted(registry.nodes)),
+        return loop(
+            GridBackend(
+                exchange=exchange, registry=registry, settings=settings, known=set(registry.nodes)
+            )
         )
-        try:
-            return loop(backend)
-        finally:
-            backend.close()
-
-
-def _say_failed(reply: Message) -> str:
-    """Log why a node failed, in one line, but in a secure run: its words are its own; return it."""
-    reason = " ".join(plain(reply.error.reason or "no reason given").split())
-    say_of_users(_LOG, logging.WARNING, "a node failed: %.400s", reason)
-    return f"a node failed: {reason:.400}"

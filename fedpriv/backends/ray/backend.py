@@ -8,22 +8,23 @@ stored by rows where that is smaller; no user's own update ever leaves the worke
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import ray
 
+from fedpriv.backends.backend import Backend, Order
+from fedpriv.backends.in_process import shards_of, work_of
 from fedpriv.backends.ray.pool import LOST, Call, Pool
 from fedpriv.backends.resources import Share
-from fedpriv.backends.worker import Opened, Order, Worker, WorkerContextFactory, shards_of, work_of
-from fedpriv.mechanisms.bounds import Bound
+from fedpriv.backends.worker import Opened, Worker, WorkerContextFactory
 from fedpriv.rng import Key
-from fedpriv.sums import PartialSum, RunningSum, merged
+from fedpriv.sums import PartialSum, merged
 from fedpriv.training.evaluate import Metrics, combined
 from fedpriv.training.failures import say_of_users, users_unsaid
 from fedpriv.training.stopping import stop_if_asked
-from fedpriv.training.work import TRAIN, UserData
+from fedpriv.training.work import UserData
 from fedpriv.tree import Params
 
 _LOG = logging.getLogger(__name__)
@@ -31,8 +32,8 @@ _TRIES_OF_A_SHARE = 3
 _TRIES_OF_A_USER = 2
 
 
-class RayBackend:
-    """Trains the cohort in worker processes. A `fedpriv.backends.Backend`; Ray must be running.
+class RayBackend(Backend):
+    """Trains the cohort in worker processes; Ray must be running.
 
     Guarantees:
         * The sum equals the in-process backend's: exactly where the bound is on a grid, to
@@ -64,38 +65,32 @@ class RayBackend:
             actor.remote, Call("open", (make_context, share.logical)), share.num_workers
         )
 
-    def partial_sum(
-        self,
-        *,
-        params: Params,
-        bound: Bound,
-        cohort: Sequence[str],
-        key: Key,
-        round_num: int,
-        attempt: int,
-        work: str = TRAIN,
-        template: Params | None = None,
-    ) -> PartialSum:
+    def sum_over(self, cohort: Sequence[str], order: Order) -> PartialSum:
         """Return the sum of the cohort's bounded updates."""
         stop_if_asked()
-        shapes = params if template is None else template
-        order = ray.put(Order(params=params, bound=bound, key=key, work=work))
-        sizes = {user: work_of(self._data, user, self._max_examples) for user in cohort}
+        # The template is the server's alone.
+        sent, key = ray.put(replace(order, template=None)), order.key
+        sizes = work_of(self._data, cohort, self._max_examples)
         shards = [shard for shard in shards_of(sizes, self._share.num_workers) if shard]
-        sums = self._sums(order, shards, _TRIES_OF_A_SHARE, key)
+        sums = self._sums(sent, shards, _TRIES_OF_A_SHARE, key)
         found = [done for done in sums if done is not LOST]
         suspects = [u for s, done in zip(shards, sums, strict=True) if done is LOST for u in s]
         num_lost = 0
-        for few in _batched(suspects, self._share.num_workers):
-            sums = self._sums(order, [(user,) for user in few], _TRIES_OF_A_USER, key)
+        for start in range(0, len(suspects), self._share.num_workers):
+            few = suspects[start : start + self._share.num_workers]
+            sums = self._sums(sent, [(user,) for user in few], _TRIES_OF_A_USER, key)
             num_lost += sum(done is LOST for done in sums)
             if done := [done for done in sums if done is not LOST]:
-                found = [merged(shapes, [*found, *done])]  # no more than a few are ever held
+                found = [merged(order.shapes, [*found, *done])]  # no more than a few are ever held
         if num_lost:
-            said = "%d drawn users contribute zero: each kills its worker"
             with users_unsaid(key):
-                say_of_users(_LOG, logging.WARNING, said, num_lost)
-        total = merged(shapes, found or [_nothing(shapes, bound)])
+                say_of_users(
+                    _LOG,
+                    logging.WARNING,
+                    "%d drawn users contribute zero: each kills its worker",
+                    num_lost,
+                )
+        total = merged(order.shapes, found or [order.nothing(order.shapes)])
         return replace(total, num_users=len(cohort), num_failed=total.num_failed + num_lost)
 
     def _sums(
@@ -138,14 +133,3 @@ class _Actor(Worker):
     def open(self, make_context: WorkerContextFactory, logical: bool) -> Opened:  # type: ignore[override]
         """Open the worker context on the device that Ray set aside."""
         return super().open(make_context, device_ids=ray.get_gpu_ids(), logical=logical)
-
-
-def _nothing(shapes: Params, bound: Bound) -> PartialSum:
-    """Return the sum over no user, on the bound's grid."""
-    zeros = RunningSum(shapes, bound.granularity).result()
-    return PartialSum(total=zeros, num_users=0, granularity=bound.granularity)
-
-
-def _batched(users: Sequence[str], size: int) -> Iterator[Sequence[str]]:
-    for start in range(0, len(users), size):
-        yield users[start : start + size]

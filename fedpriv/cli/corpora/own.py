@@ -56,7 +56,7 @@ def ids(
     problems: Iterable[str]
     if experiment is None:
         source, secret = open_source(data, Table(columns={}, user=user, name=table)), read_key(key)
-        found = sorted({user_id(secret, name) for name in source.names})
+        found = sorted({user_id(secret, name) for name in source.rows})
         problems = source.problems
     else:
         users = local_users_of(experiment, NodeData(data.resolve(), key.resolve()))

@@ -23,22 +23,6 @@ PART = "part"
 """Kind of the source of a corpus that was cut out of another one (`parts`)."""
 
 _DIGEST = "manifest_sha256"
-_REQUIRED = {
-    "name": str,
-    "synthetic": bool,
-    "licence": str,
-    "credit": str,
-    "source": dict,
-    "own_text_only": bool,
-    "split_seed": int,
-    "max_words": int,
-    "max_tags": int,
-    "totals": dict,
-    "dropped": dict,
-    "rosters": dict,
-    "default_roster": str,
-    "files": dict,
-}
 _CHECKED_ON_OPEN = 64 * 1024  # files up to this size are hashed when a corpus is opened
 
 
@@ -70,9 +54,6 @@ def read(directory: Path) -> dict:
         )
     if manifest.get(_DIGEST) != _digest(manifest):
         raise ValueError(f"{path} was edited or damaged; import the corpus again")
-    wrong = [key for key, kind in _REQUIRED.items() if not isinstance(manifest.get(key), kind)]
-    if wrong or manifest["default_roster"] not in manifest["rosters"]:
-        raise ValueError(f"{path} lacks {wrong or 'its default roster'}; import the corpus again")
     for name, entry in manifest["files"].items():
         _check(directory / name, entry, deep=entry["bytes"] <= _CHECKED_ON_OPEN)
     return manifest

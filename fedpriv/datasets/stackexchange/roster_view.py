@@ -167,8 +167,8 @@ def open_users(
     split: Split,
     provenance: Mapping[str, object],
     users: int | None,
-) -> tuple[dict[str, Any], dict[str, Any], int]:
-    """Return a view's fields of `RosterView`, its vocabulary.json, and how many rows it has.
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a view's fields of `RosterView`, and its vocabulary.json.
 
     Args:
         directory: the view's folder.
@@ -179,26 +179,18 @@ def open_users(
         users: keep the first so many rostered users only; the vocabulary stays the same.
 
     Raises:
-        ValueError: a file is missing, cut short or inconsistent; `users` is out of range.
+        ValueError: a file is missing or cut short; `users` is out of range.
     """
-    try:
-        lists = json.loads((directory / "users.json").read_text("utf-8"))
-        vocabulary = json.loads((directory / "vocabulary.json").read_text("utf-8"))
-        ids, public = tuple(lists["roster"]), tuple(lists["public"])
-        words = tuple(vocabulary["words"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{directory} is damaged ({error}); import the corpus again") from error
+    lists = json.loads((directory / "users.json").read_text("utf-8"))
+    vocabulary = json.loads((directory / "vocabulary.json").read_text("utf-8"))
+    ids, public = tuple(lists["roster"]), tuple(lists["public"])
     if users is not None and not 1 <= users <= len(ids):
         raise ValueError(f"users {users}: roster {roster!r} has {len(ids)}; give 1 to that many")
-    kept, number = ids[:users], len(ids) + len(public)
-    table = open_array(directory / "user_offsets.npy", dtype="int64", length=number + 1)
-    begins, ends = table[:-1], table[1:]
-    trained, validated = (
-        open_array(directory / f"{name}.npy", dtype="int64", length=number) for name in _ENDS
+    kept = ids[:users]
+    table, trained, validated = (
+        open_array(directory / f"{name}.npy") for name in ("user_offsets", *_ENDS)
     )
-    ordered = (begins <= trained) & (trained <= validated) & (validated <= ends)
-    if table[0] != 0 or not ordered.all():
-        raise ValueError(f"{directory} is damaged; remove it, and it is made again")
+    begins, ends = table[:-1], table[1:]
     positions = {user: place for place, user in enumerate(kept)}
     positions.update((user, place) for place, user in enumerate(public, start=len(ids)))
     fields = {
@@ -207,7 +199,7 @@ def open_users(
         "roster": kept,
         "roster_sha256": roster_sha256(kept),
         "public_users": public,
-        "words": words,
+        "words": tuple(vocabulary["words"]),
         "split": split,
         "provenance": provenance,
         "_positions": positions,
@@ -218,7 +210,7 @@ def open_users(
             "all": (begins, ends),
         },
     }
-    return fields, vocabulary, int(table[-1])
+    return fields, vocabulary
 
 
 def save_user_rows(directory: Path, rows: np.ndarray) -> None:

@@ -47,6 +47,8 @@ ELSEWHERE = -1  # somebody else's title, and that account has no sentence in the
 HELD_USERS = "held_users.json"
 """File of the users that the data's source holds out, a list; there only where it does."""
 
+_PER_SENTENCE = ("num_tokens", "title_users", "askers", "threads", "days")
+
 BATCH_SENTENCES = 50_000
 """About how many sentences are held in memory at once; a single user is never divided."""
 
@@ -86,23 +88,14 @@ class SentenceBatch:
 
 
 class SentenceStore:
-    """Reads the sentences of a prepared corpus directory.
-
-    Raises:
-        ValueError: a file is missing, cut short or inconsistent with the others.
-    """
+    """Reads the sentences of a prepared corpus directory, whose files its manifest has checked."""
 
     def __init__(self, directory: Path) -> None:
         """Open the store; only the list of users and their offsets are read now."""
         self._directory = directory
-        try:
-            names = json.loads((directory / "users.json").read_text("utf-8"))
-        except (OSError, ValueError) as error:
-            raise ValueError(f"{directory}: users.json is damaged ({error})") from error
+        names = json.loads((directory / "users.json").read_text("utf-8"))
         self.users: tuple[str, ...] = tuple(names)
-        self.offsets = np.array(self._open("user_offsets", "int64", len(self.users) + 1))
-        if self.offsets[0] != 0 or np.any(np.diff(self.offsets) < 0):
-            raise ValueError(f"{directory}: user_offsets is damaged; import the corpus again")
+        self.offsets = np.array(self._open("user_offsets"))
         self._positions = {user: number for number, user in enumerate(self.users)}
 
     def num_sentences(self) -> dict[str, int]:
@@ -168,62 +161,45 @@ class SentenceStore:
 
         Returns:
             int32 (total,), numbers of the corpus's words, one sentence after the other; int64 (n,).
-
-        Raises:
-            ValueError: the files are damaged.
         """
-        entries, places = self._entries("sequence_offsets", rows, int(self.offsets[-1]))
-        return self._gather("sequences", entries), np.bincount(places, minlength=len(rows))
+        entries, places = self._entries("sequence_offsets", rows)
+        return self._open("sequences")[entries], np.bincount(places, minlength=len(rows))
 
     def kinds(self, rows: np.ndarray) -> np.ndarray:
         """Return the kind of each sentence's post as its place in `KINDS`, uint8 (n,)."""
-        return self._gather("kinds", rows)
+        return self._open("kinds")[rows]
 
     def _lines(self, kind: str) -> Iterator[str]:
         with (self._directory / f"{kind}.txt").open(encoding="utf-8", newline="\n") as lines:
             for line in lines:
                 yield line.rstrip("\n")
 
-    def _open(self, name: str, dtype: str | None = None, length: int | None = None) -> np.ndarray:
-        return open_array(self._directory / "sentences" / f"{name}.npy", dtype=dtype, length=length)
+    def _open(self, name: str) -> np.ndarray:
+        return open_array(self._directory / "sentences" / f"{name}.npy")
 
     def _batch(self, first: int, starts: np.ndarray, lengths: np.ndarray) -> SentenceBatch:
         # The files are mapped anew for every batch: dropping the map drops its pages, so memory
         # stays that of one batch however large the corpus is.
-        total = int(self.offsets[-1])
         rows = ranges(starts, lengths)
-        word_entries, word_rows = self._entries("word_offsets", rows, total)
-        tag_entries, tag_rows = self._entries("tag_offsets", rows, total)
+        word_entries, word_rows = self._entries("word_offsets", rows)
+        tag_entries, tag_rows = self._entries("tag_offsets", rows)
         return SentenceBatch(
             users=np.repeat(np.arange(first, first + len(starts), dtype=np.int32), lengths),
             rows=rows,
             ordinals=ranges(np.zeros(len(starts), dtype=np.int64), lengths),
             word_rows=word_rows,
-            words=self._gather("words", word_entries),
-            counts=self._gather("counts", word_entries),
-            own_counts=self._gather("own_counts", word_entries),
-            num_tokens=self._gather("num_tokens", rows),
-            title_users=self._gather("title_users", rows),
-            askers=self._gather("askers", rows),
-            threads=self._gather("threads", rows),
-            days=self._gather("days", rows),
             tag_rows=tag_rows,
-            tags=self._gather("tags", tag_entries),
+            tags=self._open("tags")[tag_entries],
+            **{name: self._open(name)[word_entries] for name in ("words", "counts", "own_counts")},
+            **{name: self._open(name)[rows] for name in _PER_SENTENCE},
         )
 
-    def _entries(self, name: str, rows: np.ndarray, total: int) -> tuple[np.ndarray, np.ndarray]:
-        table = self._open(name, "int64", total + 1)
+    def _entries(self, name: str, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return where the entries of rows lie in a file, and the row of each by its place."""
+        table = self._open(name)
         begin = table[rows]
         lengths = table[rows + 1] - begin
-        if np.any(lengths < 0):
-            raise ValueError(f"{self._directory}: {name} is damaged; import the corpus again")
         return ranges(begin, lengths), np.repeat(np.arange(len(rows)), lengths)
-
-    def _gather(self, name: str, entries: np.ndarray) -> np.ndarray:
-        values = self._open(name)
-        if entries.size and int(entries.max()) >= len(values):
-            raise ValueError(f"{self._directory}: {name} is cut short; import the corpus again")
-        return values[entries]
 
 
 def known_kind(name: str) -> PostKind | None:

@@ -308,7 +308,7 @@ def open_view(
 
     Args and Raises: as `roster_view.open_users`.
     """
-    fields, vocabulary, total = open_users(
+    fields, vocabulary = open_users(
         directory,
         manifest=manifest,
         roster=roster,
@@ -317,40 +317,30 @@ def open_view(
         users=users,
     )
 
-    def column(name: str, dtype: str | None = "int64", length: int | None = None) -> np.ndarray:
-        return open_array(directory / f"{name}.npy", dtype=dtype, length=length)
+    def column(name: str) -> np.ndarray:
+        return open_array(directory / f"{name}.npy")
 
-    def row_starts(name: str, entries: np.ndarray) -> np.ndarray:
-        table = column(name, length=total + 1)
-        # Only the ends of the long tables are looked at, so that opening stays instant.
-        if table[0] != 0 or table[-1] != len(entries):
-            raise ValueError(f"{directory}: {name} is damaged; import the corpus again")
-        return table
-
-    tags = tuple(vocabulary["tags"])
-    num_words, num_tags = len(fields["words"]), len(tags)
-    words, tag_numbers = column("words", "int32"), column("tags", "int32")
     return TagView(
         **fields,
-        tags=tags,
-        word_counts=column("word_counts", length=num_words),
-        word_users=column("word_users", length=num_words),
-        word_sentences=column("word_sentences", length=num_words),
+        tags=tuple(vocabulary["tags"]),
+        word_counts=column("word_counts"),
+        word_users=column("word_users"),
+        word_sentences=column("word_sentences"),
         num_public_examples=int(vocabulary["num_public_examples"]),
-        tag_users=column("tag_users", length=num_tags),
+        tag_users=column("tag_users"),
         columns=TagExamples(
-            indptr=row_starts("word_offsets", words),
-            indices=words,
-            counts=column("counts", None, len(words)),
-            num_tokens=column("num_tokens", "int32", total),
-            labels=column("labels", "int32", total),
-            tag_indptr=row_starts("tag_offsets", tag_numbers),
-            tag_indices=tag_numbers,
-            num_words=num_words,
-            num_tags=num_tags,
+            indptr=column("word_offsets"),
+            indices=column("words"),
+            counts=column("counts"),
+            num_tokens=column("num_tokens"),
+            labels=column("labels"),
+            tag_indptr=column("tag_offsets"),
+            tag_indices=column("tags"),
+            num_words=len(fields["words"]),
+            num_tags=len(vocabulary["tags"]),
         ),
-        threads=column("threads", "int32", total),
-        _public_threads=column("public_threads", "uint8", total),
+        threads=column("threads"),
+        _public_threads=column("public_threads"),
         _listed=None if split.examples_per_owner is None else column("listed"),
     )
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -140,12 +140,6 @@ class WordView(RosterView):
         rows = self.rows(self.public_users, subset)
         return rows[self._asked_in_public[rows] > 0] if self.split.kind == "by-time" else rows
 
-    def users_of(self, user_ids: Sequence[str], subset: str) -> Iterator[tuple[str, WordSequences]]:
-        """Yield users that have sentences of a subset, with those."""
-        for user_id in user_ids:
-            if self.num_examples(user_id, subset):
-                yield user_id, self.examples(user_id, subset)
-
 
 _SHARED = ("users.json", "vocabulary.json", "word_counts.npy")
 _PROVENANCE = (
@@ -191,7 +185,7 @@ def open_word_view(
     manifests.read_view(folder)
     provenance = {key: tag_view.provenance[key] for key in _PROVENANCE}
     provenance["example"] = "a sentence, in its writer's words alone: no title, no tag"
-    fields, _, total = open_users(
+    fields, _ = open_users(
         folder,
         manifest=corpus.manifest,
         roster=name,
@@ -200,18 +194,17 @@ def open_word_view(
         users=users,
     )
 
-    def column(name: str, dtype: str, length: int | None = None) -> np.ndarray:
-        return open_array(folder / f"{name}.npy", dtype=dtype, length=length)
+    def column(name: str) -> np.ndarray:
+        return open_array(folder / f"{name}.npy")
 
-    starts, words = column("starts", "int64", total + 1), column("words", "int32")
-    if starts[0] != 0 or starts[-1] != len(words):
-        raise ValueError(f"{folder} is damaged; remove it, and it is made again")
     return WordView(
         **fields,
-        word_counts=column("word_counts", "int64", len(fields["words"])),
-        columns=WordSequences(starts=starts, words=words, kinds=column("kinds", "uint8", total)),
-        threads=column("threads", "int32", total),
-        _asked_in_public=column("public_threads", "uint8", total),
+        word_counts=column("word_counts"),
+        columns=WordSequences(
+            starts=column("starts"), words=column("words"), kinds=column("kinds")
+        ),
+        threads=column("threads"),
+        _asked_in_public=column("public_threads"),
     )
 
 

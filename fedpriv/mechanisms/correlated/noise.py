@@ -221,7 +221,7 @@ class Correlated:
     @property
     def after_crash(self) -> AfterCrash:
         """A row that a crash cut off is lost."""
-        return "burn"
+        return "discard"
 
     def scaled(self, noise_multiplier: float) -> Correlated:
         """Return rows of the same strategy that cost a Gaussian of this noise multiplier."""

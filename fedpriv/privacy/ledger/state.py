@@ -289,7 +289,7 @@ class LedgerState:
         return self._rows
 
     @property
-    def burned(self) -> tuple[Row, ...]:
+    def discarded(self) -> tuple[Row, ...]:
         """Rows of correlated noise that were discarded after a crash.
 
         By user that is a row without a release, as of a charge in `lost`; in centralised training,

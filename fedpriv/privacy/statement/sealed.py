@@ -1,26 +1,34 @@
-"""Sealed runs: the ledger of a run folder, and the `experiment.json` that its first line seals.
+"""Records of a run folder: its ledger, the `experiment.json` that it seals, and its audit.
 
 The first line of a ledger holds the digest of `experiment.json`. Every reader of a run folder goes
 through here, so that a document that was edited afterwards is refused: neither a guarantee nor what
 ε does not cover is read from it. A user-defined training loop has a ledger alone.
+
+An audit is of one plan. What is written names the run that it is of: the digests of its plan, of
+its `experiment.json` and of its ledger's first line. A file that was copied from another run is
+refused, and both are named. The file stands outside the ledger's chain, since an audit
+may come long after the last charge: whoever can write to the folder can change it or take it away.
+What can be derived again is the stated ε, which form decides, and whether it refutes. What canaries
+were scored is not kept; the same audit of a simulation, with its seed, gives the same figures.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from fedpriv.hashes import document_sha256
 from fedpriv.output_paths import refuse_links
-from fedpriv.privacy.epsilon import Epsilon
+from fedpriv.privacy.epsilon import Epsilon, format_delta, format_epsilon
 from fedpriv.privacy.ledger.chain import Record
 from fedpriv.privacy.ledger.state import LedgerState, read_ledger
-from fedpriv.privacy.plan import read_plan
+from fedpriv.privacy.plan import AnyPlan, Plan, read_plan
 from fedpriv.privacy.statement.coverage import (
     COST,
     Coverage,
@@ -160,3 +168,231 @@ def read_object(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
     return value
+
+
+AUDIT_FILE = "audit.json"
+DECIDING = {"simultaneous": "many canaries", "clopper_pearson": "Clopper-Pearson"}
+"""The bounds that decide, by their names in the file, and how a reader knows them."""
+NOT_AUDITED = {"outcome": "not audited"}
+"""What JSON has where there is no audit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunIdentity:
+    """Digests that identify the run of an audit.
+
+    Attributes:
+        experiment: The name.
+        mode: "simulation" or "secure".
+        plan_sha256: Of the plan's JSON.
+        experiment_sha256: Of `experiment.json`, as the ledger seals it; "" of a training of one's
+            own, which has none.
+        ledger_sha256: The hash of the ledger's first line, which has the run's random id.
+    """
+
+    experiment: str
+    mode: str
+    plan_sha256: str
+    experiment_sha256: str
+    ledger_sha256: str
+
+    @classmethod
+    def of(cls, records: Sequence[Record], state: LedgerState) -> RunIdentity:
+        """Return what identifies a run, from its ledger alone."""
+        return cls(
+            experiment=str(state.extra.get("experiment", "")),
+            mode=state.mode,
+            plan_sha256=document_sha256(state.plan.to_json()),
+            experiment_sha256=str(state.extra.get("experiment_sha256", "")),
+            ledger_sha256=records[0].hash,
+        )
+
+    def __str__(self) -> str:
+        named = self.experiment or "a training of its own"
+        return f"{named} ({self.mode}, plan {self.plan_sha256[:12]}, run {self.ledger_sha256[:12]})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRecord:
+    """The outcome of an audit of a run's mechanism.
+
+    Attributes:
+        of: The run.
+        version: Of the fedpriv that audited.
+        stated: The ε that the plan states after all of its rounds.
+        delta: Its δ.
+        bound: The larger of the bounds that decide.
+        form: Which of `DECIDING` it is.
+        confidence: That the true ε is not below it.
+        canaries: How many, in and out.
+        canaries_in: Of them in.
+        rounds: Of each run of the mechanism.
+        runs: How many.
+        seed: Of a simulation; None of a secure one.
+    """
+
+    of: RunIdentity
+    version: str
+    stated: float
+    delta: float
+    bound: float
+    form: str
+    confidence: float
+    canaries: int
+    canaries_in: int
+    rounds: int
+    runs: int
+    seed: int | None
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the bound is above the stated ε."""
+        return self.bound > self.stated
+
+    @property
+    def outcome(self) -> str:
+        """The outcome in one word."""
+        return "refuted" if self.refuted else "consistent"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        found = {name: value for name, value in asdict(self).items() if name != "of"}
+        return {"outcome": self.outcome, **found, "of": asdict(self.of)}
+
+    def __repr__(self) -> str:
+        least = math.floor(1000 * self.bound) / 1000  # a lower bound is rounded down
+        return (
+            f"{self.outcome.upper() if self.refuted else self.outcome}: ε ≥ {least:.3f} with "
+            f"{100 * self.confidence:g} % confidence ({DECIDING[self.form]}; {self.canaries:,} "
+            f"canaries, {self.canaries_in:,} in, {self.runs:,} x {self.rounds:,} rounds), against "
+            f"the plan's ε = {format_epsilon(self.stated)} at δ = {format_delta(self.delta)}"
+        )
+
+
+def write_audit(folder: Path, found: Mapping[str, Any], of: RunIdentity, *, version: str) -> None:
+    """Keep an audit in its run's folder.
+
+    Args:
+        folder: The run's.
+        found: What `fedpriv audit --json` prints.
+        of: The run.
+        version: Of fedpriv.
+
+    Raises:
+        ValueError: If the folder holds one: an outcome is not replaced by a later one.
+    """
+    refuse_second_audit(folder)
+    text = json.dumps({**found, "of": asdict(of), "version": version}, indent=2, sort_keys=True)
+    part = folder / f".{AUDIT_FILE}.part"
+    try:
+        part.write_text(text + "\n", encoding="utf-8")
+        os.replace(part, folder / AUDIT_FILE)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def refuse_second_audit(folder: Path) -> None:
+    """Raise `ValueError` if a run's folder holds an audit."""
+    if (folder / AUDIT_FILE).exists():
+        raise ValueError(
+            f"{folder / AUDIT_FILE} holds an audit, which no later one replaces; take it away first"
+        )
+
+
+def read_audit(folder: Path, records: Sequence[Record], state: LedgerState) -> AuditRecord | None:
+    """Return the audit in a run's folder; None if it was not audited.
+
+    Raises:
+        ValueError: If the file cannot be read, is of another run, or contradicts itself or the
+            ledger's plan.
+    """
+    path = folder / AUDIT_FILE
+    if not path.exists():
+        return None
+    try:
+        document = read_object(path)
+        stated = document["stated"]
+        bounds = {name: float(document["bounds"][name]["epsilon"]) for name in DECIDING}
+        record = AuditRecord(
+            of=RunIdentity(**{name: str(value) for name, value in document["of"].items()}),
+            version=str(document["version"]),
+            stated=float(stated["epsilon"]),
+            delta=float(stated["delta"]),
+            bound=float(document["bound"]),
+            form=max(bounds, key=lambda name: bounds[name]),
+            confidence=float(document["confidence"]),
+            canaries=int(document["canaries"]),
+            canaries_in=int(document["canaries_in"]),
+            rounds=int(document["rounds"]),
+            runs=int(document["runs"]),
+            seed=None if document["seed"] is None else int(document["seed"]),
+        )
+        refuted = document["refuted"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is no audit that can be read ({error!r}); audit again") from error
+    ours = RunIdentity.of(records, state)
+    if record.of != ours:
+        raise ValueError(
+            f"{path} is the audit of another run: of {record.of}, and this is {ours}; take it away"
+        )
+    problems = _contradictions(record, bounds, refuted, state.plan)
+    if problems:
+        raise ValueError(f"{path} contradicts {'; '.join(problems)}; take it away and audit again")
+    return record
+
+
+def _contradictions(
+    record: AuditRecord, bounds: Mapping[str, float], refuted: Any, plan: AnyPlan
+) -> list[str]:
+    expected = audited_rounds(plan)
+    problems = []
+    if expected is None or record.rounds != expected:
+        problems.append(f"the plan: {record.rounds} rounds instead of {expected}")
+    else:
+        due = plan.epsilon(expected)
+        if not math.isclose(record.stated, due.value, rel_tol=1e-6):
+            problems.append(f"the plan: ε {record.stated} instead of {due.value:.6f}")
+        if not math.isclose(record.delta, due.delta, rel_tol=1e-9):
+            problems.append(f"the plan: δ {record.delta} instead of {due.delta}")
+    if record.bound != bounds[record.form]:
+        problems.append(f"itself: bound {record.bound}, and its forms give {bounds[record.form]}")
+    if refuted is not record.refuted:
+        problems.append(f"itself: a bound of {record.bound} over {record.stated}, and {refuted=}")
+    if not (0 <= record.canaries_in <= record.canaries and 0.5 < record.confidence < 1):
+        problems.append("itself: more canaries in than there are, or no confidence")
+    if (record.seed is None) != (record.of.mode == "secure"):
+        problems.append(f"itself: seed {record.seed} in mode {record.of.mode}")
+    return problems
+
+
+def audited_rounds(plan: AnyPlan) -> int | None:
+    """Return how many rounds an audit runs: as many as the plan pays for; None if that is open."""
+    if not isinstance(plan, Plan):
+        return None
+    return plan.num_rounds if plan.charged_once else plan.affordable_rounds
+
+
+def describe_audit(plan: AnyPlan, record: AuditRecord | None) -> list[str]:
+    """Return what a statement says of the audit, as paragraphs."""
+    if not plan.is_private:
+        return []
+    if record is None:
+        return [
+            "Not audited: this mechanism was not run on canaries to bound ε from below. What is "
+            "stated follows from the plan and the ledger."
+        ]
+    text = [f"Audited by fedpriv {record.version}, {record}."]
+    if record.refuted:
+        text.append(
+            "The mechanism does NOT keep the ε that is stated, except for an error of the audit "
+            f"with probability {1 - record.confidence:.2g}."
+        )
+    else:
+        text.append("Consistent is not proved: it is what these canaries did not show.")
+    text.append(
+        "Canaries stand in for every user; the plan's sampler, bound, sum, noise and denominator "
+        "are run on them in one process. Nodes, network, and what users do before the bound are "
+        f"not. The outcome is kept in {AUDIT_FILE}, outside the ledger's chain: who can write to "
+        "the folder can change it."
+    )
+    return text

@@ -42,7 +42,6 @@ from fedpriv.privacy.ledger.anchor import ANCHORED, WITHOUT_ANCHOR, Anchor, chec
 from fedpriv.privacy.ledger.chain import LedgerError, Record, decode
 from fedpriv.privacy.ledger.state import LedgerState, read_ledger
 from fedpriv.privacy.plan import AnyPlan, read_plan
-from fedpriv.privacy.statement.audited import AUDIT_FILE, NOT_AUDITED, AuditRecord, read_audit
 from fedpriv.privacy.statement.coverage import (
     KEY,
     NOT_KNOWN,
@@ -52,7 +51,16 @@ from fedpriv.privacy.statement.coverage import (
     coverage_without_document,
     with_start,
 )
-from fedpriv.privacy.statement.sealed import DOCUMENT, LEDGER, SEAL, read_object
+from fedpriv.privacy.statement.sealed import (
+    AUDIT_FILE,
+    DOCUMENT,
+    LEDGER,
+    NOT_AUDITED,
+    SEAL,
+    AuditRecord,
+    read_audit,
+    read_object,
+)
 from fedpriv.untrusted_text import plain
 
 
@@ -85,7 +93,7 @@ class Verification:
         num_charges: Charges on the ledger.
         num_releases: Releases on the ledger.
         num_lost: Charges without a release.
-        num_burned: Rows of noise with memory that were used up in vain.
+        num_discarded: Rows of noise with memory that were used up in vain.
         mode: "simulation", "secure", or "" if the ledger cannot be read.
         coverage: What ε does not cover, as `experiment.json` has it; without the run's own one
             that is not known, and said.
@@ -100,7 +108,7 @@ class Verification:
     num_releases: int
     num_lost: int
     mode: str
-    num_burned: int = 0
+    num_discarded: int = 0
     coverage: Coverage = NOT_KNOWN
     audit: AuditRecord | None = None
     not_found: tuple[str, ...] = WITHOUT_ANCHOR
@@ -123,7 +131,7 @@ class Verification:
             "charges": self.num_charges,
             "releases": self.num_releases,
             "lost": self.num_lost,
-            "burned": self.num_burned,
+            "discarded": self.num_discarded,
             "mode": self.mode,
             "audit": NOT_AUDITED if self.audit is None else self.audit.to_json(),
         }
@@ -164,7 +172,7 @@ def verify_run(run_dir: str | os.PathLike[str], *, anchors: Sequence[Anchor] = (
             mode="",
             not_found=() if anchors else WITHOUT_ANCHOR,
         )
-    spent, burned = len(state.charges), len(state.burned)
+    spent, discarded = len(state.charges), len(state.discarded)
     checks = [
         Check(
             name="ledger",
@@ -176,7 +184,7 @@ def verify_run(run_dir: str | os.PathLike[str], *, anchors: Sequence[Anchor] = (
             name="charges",
             ok=True,
             text=f"{state.used.text}, {len(state.releases):,} released, {len(state.lost):,} lost"
-            + (f", {burned:,} burned" if state.rows else ""),
+            + (f", {discarded:,} discarded" if state.rows else ""),
         ),
     ]
     final = state.epsilon()
@@ -199,7 +207,7 @@ def verify_run(run_dir: str | os.PathLike[str], *, anchors: Sequence[Anchor] = (
         num_charges=spent,
         num_releases=len(state.releases),
         num_lost=len(state.lost),
-        num_burned=burned,
+        num_discarded=discarded,
         mode=state.mode,
         coverage=covers,
         audit=audit,

@@ -1,21 +1,38 @@
-"""The comparison as files: a page, CSV, LaTeX, or a drawing, by the file's suffix."""
+"""The comparison as files (a page, CSV, LaTeX, or a drawing) and as plain values."""
 
 from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedpriv.report.comparison.against_epsilon import epsilon_svg
-from fedpriv.report.comparison.groups import Group
-from fedpriv.report.comparison.latex import as_latex
-from fedpriv.report.comparison.page import render
-from fedpriv.report.comparison.rows import as_rows
-from fedpriv.report.comparison.sections import sections_of
+from fedpriv.measures import ACCURACY, Measure
+from fedpriv.privacy.statement.coverage import KEY
+from fedpriv.privacy.statement.statement import run_statement
+from fedpriv.report.comparison.groups import (
+    Group,
+    Section,
+    columns_of,
+    gaps,
+    mismatches,
+    sections_of,
+    terms_of,
+)
+from fedpriv.report.comparison.page import (
+    epsilon_svg,
+    nouns_of,
+    references_of,
+    render,
+    shown_columns,
+)
+from fedpriv.report.head import Estimate
 from fedpriv.report.page import write_page
+from fedpriv.report.run_record import guaranteed
+from fedpriv.report.wording import NOTHING, difference, epsilon, figure, half_width, percent
 from fedpriv.untrusted_text import plain
 
 _NOTHING_TO_DRAW = (
@@ -82,10 +99,7 @@ def as_svg(groups: Sequence[Group]) -> str:
     Raises:
         ValueError: If there is nothing to draw.
     """
-    drawn = [
-        epsilon_svg(section, name=f"part{i}") for i, section in enumerate(sections_of(groups), 1)
-    ]
-    drawn = [text for text in drawn if text]
+    drawn = [text for section in sections_of(groups) if (text := epsilon_svg(section))]
     if not drawn:
         raise ValueError(_NOTHING_TO_DRAW)
     if len(drawn) == 1:
@@ -98,6 +112,163 @@ def as_svg(groups: Sequence[Group]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" width="720" height="{top:g}" '
         f'viewBox="0 0 720 {top:g}">{"".join(parts)}</svg>\n'
     )
+
+
+_SIGNS = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
+    "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "<": r"\textless{}", ">": r"\textgreater{}",
+    "ε": r"$\varepsilon$", "δ": r"$\delta$", "ρ": r"$\rho$", "σ": r"$\sigma$", "∞": r"$\infty$",
+    "±": r"$\pm$", "×": r"$\times$", "−": "$-$", "–": "--", "·": r"$\cdot$", "\u202f": r"\,",
+    "⁻": r"$^{-}$",
+}  # fmt: skip
+_SIGNS |= {sign: f"$^{{{digit}}}$" for digit, sign in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")}
+
+
+def as_latex(groups: Sequence[Group]) -> str:
+    """Return the comparison as tables for a paper; they need the package booktabs."""
+    parts = [_table(section) for section in sections_of(groups)]
+    return "% Needs \\usepackage{booktabs}.\n" + "\n".join(parts)
+
+
+def escaped(value: object) -> str:
+    r"""Return any value as one line of LaTeX text that means only itself.
+
+    >>> print(escaped("50 % of a_b\\n"))
+    50 \% of a\_b\textbackslash{}n
+    """
+    text = " ".join(plain(value).split())
+    return "".join(_SIGNS.get(sign, sign) for sign in text)
+
+
+def _table(section: Section) -> str:
+    columns, nouns = shown_columns(section), nouns_of(section)
+    gains = any(group.gain for group in section.groups)
+    closed = any(section.gap_closed(group) is not None for group in section.groups)
+    names = [
+        f"{c.measure.label}, {nouns.rostered if c.diagnosed else nouns.public}s" for c in columns
+    ]
+    names += ["gain"] if gains else []
+    names += ["gap closed"] if closed else []
+    names += ["ε", f"{nouns.turn}s", "seeds"]
+    rows = []
+    for group in section.groups:
+        cells = [measure_text(c.measure, group.measure(c)) for c in columns]
+        cells += [gain_text(group)] if gains else []
+        cells += [percent(section.gap_closed(group), 0)] if closed else []
+        done = min(run.rounds_done for run in group.runs)
+        cells += [epsilon(group.epsilon), f"{done:,}", str(len(group.runs))]
+        name = ", ".join(filter(None, (group.label, group.unfinished_mark)))
+        rows.append([name, *cells])
+    for name, spent, value in references_of(section):
+        cells = [figure(c.measure, value) if c == section.lead else NOTHING for c in columns]
+        cells += [NOTHING] * (gains + closed)
+        rows.append([name, *cells, spent, NOTHING, NOTHING])
+    body = "\n".join(f"{' & '.join(map(escaped, row))} \\\\" for row in rows)
+    return (
+        "\\begin{table}\n\\centering\n"
+        f"\\caption{{{escaped(_caption(section))}}}\n"
+        f"\\begin{{tabular}}{{l{'r' * len(names)}}}\n\\toprule\n"
+        f"{' & '.join(map(escaped, ['experiment', *names]))} \\\\\n\\midrule\n"
+        f"{body}\n\\bottomrule\n\\end{{tabular}}\n\\end{{table}}\n"
+    )
+
+
+def _caption(section: Section) -> str:
+    """Return what the figures are meaningless without."""
+    groups, nouns = section.groups, nouns_of(section)
+    terms = terms_of(groups)
+    said = [f"{section.title}."]
+    said += [f"ε with {terms}."] if terms else ["No run is private."]
+    said += gaps(groups)
+    if any(column.diagnosed for column in shown_columns(section)):
+        said.append(f"Figures of {nouns.diagnosed}.")
+    if any(group.head.simulated for group in groups):
+        said.append("Simulated: the noise came from a seed.")
+    if section.public_only is None:
+        said.append("Public-only was not measured.")
+    if any(len(group.runs) > 1 for group in groups):
+        said.append("± is half a 95 % t-interval over seeds.")
+    if found := mismatches(groups):
+        said.append(f"Not like with like: the runs differ in {', '.join(found)}.")
+    return " ".join(said)
+
+
+def as_rows(groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """Return the comparison as JSON values; an infinite ε is null with `private` false."""
+    rows, columns = [], columns_of(groups)
+    closed = {
+        group.label: section.gap_closed(group)
+        for section in sections_of(groups)
+        for group in section.groups
+    }
+    for group in groups:
+        run = group.head
+        promise = guaranteed(run) if run.private else None
+        row: dict[str, Any] = {
+            "name": group.name,
+            "label": group.label,
+            "runs": [str(r.directory) for r in group.runs],
+            "seeds": [r.options.get("seed") for r in group.runs],
+            "private": run.private,
+            "synthetic": run.synthetic,
+            "simulated": run.simulated,
+            "no_meaningful_protection": run_statement(run.directory).no_meaningful_protection,
+            "epsilon": group.epsilon if math.isfinite(group.epsilon) else None,
+            KEY: list(group.coverage.not_covered),
+            "delta": promise.delta if promise else None,
+            "relation": promise.relation.value if promise else None,
+            "unit": run.unit,
+            "accountant": promise.accountant if promise else None,
+            "rounds": min(r.rounds_done for r in group.runs),
+            "rounds_planned": run.rounds_planned,
+            "finished": group.finished,
+            "users": run.corpus.get("num_users"),
+            "corpus": run.corpus.get("name"),
+            "roster": run.corpus.get("roster"),
+        }
+        for column in columns:
+            value = group.measure(column)
+            row[column.key] = value.mean if value else None
+            row[f"{column.key}_interval"] = (
+                list(value.interval) if value and value.interval else None
+            )
+        row |= _against_public(group, closed.get(group.label))
+        rows.append(row)
+    return rows
+
+
+def _against_public(group: Group, closed: float | None) -> dict[str, Any]:
+    """Return what a figure is read against: majority class, public-only, and the gain over it."""
+    run, gain, public_only = group.head, group.gain, group.public_only
+    row: dict[str, Any] = {}
+    if run.figures:
+        measure = run.figures[0]
+        row[f"{measure.name}_public_only"] = public_only.mean if public_only else None
+        if measure == ACCURACY:
+            row["majority_class_accuracy"] = run.majority_class_accuracy
+    row["gain"] = gain.mean if gain else None
+    row["gain_interval"] = list(gain.interval) if gain and gain.interval else None
+    row["gap_closed"] = closed
+    return row
+
+
+def measure_text(measure: Measure, value: Estimate | None) -> str:
+    """Return a figure with half its interval, as plain text."""
+    if value is None:
+        return NOTHING
+    spread = "" if value.half_width is None else f" ± {half_width(measure, value.half_width)}"
+    return figure(measure, value.mean) + spread
+
+
+def gain_text(group: Group) -> str:
+    """Return the gain over public-only with half its interval, as plain text."""
+    gain = group.gain
+    if gain is None or not group.head.figures:
+        return NOTHING
+    measure = group.head.figures[0]
+    spread = "" if gain.half_width is None else f" ± {half_width(measure, gain.half_width)}"
+    return difference(measure, gain.mean) + spread
 
 
 _WRITERS = {".html": render, ".csv": as_csv, ".tex": as_latex, ".svg": as_svg}

@@ -1,20 +1,20 @@
-"""Runs that differ in their seed only, as one group, and what groups measure and differ in."""
+"""Groups of runs that differ in their seed only: their names, sections, curves and differences."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedpriv.measures import Measure
 from fedpriv.privacy.statement.coverage import Coverage
-from fedpriv.report.comparison.naming import labels_of_runs
-from fedpriv.report.headline import Estimate, estimate
+from fedpriv.report.head import Estimate, estimate, privacy_terms
 from fedpriv.report.page import same_experiment_key
-from fedpriv.report.promise import guaranteed, spent, state_of
-from fedpriv.report.series import Row, RunRecord, read_run
+from fedpriv.report.plots.charts import MARKERS, Reference
+from fedpriv.report.plots.theme import NUM_SERIES, series
+from fedpriv.report.run_record import Row, RunRecord, guaranteed, read_run, spent, state_of
 from fedpriv.report.tables import exact
-from fedpriv.report.unit_labels import labels_of
+from fedpriv.report.wording import figure, labels_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,8 +241,290 @@ def mismatches(groups: Sequence[Group]) -> list[str]:
     return [name for name, values in facts.items() if len(set(values)) > 1]
 
 
+def terms_of(groups: Sequence[Group]) -> str:
+    """Return the terms that the ε of the groups are meaningless without; "" if none is private."""
+    terms = (", ".join(privacy_terms(group.head)) for group in groups if group.head.private)
+    return "; or ".join(dict.fromkeys(terms))
+
+
 def gaps(groups: Sequence[Group]) -> list[str]:
     """Return a sentence for each group whose ε does not cover everything."""
     return [
         f"The ε of {group.label} {group.coverage.mark}." for group in groups if group.coverage.mark
     ]
+
+
+# Of two options that tell runs apart equally well, the one that a reader looks for first.
+_FIRST = (
+    "noise.target_epsilon", "method", "start", "precondition", "noise", "bound", "sampling",
+    "noise.multiplier",
+)  # fmt: skip
+_LEFT_OUT = ("seed", "name", "description")
+_MOST = 4
+_MODE = "mode"
+
+
+def labels_of_runs(runs: Sequence[RunRecord], *, without: Sequence[str] = ()) -> list[str]:
+    """Return a name for each run, no two alike: its label or experiment where that is enough.
+
+    Else the options in which those of one name differ are added, as few as tell them apart: first
+    those that all of them have, for an option that some lack follows from another; then backend,
+    corpus and version; and of runs that differ in nothing, the folder.
+
+    Args:
+        runs: The runs.
+        without: Options that are not named.
+    """
+    by_name: dict[str, list[int]] = {}
+    for place, run in enumerate(runs):
+        by_name.setdefault(run.label, []).append(place)
+    labels = [run.label for run in runs]
+    for name, places in by_name.items():
+        if len(places) > 1:
+            texts = _distinguished([runs[place] for place in places], without)
+            for place, text in zip(places, texts, strict=True):
+                labels[place] = f"{name} · {text}"
+    return labels
+
+
+def _distinguished(runs: Sequence[RunRecord], without: Sequence[str]) -> list[str]:
+    facts = [_facts(run, without) for run in runs]
+    names = list(dict.fromkeys(name for found in facts for name in found))
+
+    def rank(name: str) -> tuple[int, int]:
+        if not any(name in run.given_options for run in runs):
+            return 2, 0
+        lacking = any(run.given_options.get(name) is None for run in runs)
+        return int(lacking), _FIRST.index(name) if name in _FIRST else len(_FIRST)
+
+    names.sort(key=rank)
+    columns = {name: [found.get(name) for found in facts] for name in names}
+    # An ε that is simulated is another thing than one that is not: that is always said.
+    chosen = [_MODE] if len(set(columns[_MODE])) > 1 else []
+
+    def kinds(also: str | None = None) -> int:
+        taken = [*chosen, *([] if also is None else [also])]
+        return len(set(zip(*(columns[name] for name in taken), strict=True))) if taken else 1
+
+    for group in (0, 1, 2):  # an option that some lack only tells apart those that have it
+        among = [name for name in names if rank(name)[0] == group]
+        while kinds() < len(runs) and len(chosen) < _MOST:
+            best = max(among, key=kinds, default=None)
+            if best is None or kinds(best) == kinds():
+                break
+            chosen.append(best)
+    named = [name for name in names if name in chosen]
+    texts = [
+        ", ".join(f"{name} {values[name]}" for name in named if name in values)
+        or ", ".join(f"{name} none" for name in named)
+        for values in facts
+    ]
+    return [
+        text if texts.count(text) == 1 else ", ".join(filter(None, (text, _folder(runs, place))))
+        for place, text in enumerate(texts)
+    ]
+
+
+def _folder(runs: Sequence[RunRecord], place: int) -> str:
+    """Return a run's folder: its name, or its whole path where another one has that name."""
+    names = [run.directory.resolve().name for run in runs]
+    return names[place] if names.count(names[place]) == 1 else str(runs[place].directory)
+
+
+def _facts(run: RunRecord, without: Sequence[str]) -> Mapping[str, str]:
+    """Return what can tell a run from another: options first."""
+    options = {
+        name: exact(value)
+        for name, value in run.given_options.items()
+        if value is not None and name not in _LEFT_OUT and name not in without
+    }
+    corpus, versions = run.corpus, run.description.get("versions")
+    made = " (synthetic)" if run.synthetic else ""
+    return options | {
+        "backend": str(run.description.get("backend")),
+        _MODE: "simulated" if run.simulated else "secure",
+        "on": f"{corpus.get('name') or 'own data'}{made}",
+        "roster": str(corpus.get("roster")),
+        "users": str(corpus.get("num_users")),
+        "fedpriv": str(versions.get("fedpriv")) if isinstance(versions, dict) else "",
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """Groups of one corpus whose tasks have one headline.
+
+    Attributes:
+        groups: At least one, in the order given.
+    """
+
+    groups: tuple[Group, ...]
+
+    @property
+    def corpus(self) -> str:
+        """The corpus, marked where it is synthetic, and how it was split."""
+        run = self.groups[0].head
+        made = " (synthetic)" if run.synthetic else ""
+        held_out = f", {run.held_out}" if run.held_out else ""
+        return f"{run.corpus.get('name') or 'own data'}{made}{held_out}"
+
+    @property
+    def headline(self) -> Measure | None:
+        """What heads the figures of its tasks."""
+        figures = self.groups[0].head.figures
+        return figures[0] if figures else None
+
+    @property
+    def title(self) -> str:
+        """Corpus and headline."""
+        return self.corpus if self.headline is None else f"{self.corpus}: {self.headline.label}"
+
+    @property
+    def lead(self) -> Column | None:
+        """The headline of those held out: of rostered users, or of the test set."""
+        if self.headline is None:
+            return None
+        first = all(group.head.unit == "user" for group in self.groups)
+        for diagnosed in (first, not first):
+            column = Column(measure=self.headline, diagnosed=diagnosed)
+            if any(group.measure(column) for group in self.groups):
+                return column
+        return None
+
+    @property
+    def majority(self) -> float | None:
+        """The majority class's value, where all who know it know the same one."""
+        if self.headline is None:
+            return None
+        known = {g.head.baseline(self.headline) for g in self.groups} - {None}
+        return known.pop() if len(known) == 1 else None
+
+    @property
+    def public_only(self) -> Estimate | None:
+        """What public-only reached, over all runs."""
+        measure = self.headline
+        if measure is None:
+            return None
+        return estimate([r.public_only(measure) for group in self.groups for r in group.runs])
+
+    @property
+    def nonprivate(self) -> tuple[Group, Estimate] | None:
+        """The best finished group without noise, and what it reached."""
+        lead, found = self.lead, []
+        if lead is None:
+            return None
+        for group in self.groups:
+            value = group.measure(lead)
+            if not group.head.private and group.finished and value is not None:
+                found.append((group, value))
+        return max(found, key=lambda one: lead.measure.worth(one[1].mean), default=None)
+
+    def gap_closed(self, group: Group) -> float | None:
+        """Return which share of the gap between public-only and non-private a group closes."""
+        best, gain, public_only = self.nonprivate, group.gain, group.public_only
+        if best is None or gain is None or public_only is None or not group.finished:
+            return None
+        gap = best[0].gain.mean if best[0].gain else best[1].mean - public_only.mean
+        return gain.mean / gap if gap > 0 and group.head.private else None
+
+    def references(self, *, nonprivate: bool) -> list[Reference]:
+        """Return the lines to read the lead against; the non-private one if it is asked for."""
+        lead, public_only, best = self.lead, self.public_only, self.nonprivate
+        if lead is None:
+            return []
+        known = [
+            ("majority class", self.majority, False),
+            ("public-only", public_only.mean if public_only else None, True),
+            ("non-private", best[1].mean if best and nonprivate else None, False),
+        ]
+        return [
+            Reference(value=value, label=label, text=figure(lead.measure, value), dotted=dotted)
+            for label, value, dotted in known
+            if value is not None
+        ]
+
+
+def sections_of(groups: Sequence[Group]) -> list[Section]:
+    """Return groups that measure one thing on one split of a corpus, in the order given."""
+    found: dict[tuple[object, ...], list[Group]] = {}
+    for group in groups:
+        run = group.head
+        headline = run.figures[0] if run.figures else None
+        key = (headline, repr(run.corpus.get("name")), run.synthetic, run.held_out)
+        found.setdefault(key, []).append(group)
+    return [Section(groups=tuple(members)) for members in found.values()]
+
+
+# Options that only say how much ε is spent: runs that differ in nothing else are one curve.
+_SPENDING = ("seed", "noise.target_epsilon", "noise.multiplier")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """Groups that differ in ε alone, or were given one label.
+
+    Attributes:
+        label: What names it among the curves that it is compared with.
+        groups: At least one, in the order given.
+        colour: A role of the theme.
+        marker: Its shape, as matplotlib names it: another one where colours come again.
+    """
+
+    label: str
+    groups: tuple[Group, ...]
+    colour: str
+    marker: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Style:
+    """How one group is drawn against rounds, and in tables.
+
+    Attributes:
+        colour: A role of the theme, its curve's.
+        marker: Another one for each group of a curve.
+    """
+
+    colour: str
+    marker: str
+
+
+def curves_of(groups: Sequence[Group]) -> list[Curve]:
+    """Return groups as curves, in the order given."""
+    found: dict[object, list[Group]] = {}
+    for group in groups:
+        found.setdefault(_key(group), []).append(group)
+    labels = labels_of_runs([members[0].head for members in found.values()], without=_SPENDING)
+    return [
+        Curve(
+            label=label,
+            groups=tuple(members),
+            colour=series(place),
+            marker=_marker(place // NUM_SERIES),
+        )
+        for place, (label, members) in enumerate(zip(labels, found.values(), strict=True))
+    ]
+
+
+def styles(groups: Sequence[Group]) -> list[Style]:
+    """Return the style of each group."""
+    curves, found = curves_of(groups), dict[int, Style]()
+    longest = max(len(curve.groups) for curve in curves)
+    for place, curve in enumerate(curves):
+        for number, group in enumerate(curve.groups):
+            marker = _marker(place // NUM_SERIES * longest + number)
+            found[id(group)] = Style(colour=curve.colour, marker=marker)
+    return [found[id(group)] for group in groups]
+
+
+def _marker(number: int) -> str:
+    return MARKERS[number % len(MARKERS)]
+
+
+def _key(group: Group) -> object:
+    if label := group.head.description.get("label"):
+        return label, group.finished
+    if group.head.own is not None:  # nothing says in what it differs
+        return str(group.head.directory)
+    options = {k: v for k, v in group.head.given_options.items() if k not in _SPENDING}
+    return group.name, repr(sorted(options.items())), group.finished, group.head.simulated

@@ -6,18 +6,50 @@ import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from textwrap import wrap
+from typing import Any
 
-from fedpriv.report.comparison.against_epsilon import epsilon_figure
-from fedpriv.report.comparison.curves import Style, styles
-from fedpriv.report.comparison.groups import Column, Group, columns_of, gaps, mismatches
-from fedpriv.report.comparison.sections import Section, sections_of
-from fedpriv.report.comparison.table import difference_table, nouns_of, runs_table
-from fedpriv.report.headline import estimate, privacy_terms
+from fedpriv.measures import Measure
+from fedpriv.privacy.statement.statement import run_statement
+from fedpriv.report.comparison.groups import (
+    Column,
+    Group,
+    Section,
+    Style,
+    columns_of,
+    curves_of,
+    differences,
+    gaps,
+    mismatches,
+    sections_of,
+    styles,
+    terms_of,
+)
+from fedpriv.report.head import Estimate, badges, estimate
 from fedpriv.report.page import write_page
-from fedpriv.report.plots.lines import Line, both_widths, legend, line_plot
+from fedpriv.report.plots.charts import (
+    Line,
+    Point,
+    both_widths,
+    line_legend,
+    line_plot,
+    point_legend,
+    tradeoff_plot,
+)
 from fedpriv.report.plots.theme import document
-from fedpriv.report.series import points
-from fedpriv.report.wording import direction, figure
+from fedpriv.report.run_record import points
+from fedpriv.report.wording import (
+    NOTHING,
+    UnitLabels,
+    difference,
+    direction,
+    epsilon,
+    figure,
+    half_width,
+    labels_of_all,
+    number,
+    percent,
+)
 from fedpriv.untrusted_text import safe
 
 
@@ -41,7 +73,7 @@ def render(groups: Sequence[Group]) -> str:
         f'<p class="lead">{counted} on {safe(corpora)}</p>',
         _apart(sections),
         "</header><main>",
-        *(part for i, section in enumerate(sections) for part in _section(section, i, sections)),
+        *(part for section in sections for part in _section(section, sections)),
         "</main>",
     ]
     return document(f"{experiments} · fedpriv", "\n".join(body))
@@ -56,10 +88,9 @@ def _apart(sections: Sequence[Section]) -> str:
     )
 
 
-def _section(section: Section, index: int, sections: Sequence[Section]) -> list[str]:
+def _section(section: Section, sections: Sequence[Section]) -> list[str]:
     """Return one part of the page; its headings are a level lower where there are several."""
     several = len(sections) > 1
-    prefix = f"part{index + 1}-" if several else ""
 
     def heading(text: str) -> str:
         return f'<h3 class="part">{safe(text)}</h3>' if several else f"<h2>{safe(text)}</h2>"
@@ -68,11 +99,10 @@ def _section(section: Section, index: int, sections: Sequence[Section]) -> list[
     parts += [_warnings(section.groups), heading("Where they ended"), runs_table(section)]
     num_runs = sum(len(group.runs) for one in sections for group in one.groups)
     parts.append(_notes(section, num_runs))
-    against = epsilon_figure(section, name=f"{prefix}tradeoff")
-    if against:
+    if against := epsilon_figure(section):
         title = section.headline.title if section.headline else ""
         parts += [heading(f"{title} against ε"), against]
-    for title, content in _plots(section, prefix):
+    for title, content in _plots(section):
         parts += [heading(title), content]
     if found := difference_table(section):
         parts += [heading("What they differ in"), found]
@@ -91,9 +121,8 @@ def _warnings(groups: Sequence[Group]) -> str:
 
 def _notes(section: Section, num_runs: int) -> str:
     groups, nouns, sentences = section.groups, nouns_of(section), []
-    terms = list(dict.fromkeys(", ".join(privacy_terms(g.head)) for g in groups if g.head.private))
-    if terms:
-        sentences.append(f"ε with {safe('; or '.join(terms))}.")
+    if terms := terms_of(groups):
+        sentences.append(f"ε with {safe(terms)}.")
     sentences += [safe(sentence) for sentence in gaps(groups)]
     diagnosed = dict.fromkeys(
         column.measure.label
@@ -149,7 +178,7 @@ def _mean_line(group: Group, column: Column, style: Style) -> Line:
     )
 
 
-def _plots(section: Section, prefix: str) -> list[tuple[str, str]]:
+def _plots(section: Section) -> list[tuple[str, str]]:
     """Return (title, figure) of the headline against rounds, of whomever it was measured on."""
     measure, nouns, groups = section.headline, nouns_of(section), section.groups
     if measure is None:
@@ -167,7 +196,6 @@ def _plots(section: Section, prefix: str) -> list[tuple[str, str]]:
         ends = "; ".join(f"{line.label} {figure(measure, line.y[-1])}" for line in lines)
         plot = both_widths(
             partial(line_plot, lines),
-            name=prefix + column.key.replace("_", "-"),
             alternative=f"{title} against {nouns.turn}s, at the end: {ends}.",
             height=380,
             last_round=max(group.head.last_round for group in groups),
@@ -176,14 +204,8 @@ def _plots(section: Section, prefix: str) -> list[tuple[str, str]]:
             share=measure.form == "share",
             references=section.references(nonprivate=False) if column == section.lead else (),
         )
-        note = _plot_note(column, lines)
-        parts.append(
-            (
-                title,
-                f'<figure><figcaption><p class="note">{note}</p>{legend(lines)}</figcaption>'
-                f"{plot}</figure>",
-            )
-        )
+        caption = f'<p class="note">{_plot_note(column, lines)}</p>{line_legend(lines)}'
+        parts.append((title, f"<figure><figcaption>{caption}</figcaption>{plot}</figure>"))
     return parts
 
 
@@ -196,3 +218,267 @@ def _plot_note(column: Column, lines: Sequence[Line]) -> str:
     if any(line.dashed for line in lines):
         note += " Dashed: not private."
     return note
+
+
+GAIN, CLOSED, SEEDS = "gain over public-only", "gap closed", "seeds"
+
+Cells = list[tuple[str, str]]
+"""Of one row: what each cell is called on a narrow screen, and its HTML."""
+
+
+def nouns_of(section: Section) -> UnitLabels:
+    """Return the words for those whose figures they are."""
+    return labels_of_all(group.head.unit for group in section.groups)
+
+
+def shown_columns(section: Section) -> list[Column]:
+    """Return the columns that something was measured for, in one of the groups."""
+    groups = section.groups
+    return [c for c in columns_of(groups) if any(group.measure(c) for group in groups)]
+
+
+def runs_table(section: Section) -> str:
+    """Return the groups' final figures, then majority class and public-only, as a table.
+
+    On a narrow screen each row becomes a list of its cells, so that nothing is scrolled away.
+    """
+    columns, lead = shown_columns(section), section.lead
+    reached = [group.measure(lead) if lead else None for group in section.groups]
+    known = references_of(section)
+    values = [e.mean + (e.half_width or 0) for e in reached if e]
+    scale = max([*values, *(value for _, _, value in known)], default=0.0)
+    rest = _rest(section)
+    rows = []
+    for group, value, style in zip(section.groups, reached, styles(section.groups), strict=True):
+        cells = [(_whole_name(column, section), _measure_cell(group, column)) for column in columns]
+        cells += [(name, _cell(name, group, section)) for name in rest]
+        strip = _strip(value, scale, style.colour)
+        rows.append(_row(f"{safe(group.label)}{_remark(group)}", strip, cells))
+    for name, spent, value in known:
+        cells = [
+            (_whole_name(c, section), safe(figure(c.measure, value)) if c == lead else NOTHING)
+            for c in columns
+        ]
+        cells += [(other, spent if other == "ε" else NOTHING) for other in rest]
+        dot = _strip(Estimate(mean=value, half_width=None, count=1), scale, "muted")
+        rows.append(_row(safe(name), dot, cells, "reference"))
+    return (
+        f'<div class="scroll"><table class="runs"><thead>{_head(section, columns, rest)}</thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def difference_table(section: Section) -> str:
+    """Return the options in which the groups differ as a table; "" where there is none."""
+    found = differences(section.groups)
+    if not found:
+        return ""
+    head = "".join(f"<th>{safe(group.label)}</th>" for group in section.groups)
+    rows = []
+    for name, values in found.items():
+        cells = "".join(
+            f'<td data-label="{safe(group.label)}">{safe(value)}</td>'
+            for group, value in zip(section.groups, values, strict=True)
+        )
+        rows.append(f"<tr><th>{safe(name)}</th>{cells}</tr>")
+    return (
+        '<div class="scroll"><table class="options"><thead><tr><th>option</th>'
+        f"{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def _row(title: str, strip: str, cells: Cells, kind: str = "") -> str:
+    body = "".join(
+        f'<td class="n{" none" if text == NOTHING else ""}" data-label="{safe(name)}">'
+        f"<span>{text}</span></td>"
+        for name, text in cells
+    )
+    style = f' class="{kind}"' if kind else ""
+    return f'<tr{style}><th>{title}</th><td class="strip">{strip}</td>{body}</tr>'
+
+
+def _rest(section: Section) -> list[str]:
+    """Return the names of the columns after the measures."""
+    gains = [GAIN] if any(group.gain for group in section.groups) else []
+    shares = [section.gap_closed(group) for group in section.groups]
+    closed = [CLOSED] if any(share is not None for share in shares) else []
+    return [*gains, *closed, "ε", f"{nouns_of(section).turn}s", SEEDS]
+
+
+def _cell(name: str, group: Group, section: Section) -> str:
+    if name == GAIN:
+        return _gain_cell(group)
+    if name == CLOSED:
+        return percent(section.gap_closed(group), 0)
+    if name == "ε":
+        mark = group.coverage.mark
+        gap = f"<small>{safe(mark)}</small>" if mark else ""
+        return f"{safe(epsilon(group.epsilon))}{gap}"
+    if name == SEEDS:
+        return str(len(group.runs))
+    return safe(number(min(run.rounds_done for run in group.runs)))
+
+
+def _whole_name(column: Column, section: Section) -> str:
+    """Return a column's name with whose figure it is, as a narrow screen has no second head."""
+    nouns = nouns_of(section)
+    return f"{column.measure.label}, {nouns.rostered if column.diagnosed else nouns.public}s"
+
+
+def references_of(section: Section) -> list[tuple[str, str, float]]:
+    """Return what needs no private run: (name, its ε, its value in the leading column)."""
+    found = [("majority class", NOTHING, section.majority)]
+    if section.public_only is not None:
+        found.append(("public-only", "0", section.public_only.mean))
+    return [(name, spent, value) for name, spent, value in found if value is not None]
+
+
+def _remark(group: Group) -> str:
+    found = badges(group.head, run_statement(group.head.directory))
+    labels = [label for label, _ in found if label != "Simulated"]
+    return f"<small>{safe(' · '.join(labels))}</small>" if labels else ""
+
+
+def _head(section: Section, columns: list[Column], rest: list[str]) -> str:
+    """Return two header rows: whose examples were measured, then what."""
+    groups, nouns = "", nouns_of(section)
+    for diagnosed, title in ((True, f"{nouns.rostered}s"), (False, f"{nouns.public}s")):
+        count = sum(column.diagnosed == diagnosed for column in columns)
+        if count:
+            groups += f'<th class="g" colspan="{count}">{title}</th>'
+    names = "".join(
+        f'<th class="n">{safe(column.measure.label)}{_better(column.measure)}</th>'
+        for column in columns
+    )
+    others = "".join(f'<th class="n">{safe(name)}</th>' for name in rest)
+    return (
+        f'<tr class="over"><th colspan="2"></th>{groups}<th colspan="{len(rest)}"></th></tr>'
+        f"<tr><th>experiment</th><th></th>{names}{others}</tr>"
+    )
+
+
+def _better(measure: Measure) -> str:
+    return f"<small>{safe(direction(measure))}</small>" if direction(measure) else ""
+
+
+def _measure_cell(group: Group, column: Column) -> str:
+    value = group.measure(column)
+    if value is None:
+        return NOTHING
+    spread = ""
+    if value.half_width is not None:
+        spread = f"<small>± {safe(half_width(column.measure, value.half_width))}</small>"
+    return safe(figure(column.measure, value.mean)) + spread
+
+
+def _gain_cell(group: Group) -> str:
+    gain = group.gain
+    if gain is None:
+        return "not measured" if group.public_only is None else NOTHING
+    measure = group.head.figures[0]
+    value, _, unit = difference(measure, gain.mean).partition(" ")
+    spread = "" if gain.half_width is None else f"± {half_width(measure, gain.half_width)}"
+    said = " ".join(filter(None, (spread, unit)))
+    return safe(value) + (f"<small>{safe(said)}</small>" if said else "")
+
+
+def _strip(value: Estimate | None, scale: float, colour: str) -> str:
+    """Return a dot with its interval on a common scale from zero."""
+    if value is None or scale <= 0:
+        return ""
+    width, middle = 120, 11
+
+    def at(share: float) -> str:
+        return f"{5 + (width - 10) * min(max(share / scale, 0.0), 1.0):.1f}"
+
+    parts = [
+        f'<line x1="5" x2="{width - 5}" y1="{middle}" y2="{middle}" style="stroke:var(--grid)"/>'
+    ]
+    if value.interval:
+        low, high = value.interval
+        parts.append(
+            f'<line x1="{at(low)}" x2="{at(high)}" y1="{middle}" y2="{middle}" '
+            f'stroke-width="2.5" stroke-opacity=".55" style="stroke:var(--{colour})"/>'
+        )
+    parts.append(
+        f'<circle cx="{at(value.mean)}" cy="{middle}" r="4.5" style="fill:var(--{colour})"/>'
+    )
+    return f'<svg width="{width}" height="22" aria-hidden="true">{"".join(parts)}</svg>'
+
+
+_LINE = 105  # letters that a line of the file's title has room for
+_FEW = 2  # points of a curve up to which a legend lists each
+
+
+def points_of(section: Section) -> list[Point]:
+    """Return the groups with noise whose headline was measured, as points of the plot."""
+    lead, found = section.lead, []
+    if lead is None:
+        return found
+    for place, curve in enumerate(curves_of(section.groups)):
+        reached = [(group, group.measure(lead)) for group in curve.groups]
+        known = [(g, v) for g, v in reached if v is not None and 0 < g.epsilon < math.inf]
+        known.sort(key=lambda one: one[0].epsilon)
+        said = [f"{figure(lead.measure, v.mean)} at ε {epsilon(g.epsilon)}" for g, v in known]
+        if len(said) > _FEW:
+            said = [f"{said[0]} to {said[-1]}"]
+        mark = curve.groups[0].unfinished_mark
+        found += [
+            Point(
+                label=f"{curve.label}: {', '.join(filter(None, (*said, mark)))}",
+                epsilon=group.epsilon,
+                value=value.mean,
+                half_width=value.half_width,
+                colour=curve.colour,
+                marker=curve.marker,
+                hollow=not group.finished,
+                series=place,
+            )
+            for group, value in known
+        ]
+    return found
+
+
+def epsilon_figure(section: Section) -> str:
+    """Return the plot with its legend as HTML; "" where nothing with noise was measured."""
+    points, lead = points_of(section), section.lead
+    if not points or lead is None:
+        return ""
+    notes = _plot_terms(section)
+    notes.append(f"{direction(lead.measure).capitalize()}." if direction(lead.measure) else "")
+    if any(point.half_width is not None for point in points):
+        notes.append("Bars: 95 % interval over seeds.")
+    if any(point.hollow for point in points):
+        notes.append("Hollow: unfinished.")
+    plot = both_widths(partial(_draw, section, points), height=360)
+    return (
+        f'<figure><figcaption><p class="note">{safe(" ".join(filter(None, notes)))}</p>'
+        f"{point_legend(points)}</figcaption>{plot}</figure>"
+    )
+
+
+def epsilon_svg(section: Section) -> str:
+    """Return the plot as a file of its own; "" where nothing with noise was measured."""
+    points = points_of(section)
+    if not points:
+        return ""
+    sentences = (f"{section.title}.", *_plot_terms(section), *gaps(section.groups))
+    title = "\n".join(line for sentence in sentences for line in wrap(sentence, _LINE))
+    return _draw(section, points, width=720, height=340, title=title, alone=True)
+
+
+def _draw(section: Section, points: list[Point], **options: Any) -> str:
+    ends = "; ".join(dict.fromkeys(point.label for point in points))
+    return tradeoff_plot(
+        points,
+        alternative=f"{section.title}, against ε. {ends}.",
+        references=section.references(nonprivate=True),
+        share=section.headline is not None and section.headline.form == "share",
+        **options,
+    )
+
+
+def _plot_terms(section: Section) -> list[str]:
+    """Return the terms of the plot's ε, and that its values are not covered where they are not."""
+    diagnosed = section.lead is not None and section.lead.diagnosed
+    return [f"ε with {terms_of(section.groups)}.", *(["Not covered by ε."] if diagnosed else [])]

@@ -14,7 +14,7 @@ from typing import Any
 from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint, describe_saturation_point
 from fedpriv.privacy.plan import unit_words
 from fedpriv.report.plots import theme
-from fedpriv.report.plots.drawing import spread
+from fedpriv.report.plots.charts import spread
 from fedpriv.untrusted_text import safe
 
 KINDS = (".svg", ".png", ".html")

@@ -41,6 +41,10 @@ DARK = {
     "s8": "#b4b7bd",
 }
 NUM_SERIES = 8
+FONTS = (
+    "ui-sans-serif,system-ui,-apple-system,'Segoe UI',Roboto,'Noto Sans','Liberation Sans',"
+    "sans-serif"
+)
 
 
 def series(index: int) -> str:
@@ -56,8 +60,7 @@ _RULES = """
 *{box-sizing:border-box}
 html{background:var(--paper);color:var(--ink);-webkit-text-size-adjust:100%}
 body{margin:0 auto;padding:3.5rem 1.5rem 5rem;max-width:61rem;
- font:1rem/1.6 ui-sans-serif,system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans",
- "Liberation Sans",sans-serif;font-variant-numeric:tabular-nums}
+ font:1rem/1.6 var(--fonts);font-variant-numeric:tabular-nums}
 h1{font-size:1.9rem;line-height:1.2;font-weight:600;letter-spacing:-.015em;margin:0;
  overflow-wrap:anywhere}
 h2{font-size:1.15rem;font-weight:600;margin:3.5rem 0 1rem;padding-top:1.1rem;
@@ -87,8 +90,7 @@ code{font-family:ui-monospace,"Liberation Mono",Menlo,monospace;font-size:.92em}
 figure{margin:0 0 2rem;break-inside:avoid}
 figcaption h3{display:inline}
 figure svg.plot{display:block;width:100%;height:auto;margin-top:.4rem}
-figure svg.plot *{stroke-linejoin:round;stroke-linecap:butt}
-figure svg.plot text{font-family:inherit!important}
+figure svg.plot *{stroke-linejoin:round}
 .narrow{display:none}
 .pair{display:grid;grid-template-columns:1fr 1fr;gap:1.8rem 2.5rem;margin-top:2.5rem}
 .pair figure{display:flex;flex-direction:column;justify-content:space-between;margin:0}
@@ -157,7 +159,7 @@ _PRINT = """
 def stylesheet() -> str:
     """Return the whole style sheet of a page."""
     dark = f"@media(prefers-color-scheme:dark){{:root{{{_variables(DARK)}}}}}"
-    root = f":root{{color-scheme:light dark;{_variables(LIGHT)}}}"
+    root = f":root{{color-scheme:light dark;--fonts:{FONTS};{_variables(LIGHT)}}}"
     # Print comes last: paper is white whatever the screen was.
     return root + dark + _RULES + _PRINT.format(light=_variables(LIGHT))
 

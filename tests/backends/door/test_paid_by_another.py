@@ -72,7 +72,7 @@ class Bare:
     """Noise of no weight that claims the price of the stream, row by row or not."""
 
     whole_run: bool
-    name, after_crash = "bare", "burn"
+    name, after_crash = "bare", "discard"
 
     @property
     def cost(self):

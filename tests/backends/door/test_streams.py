@@ -99,7 +99,7 @@ def play(name, folder, kills=(), mode="simulation"):
 
 
 @pytest.mark.parametrize(
-    ("kills", "burned", "name", "mode"),
+    ("kills", "discarded", "name", "mode"),
     each_once(
         [
             pytest.param(*case, id=str(case[0]))
@@ -114,7 +114,7 @@ def play(name, folder, kills=(), mode="simulation"):
     ),
 )
 def test_no_row_meets_two_sums_and_each_is_the_oracles(
-    name, kills, burned, mode, seen, tmp_path, monkeypatch
+    name, kills, discarded, mode, seen, tmp_path, monkeypatch
 ):
     noise, cohorts = seen
     keys, began = [], Correlated.init
@@ -128,11 +128,11 @@ def test_no_row_meets_two_sums_and_each_is_the_oracles(
     assert [row.row for row in ledger.rows] == list(range(1, ROWS + 1))
     assert len(ledger.charges) == 1
     used = [release.attempt for release in ledger.releases]
-    assert [row.row for row in ledger.burned] == burned
-    assert used == [row for row in range(1, ROWS + 1) if row not in burned]
+    assert [row.row for row in ledger.discarded] == discarded
+    assert used == [row for row in range(1, ROWS + 1) if row not in discarded]
     assert len(noise) == len(used) == len({row["w"].tobytes() for row in noise})
     verified = verify_run(tmp_path)
-    assert verified.ok and verified.num_burned == len(burned)
+    assert verified.ok and verified.num_discarded == len(discarded)
     times = Counter(user for cohort in cohorts for user in cohort)
     assert max(times.values()) <= LIMIT.most
     for user in times:

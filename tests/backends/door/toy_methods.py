@@ -132,7 +132,7 @@ class OneShot(Steps):
         return state.after({"w": door.run(Query(params=state.params), program).astype(np.float32)})
 
 
-# -- (c) noise with a memory, burned rows, one charge, a participation limit --------------------
+# -- (c) noise with a memory, discarded rows, one charge, a participation limit --------------------
 
 
 class Correlated(Once):
@@ -144,7 +144,7 @@ class Correlated(Once):
 
     twice = 4.0 / 3.0**0.5
 
-    name, after_crash = "two-bands", "burn"
+    name, after_crash = "two-bands", "discard"
     cost = Cost(kind="gaussian", value=2.0, whole_run=True)
 
     def init(self, template, key):

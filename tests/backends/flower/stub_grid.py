@@ -44,6 +44,19 @@ def through_the_wire(message: Message) -> Message:
 
 
 @dataclass
+class Clock:
+    """Time that passes only when somebody sleeps."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += max(seconds, 1e-3)
+
+
+@dataclass
 class StubGrid(Grid):
     """Nodes by id; each answers when it is asked for its reply.
 

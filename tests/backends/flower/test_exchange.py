@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import httpx
-import numpy as np
 import pytest
 from flwr.app import Error, Message, RecordDict
-from flwr.serverapp.strategy import Strategy
 
 from fedpriv import tree
 from fedpriv.backends import SerialBackend
+from fedpriv.backends.backend import Order
 from fedpriv.backends.flower.exchange import Exchange
 from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 from fedpriv.training.local.trainer import Schedule
+from tests.backends.flower.stub_grid import Clock
 
 BOUND, SCHEDULE = Rounded(bound=Clip(l2_clip_norm=0.3)), Schedule(learning_rate=2.0)
-
-
-@dataclass
-class Clock:
-    """Time that passes only when somebody sleeps."""
-
-    now: float = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += max(seconds, 1e-3)
 
 
 class Federation:
@@ -56,11 +43,12 @@ class Federation:
         )
         self.backend = replace(backend, exchange=exchange)
 
-    def sum(self, cohort, *, round_num=1, attempt=1, backend=None):
-        return (backend or self.backend).partial_sum(
-            params=self.task.params(), bound=BOUND, cohort=cohort, key=Key.simulation(1),
+    def sum(self, cohort, *, round_num=1, attempt=1, backend=None, key=None):
+        order = Order(
+            params=self.task.params(), bound=BOUND, key=key or Key.simulation(1),
             round_num=round_num, attempt=attempt,
         )  # fmt: skip
+        return (backend or self.backend).sum_over(cohort, order)
 
     def off_by(self, found, cohort):
         """The distance of a sum from the oracle's over these users."""
@@ -82,14 +70,6 @@ def test_silent_nodes_are_missing_after_the_deadline(stub):
     assert found.num_failed == 2
     assert federation.strategy.counts == {"missing": 2}
     assert 30.0 <= federation.clock.now < 31.0
-
-
-def test_nobody_answers_and_the_round_goes_on(stub):
-    federation = Federation(stub)
-    federation.grid.silent = set(range(101, 113))
-    found = federation.sum(federation.task.roster)
-    assert tree.l2_norm(found.real()) == 0.0
-    assert found.num_failed == 12
 
 
 def test_everybody_is_asked_at_once_however_few_answers_are_pulled(stub):
@@ -124,118 +104,61 @@ def test_a_late_answer_counts_for_no_later_round(stub):
     assert federation.grid.in_flight == 0
 
 
-def test_a_replayed_answer_of_an_earlier_attempt_is_stale(stub):
-    federation = Federation(stub)
-    cohort = federation.task.roster[:8]
-    kept: list[Message] = []
-    federation.grid.tamper = {102: lambda request, reply: kept.append(reply) or [reply]}
-    federation.sum(cohort)
-
-    def replay(request, reply):
-        return [Message(kept[0].content, reply_to=request)]
-
-    federation.grid.tamper = {102: replay}
-    found = federation.sum(cohort, attempt=2)
-    assert federation.off_by(found, federation.without(cohort, 102)) < 1e-9
-    assert federation.strategy.counts == {"stale": 1}
-
-
-def test_an_answer_to_an_attempt_of_the_same_number_is_stale_all_the_same(stub):
-    """As after a server that began again from an older ledger: only the nonce differs."""
-    federation = Federation(stub)
-    cohort = federation.task.roster[:8]
-    kept: list[Message] = []
-    federation.grid.tamper = {102: lambda request, reply: kept.append(reply) or [reply]}
-    federation.sum(cohort)
-    replayed = {102: lambda request, reply: [Message(kept[0].content, reply_to=request)]}
-    federation.grid.tamper = replayed
-    found = federation.sum(cohort)
-    assert federation.off_by(found, federation.without(cohort, 102)) < 1e-9
-    assert federation.strategy.counts == {"stale": 1}
-
-
-def test_the_second_answer_to_one_request_is_dropped(stub):
-    federation = Federation(stub)
-    cohort = federation.task.roster[:8]
-    federation.grid.tamper = {102: lambda request, reply: [reply, reply, reply]}
-    found = federation.sum(cohort)
-    assert federation.off_by(found, cohort) < 1e-9
-    assert federation.strategy.counts == {"duplicate": 2}
-
-
-def _as_another_node(request, reply):
+def as_another_node(request, reply):
     reply.metadata.__dict__["_src_node_id"] = 105
     return [reply]
 
 
-def _to_another_request(request, reply):
+def to_another_request(request, reply):
     reply.metadata.__dict__["_reply_to_message_id"] = "somebody-elses"
     return [reply]
 
 
-@pytest.mark.parametrize("tamper", [_as_another_node, _to_another_request])
-def test_forged_answers_are_foreign(stub, tamper):
-    federation = Federation(stub)
+def forged_and_true(request, reply):
+    return [*as_another_node(request, Message(RecordDict(), reply_to=request)), reply]
+
+
+def error(request, reply):
+    return [Message(Error(3, "x" * 99), reply_to=request)]
+
+
+def undecodable(request, reply):
+    raise ValueError("Unexpected set of `children`.")
+
+
+@pytest.mark.parametrize(
+    ("tamper", "lost", "counts"),
+    [
+        (lambda request, reply: [reply, reply, reply], (), {"duplicate": 2}),
+        (forged_and_true, (), {"foreign": 1}),
+        (as_another_node, (102,), {"foreign": 1, "missing": 1}),
+        (to_another_request, (102,), {"foreign": 1, "missing": 1}),
+        (error, (102,), {"error": 1}),
+        (undecodable, (102,), {"unreadable": 1}),
+    ],
+    ids=["thrice", "forged and true", "of another node", "to another", "error", "undecodable"],
+)
+def test_what_is_no_answer_costs_its_own_user_alone(stub, tamper, lost, counts):
+    federation = Federation(stub, tamper={102: tamper})
     cohort = federation.task.roster[:8]
-    federation.grid.tamper = {102: tamper}
     found = federation.sum(cohort)
+    assert federation.off_by(found, federation.without(cohort, *lost)) < 1e-9
+    assert found.num_failed == len(lost) and federation.strategy.counts == counts
+
+
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_a_replayed_answer_is_stale(stub, attempt):
+    """To an earlier attempt, or to one of the same number: a server that began again from an older
+    ledger has only another nonce."""
+    federation, kept = Federation(stub), []
+    cohort = federation.task.roster[:8]
+    federation.grid.tamper = {102: lambda request, reply: kept.append(reply) or [reply]}
+    federation.sum(cohort)
+    replayed = {102: lambda request, reply: [Message(kept[0].content, reply_to=request)]}
+    federation.grid.tamper = replayed
+    found = federation.sum(cohort, attempt=attempt)
     assert federation.off_by(found, federation.without(cohort, 102)) < 1e-9
-    assert federation.strategy.counts == {"foreign": 1, "missing": 1}
-
-
-def test_a_forged_answer_does_not_stand_in_the_way_of_the_true_one(stub):
-    federation = Federation(stub)
-    cohort = federation.task.roster[:8]
-
-    def both(request, reply):
-        forged = Message(RecordDict(), reply_to=request)
-        return [*_as_another_node(request, forged), reply]
-
-    federation.grid.tamper = {102: both}
-    found = federation.sum(cohort)
-    assert federation.off_by(found, cohort) < 1e-9
-    assert federation.strategy.counts == {"foreign": 1}
-
-
-@pytest.mark.parametrize("code", [0, 2, 3, 5, 8])
-def test_an_error_reply_is_one_users_zero(stub, code):
-    federation = Federation(stub)
-    cohort = federation.task.roster[:8]
-    federation.grid.tamper = {
-        102: lambda request, reply: [Message(Error(code, "x" * 99), reply_to=request)]
-    }
-    found = federation.sum(cohort)
-    assert federation.off_by(found, federation.without(cohort, 102)) < 1e-9
-    assert found.num_failed == 1
-    assert federation.strategy.counts == {"error": 1}
-
-
-def test_an_answer_that_flower_cannot_decode_is_one_users_zero(stub):
-    federation = Federation(stub)
-    cohort = federation.task.roster[:8]
-
-    def broken(request, reply):
-        raise ValueError("Unexpected set of `children`.")
-
-    federation.grid.tamper = {102: broken}
-    found = federation.sum(cohort)
-    assert federation.off_by(found, federation.without(cohort, 102)) < 1e-9
-    assert federation.strategy.counts == {"unreadable": 1}
-
-
-def test_an_interrupt_while_an_answer_is_decoded_is_no_unreadable_answer(stub):
-    federation = Federation(stub)
-
-    def interrupted(ids):
-        try:
-            raise KeyboardInterrupt
-        except KeyboardInterrupt as error:
-            raise SystemError("a decoder returned a result with an exception set") from error
-
-    federation.grid.pull_messages = interrupted
-    with pytest.raises(KeyboardInterrupt):
-        federation.sum(federation.task.roster[:5])
-    assert federation.strategy.counts["unreadable"] == 0
+    assert federation.strategy.counts == {"stale": 1}
 
 
 def test_a_request_that_is_not_taken_is_missing(stub):
@@ -251,6 +174,21 @@ def test_a_request_that_is_not_taken_is_missing(stub):
     found = federation.sum(cohort)
     assert federation.off_by(found, federation.without(cohort, 102)) < 1e-9
     assert federation.strategy.counts == {"missing": 1}
+
+
+def test_an_interrupt_while_an_answer_is_decoded_is_no_unreadable_answer(stub):
+    federation = Federation(stub)
+
+    def interrupted(ids):
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as error:
+            raise SystemError("a decoder returned a result with an exception set") from error
+
+    federation.grid.pull_messages = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        federation.sum(federation.task.roster[:5])
+    assert federation.strategy.counts["unreadable"] == 0
 
 
 @pytest.mark.parametrize("method", ["push_messages", "pull_messages"])
@@ -279,23 +217,12 @@ def test_memory_does_not_grow_with_the_cohort(stub):
         assert [len(ids) for ids in shared] == [1, 1]
 
 
-def test_the_params_are_encoded_once_for_all_nodes(stub):
-    federation = Federation(stub)
-    federation.sum(federation.task.roster)
-    records = {id(message.content["params"]) for message in federation.grid.requests}
-    assert len(federation.grid.requests) == 12
-    assert len(records) == 1
-
-
 def test_a_node_learns_its_own_users_and_the_rounds_key_only(stub):
     federation = Federation(stub)
     root = Key.simulation(1)
     key = root.fold("users").fold(3).fold(1)
     cohort = federation.task.roster[:8]
-    federation.backend.partial_sum(
-        params=federation.task.params(), bound=BOUND, cohort=cohort, key=key,
-        round_num=3, attempt=1,
-    )  # fmt: skip
+    federation.sum(cohort, round_num=3, key=key)
     secrets = [root, root.fold("noise"), root.fold("users"), root.fold("cohort")]
     for message in federation.grid.requests:
         own = federation.grid.hosts[message.metadata.dst_node_id].user_ids
@@ -306,20 +233,3 @@ def test_a_node_learns_its_own_users_and_the_rounds_key_only(stub):
         assert held == [key.to_bytes()]
         assert not {secret.to_bytes() for secret in secrets} & set(held)
         assert message.metadata.group_id == "3.1"
-
-
-def test_the_strategy_is_no_strategy_of_flowers():
-    """Whoever asks by type, or calls a hook, is told at once and not by an answer of nothing."""
-    assert not issubclass(UserLevelStrategy, Strategy)
-    public = {name for name in dir(UserLevelStrategy) if not name.startswith("_")}
-    assert public == {"roster", "settings", "promise", "counts", "start"}
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("max_in_flight", 0), ("round_deadline", 0.0), ("round_deadline", np.inf),
-     ("register_seconds", -1.0), ("register_seconds", np.nan)],
-)  # fmt: skip
-def test_settings_that_cannot_work_are_refused(name, value):
-    with pytest.raises(ValueError, match=name.replace("_", "-")):
-        GridSettings(**{name: value})

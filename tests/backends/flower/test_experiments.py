@@ -74,9 +74,7 @@ def test_three_rounds_on_flower_equal_three_in_process(stub, tiny_corpus, tmp_pa
     found, other = finished(corpus, experiment, name, tmp_path / "grid", carried_by(stub, 5))
     assert set(other) == set(state) and len(state) > 1
     options = experiment.options()
-    exact = experiment.method != "averaging" or (
-        options["noise"] != "none" and options["noise.exact_sum"]
-    )
+    exact = experiment.method != "averaging" or options["noise"] != "none"
     for key in state:
         if exact:
             assert other[key].tobytes() == state[key].tobytes()

@@ -18,7 +18,7 @@ from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
 from fedpriv.cli import main
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.report.series import read_run
+from fedpriv.report.run_record import read_run
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
 from fedpriv.runs.loop import rounds
@@ -135,10 +135,3 @@ def test_files_of_a_language_model_go_with_it(own, monkeypatch):
         assert json.loads((own / folder / "words.json").read_text())[0] == "word-0"
     card = (own / "model" / "README.md").read_text("utf-8")
     assert "`words.json`" in card and "| perplexity, public users (released) |" in card
-
-
-def test_it_learns(own):
-    experiment = load_experiment("own:experiment").with_options({"noise": "none", "bound": "none"})
-    components = build(experiment, None)
-    *_, (record, _) = rounds(components, serial(experiment, components), Key.simulation(0))
-    assert record.released.measured["accuracy"] > 0.8

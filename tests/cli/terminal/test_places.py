@@ -13,7 +13,7 @@ from fedpriv import json_lines
 from fedpriv.datasets import cache
 from fedpriv.datasets.downloads import fetch_file
 from fedpriv.datasets.stackexchange import locate, writer
-from fedpriv.report.export import model_folder
+from fedpriv.report import export
 from simulations.reproduction import command as reproducing
 from simulations.reproduction.command import find_reproductions
 from tests.cli.typed import SMALL, main
@@ -56,7 +56,7 @@ def never(monkeypatch):
         (locate, "synthesize"),
         (writer, "CorpusWriter"),
         (reproducing, "_reproduced"),
-        (model_folder, "released_params"),
+        (export, "released_params"),
     ):
         monkeypatch.setattr(module, name, work)
     monkeypatch.setattr("fedpriv.api.running.find_corpus", work)
@@ -180,7 +180,7 @@ class TestFullDisk:
         def full(*given, **named):
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        monkeypatch.setattr(model_folder, "write_tensors", full)
+        monkeypatch.setattr(export, "write_tensors", full)
         assert self.SAID.format("out/model") in fails("export", "run", "--to", "out/model")
         assert not list((place / "out").iterdir())
 

@@ -9,7 +9,6 @@ import pytest
 
 from fedpriv.datasets.stackexchange.sentence_store import SentenceStore
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, NUM_FOLDS, Split, divide
-from tests.datasets.corpus.sentences import write
 from tests.datasets.corpus.threaded import (
     HELD,
     PUBLIC,
@@ -128,12 +127,6 @@ def test_choosing_holds_the_same_test_threads_out_and_validation_joins_training(
     assert counted_threads(corpus, split.choosing()) < counted_threads(corpus, split)
 
 
-@pytest.mark.parametrize("split", kept("by-user"), ids=lambda split: split.name)
-def test_choosing_by_user_holds_the_same_test_threads_out(corpus, split):
-    final, choosing = corpus.view(split=split), corpus.view(split=split.choosing())
-    assert threads_of(choosing, choosing.roster, "test") == threads_of(final, final.roster, "test")
-
-
 @pytest.mark.parametrize("measured", ["test", "validation"])
 def test_five_folds_measure_every_thread_once(corpus, measured):
     views = [corpus.view(split=Split(fold=fold, measured_on=measured)) for fold in range(NUM_FOLDS)]
@@ -169,6 +162,9 @@ def test_held_out_users_train_nothing_and_only_they_are_tested_on(corpus):
             side, other = ("test", "train") if user in held else ("train", "test")
             assert view.num_examples(user, side) == by_thread.num_examples(user, side)
             assert view.num_examples(user, other) == 0
+        choosing = corpus.view(split=split.choosing())
+        for name in ("train", "validation"):
+            assert not any(choosing.num_examples(user, name) for user in held)
         tested.update(held)
     assert tested == dict.fromkeys(ROSTERED, 1)  # five folds hold everybody out once
 
@@ -182,20 +178,6 @@ def test_as_published_holds_out_whom_the_source_does(corpus, split):
         side, other = ("test", "train") if user in HELD else ("train", "test")
         assert view.num_examples(user, side) == by_thread.num_examples(user, side)
         assert view.num_examples(user, other) == 0
-
-
-def test_without_such_users_there_is_no_split_as_published(tmp_path):
-    made = write(tmp_path / "c", sentences(), [ROSTER], split_seed=SEED)
-    with pytest.raises(ValueError, match="cannot be split as-published; import the corpus with"):
-        made.view(split=Split(kind="as-published"))
-
-
-def test_who_is_held_out_by_user_stays_so_when_settings_are_chosen(corpus):
-    for split in kept("by-user"):
-        choosing = corpus.view(split=split.choosing())
-        for user in held_out(corpus, split):
-            assert choosing.num_examples(user, "train") == 0
-            assert choosing.num_examples(user, "validation") == 0
 
 
 def test_users_without_training_text_stay_on_the_roster(tmp_path):

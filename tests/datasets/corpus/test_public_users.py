@@ -5,7 +5,7 @@ import pytest
 
 from fedpriv.datasets.stackexchange.rosters import limit_public
 from fedpriv.datasets.stackexchange.splits import Split
-from tests.datasets.corpus.threaded import PUBLIC, ROSTERED, make
+from tests.datasets.corpus.threaded import PUBLIC, make
 
 NAMES = [f"user-{number}" for number in range(50)]
 
@@ -27,11 +27,6 @@ def test_fewer_are_among_more_and_their_order_is_no_matter():
     assert limit_public(NAMES[::-1], 10) == ten
 
 
-def test_another_user_moves_at_most_one():
-    with_others = limit_public([*NAMES, "another"], 10)
-    assert len(set(with_others) - set(limit_public(NAMES, 10))) <= 1
-
-
 def test_the_others_are_in_no_count_and_in_no_public_text(corpus):
     number = len(PUBLIC) - 1
     kept = limit_public(PUBLIC, number)
@@ -49,14 +44,6 @@ def test_the_others_are_in_no_count_and_in_no_public_text(corpus):
     )
 
 
-def test_all_of_them_are_the_same_as_no_limit(corpus):
-    whole, same = corpus.view(), corpus.view(split=Split(public_users=len(PUBLIC)))
-    assert same.words == whole.words and same.tags == whole.tags
-    assert np.array_equal(same.word_users, whole.word_users)
-    for user in ROSTERED:
-        assert same.num_examples(user) == whole.num_examples(user)
-
-
 def test_more_than_there_are_and_none_without_counts_are_refused(corpus):
     with pytest.raises(ValueError, match=f"public-users 99, but {len(PUBLIC)} users"):
         corpus.view(split=Split(public_users=99))
@@ -64,9 +51,3 @@ def test_more_than_there_are_and_none_without_counts_are_refused(corpus):
         corpus.view(split=Split(public_users=0))
     with pytest.raises(ValueError, match="public-users -1: give 0 or more"):
         Split(public_users=-1)
-
-
-def test_validation_threads_of_fewer_have_a_view_of_their_own():
-    split = Split(public_users=75)
-    assert split.name == "by-thread-0-public-75"
-    assert split.choosing().name == "by-thread-0-public-75-validation"

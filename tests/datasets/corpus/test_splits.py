@@ -5,8 +5,6 @@ from collections import Counter
 import pytest
 
 from fedpriv.datasets.stackexchange.splits import (
-    BY_SENTENCE,
-    BY_THREAD,
     KINDS,
     NUM_FOLDS,
     TEST,
@@ -48,20 +46,6 @@ def test_parts_are_fifths_and_folds_partition():
         assert shares[VALIDATION] / len(keys) == pytest.approx(0.16, abs=0.02)
 
 
-def test_seeds_divide_anew():
-    keys = [str(number) for number in range(1_000)]
-    one, other = ({key for key in keys if thread_part(key, 0, seed) == TEST} for seed in (0, 1))
-    # Independent fifths share a twenty-fifth: 40 of 1,000, within five standard errors of 6.2.
-    assert abs(len(one & other) - 40) < 31
-
-
-def test_the_default_is_by_thread_and_only_by_sentence_shares():
-    assert Split(kind="by-thread", fold=0, measured_on="test") == Split() == BY_THREAD
-    assert [kind for kind in KINDS if Split(kind=kind).shares_threads] == ["by-sentence"]
-    assert "as the papers did" in BY_SENTENCE.describe()
-    assert "whole threads held out" in BY_THREAD.describe()
-
-
 def test_names_tell_splits_apart():
     splits = [Split(kind=kind) for kind in KINDS]
     splits += [split.choosing() for split in splits if split.kind != "by-sentence"]
@@ -76,9 +60,7 @@ def test_names_tell_splits_apart():
     [
         ({"kind": "by-tag"}, "split 'by-tag' is unknown; choose one of by-thread"),
         ({"fold": 5}, "fold 5: there are 5; give 0 to 4"),
-        ({"fold": -1}, "fold -1"),
         ({"kind": "by-time", "fold": 1}, "split 'by-time' has no folds; leave fold 1 out"),
-        ({"kind": "by-sentence", "fold": 1}, "has no folds"),
         ({"measured_on": "train"}, "measured-on 'train': choose 'test' or 'validation'"),
         ({"kind": "by-sentence", "measured_on": "validation"}, "no validation threads"),
     ],

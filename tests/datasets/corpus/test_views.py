@@ -13,7 +13,7 @@ from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, BY_THREAD, Split
 from fedpriv.experiments.start import FromPublic, public_only
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.rng import Key
-from tests.datasets.corpus.threaded import PUBLIC, ROSTERED, make, sentences, threads_of
+from tests.datasets.corpus.threaded import PUBLIC, make, sentences
 
 KEY = Key.simulation(0)
 
@@ -76,16 +76,6 @@ class TestCorporaThatCanOnlyBeRead:
         monkeypatch.setattr(views, "make_view", None)
         again = Corpus.open(only_read.directory).view(split=Split(fold=2))
         assert content(again) == content(found)
-
-    def test_another_corpus_does_not_find_them(self, only_read, tmp_path):
-        whole = only_read.view(split=Split(fold=2))
-        less = make(tmp_path / "less", [row for row in sentences() if row.user_id != "r03"])
-        view = less.view(split=Split(fold=2))
-        assert view.num_examples("r03", "all") == 0 < whole.num_examples("r03", "all")
-
-    def test_what_they_were_made_with_is_opened_where_it_is(self, only_read, cache):
-        assert threads_of(only_read.view(), ROSTERED, "test")
-        assert not (cache / "views").exists()
 
 
 def test_a_view_is_made_once_and_the_first_is_kept(corpus, monkeypatch):

@@ -67,15 +67,6 @@ def test_padded_ids_equal_a_plain_loop(four, words, length, size):
     assert got.tolist() == plain_padded(TEXTS, words, length, size)
 
 
-def test_padded_ids_by_hand(four, words):
-    assert bags.padded_ids(four, words, length=6, size=20).tolist() == [
-        [0, 1, 3, 6, 3, 2],
-        [0, 0, 0, 1, 5, 6],
-        [0, 0, 0, 0, 0, 1],
-        [4, 4, 4, 5, 2, 3],  # the start and nothing else has gone
-    ]
-
-
 def test_padding_is_counted(four, words):
     x = bags.count_ids(bags.padded_ids(four, words, length=6, size=8), 8)
     assert x[1].toarray().tolist() == [[3, 1, 0, 0, 0, 1, 1, 0]]

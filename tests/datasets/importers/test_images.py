@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedpriv.datasets import images
-from fedpriv.datasets.images import load_cifar10, load_mnist, read_cifar_records, read_idx
+from fedpriv.datasets.images import load_cifar10, load_mnist, read_cifar_records
 
 
 def idx(values):
@@ -56,10 +56,8 @@ def test_mnist_is_read_as_written(tmp_path, pack):
     [
         ("train_images", idx(LABELS), "begins with 00000801, not 00000803"),
         ("train_labels", b"", "begins with nothing"),
-        ("train_labels", b"\0\0\x0d\1" + idx(LABELS)[4:], "begins with 00000d01"),
         ("train_images", idx(IMAGES)[:9], "truncated within its header"),
         ("train_images", idx(IMAGES)[:-1], "is truncated: its header announces 5,488 bytes"),
-        ("train_images", idx(IMAGES) + b"x", "is too long"),
         ("t10k_images", idx(IMAGES), "7 test images but 2 labels"),
         ("train_images", idx(IMAGES[:, :27]), r"images of \(27, 28\) pixels"),
         ("train_labels", idx(LABELS + 1), "has the label 10"),
@@ -73,13 +71,6 @@ def test_mnist_is_read_as_written(tmp_path, pack):
 def test_hostile_idx_files_are_refused(tmp_path, name, content, message):
     with pytest.raises(ValueError, match=message):
         load_mnist(write_mnist(tmp_path, **{name: content}))
-
-
-def test_a_truncated_packed_file_is_refused(tmp_path):
-    path = write_mnist(tmp_path) / "train-images-idx3-ubyte.gz"
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(ValueError, match="truncated"):
-        read_idx(path, dimensions=3)
 
 
 def test_mnist_itself(shared_data):

@@ -13,7 +13,6 @@ from fedpriv.datasets import cache
 from fedpriv.datasets.stackexchange import locate
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.locate import (
-    cached,
     cached_synthetic,
     find_candidates,
     raw_kind,
@@ -74,15 +73,11 @@ def test_nothing_anywhere_is_an_error_or_synthetic(tmp_path):
     assert (corpus.name, corpus.synthetic) == (NAME, True)
     assert corpus.directory.parent == tmp_path / "cache" / "corpora"
     before = (corpus.directory / "manifest.json").stat().st_mtime_ns
+    with pytest.raises(ValueError, match="no corpus was found"):  # nor is it taken for a real one
+        resolve_corpus(None, allow_synthetic=False)
     again = resolve_corpus(NAME, allow_synthetic=False)  # by name it is always allowed
     assert again.directory == corpus.directory
     assert (again.directory / "manifest.json").stat().st_mtime_ns == before
-
-
-def test_a_synthetic_corpus_in_the_cache_is_never_taken_for_a_real_one():
-    resolve_corpus(None, allow_synthetic=True)
-    with pytest.raises(ValueError, match="no corpus was found"):
-        resolve_corpus(None, allow_synthetic=False)
 
 
 def test_the_argument_comes_first_then_the_environment_then_the_cache_then_the_folder(
@@ -127,13 +122,8 @@ def test_a_raw_file_is_imported_once_and_again_when_it_changes(dump, tmp_path):
     moved.parent.mkdir()
     moved.write_text(posts_xml())
     assert resolve_corpus(str(moved), allow_synthetic=False).directory == corpus.directory
-
-
-def test_a_prepared_corpus_of_the_cache_outlives_its_raw_file(dump):
-    directory = resolve_corpus(str(dump), allow_synthetic=False).directory
-    dump.unlink()
-    assert resolve_corpus(None, allow_synthetic=False).directory == directory
-    assert resolve_corpus("onstartups", allow_synthetic=False).directory == directory
+    dump.unlink()  # a prepared corpus of the cache outlives its raw file
+    assert resolve_corpus("onstartups", allow_synthetic=False).name == "onstartups"
 
 
 def test_a_folder_with_a_raw_file_will_do(beside, dump, monkeypatch):
@@ -155,9 +145,7 @@ def test_a_folder_with_a_raw_file_will_do(beside, dump, monkeypatch):
     ("argument", "message"),
     [
         ("/no/such/place", "no such file or folder"),
-        ("../escape", "no such file or folder"),
         ("onstartups", "not here yet.*fetch onstartups"),
-        ("stackoverflow", "fetch stackoverflow"),
     ],
 )
 @pytest.mark.parametrize("by", ["argument", "FEDPRIV_DATA"])
@@ -217,25 +205,6 @@ def test_what_a_killed_process_left_is_cleared_away(tmp_path):
     assert contents(corpus.directory.parent) == {corpus.directory.name}
 
 
-def test_failing_to_make_one_leaves_nothing_and_lets_go_of_the_lock(tmp_path):
-    def fail(target, progress):
-        raise ValueError("no")
-
-    for _ in range(2):
-        with pytest.raises(ValueError, match="no"):
-            cached("x", fail, source=None, options={})
-    assert contents(tmp_path / "cache" / "corpora") == set()
-
-
-def test_other_options_are_another_entry():
-    def make(target, progress):
-        return synthesize(target, shape=TINY)
-
-    one = cached("x-synthetic", make, source=None, options={"a": 1})
-    two = cached("x-synthetic", make, source=None, options={"a": 2})
-    assert one.directory != two.directory
-
-
 def test_only_the_default_synthetic_corpus_answers_to_the_plain_name():
     other = cached_synthetic(seed=5)
     assert "synthetic" in other.directory.name
@@ -247,11 +216,8 @@ def test_only_the_default_synthetic_corpus_answers_to_the_plain_name():
     ("name", "kind"),
     [
         ("Posts.xml", "stackexchange"),
-        ("x.Posts.xml.xz", "stackexchange"),
         ("law.stackexchange.com.7z", "stackexchange"),
         ("so.sqlite.lzma", "tff-stackoverflow"),
-        ("so.sqlite.xz", "tff-stackoverflow"),
-        ("so.sqlite", "tff-stackoverflow"),
     ],
 )
 def test_the_kind_of_a_raw_file(tmp_path, name, kind):
@@ -312,14 +278,6 @@ def test_the_digest_of_a_file_is_remembered_until_it_changes(tmp_path, monkeypat
     note.write_text(json.dumps(["nonsense"]))
     cache.remembered_sha256(path, tmp_path / "cache")
     assert len(calls) == 2
-
-
-def test_the_cache_is_where_the_environment_says_or_the_platform(tmp_path, monkeypatch):
-    from fedpriv.datasets.cache import cache_dir
-
-    assert cache_dir() == tmp_path / "cache"
-    monkeypatch.delenv("FEDPRIV_CACHE")
-    assert cache_dir().name == "fedpriv"
 
 
 @pytest.mark.data

@@ -11,9 +11,7 @@ from xml.sax.saxutils import quoteattr
 import py7zr
 import pytest
 
-from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.dump import import_stackexchange, open_dump, site_name
-from fedpriv.datasets.stackexchange.rosters import is_public_tenth
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
 
 PUBLIC, INSIDE = "15", "1"  # by the fixed hash of the id
@@ -59,11 +57,6 @@ def imported(tmp_path, *rows, name="Posts.xml", **options):
     return import_stackexchange(path, tmp_path / "corpus", name="site", **options)
 
 
-def test_the_fixed_ids_are_where_these_tests_need_them():
-    assert is_public_tenth(PUBLIC)
-    assert not is_public_tenth(INSIDE)
-
-
 def test_posts_become_examples_with_their_question_s_title_and_tags(tmp_path):
     corpus = imported(tmp_path)
     view = corpus.view(split=BY_SENTENCE)
@@ -73,6 +66,8 @@ def test_posts_become_examples_with_their_question_s_title_and_tags(tmp_path):
     inside = view.examples(INSIDE, "all")
     assert sorted(inside.num_tokens.tolist()) == sorted([2 + 3, 3 + 3, 2 + 4, 3 + 4, 4 + 2, 3 + 2])
     assert view.tags == ("law", "money")
+    # Public words are of their own text: not of the title of a question that they answered.
+    assert {"hello", "sue", "depends"} <= set(view.words) and "my" not in view.words
     labels = sorted(view.tags[label] for label in inside.labels)
     assert labels == ["law"] * 4 + ["money"] * 2
 
@@ -106,12 +101,6 @@ def test_foreign_titles_are_measured_and_can_be_dropped(tmp_path):
     )
 
 
-def test_public_words_come_from_their_own_text_only(tmp_path):
-    words = set(imported(tmp_path).view(split=BY_SENTENCE).words)
-    assert {"hello", "sue", "depends"} <= words  # own question, own title, own answer
-    assert "my" not in words  # the title of the question that the public user answered
-
-
 NEW_DIALECT = (
     row(Score=3, Tags="|law|money|", CreationDate="2024-01-01T00:00:00.000", ViewCount=7,
         Title="How to sue", LastActivityDate="2024-01-02", OwnerUserId=PUBLIC, Body="<p>Hello "
@@ -134,18 +123,6 @@ def test_both_dialects_give_the_same_examples(tmp_path, multi_hot):
     assert "assumed" in old.manifest["licence"]
 
 
-def test_single_quotes_entities_and_unicode_are_read(tmp_path):
-    body = '<p>Say "hi" &amp; it\'s \u00e9t\u00e9\u2014ok</p>'
-    rows = (
-        f"<row Id='1' PostTypeId='1' OwnerUserId='{PUBLIC}' Title='T' Tags='&lt;a&gt;' "
-        f"Body='{body.replace('&', '&amp;').replace('<', '&lt;').replace(chr(39), '&#39;')}'/>",
-        answer(2, 1, INSIDE),
-    )
-    assert {"say", '"', "hi", "&", "s", "tok"} <= set(
-        imported(tmp_path, *rows).view(split=BY_SENTENCE).words
-    )
-
-
 def compress(path, kind):
     content = path.read_bytes()
     packed = path.with_name(f"{path.name}.{kind}")
@@ -161,13 +138,10 @@ def compress(path, kind):
 @pytest.mark.parametrize("kind", ["gz", "bz2", "xz", "7z"])
 def test_compressed_dumps_give_the_same_corpus(tmp_path, kind):
     plain = imported(tmp_path)
-    packed = compress(tmp_path / "Posts.xml", kind)
+    # The kind is told by the content, and not by the name.
+    packed = compress(tmp_path / "Posts.xml", kind).rename(tmp_path / "dump")
     corpus = import_stackexchange(packed, tmp_path / "packed", name="site")
     assert corpus.manifest["files"] == plain.manifest["files"]
-    # The kind is told by the content: a wrong name does not matter.
-    renamed = packed.rename(tmp_path / "dump")
-    again = import_stackexchange(renamed, tmp_path / "again", name="site")
-    assert again.manifest["files"] == plain.manifest["files"]
 
 
 def refused(tmp_path, path, message):
@@ -188,18 +162,6 @@ def test_a_truncated_dump_is_refused_and_leaves_nothing(tmp_path, kind, keep):
     content = path.read_bytes()
     path.write_bytes(content[: int(keep * len(content))])
     refused(tmp_path, path, "truncated|damaged")
-
-
-@pytest.mark.parametrize("kind", ["gz", "bz2", "xz", "7z"])
-def test_a_flipped_byte_in_an_archive_is_refused(tmp_path, kind):
-    path = tmp_path / "Posts.xml"
-    path.write_text(document(*ROWS, *(answer(n, 1, INSIDE, os.urandom(50).hex()) for n in
-                                      range(100, 200))))  # fmt: skip
-    packed = compress(path, kind)
-    content = bytearray(packed.read_bytes())
-    content[len(content) // 2] ^= 0xFF
-    packed.write_bytes(bytes(content))
-    refused(tmp_path, packed, "truncated|damaged")
 
 
 ENTITY = (
@@ -254,7 +216,6 @@ def test_progress_runs_to_the_end_over_both_passes(tmp_path):
         ("a/onstartups.Posts.xml.xz", "onstartups"),
         ("a/Law/Posts.xml", "law"),
         ("a/law.stackexchange.com.7z", "law"),
-        ("a/law.stackexchange.com-Posts.7z", "law"),
         ("a/stackoverflow.com-Posts.7z", "stackoverflow-com"),
         ("a/My Site!.xml", "my-site"),
     ],
@@ -346,14 +307,6 @@ def repeat(dump, target, times):
             for line in lines:
                 file.write(ids.sub(lambda m, c=copy: f'{m[1]}="{m[2]}{c:03d}"', line))
         file.write("</posts>\n")
-
-
-def test_an_imported_corpus_opens_again(tmp_path):
-    imported(tmp_path)
-    corpus = Corpus.open(tmp_path / "corpus")
-    corpus.verify()
-    assert corpus.rosters == ("site-all",)
-    assert "site-400" in corpus.manifest["rosters_left_out"]
 
 
 @pytest.mark.parametrize("where", ["attribute", "text", "comment", "name"])

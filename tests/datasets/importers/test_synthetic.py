@@ -27,9 +27,7 @@ def small(tmp_path_factory) -> Corpus:
 
 def test_it_says_that_it_is_synthetic(small, tmp_path):
     assert "synthetic" in small.name == NAME
-    assert small.synthetic
-    assert small.manifest["synthetic"] is True
-    assert small.manifest["source"]["kind"] == "synthetic"
+    assert small.synthetic and small.manifest["source"]["kind"] == "synthetic"
     assert "synthetic" in small.default_roster
     with pytest.raises(ValueError, match="must contain 'synthetic'"):
         synthesize(tmp_path / "c", shape=SMALL, name="stackoverflow")
@@ -49,14 +47,6 @@ def test_its_shape_is_what_was_asked_for(small, gather):
     assert 0.5 < entry["foreign_titles"]["share"] < 0.9
     examples = gather(view, view.roster, "all")
     assert 20 < examples.num_tokens.mean() < 30
-
-
-def test_frequencies_follow_zipf(small):
-    view = small.view(split=BY_SENTENCE)
-    counts = np.sort(view.word_counts)[::-1].astype(float)
-    top = np.arange(1, 11)  # the head is made of common words alone
-    slope = np.polyfit(np.log(top), np.log(counts[:10]), 1)[0]
-    assert -1.3 < slope < -0.9
 
 
 def test_sentence_counts_are_log_normal_and_sum_exactly():
@@ -96,29 +86,11 @@ def test_a_small_corpus_of_equal_users_is_a_part_of_a_large_one(tmp_path):
         np.testing.assert_array_equal(one.labels, other.labels)
 
 
-def test_the_default_is_the_shape_of_the_papers_stackoverflow():
-    shape = Shape()
-    assert (shape.num_users, shape.num_sentences) == (400, 246_092)
-    assert shape.num_words > 10_000
-    assert shape.num_tags > 500
-
-
 def test_the_same_seed_is_the_same_corpus_and_another_is_not(small, tmp_path):
     same = synthesize(tmp_path / "a", shape=SMALL, max_words=1_000, max_tags=25)
     other = synthesize(tmp_path / "b", shape=SMALL, max_words=1_000, max_tags=25, seed=1)
     assert same.manifest["files"] == small.manifest["files"]
     assert other.manifest["files"] != small.manifest["files"]
-
-
-def test_a_users_sentences_come_from_the_users_key_alone():
-    from fedpriv.datasets.stackexchange import synthetic
-
-    language = synthetic._language(SMALL, Key.simulation(0).generator())
-    key = Key.simulation(0).fold("user").fold("u00001")
-    one = list(synthetic._sentences("u00001", 20, language, key.generator()))
-    two = list(synthetic._sentences("u00001", 20, language, key.generator()))
-    assert one == two
-    assert len({tuple(sentence.tags) for sentence in one}) > 1
 
 
 def test_words_tell_the_tag_and_rare_ones_tell_it_best(small, gather):
@@ -167,24 +139,13 @@ def test_tags_are_harder_to_tell_where_a_shape_says_so(tmp_path):
     ("change", "message"),
     [
         ({"num_users": 0}, "one rostered"),
-        ({"public_users": 0}, "one public"),
         ({"num_sentences": 10}, "too few"),
         ({"num_words": 5}, "5 words"),
         ({"num_topics": 31}, "each topic a tag"),
-        ({"num_topics": 0}, "each topic a tag"),
-        ({"spread": -0.1}, "spread"),
         ({"spread": float("nan")}, "spread"),
         ({"telling": 1.1}, "telling"),
-        ({"off_topic": -0.1}, "off_topic"),
     ],
 )
 def test_shapes_that_make_no_corpus_are_refused(change, message):
-    sizes = {field: getattr(SMALL, field) for field in Shape.__dataclass_fields__}
     with pytest.raises(ValueError, match=message):
-        Shape(**{**sizes, **change})
-
-
-@pytest.mark.slow
-def test_the_full_one_has_the_size_of_the_model(tmp_path):
-    view = synthesize(tmp_path / "c").view()
-    assert (len(view.roster), len(view.words), len(view.tags)) == (400, 10_000, 500)
+        replace(SMALL, **change)

@@ -120,14 +120,6 @@ def test_imdb_is_tokenised_once(tmp_path, monkeypatch):
         load_imdb(tmp_path / "cache")
 
 
-def test_other_imdb_files_are_other_rows(tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
-    before = load_imdb(write_lines(tmp_path)).train
-    rows = [{"id": "a", "label": 0, "text": "x"}, {"id": "b", "label": 1, "text": "y"}]
-    after = load_imdb(write_lines(tmp_path, rows)).train
-    assert (len(before), rows_as_words(after)) == (4, [["x"], ["y"]])
-
-
 GOOD = {"id": "neg/1", "label": 0, "text": "x"}
 
 
@@ -136,15 +128,12 @@ GOOD = {"id": "neg/1", "label": 0, "text": "x"}
     [
         ([GOOD, {**GOOD, "label": 2}], "line 2: label 2 is neither"),
         ([{**GOOD, "label": True}], "label True is neither"),
-        ([{**GOOD, "label": None}], "label None is neither"),
         ([{**GOOD, "text": 5}], "must be strings"),
         ([{"id": "a", "text": "x"}], "line 1 is no review"),
-        (["[1, 2]"], "line 1 is no review"),
         (["[" * 100_000], "line 1 is no review"),
         ([GOOD, '{"id": "neg/2", "lab'], "line 2 is no review"),
         ([GOOD, {**GOOD, "label": 1}], "'neg/1' twice"),
         ([GOOD], "not both good and bad"),
-        ([], "not both good and bad"),
     ],
 )
 def test_hostile_imdb_lines_are_refused(tmp_path, rows, message):
@@ -165,19 +154,6 @@ def test_hostile_imdb_files_are_refused_and_nothing_is_kept(tmp_path):
         load_imdb(tmp_path)
     path.write_bytes(whole)
     assert len(load_imdb(tmp_path).test) == 2
-
-
-def test_hostile_imdb_archives_are_refused(tmp_path):
-    write_archive(tmp_path, [("aclImdb/train/pos/5_9.txt", b"\xff\xfe")])
-    with pytest.raises(ValueError, match=r"pos/5_9.txt is not UTF-8"):
-        read_imdb(tmp_path)
-    write_archive(tmp_path, [("aclImdb/train/pos/0_8.txt", b"again")])
-    with pytest.raises(ValueError, match="'pos/0' twice"):
-        read_imdb(tmp_path)
-    path = write_archive(tmp_path) / "aclImdb_v1.tar.gz"
-    path.write_bytes(path.read_bytes()[:-12])
-    with pytest.raises(ValueError, match="truncated"):
-        read_imdb(tmp_path)
 
 
 def amazon(*rows):
@@ -211,9 +187,7 @@ def test_amazon_stars_become_labels(tmp_path):
     "content, message",
     [
         (amazon(star(5), star(0)), "line 2: overall is 0, not 1 to 5"),
-        (amazon(star([5])), "overall is"),
         (amazon({"reviewText": "x"}), "line 1 is no JSON review"),
-        (amazon([]), "line 1 is no JSON review"),
         (amazon(star(5, 7)), "reviewText is no string"),
         (packed(b"{'overall': 5.0}\n"), "line 1 is no JSON review"),
         (amazon(star(5))[:-6], "truncated"),
@@ -222,9 +196,7 @@ def test_amazon_stars_become_labels(tmp_path):
     # Names of our own: packed bytes may hold a clock, and ids must be alike in every process.
     ids=[
         "zero stars",
-        "no number",
         "no stars",
-        "a list",
         "no text",
         "no JSON",
         "cut off",
@@ -273,11 +245,9 @@ def test_sst2(tmp_path, form):
     "content, message",
     [
         (b"", "begins with ''"),
-        (b"index\tsentence\n0\tx\n", "begins with"),
         (b"sentence\tlabel\n", "no sentences"),
         (b"sentence\tlabel\nfine\t1\nfi", "line 3: 'fi' is not a sentence, a tab"),
         (b"sentence\tlabel\nfine\t2\n", "line 2"),
-        (b"sentence\tlabel\n \t1\n", "line 2"),
         (b"sentence\tlabel\n\xff\t1\n", "not UTF-8"),
     ],
 )

@@ -1,6 +1,6 @@
 import pytest
 
-from fedpriv.datasets.stackexchange.tokens import split_sentences, strip_html, tff_tokens
+from fedpriv.datasets.stackexchange.tokens import split_sentences, tff_tokens
 
 
 @pytest.mark.parametrize(
@@ -40,11 +40,6 @@ def test_text_is_lower_case_ascii_with_punctuation_apart(text, tokens):
 )
 def test_html_becomes_sentences(markup, expected):
     assert [" ".join(tokens) for tokens in split_sentences(markup)] == expected
-
-
-def test_inline_tags_join_and_blocks_part():
-    assert strip_html("un<b>do</b>") == "undo"
-    assert strip_html("un<div>do</div>").split() == ["un", "do"]
 
 
 def test_a_run_of_open_brackets_costs_linear_time():

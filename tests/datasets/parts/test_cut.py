@@ -124,13 +124,6 @@ def test_parts_are_readable_by_their_owner_alone(parts):
     assert modes == {0o700, 0o600}
 
 
-def test_fewer_users_are_the_first_of_the_roster(whole, tmp_path):
-    made = cut_corpus(whole, tmp_path / "parts", nodes=2, users=5)
-    expected = whole.view(users=5)
-    server = view_of(made, SERVER)
-    assert server.roster == expected.roster and server.roster_sha256 == expected.roster_sha256
-
-
 def test_a_part_has_the_split_it_was_cut_for_and_says_so(whole, parts, tmp_path):
     with pytest.raises(ValueError, match="cut for split by-thread-0, and has none by-sentence"):
         Corpus.open(parts.folder / "node-1").view(split=BY_SENTENCE)

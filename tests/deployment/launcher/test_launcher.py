@@ -47,10 +47,6 @@ def test_a_flower_that_was_never_tried_is_refused_in_one_line(monkeypatch, capsy
     assert "flower-supernode and flower-superexec" in line
 
 
-def test_the_installed_flower_was_tried():
-    flower_private.check_flower()
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -104,14 +100,6 @@ def test_a_fork_says_lines_and_hears_them():
     child.close()
 
 
-def test_a_fork_that_is_killed_is_at_its_end():
-    child = fork(lambda told, say: (say(b"begun"), signal.pause()), list)
-    assert child.lines() == [b"begun"]
-    os.kill(child.pid, signal.SIGKILL)
-    assert said(child) == []
-    child.close()
-
-
 def leave_behind(told, say):
     """Fork a process that leaves its parent's session, and end before it."""
     if not (pid := os.fork()):
@@ -146,23 +134,6 @@ def test_what_a_fork_left_behind_is_ended_and_what_it_should_keep_is_not():
     with pytest.raises(ProcessLookupError):
         os.kill(int(left), 0)
     child.close()
-
-
-def test_nothing_that_a_fork_learned_is_in_the_next():
-    """Each has the parent's memory, and no other's."""
-    memory = {"secret": b"nothing"}
-
-    def work(told, say):
-        say(memory["secret"])
-        memory["secret"] = os.read(told, 100).strip()
-        say(memory["secret"])
-
-    for secret in (b"first", b"second"):
-        child = fork(work, list)
-        child.tell(secret)
-        assert said(child) == [b"nothing", secret]
-        child.close()
-    assert memory == {"secret": b"nothing"}
 
 
 def bundle_of(**files):

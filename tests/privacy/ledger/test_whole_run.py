@@ -58,7 +58,7 @@ class TestWholeRun:
         with pytest.raises(ValueError, match="target"):
             replace(self.ROWS, target_epsilon=spent * 0.99)
 
-    def test_a_row_that_a_crash_left_open_is_burned(self, path):
+    def test_a_row_that_a_crash_left_open_is_discarded(self, path):
         with create(path, self.ROWS) as ledger:
             ledger.charge(1, 1)
             ledger.row(1)
@@ -70,17 +70,17 @@ class TestWholeRun:
             ledger.release(2, 3, DIGEST)
             assert ledger.reached(2, 3) and ledger.reached(2, 2) and not ledger.reached(2, 1)
             ledger.row(3)
-            assert not ledger.pays_for_more  # the burned row is gone from the four
+            assert not ledger.pays_for_more  # the discarded row is gone from the four
         _, state, _ = read_ledger(path)
         assert [(r.row, r.round_num) for r in state.rows] == [(1, 1), (2, 2), (3, 2), (4, 3)]
-        assert [r.row for r in state.burned] == [2, 4]  # of the last nothing came so far
+        assert [r.row for r in state.discarded] == [2, 4]  # of the last nothing came so far
 
-    def test_in_centralised_training_a_row_is_burned_that_another_follows(self, path):
+    def test_in_centralised_training_a_row_is_discarded_that_another_follows(self, path):
         with create(path, replace(self.ROWS, unit="example")) as ledger:
             ledger.charge(1, 1)
             for step in (1, 2, 3, 2):  # step 1 alone was kept
                 ledger.row(step)
-        assert [r.row for r in read_ledger(path)[1].burned] == [2, 3]
+        assert [r.row for r in read_ledger(path)[1].discarded] == [2, 3]
 
     def test_a_row_is_on_the_disk_before_it_may_be_drawn(self, path, monkeypatch):
         order, write, sync = [], os.write, os.fsync

@@ -7,7 +7,7 @@ from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody
-from fedpriv.privacy.statement.sections import describe_accounting
+from fedpriv.privacy.statement.statement import describe_accounting
 
 
 @pytest.mark.parametrize("unit", ["user", "example"])

@@ -8,7 +8,7 @@ import pytest
 import fedpriv as fp
 from fedpriv.cli import main
 from fedpriv.privacy.statement.statement import run_statement
-from fedpriv.report.series import read_run
+from fedpriv.report.run_record import read_run
 from fedpriv.runs.status import run_status
 from tests.resealed import edit_document, reseal
 from tests.running.loop.tag_runs import start

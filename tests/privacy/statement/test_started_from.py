@@ -11,7 +11,7 @@ from fedpriv.privacy.statement.coverage import Coverage
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.page import render
-from fedpriv.report.series import read_run
+from fedpriv.report.run_record import read_run
 from fedpriv.runs.prepared import resume_run, start_run
 
 SMALL = {"rounds": 3, "cohort": 10.0}

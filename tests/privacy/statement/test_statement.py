@@ -141,7 +141,7 @@ def test_no_noise_promises_nothing():
     said = say(cohort_plan(num_users=4, expected_cohort_size=2, num_rounds=20))
     assert said.no_meaningful_protection
     assert "no privacy" in said.headline and "∞" in said.headline
-    assert "promises nothing" in text(said) and "independently" not in text(said)
+    assert "guarantees nothing" in text(said) and "independently" not in text(said)
 
 
 def test_fixed_cohorts_caps_own_text_and_private_side_information():
@@ -169,7 +169,7 @@ def test_fixed_cohorts_caps_own_text_and_private_side_information():
         "Rényi",
         "own text only",
         "NOT covered",
-        "made up",
+        "are synthetic",
     ):
         assert part in whole, part
     assert "90.6" not in whole
@@ -207,7 +207,7 @@ def test_one_in_n_is_remarked():
 def test_nothing_known_of_the_corpus_is_no_obstacle():
     said = say(corpus=None, side=None)
     titles = [part.title for part in said.sections]
-    assert "The promise" in titles and "Whose words are in an example" not in titles
+    assert "The guarantee" in titles and "Whose words are in an example" not in titles
     for odd in ({}, {"provenance": None}, {"provenance": {"roster": "x", "own_text_only": 0}}):
         say(corpus=odd, side=None)
     assert all(part.paragraphs for part in said.sections)
@@ -230,7 +230,7 @@ def test_a_run_folder_states_itself(tmp_path):
         ledger.release(1, 2, "0" * 64)
     said = run_statement(tmp_path)
     assert said == say(charges=2, mode="secure", lost=1, anchored=False)
-    assert json.loads(json.dumps(said.to_json()))["sections"][0]["title"] == "The promise"
+    assert json.loads(json.dumps(said.to_json()))["sections"][0]["title"] == "The guarantee"
     (tmp_path / "experiment.json").unlink()
     with pytest.raises(ValueError, match=r"has lost its experiment\.json"):
         run_statement(tmp_path)  # its ledger seals one, so it is not a training of one's own
@@ -263,7 +263,7 @@ class TestExamples:
         return " ".join(part.paragraphs)
 
     def test_the_promise(self):
-        said = self.section(self.say(), "The promise")
+        said = self.section(self.say(), "The guarantee")
         assert "whether one example of the training set was there or not" in said
         assert "whether a given example took part" in said and "user" not in said
 
@@ -275,7 +275,7 @@ class TestExamples:
                 expected_cohort_size=40,
                 noise_multiplier=9,
             ),
-            "The promise",
+            "The guarantee",
         )
         assert "replacing one example of the training set by any other" in said
         assert "user" not in said
@@ -293,8 +293,8 @@ class TestExamples:
 
     def test_synthetic_examples(self):
         said = self.section(self.say(data={**TRAINING_SET, "synthetic": True}), "Who is protected")
-        assert "made up" in said and "user" not in said
-        assert "made up" not in self.section(self.say(), "Who is protected")
+        assert "are synthetic" in said and "user" not in said
+        assert "are synthetic" not in self.section(self.say(), "Who is protected")
 
     def test_how_it_was_counted(self):
         said = self.section(self.say(), "How ε was counted")
@@ -332,7 +332,7 @@ class TestExamples:
         }
         said = self.say(data={**TRAINING_SET, "provenance": provenance})
         mark = "does NOT cover: vocabulary taken from private examples"
-        assert mark in said.headline and f"It {mark}." in self.section(said, "The promise")
+        assert mark in said.headline and f"It {mark}." in self.section(said, "The guarantee")
         assert said.not_covered == ("vocabulary taken from private examples",)
         taken = self.section(said, "What was taken from private examples")
         assert "2,000 words chosen by private examples" in taken and "NOT covered by ε" in taken

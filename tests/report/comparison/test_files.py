@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import json
 import re
@@ -11,11 +12,16 @@ from xml.etree import ElementTree
 import pytest
 
 from fedpriv.measures import Measure
-from fedpriv.report.comparison.files import as_csv, as_svg, check_outputs, write_file
+from fedpriv.report.comparison.files import (
+    as_csv,
+    as_latex,
+    as_rows,
+    as_svg,
+    check_outputs,
+    write_file,
+)
 from fedpriv.report.comparison.groups import read_groups
-from fedpriv.report.comparison.latex import as_latex
 from fedpriv.report.comparison.page import render
-from fedpriv.report.comparison.rows import as_rows
 from tests.resealed import reseal
 
 MSE = Measure(name="squared", label="squared error", form="number", higher_is_better=False)
@@ -91,10 +97,11 @@ def test_svg_says_what_its_epsilon_is_and_what_it_does_not_cover(groups) -> None
 def test_svg_says_of_a_private_start_that_it_is_not_covered(make_run) -> None:
     folder = make_run("a", public_only=0.18)
     document = json.loads((folder / "experiment.json").read_text("utf-8"))
-    document["experiment"] |= {"start": "public", "public-text": "all-posts"}
+    document["experiment"] |= {"start": "public", "task.public_text": "all-posts"}
     (folder / "experiment.json").write_text(json.dumps(document), "utf-8")
     reseal(folder)
     drawn = " ".join(re.findall(r"<text[^>]*>([^<]*)", as_svg(read_groups([folder]))))
+    drawn = html.unescape(drawn)
     assert "does NOT cover: a start from all of public users' posts" in drawn
 
 

@@ -9,13 +9,16 @@ import shutil
 import pytest
 
 import fedpriv as fp
-from fedpriv.report.comparison.against_epsilon import points_of
-from fedpriv.report.comparison.curves import styles
-from fedpriv.report.comparison.groups import differences, find_groups, read_groups
-from fedpriv.report.comparison.page import render
-from fedpriv.report.comparison.rows import as_rows
-from fedpriv.report.comparison.sections import sections_of
-from fedpriv.report.plots.tradeoff import dots
+from fedpriv.report.comparison.files import as_rows
+from fedpriv.report.comparison.groups import (
+    differences,
+    find_groups,
+    read_groups,
+    sections_of,
+    styles,
+)
+from fedpriv.report.comparison.page import points_of, render
+from fedpriv.report.plots.charts import point_legend
 from tests.resealed import reseal
 
 
@@ -48,17 +51,23 @@ def test_secure_runs_draw_anew_and_are_one_group(make_run) -> None:
 
 
 def test_rows_are_named_by_the_fewest_options_that_differ(make_run) -> None:
-    low = make_run("a", options={"target-epsilon": 2.0, "cohort": 100.0, "rounds": 10})
-    high = make_run("b", options={"target-epsilon": 8.0, "cohort": 200.0, "rounds": 10})
+    low = make_run(
+        "a", options={"noise.target_epsilon": 2.0, "sampling.cohort": 100.0, "rounds": 10}
+    )
+    high = make_run(
+        "b", options={"noise.target_epsilon": 8.0, "sampling.cohort": 200.0, "rounds": 10}
+    )
     other = make_run("c", name="dp-fedavg-tags")
     assert _labels(low, high, other) == [
-        ("adadps-tags · target-epsilon 2", 1),
-        ("adadps-tags · target-epsilon 8", 1),
+        ("adadps-tags · noise.target_epsilon 2", 1),
+        ("adadps-tags · noise.target_epsilon 8", 1),
         ("dp-fedavg-tags", 1),
     ]
-    third = make_run("d", options={"target-epsilon": 8.0, "cohort": 300.0, "rounds": 10})
+    third = make_run(
+        "d", options={"noise.target_epsilon": 8.0, "sampling.cohort": 300.0, "rounds": 10}
+    )
     assert [label for label, _ in _labels(low, high, third)] == [
-        f"adadps-tags · cohort {cohort}" for cohort in (100, 200, 300)
+        f"adadps-tags · sampling.cohort {cohort}" for cohort in (100, 200, 300)
     ]
 
 
@@ -110,8 +119,8 @@ class TestSections:
         folders = [
             make_run("a"),
             make_run("b", synthetic=True),
-            make_run("c", options={"split": "by-thread", "measured-on": "test"}),
-            make_run("d", options={"split": "by-thread", "measured-on": "validation"}),
+            make_run("c", options={"task.split": "by-thread", "task.measured_on": "test"}),
+            make_run("d", options={"task.split": "by-thread", "task.measured_on": "validation"}),
         ]
         sections = sections_of(read_groups(folders))
         assert [section.title for section in sections] == [
@@ -168,9 +177,9 @@ class TestNames:
         chosen = ({}, {"bound": "normalise"}, {"clip_norm": "adaptive"})
         runs = [make_run(str(place), options=options_of(**kw)) for place, kw in enumerate(chosen)]
         assert [label for label, _ in _labels(*runs)] == [
-            "adadps-tags · bound clip, clip-norm fixed",
+            "adadps-tags · bound clip, bound.clip_norm fixed",
             "adadps-tags · bound normalise",
-            "adadps-tags · bound clip, clip-norm adaptive",
+            "adadps-tags · bound clip, bound.clip_norm adaptive",
         ]
 
     def test_noise_names_a_run_before_the_sampling_that_it_needs(self, make_run):
@@ -185,8 +194,8 @@ class TestNames:
         ]
 
     def test_what_is_not_private_is_named_by_its_noise(self, make_run):
-        free = make_run("a", options={"noise": "none", "target-epsilon": None})
-        made = make_run("b", options={"noise": "gaussian", "target-epsilon": 2.0})
+        free = make_run("a", options={"noise": "none", "noise.target_epsilon": None})
+        made = make_run("b", options={"noise": "gaussian", "noise.target_epsilon": 2.0})
         assert [label for label, _ in _labels(free, made)] == [
             "adadps-tags · noise none",
             "adadps-tags · noise gaussian",
@@ -217,7 +226,7 @@ class TestCurves:
                 f"{method}-{sigma}",
                 name=method,
                 noise_multiplier=sigma,
-                options={"target-epsilon": epsilon},
+                options={"noise.target_epsilon": epsilon},
             )
             for method in ("fedavg", "adadps", "banded", "scaffold", "tree")
             for sigma, epsilon in ((2.0, 2.0), (0.7, 8.0))
@@ -230,12 +239,17 @@ class TestCurves:
         assert len({point.colour for point in points}) == 5
         labels = list(dict.fromkeys(point.label for point in points))
         assert len(labels) == 5 and labels[0].startswith("fedavg: ") and " at ε " in labels[0]
-        assert "target-epsilon" not in " ".join(labels) and labels[0].count("%") == 2
-        assert dots(points).count("<li>") == 5
+        assert "noise.target_epsilon" not in " ".join(labels) and labels[0].count("%") == 2
+        assert point_legend(points).count("<li>") == 5
 
     def test_a_label_makes_one_curve_of_differently_tuned_runs(self, make_run):
         runs = [
-            make_run(str(number), label="mine", noise_multiplier=sigma, options={"cohort": cohort})
+            make_run(
+                str(number),
+                label="mine",
+                noise_multiplier=sigma,
+                options={"sampling.cohort": cohort},
+            )
             for number, (sigma, cohort) in enumerate(((2.0, 100.0), (0.7, 500.0)))
         ]
         [section] = sections_of(read_groups(runs))
@@ -255,4 +269,4 @@ class TestCurves:
         page = render(read_groups(ten))
         legends = re.findall(r'<ul class="legend">.*?</ul>', page, re.DOTALL)
         assert legends[0].count("<li>") == 5 and "<polygon" not in legends[0]
-        assert legends[1].count("<li>") == 10 and legends[1].count("<rect") == 5
+        assert legends[1].count("<li>") == 10 and legends[1].count("<polygon") == 5

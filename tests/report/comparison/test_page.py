@@ -10,10 +10,10 @@ import pytest
 
 from fedpriv import json_lines
 from fedpriv.measures import ACCURACY, LOSS, Measure
+from fedpriv.report.comparison.files import as_rows
 from fedpriv.report.comparison.groups import Column, differences, mismatches, read_groups
 from fedpriv.report.comparison.page import render, write_comparison
-from fedpriv.report.comparison.rows import as_rows
-from fedpriv.report.series import read_run
+from fedpriv.report.run_record import read_run
 from tests.resealed import reseal
 
 ROSTERED = Column(measure=ACCURACY, diagnosed=True)
@@ -53,7 +53,7 @@ def test_unlike_runs_are_called_unlike(make_run) -> None:
     groups = read_groups([make_run("a"), make_run("b", corpus={"roster_sha256": "cd" * 32})])
     assert mismatches(groups) == ["roster"]
     assert "Not like with like" in render(groups)
-    alike = read_groups([make_run("c"), make_run("d", options={"inputs": "unit-norm"})])
+    alike = read_groups([make_run("c"), make_run("d", options={"task.inputs": "unit-norm"})])
     assert mismatches(alike) == []
     assert "Not like with like" not in render(alike)
     known = {"provenance": {"private_side_information": ["vocabulary"]}}

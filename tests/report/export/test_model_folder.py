@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from fedpriv.report.export.model_folder import (
+from fedpriv.report.export import (
     TagModel,
     Vocabulary,
     export_run,
@@ -19,9 +19,8 @@ from fedpriv.report.export.model_folder import (
     read_vocabulary,
     write_vocabulary,
 )
-from fedpriv.report.privacy_text import markdown_safe
-from fedpriv.report.promise import spent
-from fedpriv.report.series import read_run
+from fedpriv.report.run_record import read_run, spent
+from fedpriv.report.wording import markdown_safe
 
 VOCABULARY = Vocabulary(words=("a", "b", "c"), tags=("x", "y"))
 

@@ -17,8 +17,7 @@ from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.page import write_report
-from fedpriv.report.promise import rho_spent
-from fedpriv.report.series import read_run
+from fedpriv.report.run_record import read_run, rho_spent
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
 from fedpriv.runs.folder import RunFolder

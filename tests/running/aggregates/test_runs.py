@@ -18,8 +18,8 @@ from fedpriv.cli import results
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.privacy.statement.verify import verify_run
-from fedpriv.report.export.model_folder import export_run, released_params
-from fedpriv.report.series import read_run
+from fedpriv.report.export import export_run, released_params
+from fedpriv.report.run_record import read_run
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
 from fedpriv.training.evaluate import best_on_public, measure_models

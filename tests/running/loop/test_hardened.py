@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import fedpriv as fp
+from fedpriv.backends import Backend
 from fedpriv.mechanisms import Clip
 from fedpriv.privacy.statement.coverage import FLOATS, KEY
 from fedpriv.privacy.statement.verify import verify_run
@@ -17,7 +18,7 @@ PARAMS = {"w": np.zeros(5, np.float32)}
 EXACT = fp.plan(users=40, cohort=10, rounds=3, l2_clip_norm=1.0, noise_multiplier=1.0)
 
 
-class Ones:
+class Ones(Backend):
     """Users whose updates are all ones, until a round in which the process ends."""
 
     def __init__(self, ends_in=None):
@@ -32,9 +33,6 @@ class Ones:
         return PartialSum(
             total=running.result(), num_users=len(cohort), granularity=bound.granularity
         )
-
-    def evaluate(self, params, *, public):
-        return None
 
 
 def train(plan, out, backend):

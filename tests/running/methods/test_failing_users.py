@@ -11,7 +11,7 @@ from fedpriv.backends import SerialBackend
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.privacy.ledger.state import read_ledger
-from fedpriv.privacy.statement.sections import describe_accounting
+from fedpriv.privacy.statement.statement import describe_accounting
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.sums import PartialSum
 from fedpriv.training.bolt_on import BoltOnUsers, UserSchedule

@@ -12,7 +12,7 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import CentralExperiment
 from fedpriv.privacy.event import Relation
-from fedpriv.privacy.statement.sections import describe_accounting
+from fedpriv.privacy.statement.statement import describe_accounting
 from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.central import CentralTask, OwnedExamples, zeros
 from fedpriv.training.per_example.linear import LogisticGradients

@@ -15,7 +15,7 @@ from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run
-from fedpriv.report.export.model_folder import export_run
+from fedpriv.report.export import export_run
 from fedpriv.runs.prepared import start_run
 from tests.running.loop.tag_runs import OPTIONS
 

@@ -12,13 +12,12 @@ from fedpriv.checkpoints.tensor_files import params_sha256, read_tensors, write_
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import find_experiments, load_experiment
 from fedpriv.experiments.start import public_only
-from fedpriv.privacy.statement.sections import describe_returned_model
+from fedpriv.privacy.statement.statement import describe_returned_model
 from fedpriv.privacy.statement.verify import verify_run
-from fedpriv.report.comparison.curves import curves_of
-from fedpriv.report.comparison.groups import columns_of, read_groups
-from fedpriv.report.comparison.rows import as_rows
-from fedpriv.report.export.model_folder import export_run, load_model, released_params
-from fedpriv.report.series import read_run
+from fedpriv.report.comparison.files import as_rows
+from fedpriv.report.comparison.groups import columns_of, curves_of, read_groups
+from fedpriv.report.export import export_run, load_model, released_params
+from fedpriv.report.run_record import read_run
 from fedpriv.rng import Key
 from fedpriv.runs.prepared import resume_run, start_run
 from fedpriv.runs.selection import select

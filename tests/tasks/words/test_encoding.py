@@ -19,12 +19,6 @@ def rows(*ranks):
     )
 
 
-def test_tokens_are_numbered_as_in_tff():
-    tokens = Tokens(num_words=10_000)
-    assert (tokens.pad, tokens.unknown, tokens.begin, tokens.end) == (0, 10_001, 10_002, 10_003)
-    assert tokens.total == 10_004
-
-
 def test_a_short_sentence_ends_and_is_padded_a_long_one_is_cut():
     x, y = Encoding(tokens=TOKENS, length=4)(rows([0, 2], [0, -1, 1, 2, 0], [9, 2, 1, 0], [1]))
     assert x.tolist() == [[5, 1, 3, 6], [5, 1, 4, 2], [5, 4, 3, 2], [5, 2, 6, 0]]
@@ -64,14 +58,3 @@ def test_bigrams_count_words_alone_and_ties_go_to_the_lower_number():
     x = np.array([[5, 1, 4]])
     assert found.predict(x).tolist() == [[1, 2, 1]]
     assert found.predict_commonest(x).tolist() == [[1, 1, 1]]
-
-
-def test_text_without_a_known_word_is_refused():
-    with pytest.raises(ValueError, match="no public text"):
-        Bigrams.of(*Encoding(tokens=TOKENS)(rows([-1, -1])), TOKENS)
-
-
-@pytest.mark.parametrize("length", [0, -3])
-def test_a_length_below_one_is_refused(length):
-    with pytest.raises(ValueError, match=f"sequence-length {length}"):
-        Encoding(tokens=TOKENS, length=length)

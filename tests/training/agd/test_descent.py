@@ -16,7 +16,7 @@ from fedpriv.mechanisms.gaussian import Gaussian, NoisedMean
 from fedpriv.privacy.accounting import rho_bs16, rho_of
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.ledger.ledger import Ledger
-from fedpriv.privacy.plan import AdaptivePlan, cohort_plan
+from fedpriv.privacy.plan import AdaptivePlan
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
 from fedpriv.training.dp_agd import (
@@ -30,7 +30,6 @@ from fedpriv.training.dp_agd import (
     StepSizes,
     pack_line,
     unit_direction,
-    unpack_line,
 )
 from fedpriv.training.per_example.example_sum import CentralSum, example_ids
 from fedpriv.training.per_example.linear import HingeGradients, LogisticGradients
@@ -64,13 +63,6 @@ class TestPrices:
         assert 3.0 / math.sqrt(2 * small.selection) == pytest.approx(3600.0)
         assert 3.0 / math.sqrt(2 * small.gradient) == pytest.approx(21982.90, rel=1e-6)
         assert int(rho_bs16(0.1, 1e-8) / (small.gradient + small.selection)) == 379
-
-    def test_an_explicit_split(self):
-        made = Prices.split(rho=0.3, iterations=30, gradient_share=0.75)
-        assert (made.gradient, made.selection) == pytest.approx((0.0075, 0.0025))
-        for bad in ({"rho": 0.0}, {"iterations": 0}, {"gradient_share": 1.0}):
-            with pytest.raises(ValueError, match=next(iter(bad))):
-                Prices.split(**{"rho": 1.0, "iterations": 3, **bad})
 
 
 class TestIterationWithoutNoise:
@@ -109,19 +101,6 @@ class TestIterationWithoutNoise:
         losses = found.real()[LOSSES]
         assert losses == pytest.approx([2.079442, 0.902121, 0.502646, 0.310173, 0.199814], abs=3e-6)
         assert int(np.argmin(losses)) == 4
-
-    def test_clip(self):
-        gradient = np.array([-0.5, -1.5, -2], np.float32)
-        found = Clip(l2_clip_norm=2.0).apply({"w": gradient})["w"]
-        assert found == pytest.approx([-0.392232, -1.176697, -1.568929], rel=1e-5)
-
-    def test_step_sizes(self):
-        sizes = StepSizes(every=4)
-        assert sizes.upto(2.0).tolist() == pytest.approx(np.linspace(0, 2, 21).tolist())
-        assert sizes.adapted(2.0, (0.3, 0.5, 0.0)) == (2.0, (0.3, 0.5, 0.0))
-        assert sizes.adapted(2.0, (0.3, 0.5, 0.0, 0.2)) == (pytest.approx(0.55), ())
-        assert sizes.adapted(2.0, (1.9, 2.0, 2.0, 2.0)) == (2.0, ())
-        assert sizes.adapted(0.7, (0.0,) * 4) == (0.7, ())  # or it would never move again
 
 
 class Scripted:
@@ -348,36 +327,6 @@ def test_it_learns_where_noise_is_little():
         ]
         fell = sum(b < a for a, b in pairwise(losses))
         assert fell >= 0.6 * (len(losses) - 1) and losses[-1] < losses[0]
-
-
-def test_refusals():
-    prices = Prices(gradient=0.1, selection=0.1)
-    made = descent(prices)
-    with pytest.raises(ValueError, match="give an AdaptivePlan"):
-        made.check_plan(
-            cohort_plan(
-                num_users=3,
-                expected_cohort_size=3,
-                num_rounds=1,
-                bound="clip",
-                l2_bound=1.0,
-                noise="gaussian",
-                noise_multiplier=1.0,
-                delta=1e-3,
-            )
-        )
-    with pytest.raises(ValueError, match="give both the same relation"):
-        made.check_plan(plan(1.0, relation="replace-one"))
-    with pytest.raises(ValueError, match=r"one iteration costs ρ = 0.2, above the 0.1 of the plan"):
-        made.check_plan(plan(0.1))
-    with pytest.raises(ValueError, match="capped at 20 step sizes, and there are 21"):
-        descent(prices, losses=Capped(cap=1.0, num_coordinates=20))
-    with pytest.raises(ValueError, match="growth 0"):
-        descent(prices, growth=0.0)
-    with pytest.raises(ValueError, match="estimates 'first'"):
-        descent(prices, estimates="first")
-    with pytest.raises(ValueError, match="needs 'step sizes'"):
-        unpack_line({"weight": np.zeros(2)})
 
 
 def test_a_loss_that_is_not_finite_counts_as_none():

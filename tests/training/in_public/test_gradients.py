@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import nn
 
-from fedpriv.measures import Measure
 from fedpriv.rng import Key
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.local.module import ArrayExamples, ModuleBatches, module_params
@@ -79,11 +78,6 @@ def test_every_pass_looks_at_every_example_once_in_an_order_of_its_own():
     assert not np.array_equal(first[0], second[0])
 
 
-def test_fewer_than_two_teach_nothing():
-    assert Seen().learner(1, choosing=True) is None
-    assert Seen().learner(0, choosing=False) is None
-
-
 class Idle(nn.Module):
     """Has a parameter that its outputs do not use, and maybe dropout."""
 
@@ -128,18 +122,3 @@ def test_what_a_module_draws_it_draws_from_the_key():
     assert not np.array_equal(one["used.weight"], other["used.weight"])
     torch.manual_seed(5)
     assert torch.equal(state, torch.random.get_rng_state())  # the process's own is left alone
-
-
-def test_of_equal_figures_the_one_with_the_lower_loss_is_public_only():
-    """Red when the first was taken: on ten examples kept back that was one pass at a tiny rate."""
-    right = Measure(name="right", label="right", form="share")
-
-    def measure(params, index):
-        loss = float(((params["w"] - 3) ** 2).sum())
-        return Metrics.of(len(index), loss=loss, right=0.75)
-
-    seen = Seen()
-    seen.measure = measure
-    found = choose(seen.learner(50, choosing=True), right)
-    assert found.by_figure.figure == 0.75
-    assert found.by_figure.learning_rate == 0.1 and found.by_figure.passes > 1

@@ -10,11 +10,8 @@ from fedpriv.tasks.module_task import ArrayUsers
 from fedpriv.training.local.module import (
     ArrayExamples,
     ModuleTrainer,
-    model_inputs,
-    model_targets,
     module_params,
 )
-from fedpriv.training.local.module_measures import CLASSIFICATION, module_metrics, with_loss
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.training.per_example.module import ModuleGradients
@@ -79,13 +76,6 @@ def test_words_of_every_integer_type_reach_an_embedding(dtype):
     assert all(np.isfinite(array).all() for array in update.values())
 
 
-def test_measuring():
-    made, own = nn.Linear(4, 2), with_loss(CLASSIFICATION, nn.functional.cross_entropy)
-    expected = module_metrics(made, own, X, Y)
-    found = module_metrics(made, own, X.astype("f8"), Y.astype("u2"))
-    assert found == expected
-
-
 @pytest.mark.parametrize(("x", "y"), [(np.float64, np.int64), (np.float32, np.uint8)])
 def test_single_examples(x, y):
     """Red before: the run ended in a traceback of torch's, after its first charge."""
@@ -99,10 +89,3 @@ def test_single_examples(x, y):
     for name, array in expected[0].items():
         np.testing.assert_array_equal(found[0][name], array)
     assert found[1] == expected[1]
-
-
-def test_what_modules_take_is_not_copied():
-    for array in (X, Y, Y.astype(np.int32)):
-        assert model_inputs(array) is array
-    for array in (X, Y):
-        assert model_targets(array) is array

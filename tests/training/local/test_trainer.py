@@ -1,7 +1,6 @@
 """What one user of tag prediction does: row-sparse training is dense training, and is capped."""
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +12,6 @@ from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
 from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
 from fedpriv.training.work import as_work
-from fedpriv.tree import RowSparse
 from tests.training.local.tag_examples import (
     MULTIPLIER,
     PARAMS,
@@ -46,37 +44,6 @@ def dense_update(params, examples, schedule, key, inputs, multiplier=None):
 
 
 class TestRowSparseIsDense:
-    def test_equals_dense_autograd(self, subtests):
-        for inputs in ["tff", "unit-norm"]:
-            for multiplier in [None, MULTIPLIER]:
-                for epochs in [1, 3]:
-                    for batch_size in [1, 4, 100]:
-                        for number in [1, 3, 17]:
-                            with subtests.test(
-                                inputs=inputs,
-                                multiplier=multiplier,
-                                epochs=epochs,
-                                batch_size=batch_size,
-                                number=number,
-                            ):
-                                schedule = Schedule(
-                                    learning_rate=0.5, batch_size=batch_size, epochs=epochs
-                                )
-                                trainer = SparseSoftmaxTrainer(
-                                    schedule=schedule, inputs=inputs, multiplier=multiplier
-                                )
-                                key, examples = (
-                                    Key.simulation(number),
-                                    make_examples(number, seed=number),
-                                )
-                                found = trainer.train(PARAMS, examples, key)
-                                assert_close(
-                                    found,
-                                    dense_update(
-                                        PARAMS, examples, schedule, key, inputs, multiplier
-                                    ),
-                                )
-
     @given(
         number=st.integers(1, 12),
         seed=st.integers(0, 999),
@@ -90,17 +57,6 @@ class TestRowSparseIsDense:
         trainer = SparseSoftmaxTrainer(schedule=schedule, multiplier=MULTIPLIER)
         found = trainer.train(PARAMS, examples, key)
         assert_close(found, dense_update(PARAMS, examples, schedule, key, "tff", MULTIPLIER))
-
-    def test_a_user_without_a_word_of_the_vocabulary_still_teaches_the_bias(self):
-        examples = make_examples(6, empty=1.0)
-        schedule = Schedule(learning_rate=0.5, batch_size=4, epochs=2)
-        for inputs in ("tff", "unit-norm"):
-            trainer = SparseSoftmaxTrainer(schedule=schedule, inputs=inputs)
-            found = trainer.train(PARAMS, examples, Key.simulation(0))
-            expected = dense_update(PARAMS, examples, schedule, Key.simulation(0), inputs)
-            assert_close(found, expected)
-            assert not expected["kernel"].any() and np.abs(expected["bias"]).max() > 1e-3
-            assert len(found["kernel"].rows) == 0
 
     def test_an_empty_user_is_zero_and_does_not_fail(self):
         trainer = SparseSoftmaxTrainer(schedule=Schedule(learning_rate=0.5), multiplier=MULTIPLIER)
@@ -124,59 +80,6 @@ class TestRowSparseIsDense:
         ]
         assert results[1].num_failed == 0
         assert_close(results[1].real(), tree.to_dense(results[0].real()), rtol=0, atol=0)
-
-    def test_only_own_rows_are_stored_and_they_are_sorted(self):
-        examples = make_examples(9)
-        update = SparseSoftmaxTrainer(schedule=Schedule(learning_rate=0.5)).train(
-            PARAMS, examples, Key.simulation(0)
-        )
-        kernel = update["kernel"]
-        assert isinstance(kernel, RowSparse) and kernel.validate() is kernel
-        assert kernel.rows.tolist() == sorted(set(examples.indices.tolist()))
-        assert kernel.dtype == update["bias"].dtype == np.float32
-
-    def test_the_params_are_not_changed(self):
-        before = {n: t.copy() for n, t in PARAMS.items()}
-        read_only = {n: t.copy() for n, t in PARAMS.items()}
-        for array in read_only.values():
-            array.flags.writeable = False
-        trainer = SparseSoftmaxTrainer(schedule=Schedule(learning_rate=5.0, epochs=3))
-        trainer.train(read_only, make_examples(9), Key.simulation(0))
-        trainer.train(PARAMS, make_examples(9), Key.simulation(0))
-        for name in PARAMS:
-            np.testing.assert_array_equal(PARAMS[name], before[name])
-
-    def test_large_logits_stay_finite(self):
-        params = {n: t * np.float32(1e4) for n, t in PARAMS.items()}
-        update = SparseSoftmaxTrainer(schedule=Schedule(learning_rate=1e3, epochs=3)).train(
-            params, make_examples(9), Key.simulation(0)
-        )
-        assert all(np.isfinite(array).all() for array in tree.to_dense(update).values())
-
-    def test_the_same_through_a_prepared_corpus(self, tiny_corpus):
-        view = tiny_corpus.view()
-        params = {
-            "kernel": np.zeros((len(view.words), len(view.tags)), np.float32),
-            "bias": np.zeros(len(view.tags), np.float32),
-        }
-        schedule = Schedule(learning_rate=0.5, batch_size=5, epochs=2)
-        for user in ("u00", "u07", "u58"):
-            examples = view.examples(user)
-            x = examples.features("tff").toarray().astype(np.float64)
-            rng = Key.simulation(1).generator()
-            chosen = schedule.choose(len(examples), rng)
-            kernel, bias = np.zeros(params["kernel"].shape), np.zeros(len(view.tags))
-            for batch in schedule.batches(len(chosen), rng):
-                rows = chosen[batch]
-                p = np.exp(x[rows] @ kernel + bias)
-                p /= p.sum(axis=1, keepdims=True)
-                p[np.arange(len(rows)), examples.labels[rows]] -= 1
-                kernel -= 0.5 * x[rows].T @ p / len(rows)
-                bias -= 0.5 * p.mean(axis=0)
-            found = SparseSoftmaxTrainer(schedule=schedule).train(
-                params, examples, Key.simulation(1)
-            )
-            assert_close(found, {"kernel": kernel, "bias": bias})
 
 
 class Counted:
@@ -232,27 +135,3 @@ class TestCap:
         assert len(subsets) == 400
         deviation = np.abs(counts - 160) / np.sqrt(400 * 0.4 * 0.6)
         assert deviation.max() < stats.norm.isf(1e-6 / 2 / 50)
-
-    def test_the_same_key_takes_the_same_subset(self):
-        examples = [Counted(500), Counted(500), Counted(500)]
-        trainer = SparseSoftmaxTrainer(schedule=Schedule(learning_rate=0.1, max_examples=20))
-        for each, seed in zip(examples, (0, 0, 1), strict=True):
-            trainer.train(PARAMS, each, Key.simulation(seed))
-        first, again, other = (each.taken[0].tolist() for each in examples)
-        assert first == again != other
-
-    def test_unfit_counts(self, subtests):
-        for name in ["batch_size", "epochs", "max_examples"]:
-            for value in [0, -1, 1.5, None, True, "3"]:
-                with (
-                    subtests.test(name=name, value=value),
-                    pytest.raises(
-                        ValueError, match=r"^\w+ .* (is not a whole number|must be at least 1)"
-                    ),
-                ):
-                    Schedule(learning_rate=0.1, **{name: value})
-
-    @pytest.mark.parametrize("value", [0.0, -1.0, np.nan, np.inf])
-    def test_unfit_learning_rates(self, value):
-        with pytest.raises(ValueError, match="learning rate"):
-            Schedule(learning_rate=value)

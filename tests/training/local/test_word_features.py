@@ -96,8 +96,3 @@ def test_only_the_chosen_examples_are_made(monkeypatch):
     trainer.train(params, make_examples(500), Key.simulation(0))
     trainer.train(params, make_examples(0), Key.simulation(0))
     assert seen == [7, 0]
-
-
-def test_mean_inputs_have_neither_weights_nor_pairs():
-    with pytest.raises(ValueError, match="'tff' have neither weights nor pairs"):
-        SparseSoftmaxTrainer(schedule=Schedule(learning_rate=1.0), word_features=MADE["pairs"])

@@ -12,7 +12,6 @@ from fedpriv.mechanisms.selection import PrivateChoice
 from fedpriv.rng import Key
 from fedpriv.training.bolt_on import Mistakes, TrainedOnPart, Tuned
 from fedpriv.training.per_example.linear import (
-    LogisticGradients,
     logistic_residual,
     softmax_residual,
 )
@@ -130,11 +129,3 @@ def test_norms_are_of_float64(form):
         norm = scale * np.hypot(float(value), 1.0)
         assert norm <= 1.0 - 2.0**-41
         assert norm >= kept * (1.0 - 2.0**-39)
-
-
-def test_a_run_on_one_such_row_is_released_finite():
-    x, y = people()
-    x[2, 0] = np.nan
-    sgd = LogisticGradients(sparse.csr_matrix(x), y).permutation_sgd(PASSES, regulariser=0.1)
-    found = sgd.partial_sum(params=zeros(3), bound=None, user_ids=list(map(str, range(8))), key=KEY)
-    assert np.isfinite(found.total["weight"]).all()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import closing
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -132,14 +130,6 @@ def test_parts_are_equal_and_do_not_meet_and_one_model_leaves():
     assert set(state.params) == {"weight", "bias"} and 0 < moved < 2.0
 
 
-def test_a_candidate_that_learns_is_chosen():
-    """Rates 0.5 and 2 make few mistakes, 1e-6 with its noise as many as noise does: of 30 runs."""
-    found = [play(tuned(epsilon=5.0), KEY.fold(n))[0] for n in range(30)]
-    x, y = tuned().choices[0].x, tuned().choices[0].y
-    right = [np.mean((x @ s.params["weight"] + s.params["bias"] > 0) == y) for s in found]
-    assert np.mean(right) > 0.85
-
-
 def test_one_example_moves_one_candidate_or_the_counts(monkeypatch):
     """Parallel composition, seen: with one example gone, what the program makes is as before but
     for one candidate, moved by at most its Δ, or but for counts, none by more than 1."""
@@ -212,17 +202,3 @@ def test_it_is_charged_once_and_released_again_after_a_crash(tmp_path, monkeypat
     assert len(perturbed) == 6  # three before the crash, and the same again
     for number, one in enumerate(perturbed):
         assert (one["weight"].tobytes() in kept) == (number % 3 == index)
-
-
-def test_what_is_no_tuning_is_refused():
-    with pytest.raises(ValueError, match="1 candidates are no choice"):
-        tuned(rates=(0.5,))
-    with pytest.raises(ValueError, match="examples of a part 0"):
-        tuned(number=3)
-    one, two = tuned(), tuned()
-    with pytest.raises(ValueError, match="of the same data set"):
-        replace(one, choices=(one.choices[0], two.choices[0]))
-    with pytest.raises(ValueError, match="makes one choice"):
-        one.check_plan(tuned(epsilon=0.6).plan())
-    with pytest.raises(ValueError, match="epsilon"):
-        PrivateChoice(epsilon=math.inf)

@@ -7,7 +7,7 @@ import pytest
 
 from fedpriv import tree
 from fedpriv.backends import SerialBackend
-from fedpriv.backends.threads import ThreadBackend
+from fedpriv.backends.in_process import ThreadBackend
 from fedpriv.datasets.stackexchange.word_view import WordSequences, open_word_view
 from fedpriv.experiments.ready_made import words
 from fedpriv.mechanisms import Clip, Rounded

@@ -75,20 +75,3 @@ def test_a_user_trains_as_by_module_trainer(tied, multiplied):
     if multiplied:  # the case could fail: without multipliers the update is another
         plain = WordTrainer(schedule=schedule, encode=fused.encode).train(params, examples, key)
         assert np.abs(plain["embedding.weight"] - found["embedding.weight"]).max() > 1e-3 * size
-
-
-def test_a_user_without_sentences_contributes_zeros():
-    params = module_params(network(True))
-    trainer = WordTrainer(schedule=Schedule(learning_rate=1.0), encode=lambda c: (c.x, c.y))
-    update = trainer.train(params, ArrayExamples(*batch()).take(np.arange(0)), Key.simulation(0))
-    assert all(not array.any() for array in update.values())
-    assert {n: a.shape for n, a in update.items()} == {n: a.shape for n, a in params.items()}
-
-
-def test_params_are_not_changed():
-    params = module_params(network(False))
-    before = {name: array.copy() for name, array in params.items()}
-    trainer = WordTrainer(schedule=Schedule(learning_rate=1.0), encode=lambda c: (c.x, c.y))
-    trainer.train(params, ArrayExamples(*batch()), Key.simulation(0))
-    for name, array in params.items():
-        np.testing.assert_array_equal(array, before[name])

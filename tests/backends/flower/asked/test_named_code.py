@@ -1,17 +1,16 @@
-"""A node that insists on promises builds nothing that a run-config names before it is allowed."""
+"""A node that insists on plans builds nothing that a run-config names before it is allowed."""
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import Message
 
 from client import app as client_app
+from fedpriv.backends.backend import Order
 from fedpriv.backends.flower import client
-from fedpriv.backends.flower.client import PROMISES_KEY, PROMISES_VARIABLE
-from fedpriv.backends.flower.messages import SharedRecords
+from fedpriv.backends.flower.client import PLANS_VARIABLE
+from fedpriv.backends.flower.messages import SharedRecords, naming_plan
 from fedpriv.backends.flower.registry import QUERY
 from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
@@ -28,12 +27,12 @@ def experiment():
 
 @pytest.fixture
 def node(stub, tiny_corpus, tmp_path, monkeypatch):
-    """A node that allows one promise, whose run-config names code with a side effect."""
+    """A node that allows one plan, whose run-config names code with a side effect."""
     client_app._node.cache_clear()
     stub.StubGrid({})
     marker = tmp_path / "imported"
     (tmp_path / "trap.py").write_text(TRAP.format(marker=str(marker)))
-    monkeypatch.setenv(PROMISES_VARIABLE, ALLOWED)
+    monkeypatch.setenv(PLANS_VARIABLE, ALLOWED)
     config = {
         "experiment": f"{tmp_path / 'trap.py'}:experiment", "corpus": str(tiny_corpus),
         "noise-multiplier": 1.0, "guard-users": False,
@@ -44,32 +43,27 @@ def node(stub, tiny_corpus, tmp_path, monkeypatch):
     return made
 
 
-def query(promise):
-    content = RecordDict()
-    if promise:
-        content["question"] = ConfigRecord({"promise": promise})
-    return Message(content, 1, QUERY)
+def query(plan):
+    return Message(naming_plan(plan), 1, QUERY)
 
 
-def train(promise):
-    shared = SharedRecords.of(
-        params={"w": np.zeros(2, np.float32)}, bound=Clip(l2_clip_norm=0.5),
-        key=Key.simulation(0), round_num=1, attempt=1, promise=promise,
-    )  # fmt: skip
-    return Message(shared.request(["a"], 30.0), 1, "train")
+def train(plan):
+    params = {"w": np.zeros(2, np.float32)}
+    order = Order(params=params, bound=Clip(l2_clip_norm=0.5), key=Key.simulation(0))
+    return Message(SharedRecords.of(order, plan=plan).request(["a"], 30.0), 1, "train")
 
 
 @pytest.mark.parametrize("ask", [query, train])
-@pytest.mark.parametrize("promise", ["", OTHER])
-def test_under_another_promise_nothing_is_imported(node, ask, promise):
-    said = node.query(ask(promise))
+@pytest.mark.parametrize("plan", ["", OTHER])
+def test_under_another_plan_nothing_is_imported(node, ask, plan):
+    said = node.query(ask(plan))
     assert "is not among them" in said.error.reason
     assert not node.marker.exists()
 
 
 @pytest.mark.parametrize("ask", [query, train])
-def test_who_knows_an_allowed_promise_names_no_code_either(node, ask):
-    """A promise's digest covers the plan, and not the experiment: anybody may repeat it."""
+def test_who_knows_an_allowed_plan_names_no_code_either(node, ask):
+    """A plan's digest covers the plan, and not the experiment: anybody may repeat it."""
     said = node.query(ask(ALLOWED))
     assert "FEDPRIV_EXPERIMENTS" in said.error.reason and "trap.py" in said.error.reason
     assert not node.marker.exists()
@@ -79,7 +73,7 @@ def test_who_knows_an_allowed_promise_names_no_code_either(node, ask):
 @pytest.mark.parametrize("pinned", [True, False])
 def test_a_list_of_experiments_is_all_there_is(node, monkeypatch, listed, pinned):
     if not pinned:
-        monkeypatch.delenv(PROMISES_VARIABLE, raising=False)
+        monkeypatch.delenv(PLANS_VARIABLE, raising=False)
     monkeypatch.setenv("FEDPRIV_EXPERIMENTS", listed)
     said = node.query(query(ALLOWED))
     assert "is not among them" in said.error.reason and not node.marker.exists()
@@ -93,33 +87,9 @@ def test_nothing_is_made_ready_of_it(node):
 
 @pytest.mark.parametrize("place", ["environment", "node-config"])
 def test_code_that_the_operator_lists_is_built(node, monkeypatch, place):
-    node.marker.unlink(missing_ok=True)
     name = node.config["experiment"]
     if place == "environment":
         monkeypatch.setenv("FEDPRIV_EXPERIMENTS", f"adadps-tags {name}")
     else:
         node.context.node_config["experiments"] = f"{name}, adadps-tags"
     assert len(node.query(query(ALLOWED)).content["registration"]["user-ids"])
-    monkeypatch.delenv("FEDPRIV_EXPERIMENTS", raising=False)
-    node.context.node_config.pop("experiments", None)
-
-
-def test_our_own_experiments_need_no_list(stub, node, tiny_corpus):
-    config = node.config | {"experiment": "dp-fedavg-tags"}
-    found = stub.AppNode(client_app.app, 0, 1, config).query(query(ALLOWED))
-    assert len(found.content["registration"]["user-ids"])
-
-
-def test_both_places_must_list_an_experiment():
-    allowed = client.allowed_experiments
-    assert allowed({}, {}) is None
-    assert allowed({"experiments": "a b"}, {"FEDPRIV_EXPERIMENTS": "b, c"}) == {"b"}
-    for blank in (" ", ","):
-        with pytest.raises(ValueError, match=r"FEDPRIV_EXPERIMENTS is .* lists no experiment"):
-            allowed({}, {"FEDPRIV_EXPERIMENTS": blank})
-
-
-def test_a_node_with_no_list_and_no_promise_runs_any(node, monkeypatch):
-    monkeypatch.delenv(PROMISES_VARIABLE)
-    assert json.dumps(list(node.query(query("")).content["registration"]["user-ids"]))
-    assert PROMISES_KEY not in node.context.node_config and node.marker.exists()

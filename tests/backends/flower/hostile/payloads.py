@@ -9,6 +9,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedpriv import tree
 from fedpriv.backends import SerialBackend
+from fedpriv.backends.backend import Order
+from fedpriv.backends.flower.bounded_sum import BoundedSum
 from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
@@ -78,27 +80,37 @@ def exact_report(**changes: object) -> ConfigRecord:
     return report(**({"granularity": EXACT.granularity} | changes))
 
 
-def difference(left, right):
-    """Two sums' difference, as floats."""
-    left, right = tree.to_dense(left.real()), tree.to_dense(right.real())
-    return {name: left[name] - right[name] for name in left}
+def order(params, bound=BOUND):
+    """What the hostile node is asked for."""
+    return Order(params=params, bound=bound, key=Key.simulation(1), round_num=4, attempt=2)
 
 
-def run(stub, tamper, *, cohort=None, bound=BOUND):
+def adding(bound=EXACT, params=None):
+    """An empty sum that trusts no node."""
+    template = {"kernel": np.zeros((WORDS, TAGS), np.float32), "bias": BIAS}
+    return BoundedSum(order=order(template if params is None else params, bound))
+
+
+def summed(stub, tamper, *, num_nodes=12, cohort=None, bound=BOUND):
+    """Return the sum with some nodes hostile, and the counts."""
+    task = stub.TinyTags()
+    grid = stub.StubGrid(stub.shards(task, num_nodes), tamper=tamper)
+    strategy = UserLevelStrategy(roster=task.roster, settings=GridSettings())
+    asked = order(task.params(), bound)
+    cohort = task.roster if cohort is None else cohort
+    return strategy.start(grid, lambda backend: backend.sum_over(cohort, asked)), strategy.counts
+
+
+def run(stub, tamper, *, bound=BOUND):
     """Return the sum with node 103 hostile, how far it moved the others', and the counts."""
     task = stub.TinyTags()
-    cohort = task.roster[:8] if cohort is None else cohort
-    grid = stub.StubGrid(stub.shards(task, 12), tamper={HOSTILE: tamper})
-    strategy = UserLevelStrategy(roster=task.roster, settings=GridSettings())
-    ask = {
-        "params": task.params(), "bound": bound, "key": Key.simulation(1),
-        "round_num": 4, "attempt": 2,
-    }  # fmt: skip
-    found = strategy.start(grid, lambda backend: backend.partial_sum(cohort=cohort, **ask))
+    cohort, asked = task.roster[:8], order(task.params(), bound)
+    found, counts = summed(stub, {HOSTILE: tamper}, cohort=cohort, bound=bound)
     oracle = SerialBackend(trainer=task.trainer(SCHEDULE, {}), data=task.data)
     others = [user for user in cohort if user != task.roster[HOSTILE - 101]]
-    expected = oracle.partial_sum(cohort=others, **ask)
-    return found, tree.l2_norm(difference(found, expected)), strategy.counts
+    expected = oracle.sum_over(others, asked)
+    left, right = tree.to_dense(found.real()), tree.to_dense(expected.real())
+    return found, tree.l2_norm({name: left[name] - right[name] for name in left}), counts
 
 
 def sends(**records):

@@ -8,28 +8,18 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, RecordDict
 
-from fedpriv.backends.flower.bounded_sum import BoundedSum
 from tests.backends.flower.hostile.payloads import (
     BOUND,
     EXACT,
     HIGHEST,
     LOWEST,
+    adding,
     exact_report,
     header,
     report,
 )
 
 BIG = {"kernel": np.zeros((5000, 20), np.float32), "bias": np.zeros(20, np.float32)}
-
-
-def adding(granularity):
-    return BoundedSum(
-        params=BIG,
-        limit=BOUND.sum_limit,
-        granularity=granularity,
-        round_num=4,
-        attempt=2,
-    )
 
 
 def oddly_placed(array: np.ndarray) -> Array:
@@ -41,34 +31,25 @@ def oddly_placed(array: np.ndarray) -> Array:
     return Array(dtype=str(array.dtype), shape=array.shape, stype="numpy.ndarray", data=data)
 
 
-def test_numbers_may_lie_anywhere_in_a_message(subtests):
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.int32, np.int64])
+@pytest.mark.parametrize("sparse_too", [False, True])
+@pytest.mark.parametrize("value", [1, 9])
+def test_numbers_may_lie_anywhere_in_a_message(kind, sparse_too, value):
     """Compiled loops add them and measure them all the same."""
-    for kind in [np.float32, np.float64, np.int32, np.int64]:
-        for sparse_too in [False, True]:
-            for value in [1, 9]:
-                with subtests.test(kind=kind, sparse_too=sparse_too, value=value):
-                    granularity = EXACT.granularity if np.dtype(kind).kind == "i" else None
-                    value = value if granularity else value * 1e-4
-                    values, found = np.full((5000, 20), value, kind), []
-                    for place in (Array, oddly_placed):
-                        total = {
-                            "dense/bias": place(np.zeros(20, kind)),
-                            "dense/kernel": place(values),
-                        }
-                        if sparse_too:
-                            del total["dense/kernel"]
-                            total |= {
-                                "rows/kernel": place(np.arange(5000)),
-                                "values/kernel": place(values),
-                            }
-                        adds = adding(granularity)
-                        said = report() if granularity is None else exact_report()
-                        adds.add(
-                            RecordDict({"total": ArrayRecord(total), "report": said}), num_users=1
-                        )
-                        assert not adds.dropped
-                        found.append(adds.result(1).total["kernel"])
-                    assert found[0].any() and np.array_equal(found[0], found[1])
+    exact = np.dtype(kind).kind == "i"
+    value = value if exact else value * 1e-4
+    values, found = np.full((5000, 20), value, kind), []
+    for place in (Array, oddly_placed):
+        total = {"dense/bias": place(np.zeros(20, kind)), "dense/kernel": place(values)}
+        if sparse_too:
+            del total["dense/kernel"]
+            total |= {"rows/kernel": place(np.arange(5000)), "values/kernel": place(values)}
+        adds = adding(EXACT if exact else BOUND, BIG)
+        said = exact_report() if exact else report()
+        adds.add(RecordDict({"total": ArrayRecord(total), "report": said}), num_users=1)
+        assert not adds.dropped
+        found.append(adds.result(1).total["kernel"])
+    assert found[0].any() and np.array_equal(found[0], found[1])
 
 
 @pytest.mark.parametrize(
@@ -90,7 +71,7 @@ def test_memory_does_not_grow_with_answers(values):
         }),
         "report": exact_report(),
     })  # fmt: skip
-    adds, held = adding(EXACT.granularity), []
+    adds, held = adding(EXACT, BIG), []
     adds.add(content, num_users=1)  # compiled code is loaded here
     tracemalloc.start()
     for _ in range(12):

@@ -8,8 +8,9 @@ import pytest
 from flwr.app import Error, Message
 
 from fedpriv.backends import SerialBackend
+from fedpriv.backends.backend import Order
 from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
-from fedpriv.backends.threads import ThreadBackend
+from fedpriv.backends.in_process import ThreadBackend
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 from fedpriv.training.local.trainer import Schedule
@@ -47,10 +48,8 @@ def asked(backend, task, mode, caplog):
     """Return what is logged of one round with everybody in it."""
     caplog.clear()
     with caplog.at_level(logging.DEBUG, "fedpriv"):
-        backend.partial_sum(
-            params=task.params(), bound=BOUND, cohort=task.roster[:8], key=KEYS[mode],
-            round_num=1, attempt=1,
-        )  # fmt: skip
+        order = Order(params=task.params(), bound=BOUND, key=KEYS[mode])
+        backend.sum_over(task.roster[:8], order)
     return [record.getMessage() for record in caplog.records if record.name.startswith("fedpriv")]
 
 

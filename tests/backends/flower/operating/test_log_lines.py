@@ -123,14 +123,6 @@ def test_a_logged_traceback_shows_kind_and_places():
     assert TEXT not in line and "\n" not in line
 
 
-def test_a_log_that_is_somebodys_is_left_alone(deploy):
-    logger = logging.getLogger("fedpriv")
-    own = logging.NullHandler()
-    logger.handlers[:] = [own]
-    show_log()
-    assert logger.handlers == [own]
-
-
 @pytest.mark.parametrize("later", [False, True])
 def test_a_line_stands_once_where_flower_writes_every_loggers(monkeypatch, later):
     """Flower's processes give the root logger a handler of standard error, libraries later too."""

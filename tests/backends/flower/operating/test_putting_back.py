@@ -47,28 +47,6 @@ def test_an_older_copy_that_is_put_back_is_refused(deploy, tmp_path):
     assert verify_run(folder).ok and fp.load(folder).summary["rounds"] == NUM_ROUNDS - 2
 
 
-def test_the_newest_copy_goes_on_where_its_folder_was_lost(deploy, tmp_path):
-    """A disk is lost; the copy made after the last line is as far as the anchor, and goes on."""
-    folder, anchor = tmp_path / "run", tmp_path / "run.anchor"
-    interrupted(deploy, 2, out=folder, anchor=anchor)
-    backup = shutil.copytree(folder, tmp_path / "backup")
-    shutil.rmtree(folder)
-    shutil.copytree(backup, folder)
-    going_on(deploy, resume=folder, anchor=anchor)
-    assert verify_run(folder).ok
-
-
-def test_without_an_anchor_nothing_tells_a_copy(deploy, tmp_path):
-    """The broken twin: the same copy goes on, and its ledger has forgotten a round."""
-    folder = tmp_path / "run"
-    interrupted(deploy, 1, out=folder)
-    backup = shutil.copytree(folder, tmp_path / "backup")
-    interrupted(deploy, 1, resume=folder)
-    going_on(deploy, resume=backup)
-    charged = [read_ledger(path / "ledger.jsonl")[1].charges for path in (folder, backup)]
-    assert len(charged[1]) == NUM_ROUNDS < len(charged[0]) + len(charged[1])
-
-
 def test_a_server_upgraded_and_rolled_back_between_rounds_releases_the_same(
     deploy, tmp_path, monkeypatch
 ):

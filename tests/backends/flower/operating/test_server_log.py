@@ -27,7 +27,6 @@ def test_every_round_is_logged_with_its_epsilon_evaluated_or_not(caplog, epsilon
         measured={"accuracy": accuracy},
         update_norm=None,
     )
-    caplog.clear()
     with caplog.at_level(logging.INFO, "fedpriv.server"):
         server_app._report(
             ACCURACY,

@@ -107,13 +107,6 @@ def test_a_second_server_is_refused_and_the_first_is_not_disturbed(deploy, tmp_p
     assert run_status(tmp_path / "run").state == "finished"
 
 
-def test_where_there_is_no_run_nothing_is_noted(deploy, tmp_path):
-    (tmp_path / "none").mkdir()
-    with pytest.raises(ValueError):
-        deploy(resume=tmp_path / "none")
-    assert list((tmp_path / "none").iterdir()) == []
-
-
 def test_nodes_that_do_not_come_are_an_error_too(deploy, tmp_path, monkeypatch, capsys):
     with pytest.raises(ValueError, match="hosted by none"):
         deploy(nodes=2, register_seconds=2.0, out=tmp_path / "run")
@@ -154,39 +147,6 @@ def test_a_secure_run_says_nothing_that_counts_a_rounds_users(
     assert not json_lines.read(folder / "diagnostics.jsonl")
 
 
-def test_the_state_of_a_secure_run_is_the_same_whoever_comes(deploy, tmp_path):
-    """One node is lost in the second run: but for times its file is that of the first."""
-    found = []
-    for name, lost in (("all", ()), ("some", (2,))):
-        folder = tmp_path / name
-        run_silent(deploy, folder, lost)
-        written = json.loads((folder / "status.json").read_text("utf-8"))
-        times = ("changed", "started", "last_round_ended")
-        found.append({key: value for key, value in written.items() if key not in times})
-    assert found[0] == found[1]
-
-
-def run_silent(deploy, folder, lost):
-    import client.app as client_app
-
-    train = client_app.app.__call__
-
-    class Silent:
-        def __call__(self, message, context):
-            if (
-                message.metadata.message_type == "train"
-                and context.node_config["partition-id"] in lost
-            ):
-                raise RuntimeError("gone")
-            return train(message, context)
-
-    kept, client_app.app = client_app.app, Silent()
-    try:
-        deploy(out=folder, secure=True, allow_unauthenticated_nodes=True)
-    finally:
-        client_app.app = kept
-
-
 def test_an_error_that_is_a_fault_shows_its_kind_alone(tmp_path):
     (tmp_path / "run").mkdir()
     with pytest.raises(KeyError), StatusFile(tmp_path / "run", "simulation").kept():
@@ -197,12 +157,6 @@ def test_an_error_that_is_a_fault_shows_its_kind_alone(tmp_path):
         raise SystemExit(1)
     found = read_server_status(tmp_path / "run")
     assert found is not None and (found.state, found.last_error) == ("stopped", "KeyError")
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": "fedpriv-status", "version": 2}'])
-def test_a_file_of_another_version_is_none(text, deploy, tmp_path):
-    (tmp_path / "status.json").write_text(text, "utf-8")
-    assert read_server_status(tmp_path) is None
 
 
 def test_a_run_in_one_process_has_a_status_too(tmp_path, monkeypatch, capsys, tiny_corpus):

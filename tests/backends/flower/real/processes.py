@@ -53,6 +53,11 @@ DECLARED = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_tex
 ]["app"]["config"]
 
 
+def simulated(nodes: int) -> str:
+    """Return the federation-config of a simulation."""
+    return f"num-supernodes={nodes} client-resources-num-cpus=1 init-args-num-cpus=1"
+
+
 def run_config(**options: object) -> str:
     """Return options as one --run-config argument; those without a key are TOML in `options`."""
 
@@ -155,6 +160,21 @@ class Flower:
              "--host", "127.0.0.1", "--port", str(port), "--node-config", node_config,
              "--isolation", "subprocess"],
         )  # fmt: skip
+
+    def start_nodes(
+        self, count: int, *, of: int = 0, corpus: Path | None = None, **environment: str
+    ) -> int:
+        """Start a SuperLink and nodes of one partition each; return the SuperLink's port.
+
+        Each has its own copy of the corpus, if there is one: the run-config names the server's.
+        """
+        superlink = self.start_superlink(simulation=False, **environment)
+        for number in range(count):
+            config: dict[str, object] = {"partition_id": number, "num_partitions": of or count}
+            if corpus is not None:
+                config["corpus"] = shutil.copytree(corpus, self.home / f"node-{number}" / "corpus")
+            self.start_supernode(number, superlink, run_config(**config))
+        return superlink
 
     def run(self, app: Path, config: str, federation: str = "", seconds: float = 1500) -> str:
         """`flwr run` an app to its end and return its log.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -17,21 +17,9 @@ from tests.repository.test_import_floors import all_sources, imports
 
 CHECKOUT = Path(__file__).parents[4]
 ALLOWED = {".py", ".toml", ".md", ".yaml", ".yml", ".json", ".jsonl"}
-# Rooms that no app and no experiment of users imports: what a person calls at a keyboard,
-# experiments of examples, and the studies of papers.
-LEFT_OUT = {
-    "fedpriv.__main__", "fedpriv.api.account", "fedpriv.api.bolt_on",
-    "fedpriv.api.bolt_on_classifier", "fedpriv.api.custom_loop", "fedpriv.api.forecast",
-    "fedpriv.api.result", "fedpriv.api.running", "fedpriv.api.stream_account",
-    "fedpriv.api.uncertainty", "fedpriv.attacks", "fedpriv.audit", "fedpriv.cli", "fedpriv.deploy",
-    "fedpriv.experiments.ready_made.conversions", "fedpriv.experiments.ready_made.images",
-    "fedpriv.report.comparison", "fedpriv.report.export",
-    "fedpriv.report.plots.noise", "fedpriv.report.plots.tradeoff",
-    "fedpriv.tuning",
-    "simulations.adadps", "simulations.agd", "simulations.bolt_on", "simulations.defaults",
-    "simulations.dpnsgd", "simulations.evaluation", "simulations.linear_models",
-    "simulations.reproduction", "simulations.scraps", "simulations.threads",
-}  # fmt: skip
+# What a person calls at a keyboard; besides, the studies of papers.
+LEFT_OUT = ("attacks", "audit", "cli", "deploy", "tuning")
+PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text("utf-8"))
 ONE_ROUND = {
     "experiment": "adadps-tags", "noise_multiplier": 0.5, "rounds": 1, "cohort": 4,
 }  # fmt: skip
@@ -76,23 +64,16 @@ def test_the_bundle_holds_the_apps_and_the_library_and_nothing_else(bundle):
 
 
 def test_nothing_that_is_left_out_can_be_reached_from_the_bundle(bundle):
+    assert len(PROJECT["tool"]["flwr"]["app"]["fab-include"]) <= 12
     with zipfile.ZipFile(bundle) as archive:
         names = set(archive.namelist())
     sources = all_sources()
     inside = {module for module in sources if path_of(module) in names}
-    apps = {module for module in sources if module.split(".")[0] in ("server", "client")}
-    assert apps | {"simulations", "fedpriv.experiments.ready_made.tags"} <= inside
-    left_out = set(sources) - inside
-    # What an experiment of one's own may be made of goes along, whether an app imports it or not.
-    assert {room_of(module, inside) for module in left_out} == LEFT_OUT
-    reached = reached_from(
-        sources, apps | {"simulations"} | {name for name in inside if name.startswith("fedpriv")}
-    )
-    assert reached & left_out == set()
-    named = {room_of(module, inside) for module in left_out if named_experiments(sources[module])}
-    # Examples are not trained by nodes.
-    examples = {f"fedpriv.experiments.ready_made.{task}" for task in ("conversions", "images")}
-    assert named <= {*examples, "simulations.threads"}
+    left_out = {name.split(".")[1] for name in set(sources) - inside if name[:8] == "fedpriv."}
+    assert left_out == {*LEFT_OUT, "api"}  # of which there is `fedpriv.flower`
+    assert not [name for name in inside if name.startswith("simulations.")]
+    reached = reached_from(sources, inside - {"fedpriv.__main__"})
+    assert not [name for name in reached if name not in inside]
 
 
 def test_what_is_called_at_a_keyboard_says_in_a_bundle_where_it_is(bundle, tmp_path):
@@ -108,16 +89,6 @@ def test_what_is_called_at_a_keyboard_says_in_a_bundle_where_it_is(bundle, tmp_p
         "ImportError: fedpriv.tune is not part of a Flower bundle, which holds what a run needs: "
         "call it where fedpriv is installed"
     )
-
-
-def room_of(module: str, inside: set[str]) -> str:
-    """Return the widest folder around a module of which nothing is in the bundle."""
-    parts = module.split(".")
-    for end in range(2, len(parts)):
-        room = ".".join(parts[:end])
-        if not any(f"{name}.".startswith(f"{room}.") for name in inside):
-            return room
-    return module
 
 
 def reached_from(sources: dict[str, str], start: set[str]) -> set[str]:
@@ -139,18 +110,6 @@ def reached_from(sources: dict[str, str], start: set[str]) -> set[str]:
     return reached
 
 
-def named_experiments(source: str) -> list[str]:
-    """Return the functions that `module:function` may name as an experiment."""
-    return [
-        node.name
-        for node in ast.parse(source).body
-        if isinstance(node, ast.FunctionDef)
-        and isinstance(node.returns, ast.Name)
-        and node.returns.id == "Experiment"
-        and not (node.args.posonlyargs or node.args.args)
-    ]
-
-
 def path_of(module: str) -> str:
     """Return where a module of the checkout lies, from its root."""
     stem = module.replace(".", "/")
@@ -159,19 +118,15 @@ def path_of(module: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.flower
-@pytest.mark.ray
-def test_one_round_from_the_bundle_in_an_empty_directory(
+def test_two_nodes_run_the_bundle_that_is_built_from_the_unpacked_one(
     processes, flower, bundle, tiny_corpus, tmp_path
 ):
-    empty = tmp_path / "installed"
+    unpacked = tmp_path / "unpacked"
     with zipfile.ZipFile(bundle) as archive:
-        archive.extractall(empty)
-    flower.start_superlink(simulation=True)
+        archive.extractall(unpacked)
+    flower.start_nodes(2)
     run = tmp_path / "run"
-    log = flower.run(
-        empty,
-        processes.run_config(**ONE_ROUND, corpus=str(tiny_corpus), out=str(run)),
-        "num-supernodes=3 client-resources-num-cpus=1 init-args-num-cpus=1",
-    )
+    config = processes.run_config(**ONE_ROUND, corpus=str(tiny_corpus), out=str(run))
+    log = flower.run(unpacked, config)
     assert (run / "summary.json").is_file(), log[-4000:]
     assert json.loads((run / "summary.json").read_text("utf-8"))["rounds"] == 1

@@ -81,10 +81,7 @@ def test_uploads_without_an_end_cost_their_own_users_and_no_memory(
     oracle, out, run = Without(small), tmp_path / "in-process", tmp_path / "run"
     loop = fp.averaging(small.plan(ROUNDS), roster=small.ROSTER, params=small.PARAMS, out=out)
     loop(oracle)
-    superlink = flower.start_superlink(simulation=False)
-    for number in range(HONEST):
-        node = processes.run_config(partition_id=number, num_partitions=NODES)
-        flower.start_supernode(number, superlink, node)
+    superlink = flower.start_nodes(HONEST, of=NODES)
     hostile = [
         HostileNode(
             superlink=f"127.0.0.1:{superlink}", kind=kind, user_ids=small.ROSTER[place::NODES]

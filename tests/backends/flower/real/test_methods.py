@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -32,11 +31,7 @@ def test_supernodes_end_where_one_process_ends(name, processes, flower, tiny_cor
     """To the last bit: sums are of whole numbers, or of floats that no order rounds."""
     options = {**OPTIONS[name], "seed": 11}
     app = processes.copy_app(tmp_path / "app")
-    superlink = flower.start_superlink(simulation=False)
-    for number in range(2):
-        place = shutil.copytree(tiny_corpus, tmp_path / f"node-{number}" / "corpus")
-        node = processes.run_config(partition_id=number, num_partitions=2, corpus=str(place))
-        flower.start_supernode(number, superlink, node)
+    flower.start_nodes(2, corpus=tiny_corpus)
     run = tmp_path / "run"
     asked = {"experiment": name, "corpus": str(tiny_corpus), "out": str(run), **options}
     log = flower.run(app, processes.run_config(**asked))

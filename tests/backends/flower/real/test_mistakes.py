@@ -19,7 +19,7 @@ def test_a_mistake_is_one_line_and_the_simulation_is_listed_as_failed(
     config = processes.run_config(
         experiment="adadps-tag", corpus=str(tiny_corpus), out=str(tmp_path / "run")
     )
-    log = flower.run(app, config, "num-supernodes=2 client-resources-num-cpus=1")
+    log = flower.run(app, config, processes.simulated(2))
     plain = re.sub(r"\x1b\[\d+m", "", log)
     (line,) = [line for line in plain.splitlines() if "did you mean" in line]
     assert "ERROR fedpriv.server: " in line and "'adadps-tags'" in line

@@ -75,7 +75,7 @@ def test_a_simulation_takes_it_from_any_path(processes, flower, own, tmp_path):
     log = flower.run(
         app,
         processes.run_config(experiment=f"{own}:experiment", rounds=2, out=str(run)),
-        "num-supernodes=2 client-resources-num-cpus=1 init-args-num-cpus=1",
+        processes.simulated(2),
     )
     assert summary(run, log)["rounds"] == 2
 
@@ -86,10 +86,7 @@ def test_a_deployment_takes_it_from_the_bundle_and_says_so(processes, flower, ow
     app, run = processes.copy_app(tmp_path / "app"), tmp_path / "run"
     # Installed for the server alone.
     known = [str(own.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    superlink = flower.start_superlink(simulation=False, PYTHONPATH=os.pathsep.join(known))
-    for number in range(2):
-        place = processes.run_config(partition_id=number, num_partitions=2)
-        flower.start_supernode(number, superlink, place)
+    flower.start_nodes(2, PYTHONPATH=os.pathsep.join(known))
     log = flower.run(
         app,
         processes.run_config(experiment="own:experiment", rounds=1, out=str(tmp_path / "none")),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -86,27 +85,10 @@ def test_flwr_run_on_the_simulation_equals_in_process(processes, flower, tiny_co
     log = flower.run(
         app,
         config(processes, tiny_corpus, run),
-        "num-supernodes=3 client-resources-num-cpus=1 init-args-num-cpus=1",
+        processes.simulated(3),
     )
     assert (run / "summary.json").is_file(), log[-4000:]
     assert_equals_in_process(run, tiny_corpus, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.flower
-@pytest.mark.ray
-def test_flwr_run_starts_a_superlink_of_its_own(processes, flower, tiny_corpus, tmp_path):
-    app = processes.copy_app(tmp_path / "app")
-    before = (app / "pyproject.toml").read_bytes()
-    run = tmp_path / "run"
-    log = flower.run(
-        app,
-        config(processes, tiny_corpus, run),
-        "num-supernodes=4 client-resources-num-cpus=1",
-    )
-    assert (run / "summary.json").is_file(), log[-4000:]
-    assert_equals_in_process(run, tiny_corpus, tmp_path)
-    assert (app / "pyproject.toml").read_bytes() == before  # nothing in it that Flower migrates
 
 
 @pytest.mark.slow
@@ -116,7 +98,7 @@ def test_shards_of_a_simulation_equal_in_process(processes, flower, tiny_corpus,
     """Two of three nodes host everybody; more shards than nodes are refused with the way out."""
     app = processes.copy_app(tmp_path / "app")
     flower.start_superlink(simulation=True)
-    run, federation = tmp_path / "run", "num-supernodes=3 client-resources-num-cpus=1"
+    run, federation = tmp_path / "run", processes.simulated(3)
     log = flower.run(app, config(processes, tiny_corpus, run, shards=2), federation)
     assert (run / "summary.json").is_file(), log[-4000:]
     assert_equals_in_process(run, tiny_corpus, tmp_path)
@@ -136,7 +118,7 @@ def test_one_user_a_node_with_400_nodes_and_a_resume(processes, flower, tmp_path
     app = processes.copy_app(tmp_path / "app")
     flower.start_superlink(simulation=True)
     run = tmp_path / "run"
-    federation = "num-supernodes=400 client-resources-num-cpus=1"
+    federation = processes.simulated(400)
     log = flower.run(app, config(processes, corpus, run, cohort=20), federation)
     assert (run / "summary.json").is_file(), log[-4000:]
     assert_equals_in_process(run, corpus, tmp_path, cohort=20)
@@ -158,37 +140,8 @@ def test_a_superlink_with_three_supernodes_equals_in_process(
     processes, flower, tiny_corpus, tmp_path
 ):
     app = processes.copy_app(tmp_path / "app")
-    superlink = flower.start_superlink(simulation=False)
-    for number in range(3):
-        # Every machine has the corpus in a place of its own; the run-config names the server's.
-        place = shutil.copytree(tiny_corpus, tmp_path / f"node-{number}" / "corpus")
-        node = processes.run_config(partition_id=number, num_partitions=3, corpus=str(place))
-        flower.start_supernode(number, superlink, node)
+    flower.start_nodes(3, corpus=tiny_corpus)
     run = tmp_path / "run"
     log = flower.run(app, config(processes, tiny_corpus, run))
     assert (run / "summary.json").is_file(), log[-4000:]
     assert_equals_in_process(run, tiny_corpus, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.flower
-@pytest.mark.ray
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"corpus": ""}, "under Flower name it by its absolute path"),
-        ({"out": ""}, "give the run folder"),
-    ],
-    ids=["no corpus", "no run folder"],
-)
-def test_what_is_missing_is_said(processes, flower, tiny_corpus, tmp_path, changes, message):
-    app = processes.copy_app(tmp_path / "app")
-    flower.start_superlink(simulation=True)
-    options = {"corpus": str(tiny_corpus), "out": str(tmp_path / "run"), **OPTIONS, **changes}
-    log = flower.run(
-        app,
-        processes.run_config(**options),
-        "num-supernodes=2 client-resources-num-cpus=1",
-    )
-    assert message in " ".join(log.split())
-    assert not (tmp_path / "run").exists()

@@ -48,10 +48,7 @@ def test_five_rounds_with_crashes_and_hangs_end_within_their_deadline(
     oracle, out = Without(small), tmp_path / "in-process"
     loop = fp.averaging(small.plan(ROUNDS), roster=small.ROSTER, params=small.PARAMS, out=out)
     loop(oracle)
-    superlink = flower.start_superlink(simulation=False)
-    for number in range(NODES):
-        node = processes.run_config(partition_id=number, num_partitions=NODES)
-        flower.start_supernode(number, superlink, node)
+    flower.start_nodes(NODES)
     run, deadline = tmp_path / "run", small_app.measure_deadline(flower, app, tmp_path, least=30.0)
     log = flower.run(
         app, processes.run_config(out=str(run), rounds=ROUNDS, deadline=deadline, faults=True)

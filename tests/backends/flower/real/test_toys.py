@@ -134,13 +134,11 @@ def test_it_runs_whole_and_after_a_kill(
     processes, flower, methods, app, tmp_path, name, die_after, simulation
 ):
     whole, out = tmp_path / "whole", tmp_path / "out"
-    superlink = flower.start_superlink(simulation=simulation)
-    if not simulation:
-        for number in range(2):
-            place = processes.run_config(partition_id=number, num_partitions=2)
-            flower.start_supernode(number, superlink, place)
-    federation = "num-supernodes=3 client-resources-num-cpus=1 init-args-num-cpus=1"
-    federation = federation if simulation else ""
+    federation = processes.simulated(3) if simulation else ""
+    if simulation:
+        flower.start_superlink(simulation=True)
+    else:
+        flower.start_nodes(2)
     config = {"toy": name, "out": str(out)}
     killed = processes.run_config(**config, whole=str(whole), die_after=die_after)
     flower.run_until_killed(app, killed, tmp_path / "pid", federation)

@@ -52,12 +52,6 @@ def test_what_an_abandoned_pull_brings_counts_for_no_later_round(released):
     assert hundred.grid.in_flight == 0
 
 
-def test_no_thread_stays_after_an_exchange(released):
-    hundred = Hundred(deadline=1.5, num_users=20, released=released)
-    hundred.sum()
-    ended_after(lambda: not any(t.name == "fedpriv-pull" for t in threading.enumerate()))
-
-
 def ended_after(true):
     deadline = time.monotonic() + 60  # a hang, and not a slow machine
     while not true():

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 
-from fedpriv.backends.flower.client import bounded
 from fedpriv.backends.flower.settings import read_guard
 from fedpriv.backends.guard import Guard
 from tests.backends.flower.silent.threaded_grid import Hundred
@@ -75,7 +74,3 @@ def test_a_nodes_own_config_comes_before_the_runs():
     assert found == Guard(user_seconds=3.0, user_memory_mb=500)
     with pytest.raises(ValueError, match=r"user-seconds -1\.0 must be at least 0"):
         read_guard({"user-seconds": -1.0})
-
-
-def test_an_app_of_ones_own_is_guarded_unless_it_says_otherwise():
-    assert bounded.__kwdefaults__["guard"] == Guard()

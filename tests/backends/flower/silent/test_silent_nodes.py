@@ -10,18 +10,7 @@ import pytest
 from fedpriv.backends.flower.exchange import Exchange
 from fedpriv.backends.flower.registry import register
 from tests.backends.flower.silent.threaded_grid import Hundred
-
-
-class Clock:
-    """Time that passes only when somebody sleeps."""
-
-    now = 0.0
-
-    def __call__(self):
-        return self.now
-
-    def sleep(self, seconds):
-        self.now += max(seconds, 1e-3)
+from tests.backends.flower.stub_grid import Clock
 
 
 @pytest.mark.parametrize(

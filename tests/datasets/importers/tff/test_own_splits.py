@@ -9,7 +9,6 @@ from fedpriv.cli.corpora import commands
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.splits import Split
 from fedpriv.datasets.stackexchange.stackoverflow import import_stackoverflow
-from fedpriv.datasets.tff_files import open_client_data
 from tests.command_line import CliRunner
 from tests.datasets.corpus.threaded import threads_of
 
@@ -85,30 +84,12 @@ def test_users_of_its_test_split_are_taken_unless_they_train(file, tmp_path):
     assert not (tmp_path / "d").exists()
 
 
-def test_fewer_are_chosen_by_their_ids(file, tmp_path):
-    one, same, other = (
-        imported(file, tmp_path / str(number), tff_split="heldout", held_users=5, seed=seed)
-        .view(split=AS_PUBLISHED)
-        .roster[30:]
-        for number, seed in enumerate((0, 0, 1))
-    )
-    assert one == same != other and len(one) == 5
-
-
 def test_without_the_option_nothing_of_other_splits_is_read(file, tmp_path):
     corpus = imported(file, tmp_path / "c")
     assert corpus.default_roster == "tff-30" and "held_users" not in corpus.manifest["source"]
     assert not (tmp_path / "c" / "held_users.json").exists()
     with pytest.raises(ValueError, match="--tff-split, or choose split by-user"):
         corpus.view(split=AS_PUBLISHED)
-
-
-def test_a_split_that_there_is_not_is_refused(file, tmp_path):
-    with pytest.raises(ValueError, match="has no split 'dev'; it has"):
-        imported(file, tmp_path / "c", tff_split="dev")
-    assert not (tmp_path / "c").exists()
-    with open_client_data(file) as data:
-        assert data.of_split("heldout").client_ids == tuple(map(str, range(100, 112)))
 
 
 def test_the_command_takes_it(file, tmp_path, monkeypatch):

@@ -78,13 +78,6 @@ def test_cifar100(tmp_path, tff_writer, stored):
         assert (row["label"], row["coarse_label"]) == (99, 19)
 
 
-def test_shakespeare(tmp_path, tff_writer):
-    blob = tff_writer.example(snippets="Hark!")
-    path = tff_writer.write(tmp_path / "s.sqlite", {"LEAR": [blob]})
-    with open_client_data(path, schema="shakespeare") as data:
-        assert list(data.examples("LEAR")) == [{"snippets": "Hark!"}]
-
-
 @pytest.mark.parametrize(
     ("features", "message"),
     [
@@ -273,25 +266,3 @@ def test_bad_metadata_is_refused(tmp_path, tff_writer, row, message):
     )
     with pytest.raises(ValueError, match=message):
         open_client_data(path)
-
-
-def test_pages_of_nonsense_are_refused(tmp_path, tff_writer, clients):
-    path = tff_writer.write(tmp_path / "f.sqlite", clients)
-    data = bytearray(path.read_bytes())
-    data[4096:] = os.urandom(len(data) - 4096)
-    path.write_bytes(data)
-    with (
-        pytest.raises(ValueError, match=r"cannot be read as"),
-        open_client_data(path) as opened,
-    ):
-        list(opened.stream(set(opened.client_ids)))
-
-
-def test_the_file_is_not_written_to(tmp_path, tff_writer, clients):
-    path = tff_writer.write(tmp_path / "f.sqlite", clients)
-    before = path.read_bytes()
-    path.chmod(0o400)
-    with open_client_data(path) as data:
-        list(data.stream(set(data.client_ids)))
-    assert path.read_bytes() == before
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["f.sqlite"]

@@ -126,13 +126,6 @@ def test_published_counts_are_used_and_said_to_be_private(archive, tmp_path):
         import_stackoverflow(archive, tmp_path / "d", word_counts=words)
 
 
-def test_own_text_only_drops_the_titles_of_answers(archive, tmp_path):
-    corpus = import_stackoverflow(archive, tmp_path / "c", own_text_only=True)
-    entry = corpus.manifest["rosters"]["tff-400"]
-    assert corpus.manifest["own_text_only"]
-    assert entry["foreign_titles"]["share"] == 0
-
-
 def test_what_cannot_be_imported_leaves_nothing(archive, tmp_path, tff_writer):
     target = tmp_path / "c"
     with pytest.raises(ValueError, match="cannot be chosen from 450"):

@@ -26,13 +26,6 @@ def test_reads_the_three_kinds_of_list(tff_writer, packed):
     assert found["reals"].tolist() == [0.5, -1.25, np.inf]
 
 
-def test_packed_and_unpacked_pieces_of_one_list_are_joined_in_order(tff_writer):
-    w = tff_writer
-    body = w.field(1, b"\x01\x02") + b"\x08\x03" + w.field(1, b"\x04")
-    data = w.field(1, w.field(1, w.field(1, b"n") + w.field(2, w.field(3, body))))
-    assert parse_example(data)["n"].tolist() == [1, 2, 3, 4]
-
-
 def test_the_last_of_a_repeated_key_and_of_a_oneof_wins(tff_writer):
     w = tff_writer
     both = w.feature(b"text") + w.feature(np.array([7]))
@@ -99,13 +92,6 @@ def test_an_inner_length_may_not_reach_past_its_own_message(tff_writer):
     entry = b"\x0a\x20k"
     with pytest.raises(ValueError, match="truncated"):
         parse_example(w.field(1, w.field(1, entry) + b"\x00" * 64))
-
-
-def test_ragged_packed_floats_are_refused(tff_writer):
-    w = tff_writer
-    data = w.field(1, w.field(1, w.field(1, b"f") + w.field(2, w.field(2, w.field(1, b"12345")))))
-    with pytest.raises(ValueError, match="are not a"):
-        parse_example(data)
 
 
 @pytest.mark.parametrize("packed", [True, False])

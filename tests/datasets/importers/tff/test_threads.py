@@ -38,14 +38,6 @@ def test_the_key_is_a_hash_of_title_and_tags(file, tmp_path):
     assert len(expected) < len(QUESTIONS)  # asked twice in the same words: one thread
 
 
-def test_titles_or_tags_that_differ_are_other_threads():
-    keys = {
-        titled_thread("a b", "c"), titled_thread("a", "b c"), titled_thread("a b c", ""),
-        titled_thread("", "a b c"), titled_thread("a b", "c|d"),
-    }  # fmt: skip
-    assert len(keys) == 5
-
-
 def test_no_title_and_label_is_on_two_sides(file, tmp_path):
     corpus = import_stackoverflow(file, tmp_path / "c", num_users=30)
     for fold in range(5):
@@ -56,10 +48,3 @@ def test_no_title_and_label_is_on_two_sides(file, tmp_path):
         )
         assert train and validation and test
         assert not (train & validation or train & test or validation & test)
-
-
-def test_the_files_have_no_dates_of_threads(file, tmp_path):
-    # The dates of TFF's files are those of posts, and an answer's is not its question's.
-    corpus = import_stackoverflow(file, tmp_path / "c", num_users=30)
-    with pytest.raises(ValueError, match="no dates, so it cannot be split by-time"):
-        corpus.view(split=Split(kind="by-time"))

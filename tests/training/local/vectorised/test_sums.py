@@ -133,19 +133,6 @@ class TestPartialSum:
         found, expected = sums(many, module_params(module), bound, cohort((12,)))
         assert all(np.array_equal(found.total[n], expected.total[n]) for n in expected.total)
 
-    def test_an_empty_cohort_is_zero(self):
-        module, _ = built("mlp")
-        params = module_params(module)
-        _, many = trainers(module)
-        total = many.partial_sum(
-            params=params,
-            bound=Clip(l2_clip_norm=1.0),
-            data=Users({}),
-            user_ids=[],
-            key=KEY,
-        )
-        assert total.num_users == 0 and tree.l2_norm(total.total) == 0
-
 
 def steep(name, users_at_once=32, **changes):
     """A trainer whose local steps make much of little, on the grid, and its params."""

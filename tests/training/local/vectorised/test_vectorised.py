@@ -88,23 +88,6 @@ class TestEqualsOneByOne:
         first, second = together(many, params, users)
         assert tree.l2_norm(difference(first, second)) > 0
 
-    def test_nobody_and_only_empty_users(self):
-        module, shape = built("mlp")
-        params = module_params(module)
-        _, many = trainers(module)
-        assert together(many, params, {}) == []
-        assert all(tree.l2_norm(u) == 0 for u in together(many, params, cohort(shape, (0, 0))))
-
-    def test_neither_params_nor_torchs_generator_change(self):
-        module, shape = built("mlp")
-        params = module_params(module)
-        before = {n: a.copy() for n, a in params.items()}
-        state = torch.random.get_rng_state()
-        _, many = trainers(module)
-        together(many, params, cohort(shape))
-        assert all(np.array_equal(params[n], before[n]) for n in params)
-        assert torch.equal(state, torch.random.get_rng_state())
-
 
 def weighted(outputs, targets):
     weights = torch.arange(1.0, CLASSES + 1)
@@ -189,21 +172,3 @@ class TestFallsBack:
         assert_same_updates([last], expected[9:], relative=0.0)
         assert_same_updates(together(many, params, users), expected)
         assert not module.running.any()
-
-    @pytest.mark.parametrize(
-        ("layer", "drawn"),
-        [
-            (nn.Dropout(0.1), True),
-            (nn.Dropout2d(0.1), True),
-            (nn.AlphaDropout(0.1), True),
-            (nn.Dropout(0.0), False),
-            (nn.LSTM(3, 3, num_layers=2, dropout=0.2), True),
-            (nn.LSTM(3, 3), False),
-            (nn.MultiheadAttention(4, 2, dropout=0.2), True),
-            (nn.MultiheadAttention(4, 2), False),
-            (nn.RReLU(), True),
-            (nn.Linear(2, 2), False),
-        ],
-    )
-    def test_random_layers_are_known(self, layer, drawn):
-        assert (random_layer(nn.Sequential(layer)) is not None) == drawn

@@ -7,12 +7,10 @@ from torch import nn
 from torch.nn import functional
 
 from fedpriv import tree
-from fedpriv.mechanisms.bounds import Clip, Unbounded
+from fedpriv.mechanisms.bounds import Unbounded
 from fedpriv.models import TextLSTM
-from fedpriv.training.local.module import module_params
 from fedpriv.training.per_example import backends
 from fedpriv.training.per_example.backends import PER_EXAMPLE_BACKENDS, choose, synthetic_inputs
-from fedpriv.training.per_example.module import ModuleGradients
 from tests.repeats import each_once
 from tests.training.per_example.backends.layers import (
     BOUND,
@@ -25,7 +23,6 @@ from tests.training.per_example.backends.layers import (
     cross_entropy,
     floats,
     furthest,
-    labels,
     made,
 )
 
@@ -164,15 +161,6 @@ class TestMixing:
 
         assert made(Mixed(), ids(4))[0].backend == "vmap"
 
-    def test_words_of_narrow_modules_too(self):
-        class Mixed(Words):
-            def forward(self, ids):
-                own = self.head(self.words(ids).mean(1).float())
-                return own - 3e-5 * own.mean(0)
-
-        with pytest.raises(ValueError, match="depends on the other examples"):
-            assert made(Mixed(), ids(4), backend="ghost")[0].backend
-
     def test_tried_is_the_chunk_that_will_be_used(self, monkeypatch):
         sizes = []
 
@@ -215,11 +203,6 @@ class TestDraws:
         with pytest.raises(ValueError, match="only backend 'loop' gives every example a stream"):
             assert made(Layer(rare), backend=backend)[0].backend
 
-    def test_layers_of_dropout_are_taken_over(self):
-        module = nn.Sequential(Layer(), nn.Dropout(0.02))
-        chosen = choose(module, cross_entropy, floats(WIDTH), labels())
-        assert chosen.backend == "ghost" and chosen.is_random
-
 
 class TestPenalties:
     """The loss holds the module's own weights."""
@@ -247,23 +230,3 @@ class TestPenalties:
     def test_no_other_backend_is_given(self, backend):
         with pytest.raises(ValueError, match="does the loss use a weight"):
             assert self.penalised(backend=backend)[0].backend
-
-    def test_small_ones_count(self):
-        module = Layer()
-
-        def loss(outputs, targets):
-            return functional.cross_entropy(outputs, targets) + 1e-4 * module.above.bias.sum()
-
-        assert made(module, loss=loss)[0].backend == "loop"
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
-def test_params_that_have_diverged_do_not_change_the_way(value):
-    """A diverged run that is resumed chooses at its own params; every example then adds zero."""
-    x = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
-    module = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
-    made = ModuleGradients(module, nn.functional.cross_entropy, x, np.zeros(6, np.int64))
-    params = {name: np.full_like(a, value) for name, a in module_params(module).items()}
-    total = made.bounded_sum(params, np.arange(6), Clip(l2_clip_norm=1.0))
-    assert made.backend == "ghost"
-    assert all(np.isfinite(array).all() for array in total.values())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from torch import nn
 
 from fedpriv import tree
@@ -62,12 +61,6 @@ def test_every_guide_trains_under_either_bound(subtests):
                     )
                 again = run(with_guide(name, **options))[2]
                 np.testing.assert_array_equal(flat(again[-1]), flat(states[-1]))
-
-
-@pytest.mark.parametrize("name", [name for name in GUIDES if name != "none"])
-def test_every_guide_changes_the_run(name):
-    plain = run(BASE.with_options({"optimizer": GUIDES[name].get("optimizer", "sgd")}))[2]
-    assert not np.allclose(flat(run(with_guide(name))[2][-1]), flat(plain[-1]), rtol=1e-4)
 
 
 def test_a_preconditioner_of_ones_is_dp_sgd_bit_for_bit():

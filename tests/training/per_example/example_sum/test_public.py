@@ -11,12 +11,9 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from fedpriv.backends import SerialBackend
 from fedpriv.experiments.build import build
-from fedpriv.runs.loop import rounds
 from fedpriv.training.per_example.example_sum import (
     public_gradient,
-    warm_start,
 )
 from fedpriv.training.per_example.linear import (
     LogisticGradients,
@@ -28,7 +25,6 @@ from tests.training.per_example.example_sum.reviews import (
     NUM,
     SHAPES,
     flat,
-    recording,
     reviews,
     run,
     task,
@@ -60,16 +56,6 @@ class TestWarmStart:
             np.testing.assert_array_equal(found[name], expected[name])
         assert flat(run(BASE.with_options({"warm-start-epochs": 1}))[2][-1]).any()
 
-    def test_every_epoch_goes_through_every_example_in_another_order(self):
-        public = recording(50, 3)
-        zero = {n: np.zeros(s, np.float32) for n, s in SHAPES.items()}
-        warm_start(public, 50, zero, KEY, epochs=2, learning_rate=0.1, batch_size=20)
-        assert [len(look) for look in public.looks] == [20, 20, 10] * 2
-        for epoch in (public.looks[:3], public.looks[3:]):
-            assert sorted(i for look in epoch for i in look) == list(range(50))
-        assert public.looks[:3] != public.looks[3:]
-        assert not any(array.any() for array in zero.values())
-
 
 class TestIdeal:
     """Clean gradients as guide: nothing is promised, and the noise is that of the private twin."""
@@ -87,30 +73,6 @@ class TestIdeal:
         np.testing.assert_array_equal(found, twin.draw(params, KEY)["weight"])
         # 1e5 normals: their deviation is within 1.5 % in all but 2e-11 of keys.
         assert found.std() == pytest.approx(0.15 * min(micro_batch, 2), rel=0.015)
-
-    def test_without_noise_it_has_none(self):
-        ideal = build(BASE.with_options({"guide": "ideal", "noise": "none"}))
-        noise = ideal.plan.live_mechanism.draw(ideal.task.init_params(KEY), KEY)
-        assert not any(a.any() for a in noise.values())
-
-
-class TestPublicLooks:
-    def looks(self, **options):
-        public = recording(20, 1)
-        experiment = BASE.with_options({"guide": "public-rmsprop", "public-batch": 5, **options})
-        components = build(experiment, task=replace(task(), public=public))
-        list(rounds(components, SerialBackend(trainer=components.trainer), KEY))
-        return public.looks
-
-    @pytest.mark.parametrize("guide", ["public-adam", "r-pub", "mirror-descent"])
-    def test_every_step_looks_at_another_batch(self, guide):
-        looks = self.looks(guide=guide)
-        assert len(set(looks)) == len(looks) == 6
-        assert all(len(set(look)) == 5 for look in looks)
-
-    def test_so_does_every_batch_of_an_epochs_look(self):
-        looks = self.looks(refresh="epoch", steps=12)
-        assert len(set(looks)) == len(looks) == 8  # four before steps 1 and 11 each
 
 
 def test_public_batches_are_drawn_from_the_key_and_may_be_everything():

@@ -88,14 +88,6 @@ class TestEqualsTheDenseLoop:
         for name, array in case.made.gradient(case.params, index).items():
             np.testing.assert_allclose(array, whole[name], rtol=1e-6, atol=1e-8)
 
-    @every_kind
-    def test_params_and_data_are_not_changed(self, kind):
-        case = Case(kind)
-        before = {name: array.copy() for name, array in case.params.items()}
-        case.made.bounded_sum(case.params, np.arange(NUM), Clip(l2_clip_norm=0.1))
-        assert all(np.array_equal(before[name], case.params[name]) for name in before)
-        assert np.array_equal(case.csr.toarray(), case.x)
-
 
 class TestLaws:
     @settings(max_examples=60, deadline=None)
@@ -142,43 +134,6 @@ class TestLaws:
         members_first = oracle(case.updates(), singles(members), bound)
         assert distance(found, {n: a / 4 for n, a in members_first.items()}) > 1e-4
 
-    @every_bound
-    @every_kind
-    def test_groups_of_one_are_examples(self, kind, inner):
-        case = Case(kind)
-        for shape, mixed in ((None, False), ("full", False), ("row", True)):
-            bound = preconditioned(case, inner, shape, mixed)
-            index = np.array([4, 1, 9])
-            close(
-                case.made.grouped_sum(case.params, [index[:1], index[1:2], index[2:]], bound),
-                case.made.bounded_sum(case.params, index, bound),
-                1e-12,
-            )
-
-    @every_kind
-    def test_a_group_of_the_same_is_one(self, kind):
-        case = Case(kind)
-        bound = preconditioned(case, Normalise(l2_clip_norm=0.5, regulariser=0.2), "row", True)
-        close(
-            case.made.grouped_sum(case.params, [np.array([6, 6, 6])], bound),
-            case.made.bounded_sum(case.params, np.array([6]), bound),
-            1e-12,
-        )
-
-    @every_kind
-    def test_nobody_is_zero(self, kind):
-        case = Case(kind)
-        bound = preconditioned(case, Clip(l2_clip_norm=1.0), "row", True)
-        nobody = np.zeros(0, np.int64)
-        for found in (
-            case.made.bounded_sum(case.params, nobody, bound),
-            case.made.grouped_sum(case.params, [], bound),
-        ):
-            assert {n: a.shape for n, a in found.items()} == case.shapes
-            assert all(a.dtype == np.float64 and not a.any() for a in found.values())
-        with pytest.raises(ValueError, match="no examples"):
-            case.made.gradient(case.params, nobody)
-
     @every_kind
     @pytest.mark.parametrize("shape", ["row", "full"])
     def test_a_multiplier_of_ones_changes_no_bit(self, kind, shape):
@@ -197,16 +152,3 @@ class TestLaws:
             ),
         ):
             assert all(np.array_equal(plain[name], same[name]) for name in plain)
-
-    @every_kind
-    @pytest.mark.parametrize("broadcast", [False, True])
-    def test_a_multiplier_of_one_number_scales(self, kind, broadcast):
-        case = Case(kind)
-        full = {
-            n: np.full((1,) * len(s) if broadcast else s, 2.0, np.float32)
-            for n, s in case.shapes.items()
-        }
-        bound = Preconditioned(multiplier=full, bound=Unbounded())
-        found = case.made.bounded_sum(case.params, np.arange(NUM), bound)
-        plain = case.made.bounded_sum(case.params, np.arange(NUM), Unbounded())
-        close(found, {name: 2 * array for name, array in plain.items()}, 1e-12)

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedpriv.mechanisms.bounds import Clip, Rounded, Unbounded
+from fedpriv.mechanisms.bounds import Clip
 from fedpriv.training.local.module import module_params
 from fedpriv.training.per_example.module import ModuleGradients
 from tests.training.per_example.module.models import (
@@ -112,14 +112,6 @@ def test_what_no_rule_covers_goes_to_a_safe_backend(kind, backend):
             gradients.bounded_sum(params, EVERYBODY, bound)
 
 
-def test_choosing_a_way_draws_nothing_from_the_process():
-    x, y = floats(12)(np.random.default_rng(0)), np.zeros(NUM, np.int64)
-    gradients = ModuleGradients(nn.Sequential(nn.Linear(12, 12), nn.RReLU()), cross_entropy, x, y)
-    before = torch.random.get_rng_state()
-    assert gradients.backend == "loop"
-    assert torch.equal(before, torch.random.get_rng_state())
-
-
 def test_a_loss_that_mixes_examples_is_taken_apart():
     def weighted(outputs, targets):  # a mean by weight: a batch's is not the mean of its examples'
         return functional.cross_entropy(outputs, targets, weight=torch.tensor([1.0, 5.0, 0.1, 2.0]))
@@ -135,36 +127,3 @@ def test_a_loss_that_mixes_examples_is_taken_apart():
         for backend in ("ghost", "loop")
     ]
     assert gap(*sums) < 1e-5
-
-
-def test_memory_maps_are_read_by_index(tmp_path):
-    rng = np.random.default_rng(0)
-    x, y = floats(12)(rng), rng.integers(0, CLASSES, NUM)
-    np.save(tmp_path / "x.npy", x)
-    np.save(tmp_path / "y.npy", y)
-    mapped = [np.load(tmp_path / f"{n}.npy", mmap_mode="r") for n in "xy"]
-    module = nn.Linear(12, CLASSES)
-    params, index = module_params(module), np.array([9, 0, 4])
-    left = ModuleGradients(module, cross_entropy, *mapped).bounded_sum(params, index, Unbounded())
-    right = ModuleGradients(module, cross_entropy, x, y).bounded_sum(params, index, Unbounded())
-    assert all(np.array_equal(left[n], right[n]) for n in params)
-
-
-def test_wrong_arguments_are_named():
-    module, x, y = nn.Linear(12, CLASSES), np.zeros((3, 12), np.float32), np.zeros(3, np.int64)
-    with pytest.raises(ValueError, match="3 inputs but 2 targets"):
-        ModuleGradients(module, cross_entropy, x, y[:2])
-    with pytest.raises(ValueError, match="chunk 0"):
-        ModuleGradients(module, cross_entropy, x, y, chunk=0)
-    with pytest.raises(ValueError, match="backend 'quick'"):
-        ModuleGradients(module, cross_entropy, x, y, backend="quick")
-    with pytest.raises(ValueError, match="BatchNorm1d"):
-        ModuleGradients(nn.BatchNorm1d(12), cross_entropy, x, y)
-    gradients = ModuleGradients(module, cross_entropy, x, y)
-    params = module_params(module)
-    with pytest.raises(ValueError, match="grid"):
-        gradients.bounded_sum(params, y, Rounded(bound=Clip(l2_clip_norm=1.0)))
-    with pytest.raises(ValueError, match="bias"):
-        gradients.bounded_sum({"weight": params["weight"]}, y, Unbounded())
-    with pytest.raises(ValueError, match="group is empty"):
-        gradients.grouped_sum(params, [y[:0]], Unbounded())

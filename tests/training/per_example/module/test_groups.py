@@ -44,30 +44,6 @@ def test_a_group_with_such_an_example_contributes_zero():
     assert gap(gradients.grouped_sum(params, groups, bound), expected) < 1e-6
 
 
-@pytest.mark.parametrize("backend", ["ghost", "vmap", "loop"])
-def test_an_empty_batch_gives_zeros(backend):
-    gradients, params = built("mlp", backend=backend)
-    nobody = np.array([], np.int64)
-    bound = preconditioned(params, Clip(l2_clip_norm=0.7))
-    for total in (
-        gradients.bounded_sum(params, nobody, bound),
-        gradients.grouped_sum(params, [], bound),
-    ):
-        assert all(not a.any() and a.shape == params[n].shape for n, a in total.items())
-    with pytest.raises(ValueError, match="no examples"):
-        gradients.gradient(params, nobody)
-
-
-@pytest.mark.parametrize("name", ["mlp", "sequences", "convolutions", "lstm", "partly frozen"])
-def test_groups_of_one_are_examples(name):
-    gradients, params = built(name)
-    bound = preconditioned(params, Clip(l2_clip_norm=0.7))
-    groups = [np.array([i]) for i in EVERYBODY]
-    left = gradients.grouped_sum(params, groups, bound, KEY)
-    right = gradients.bounded_sum(params, EVERYBODY, bound, KEY)
-    assert all(np.array_equal(left[n], right[n]) for n in params)
-
-
 @pytest.mark.parametrize(
     ("name", "backend", "chunk"),
     each_once(

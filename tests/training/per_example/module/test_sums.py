@@ -17,7 +17,6 @@ from tests.training.per_example.module.models import (
     KEY,
     MODELS,
     NUM,
-    autoencoder,
     bounds_of,
     built,
     cross_entropy,
@@ -27,10 +26,6 @@ from tests.training.per_example.module.models import (
 
 WAYS, SLOW = ("ghost", "vmap", "loop"), pytest.mark.slow
 SOME = EVERYBODY[::3]  # whom to look at alone, where every example costs a pass
-
-
-def test_each_model_goes_the_quick_way():
-    assert {name: built(name)[0].backend for name in MODELS} == dict.fromkeys(MODELS, "ghost")
 
 
 @pytest.mark.parametrize(
@@ -121,23 +116,6 @@ def test_leaving_one_out_moves_the_sum_by_what_it_contributes(name, backend):
 
 
 @pytest.mark.parametrize(
-    ("name", "backend"),
-    each_once(
-        ["lstm", "sequences", "convolutions", "mlp"],
-        WAYS,
-        also=lambda name, backend: name == "mlp",
-    ),
-)
-def test_chunks_do_not_matter(name, backend):
-    whole, params = built(name, backend=backend)
-    bound = preconditioned(params, Clip(l2_clip_norm=0.7))
-    expected = whole.bounded_sum(params, EVERYBODY, bound, KEY)
-    for chunk in (1, 3, 5, 100):
-        parts, _ = built(name, backend=backend, chunk=chunk)
-        assert gap(parts.bounded_sum(params, EVERYBODY, bound, KEY), expected) < 1e-6
-
-
-@pytest.mark.parametrize(
     "names",
     [tuple(n for n in MODELS if n != "resnet"), pytest.param(("resnet",), marks=SLOW)],
     ids=["small", "resnet"],
@@ -165,15 +143,6 @@ def test_a_multiplier_broadcasts_as_it_does_for_users():
         for m in (column, full)
     )
     assert all(np.array_equal(found[n], expected[n]) for n in params)
-
-
-def test_autoencoder():
-    quick, params = autoencoder()
-    slow, _ = autoencoder(backend="loop")
-    assert quick.backend == "ghost"
-    for bound in bounds_of(params):
-        expected = slow.bounded_sum(params, EVERYBODY, bound)
-        assert gap(quick.bounded_sum(params, EVERYBODY, bound), expected) < 1e-5
 
 
 def test_dropout_needs_a_key_and_every_example_has_its_own():
@@ -205,16 +174,6 @@ def test_masks_keep_the_mean_and_are_an_examples_own():
         layer(torch.ones(5, 2))
     with masks.drawn(None):
         assert torch.equal(layer(torch.ones(2, 7)), torch.ones(2, 7))
-
-
-def test_the_processs_own_generator_is_left_alone():
-    for backend in ("ghost", "vmap", "loop"):
-        gradients, params = built("partly frozen", backend=backend)
-        before = torch.random.get_rng_state(), np.random.get_state()[1].copy()
-        gradients.bounded_sum(params, EVERYBODY, Unbounded(), KEY)
-        gradients.gradient(params, EVERYBODY, KEY)
-        assert torch.equal(before[0], torch.random.get_rng_state())
-        assert np.array_equal(before[1], np.random.get_state()[1])
 
 
 def test_tiny_gradients_are_normalised_and_not_amplified_wrongly():

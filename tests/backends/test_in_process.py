@@ -1,17 +1,20 @@
-"""The backend of threads; what it sums is held to the oracle in tests/laws/test_backends.py."""
+"""Threads and sharding; what they sum is held to the oracle in tests/laws/test_backends.py."""
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
+from fedpriv.backends.in_process import ThreadBackend, shards_of
 from fedpriv.backends.resources import Share
-from fedpriv.backends.threads import ThreadBackend
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.runs.backends import on_ray, on_threads, serial
@@ -68,12 +71,12 @@ def test_a_trainer_with_a_model_of_its_own_is_refused(tiny_corpus):
         def train(self, params, examples, key):
             return params
 
-    with pytest.raises(ValueError, match=r"Resident keeps a model of its own.*use 'ray'"):
+    with pytest.raises(ValueError, match=r"Resident keeps a resident model.*use 'ray'"):
         backend(tiny_corpus, trainer=Resident())
 
 
 def test_it_is_refused_before_a_run_folder_is_made_or_opened(staff, tmp_path):
-    out, said = tmp_path / "run", r"Trainer keeps a model of its own.*use 'ray'"
+    out, said = tmp_path / "run", r"Trainer keeps a resident model.*use 'ray'"
     arguments = (staff.dense_experiment(), "staff:dense_experiment", None, out)
     with pytest.raises(ValueError, match=said):
         start_run(*arguments, make_backend=on_threads(2))
@@ -106,12 +109,6 @@ def test_gpus_for_a_task_without_use_for_them_are_refused_before_a_run_folder_is
     backends().check(experiment, components)
 
 
-def test_gpus_for_a_task_with_a_model_are_left_to_the_workers(staff):
-    cluster = SimpleNamespace(share=Share(num_workers=1, num_gpus=1.0))
-    experiment = staff.dense_experiment()
-    on_ray(cluster, "staff:dense_experiment", None).check(experiment, build(experiment, None))
-
-
 def test_gpus_for_an_own_trainer_that_says_it_has_no_use_for_them_are_refused(staff):
     experiment = staff.dense_experiment()
     components = build(experiment, None)
@@ -124,13 +121,33 @@ def test_gpus_for_an_own_trainer_that_says_it_has_no_use_for_them_are_refused(st
         on_gpus.check(experiment, replace(components, trainer=Scattered()))
 
 
-def test_there_is_at_least_one_worker(tiny_corpus):
-    with pytest.raises(ValueError, match="workers 0"):
-        backend(tiny_corpus, num_workers=0)
+SIZES = st.dictionaries(st.text(min_size=1, max_size=3), st.integers(0, 50), max_size=8)
 
 
-def test_closing_ends_the_threads(tiny_corpus):
-    made = backend(tiny_corpus)
-    made.close()
-    with pytest.raises(RuntimeError):
-        made.evaluate({}, public=True)
+def longest(shards, sizes):
+    return max(sum(max(sizes[user], 1) for user in shard) for shard in shards)
+
+
+@given(SIZES, st.integers(1, 4))
+def test_everybody_is_dealt_once(sizes, num_workers):
+    shards = shards_of(sizes, num_workers)
+    assert len(shards) == num_workers
+    assert sorted(itertools.chain(*shards)) == sorted(sizes)
+
+
+@given(SIZES.filter(bool), st.integers(1, 3))
+def test_no_worker_has_more_than_four_thirds_of_the_best_sharding(sizes, num_workers):
+    best = min(
+        max(
+            sum(max(sizes[u], 1) for u, worker in zip(sizes, choice, strict=True) if worker == w)
+            for w in range(num_workers)
+        )
+        for choice in itertools.product(range(num_workers), repeat=len(sizes))
+    )
+    assert longest(shards_of(sizes, num_workers), sizes) <= best * 4 / 3
+
+
+@given(SIZES, st.integers(1, 4))
+def test_the_longest_come_first(sizes, num_workers):
+    for shard in shards_of(sizes, num_workers):
+        assert [sizes[u] for u in shard] == sorted((sizes[u] for u in shard), reverse=True)

@@ -1,0 +1,159 @@
+"""Backends within this process: one thread, the oracle of all other backends, or several.
+
+A compiled trainer holds the interpreter's lock for a tenth of its time, so threads share the cores
+as processes would, and nothing is sent or copied. Trainers that keep a resident model, or draw from
+a generator of the whole process, go to worker processes (`--backend ray`).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from fedpriv.backends.backend import Backend, Measure, Order
+from fedpriv.sums import PartialSum, merged
+from fedpriv.training.evaluate import Metrics, combined
+from fedpriv.training.stopping import end_if_interrupted
+from fedpriv.training.work import Trainers, UserData, as_works, find_work, looked_back
+from fedpriv.tree import Params
+
+
+class SerialBackend(Backend):
+    """Trains the cohort in this process, one user after another, or sums over a batch.
+
+    Args:
+        trainer: What a user does, or the sum over examples of centralised training; or works
+            by name.
+        data: The users' examples; None where the trainer holds its examples itself.
+        measure: How a model is measured, as `Task.evaluate`; None measures nothing.
+    """
+
+    def __init__(
+        self, *, trainer: Trainers, data: UserData | None = None, measure: Measure | None = None
+    ) -> None:
+        self._works, self._data, self._measure = as_works(trainer), data, measure
+
+    def sum_over(self, cohort: Sequence[str], order: Order) -> PartialSum:
+        """Return the sum of the cohort's bounded updates.
+
+        Raises:
+            KeepsStateError: As of `fedpriv.training.work.looked_back`.
+        """
+        with looked_back(find_work(self._works, order.work), order.key):
+            return order.sum_of(self._works, self._data, cohort)
+
+    def evaluate(self, params: Params, *, public: bool) -> Metrics | None:
+        """Return the metrics of this process's measure."""
+        return None if self._measure is None else self._measure(params, public=public)
+
+    def describe(self) -> dict[str, Any]:
+        """Return that everything happens here."""
+        return {"name": "serial", "workers": 1, "devices": ["cpu"]}
+
+
+def check_shareable(trainer: Trainers) -> None:
+    """Refuse a trainer, or one of several works by name, that threads may not use at once.
+
+    Raises:
+        ValueError: If it does not say of itself that it is `thread_safe`.
+    """
+    for one in trainer.values() if isinstance(trainer, Mapping) else (trainer,):
+        if not getattr(one, "thread_safe", False):
+            raise ValueError(
+                f"threads: {type(one).__name__} keeps a resident model and cannot be shared by "
+                "threads; use 'ray' (worker processes) or 'serial'"
+            )
+
+
+class ThreadBackend(Backend):
+    """Trains the cohort in this process, on several threads.
+
+    Guarantees:
+        * The sum equals the one-thread backend's: exactly where the bound is on a grid, to
+          rounding otherwise.
+
+    Args:
+        trainer: What a user does, or works by name.
+        data: The users' examples.
+        measure: How a model is measured, as `Task.evaluate`.
+        num_workers: Number of threads.
+        max_examples: The cap on a user's work, for sharding users evenly.
+
+    Raises:
+        ValueError: If the trainer may not be used by several threads.
+    """
+
+    def __init__(
+        self,
+        *,
+        trainer: Trainers,
+        data: UserData,
+        measure: Measure,
+        num_workers: int,
+        max_examples: int,
+    ) -> None:
+        check_shareable(trainer)
+        if num_workers < 1:
+            raise ValueError(f"workers {num_workers} must be at least 1")
+        self._works, self._data, self._measure = as_works(trainer), data, measure
+        self._num_workers, self._max_examples = num_workers, max_examples
+        self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="users")
+
+    def sum_over(self, cohort: Sequence[str], order: Order) -> PartialSum:
+        """Return the sum of the cohort's bounded updates."""
+        shards = shards_of(work_of(self._data, cohort, self._max_examples), self._num_workers)
+        # Without users a shard would only clear a sum of its own; the first always makes one.
+        shares = [shard for number, shard in enumerate(shards) if shard or number == 0]
+        sums = self._pool.map(lambda users: order.sum_of(self._works, self._data, users), shares)
+        return merged(order.shapes, list(sums), reuse=True)
+
+    def evaluate(self, params: Params, *, public: bool) -> Metrics | None:
+        """Return the metrics of all threads' parts of the examples, combined."""
+        parts = [(number, self._num_workers) for number in range(self._num_workers)]
+        return combined(
+            self._pool.map(lambda part: self._measure(params, public=public, part=part), parts)
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """Return the threads and that they compute on the CPU."""
+        return {"name": "threads", "workers": self._num_workers, "devices": ["cpu"]}
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown()
+
+
+def work_of(data: UserData, cohort: Sequence[str], max_examples: int) -> dict[str, int]:
+    """Return how many examples each user will train on; it only decides who trains it."""
+    found = {}
+    for user_id in cohort:
+        try:
+            found[user_id] = min(data.num_examples(user_id), max_examples)
+        except Exception as error:  # where training fails too, the user contributes zero
+            end_if_interrupted(error)
+            found[user_id] = 1
+    return found
+
+
+def shards_of(sizes: Mapping[str, int], num_workers: int) -> list[tuple[str, ...]]:
+    """Return each worker's users, longest first.
+
+    The longest worker has at most 4/3 of the work of the best assignment (Graham 1969). Ties
+    go to the earlier user and the earlier worker, so the same sizes always give the same shards.
+
+    Args:
+        sizes: How much work each user is, in any unit; a user without any still costs one.
+        num_workers: How many share it.
+
+    Returns:
+        `num_workers` tuples, some of them empty when there are fewer users.
+    """
+    shards: list[list[str]] = [[] for _ in range(num_workers)]
+    loads = [(0, worker) for worker in range(num_workers)]
+    for user_id in sorted(sizes, key=lambda user: -sizes[user]):
+        load, worker = loads[0]
+        shards[worker].append(user_id)
+        heapq.heapreplace(loads, (load + max(sizes[user_id], 1), worker))
+    return [tuple(shard) for shard in shards]

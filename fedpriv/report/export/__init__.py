@@ -1,1 +1,0 @@
-"""The exported model: a folder that stands on its own."""

@@ -1,0 +1,171 @@
+"""Parts of the charts that can be wrong without looking wrong."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from fedpriv.report.page import LAST, render, with_interval
+from fedpriv.report.plots.charts import (
+    Line,
+    Point,
+    Reference,
+    line_legend,
+    line_plot,
+    point_legend,
+    spread,
+    tradeoff_plot,
+)
+from fedpriv.report.run_record import read_run
+from fedpriv.report.wording import percent
+
+VALUES = [0.62, 0.58, 0.65, 0.60, 0.55]
+
+
+def drawn(lines, **options) -> str:
+    defaults = {"alternative": "a plot", "width": 444, "height": 280, "last_round": 10}
+    return line_plot(lines, **({**defaults, "share": True, "write": percent} | options))
+
+
+def against_epsilon(points, **options) -> str:
+    defaults = {"alternative": "a plot.", "width": 720, "height": 360, "share": True}
+    return tradeoff_plot(points, **(defaults | options))
+
+
+def ends(svg: str) -> list[float]:
+    """Heights of the labels at the lines' ends, which are coloured like lines."""
+    return sorted(
+        float(y) for y in re.findall(r'<text style="fill:var\(--s\d\)"[^>]* y="([^"]+)"', svg)
+    )
+
+
+def line(values, **options) -> Line:
+    return Line(label="x", x=list(range(1, len(values) + 1)), y=list(values), **options)
+
+
+class TestAgainstRounds:
+    @pytest.mark.parametrize(
+        "values", [[0.2, 0.2, 0.2], [0.0, 0.001, 0.3], [0.3, 0.29, 0.28, 0.27, 0.1, 0.1]]
+    )
+    def test_labels_at_the_ends_do_not_overlap(self, values):
+        lines = [
+            Line(label=str(i), x=[5, 10], y=[0.1, value], colour=f"s{i + 1}")
+            for i, value in enumerate(values)
+        ]
+        heights = ends(drawn(lines))
+        assert len(heights) == len(values)
+        assert min(b - a for a, b in pairwise(heights)) >= 14.5
+
+    @pytest.mark.parametrize(
+        "values", [[0.0, 0.1, 0.2, 5.0, 5.1], [1, 1, 1, 1], [3], [], [1.0, 9.0]]
+    )
+    def test_spread_keeps_order_gap_and_the_floor(self, values):
+        places = spread(values, 1.0)
+        assert places == sorted(places) and all(p >= 0 for p in places)
+        assert all(b - a >= 1 - 1e-12 for a, b in pairwise(places))
+        assert values != [1.0, 9.0] or places == values
+
+    def test_values_are_at_their_place_between_the_ticks(self):
+        svg = drawn([line([0.1, 0.2, 0.4])], last_round=4)
+        ticks = {t: float(y) for y, t in re.findall(r' y="([\d.]+)"[^>]*>([\d.]+)\u202f%<', svg)}
+        points = re.search(r'<polyline points="([^"]+)" fill="none"', svg)[1].split()
+        heights = [float(point.split(",")[1]) for point in points]
+        for share, height in (("10", heights[0]), ("20", heights[1]), ("40", heights[2])):
+            assert ticks[share] - 4 == pytest.approx(height, abs=0.11)
+        assert {"0", "1", "2", "3", "4"} <= set(re.findall(r">(\d)</text>", svg))
+
+    def test_an_interval_and_a_reference_fit_in_the_plot(self):
+        svg = drawn(
+            [line([0.1, 0.2], low=[0.0, 0.1], high=[0.3, 0.9])],
+            references=[Reference(value=0.95, label="top", text="95 %")],
+        )
+        assert max(map(float, re.findall(r">([\d.]+)\u202f%<", svg))) >= 80
+        assert ">top 95 %<" in svg and 'aria-label="a plot top 95 %."' in svg
+
+    def test_lines_without_points_are_left_out(self):
+        assert ends(drawn([line([])])) == []
+        assert len(ends(drawn([line([0.0])]))) == 1
+
+    def test_the_legend_marks_what_is_dashed_and_escapes(self):
+        assert "dasharray" in line_legend([Line(label="a", x=[1], y=[1], dashed=True)])
+        plain = line_legend([Line(label="<a>", x=[1], y=[1])])
+        assert "dasharray" not in plain and "&lt;a&gt;" in plain
+
+
+class TestInterval:
+    """Error bars of a report: of released values, with what they do not cover."""
+
+    def test_it_is_that_of_the_last_five(self):
+        found, note = with_interval(line([0.1, *VALUES]), turn="step", share=True)
+        assert found.low[-1] == pytest.approx(0.6 - 0.105724, abs=5e-7)
+        assert found.high[-1] == pytest.approx(0.6 + 0.105724, abs=5e-7)
+        # Where there are too few rounds before, it is no interval and meets the line.
+        assert list(found.low[:4]) == list(found.high[:4]) == [0.1, 0.62, 0.58, 0.65]
+        assert len(found.low) == len(found.high) == len(found.x)
+        assert found.y == [0.1, *VALUES]
+        for words in ("5 steps that were evaluated last", "does not cover sampling error", "lag 1"):
+            assert words in note
+
+    def test_shares_stay_within_0_and_1_and_numbers_do_not(self):
+        wild = line([0.0, 1.0, 0.0, 1.0, 0.0])
+        share, number = (with_interval(wild, turn="round", share=s)[0] for s in (True, False))
+        assert share.low[-1] == 0.0 and share.high[-1] == 1.0
+        assert number.low[-1] < 0.0 and number.high[-1] > 1.0
+
+    def test_too_few_rounds_have_none_and_equal_ones_no_correlation(self):
+        assert with_interval(line(VALUES[: LAST - 1]), turn="round", share=True) is None
+        still, note = with_interval(line([0.5] * 5), turn="round", share=True)
+        assert "lag 1" not in note and np.isfinite(still.low).all()
+
+    def test_a_report_has_it_of_the_last_iterate_alone(self, make_run):
+        """Red if the aggregate's own values got one: its windows overlap."""
+        words = "It does not cover sampling error"
+        assert words in render(read_run(make_run("a", rounds=20, every=2)))
+        averaged = make_run("b", rounds=20, every=2, options={"aggregate": "ema"})
+        assert words not in render(read_run(averaged))
+
+
+class TestAgainstEpsilon:
+    @pytest.mark.parametrize(
+        ("spent", "ticks"),
+        [((1.0, 8.0), ["0.5", "1", "2", "4", "8", "16"]), ((2.0,), ["1", "2", "4"])],
+    )
+    def test_epsilon_is_on_a_scale_of_doublings(self, spent, ticks):
+        svg = against_epsilon([Point(label="a", epsilon=e, value=0.2) for e in spent])
+        assert re.findall(r">([\d.]+)</text>", svg) == ticks
+
+    def test_a_huge_range_has_few_ticks(self):
+        svg = against_epsilon([Point(label="a", epsilon=e, value=0.2) for e in (1e-4, 1e4)])
+        assert 3 <= len(re.findall(r">([\d.e+-]+)</text>", svg)) <= 10
+
+    def test_references_are_labelled_for_those_who_see_and_who_do_not(self):
+        known = [Reference(value=0.18, label="public-only", text="18 %", dotted=True)]
+        svg = against_epsilon([Point(label="a", epsilon=2.0, value=0.2)], references=known)
+        assert ">public-only 18 %<" in svg and 'aria-label="a plot. public-only 18 %."' in svg
+
+    def test_only_points_of_one_series_are_joined(self):
+        apart = [Point(label="a", epsilon=e, value=0.2, series=e) for e in (1, 2)]
+        joined = [Point(label="a", epsilon=e, value=0.2) for e in (1, 2)]
+        assert "<polyline" in against_epsilon(joined) and "<polyline" not in against_epsilon(apart)
+
+    def test_the_legend_shows_unfinished_runs_hollow(self):
+        text = point_legend([Point(label="<a>", epsilon=1, value=1, hollow=True)])
+        assert "fill:var(--paper)" in text and "&lt;a&gt;" in text
+        assert "fill:var(--s1)" in point_legend([Point(label="a", epsilon=1, value=1)])
+
+    def test_an_axis_of_shares_ends_at_0_and_at_1(self):
+        for value in (0.1, 0.9):
+            wide = against_epsilon([Point(label="a", epsilon=1, value=value, half_width=0.4)])
+            percents = [float(tick) for tick in re.findall(r">([-\d.]+)\u202f%<", wide)]
+            assert percents and min(percents) >= 0 and max(percents) <= 100
+        free = against_epsilon(
+            [Point(label="a", epsilon=1, value=0.1, half_width=0.4)], share=False
+        )
+        assert ">-0.2<" in free
+
+    def test_a_file_of_its_own_needs_no_page(self):
+        svg = against_epsilon([Point(label="<a>", epsilon=1, value=0.5)], title="A\nB", alone=True)
+        assert "var(--" not in svg and "xmlns=" in svg and ">&lt;a&gt;<" in svg and ">B<" in svg
