@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from fedpriv.api.running import tune as tune
     from fedpriv.api.uncertainty import RunUncertainty as RunUncertainty
     from fedpriv.api.uncertainty import run_uncertainty as run_uncertainty
-    from fedpriv.experiments.experiment import CentralExperiment as CentralExperiment
+    from fedpriv.experiments.averaging import CentralExperiment as CentralExperiment
+    from fedpriv.experiments.averaging import FederatedExperiment as FederatedExperiment
     from fedpriv.experiments.experiment import Experiment as Experiment
-    from fedpriv.experiments.experiment import FederatedExperiment as FederatedExperiment
     from fedpriv.privacy.ledger.ledger import Ledger as Ledger
     from fedpriv.privacy.mechanism import Mechanism as Mechanism
     from fedpriv.privacy.noise_grid import NoiseGrid as NoiseGrid
@@ -68,11 +68,7 @@ _ROOMS = {
     "fedpriv.api.result": ("Run", "compare", "load"),
     "fedpriv.api.running": ("experiment", "resume", "run", "tune"),
     "fedpriv.api.uncertainty": ("RunUncertainty", "run_uncertainty"),
-    "fedpriv.experiments.experiment": (
-        "CentralExperiment",
-        "Experiment",
-        "FederatedExperiment",
-    ),
+    "fedpriv.experiments": ("CentralExperiment", "Experiment", "FederatedExperiment"),
     "fedpriv.privacy.ledger.ledger": ("Ledger",),
     "fedpriv.privacy.mechanism": ("Mechanism",),
     "fedpriv.privacy.noise_grid": ("NoiseGrid",),

@@ -26,7 +26,7 @@ from fedpriv.backends import Backend, SerialBackend
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.locate import resolve_corpus
 from fedpriv.experiments.build import build
-from fedpriv.experiments.components import Components, most_examples_of
+from fedpriv.experiments.components import Components
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.rng import Key
 from fedpriv.runs.backends import on_threads
@@ -72,7 +72,7 @@ def carried(
             share=cluster.share,
             make_context=partial(open_worker_context, job, experiment.options(), corpus),
             data=components.task.data,
-            max_examples=most_examples_of(experiment),
+            max_examples=experiment.most_examples,
         )
         try:
             yield backend

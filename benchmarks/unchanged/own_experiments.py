@@ -11,7 +11,8 @@ from scipy import sparse
 from torch import nn
 
 from fedpriv.datasets.dataset import Dataset
-from fedpriv.experiments.experiment import CentralExperiment, Experiment, FederatedExperiment
+from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.preconditioners import Statistics
 from fedpriv.tasks.dataset_tasks import linear_task, module_task

@@ -1,33 +1,32 @@
 """Experiments: configurations of a run as frozen dataclasses, and components made of them."""
 
-from fedpriv.experiments.experiment import (
-    CentralBoltOn,
-    CentralDescent,
-    CentralExperiment,
-    Experiment,
-    FederatedBoltOn,
-    FederatedDescent,
-    FederatedExperiment,
-)
-from fedpriv.experiments.mechanism import (
+from fedpriv.experiments.agd import CentralDescent, FederatedDescent
+from fedpriv.experiments.aggregates import Average, Last, MajorityVote, MeanOutputs, Uniform
+from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
+from fedpriv.experiments.bolt_on import CentralBoltOn, FederatedBoltOn
+from fedpriv.experiments.bounds import AdaptableClip, Clipped, NoBound, Normalised
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.local import LocalSgd
+from fedpriv.experiments.noise import (
     BandedNoise,
     BufferedNoise,
-    Clipped,
-    CyclicBatches,
-    CyclicCohorts,
     GaussianNoise,
-    NoBound,
     NoNoise,
-    Normalised,
-    SeparatedBatches,
-    SeparatedCohorts,
     TreeNoise,
 )
 from fedpriv.experiments.options import Part, option, place
-from fedpriv.experiments.users import AdaptableClip, FixedCohorts, LocalSgd, PoissonCohorts
+from fedpriv.experiments.sampling import (
+    CyclicBatches,
+    CyclicCohorts,
+    FixedCohorts,
+    PoissonCohorts,
+    SeparatedBatches,
+    SeparatedCohorts,
+)
 
 __all__ = [
     "AdaptableClip",
+    "Average",
     "BandedNoise",
     "BufferedNoise",
     "CentralBoltOn",
@@ -42,7 +41,10 @@ __all__ = [
     "FederatedExperiment",
     "FixedCohorts",
     "GaussianNoise",
+    "Last",
     "LocalSgd",
+    "MajorityVote",
+    "MeanOutputs",
     "NoBound",
     "NoNoise",
     "Normalised",
@@ -51,6 +53,7 @@ __all__ = [
     "SeparatedBatches",
     "SeparatedCohorts",
     "TreeNoise",
+    "Uniform",
     "option",
     "place",
 ]

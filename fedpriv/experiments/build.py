@@ -4,40 +4,22 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from fedpriv.datasets.local_data import NodeData
 from fedpriv.datasets.stackexchange.corpus import Corpus
-from fedpriv.experiments.components import (
-    EXAMPLE_FIELD_NAMES,
-    USER_FIELD_NAMES,
-    Components,
-    make_example_components,
-    make_side_information,
-    make_trainer,
-    make_user_components,
-    refined,
-)
-from fedpriv.experiments.experiment import Experiment, FederatedExperiment
-from fedpriv.experiments.mechanism import CorrelatedNoise, GaussianNoise
+from fedpriv.experiments.averaging import Averaging
+from fedpriv.experiments.components import Components
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.options import said_as_options
-from fedpriv.experiments.settings import Settings, choose_settings
-from fedpriv.experiments.start import FromPublic, public_only
-from fedpriv.experiments.users import Adaptive, PoissonCohorts
-from fedpriv.privacy.epsilon import default_delta
-from fedpriv.privacy.statement.coverage import private_start
-from fedpriv.rng import Key
+from fedpriv.experiments.settings import settle
+from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.trials import Trials
 from fedpriv.tasks.checks import check_central_task, check_task
-from fedpriv.tasks.task import HoldsOutPublicUsers, Task
-from fedpriv.training.public_learning import learn
-from fedpriv.training.work import LocalTrainer
-from fedpriv.tree import l2_norm, num_elements
+from fedpriv.tasks.task import Task
 
 
 def takes_corpus(factory: Callable[..., Any]) -> bool:
@@ -133,30 +115,48 @@ def build(experiment: Experiment, corpus: Corpus | None = None, task: Any = None
     Raises:
         ValueError: If its options do not fit together or do not fit the data.
     """
-    if experiment.unit == "example":
-        if corpus is not None:
-            raise ValueError(f"{experiment.name} brings its own data; leave the corpus out")
-        given = make_task(experiment, None) if task is None else task
-        check_central_task(given, experiment.name)
-        with said_as_options(experiment.field_names() | EXAMPLE_FIELD_NAMES):
-            components = refined(experiment, make_example_components(experiment, given))
-            return _payable(replace(components, experiment=experiment))
+    if experiment.unit == "example" and corpus is not None:
+        raise ValueError(f"{experiment.name} brings its own data; leave the corpus out")
     made = make_task(experiment, corpus) if task is None else task
-    check_task(made, experiment.name)
-    if task is None:
-        check_heeded(experiment, made)
-    with said_as_options(experiment.field_names() | USER_FIELD_NAMES):
+    if experiment.unit == "example":
+        check_central_task(made, experiment.name)
+        if experiment.method != "averaging" and made.owned is not None:
+            raise ValueError(
+                f"method {experiment.method!r} bounds single examples, and of {made.name} an owner "
+                f"has up to {made.owned.most}: its ε would be of one of them alone; use method "
+                "'averaging', whose ε is of an owner, or a training set of one example an owner"
+            )
+    else:
+        check_task(made, experiment.name)
+        if task is None:
+            check_heeded(experiment, made)
+    with said_as_options(experiment.field_names()):
         settled, settings = settle(experiment, made)
-        components = refined(settled, make_user_components(settled, made))
-        return _payable(replace(components, experiment=settled, settings=settings))
+        components = _refined(settled, settled.make_components(made))
+        _check_payable(components)
+    return replace(components, experiment=settled, settings=settings)
 
 
-def _payable(made: Components) -> Components:
-    """Return components whose target pays for at least one round.
+def _refined(experiment: Experiment, made: Components) -> Components:
+    """Return components as an experiment refines them.
 
     Raises:
-        ValueError: If it pays for none.
+        ValueError: If the task or its trainer was replaced.
     """
+    if experiment.refine is None:
+        return made
+    refined: Any = experiment.refine(made)
+    for name in ("task", "trainer"):
+        if getattr(refined, name, None) is not getattr(made, name):
+            raise ValueError(
+                f"refine of {experiment.name!r} replaced the {name}, which workers and nodes make "
+                "for themselves from the experiment's task; let that task return yours"
+            )
+    return refined
+
+
+def _check_payable(made: Components) -> None:
+    """Refuse a target ε that pays for no round."""
     plan = made.plan
     if plan.event is not None and plan.is_private and plan.affordable_rounds == 0:
         raise ValueError(
@@ -164,100 +164,28 @@ def _payable(made: Components) -> Components:
             f"{plan.refusal(Counter(), plan.event)}; raise target_epsilon or noise_multiplier, "
             "lower the cohort, or leave noise_multiplier out (the target then chooses it)"
         )
-    return made
 
 
-#: What `Settings` calls the options that it chooses.
-_CHOSEN = {
-    "sampling.cohort": "cohort",
-    "rounds": "rounds",
-    "bound.l2_clip_norm": "l2_clip_norm",
-    "start.factor": "start_factor",
-}
+def in_study(experiment: Experiment, made: Components, trials: Trials | None) -> Components:
+    """Return components of one trial of a study, whose every ε is of the whole study.
 
+    Args:
+        experiment: Says how much noise, or to which ε it is calibrated: that of the study.
+        made: Of it.
+        trials: The law of how many trials there are; None for a run that is no trial.
 
-def settle(experiment: Experiment, task: Task) -> tuple[Experiment, Settings | None]:
-    """Return an experiment with a value for each automatic option, and what was chosen.
-
-    They keep the values that the experiment has where nothing can be chosen: no target ε, a noise
-    multiplier that is given, or other noise than the Gaussian of every round's own. The clip norm
-    does, too, where it adapts or there are no public users to measure updates of.
-
-    Where a rostered asker's title and tags would be in what is measured they keep them as well: by
-    sentence, others' tags decide which of a public user's sentences train, and a public start of
-    all posts learns from them.
-
-    Guarantees:
-        * Of a rostered user's records and questions, others' answers to these included, values
-          follow from the roster's length alone.
+    Raises:
+        ValueError: If its plan decides prices on the way, or RDP does not account its rounds.
     """
-    if not experiment.automatic:
-        return experiment, None
-    if not isinstance(experiment, FederatedExperiment):
-        return replace(experiment, automatic=()), None
-    if getattr(experiment.task, "split", None) == "by-sentence" or private_start(
-        experiment.options()
-    ):
-        return replace(experiment, automatic=()), None
-    noise, bound = experiment.noise, experiment.bound
-    if (
-        not isinstance(noise, GaussianNoise)
-        or isinstance(noise, CorrelatedNoise)
-        or not isinstance(experiment.sampling, PoissonCohorts)
-        or noise.target_epsilon is None
-        or noise.multiplier is not None
-    ):
-        return replace(experiment, automatic=()), None
-    fixed: dict[str, Any] = {
-        "cohort": experiment.sampling.cohort,
-        "rounds": experiment.rounds,
-        "l2_clip_norm": getattr(bound, "l2_clip_norm", None),
-    }
-    for path in experiment.automatic:
-        fixed.pop(path.rpartition(".")[2], None)
-    norms, num_public = public_update_norms(experiment, task)
-    # A clip norm that adapts begins from the one given.
-    if not norms or isinstance(getattr(bound, "clip_norm", None), Adaptive):
-        fixed["l2_clip_norm"] = getattr(bound, "l2_clip_norm", None)
-    num_users = len(task.roster)
-    found = choose_settings(
-        num_users=num_users,
-        epsilon=noise.target_epsilon,
-        delta=default_delta(num_users) if experiment.delta is None else experiment.delta,
-        relation=experiment.neighbours(),
-        update_norm=float(np.median(norms)) if norms else None,
-        num_params=num_elements(task.init_params(Key.simulation(0))),
-        num_public_examples=num_public,
-        **fixed,
-    )
-    start = experiment.start
-    free = {*found.chosen, *(("start.factor",) if isinstance(start, FromPublic) else ())}
-    names = tuple(name for name in experiment.automatic if name in free)
-    if "start.factor" not in names:
-        found = replace(found, start_factor=getattr(start, "factor", None))
-    values = {name: getattr(found, _CHOSEN[name]) for name in names}
-    # The bound goes to nodes with each question; no node needs these options.
-    return experiment.with_options(values), replace(found, chosen=names)
-
-
-def public_update_norms(experiment: Experiment, task: Task) -> tuple[list[float], int]:
-    """Return the l2 norms of public users' updates, and how many examples they have.
-
-    Each is made at a start that was not trained on its user (a start that was would make it too
-    short), with the settings that the public search chose for the start.
-    """
-    trainer = make_trainer(experiment, task, make_side_information(experiment, task))
-    if not isinstance(task, HoldsOutPublicUsers) or not isinstance(trainer, LocalTrainer):
-        return [], 0
-    start, key = experiment.start, Key.simulation(0).fold("update norms")
-    found = public_only(task, key) if isinstance(start, FromPublic) else None
-    norms, num_examples = [], 0
-    for learner, users in task.public_users_held_out():
-        params = (
-            start.make(task, key).params
-            if found is None or not isinstance(start, FromPublic)
-            else (learn(learner, start.settings(found)).params)
+    if trials is None:
+        return made
+    if not isinstance(made.plan, Plan) or made.plan.event is None:
+        raise ValueError(
+            f"{experiment.name} decides on the way what its answers cost, and a study needs trials "
+            "of equal cost; give a plan whose charges are all one"
         )
-        norms += [l2_norm(trainer.train(params, examples, key)) for examples in users]
-        num_examples += sum(len(examples) for examples in users)
-    return [norm for norm in norms if math.isfinite(norm) and norm > 0.0], num_examples
+    plan = replace(made.plan, trials=trials, target_epsilon=None)
+    if plan.is_private:
+        assert isinstance(experiment, Averaging)
+        plan = experiment.calibrated(plan)
+    return replace(made, plan=plan)

@@ -5,6 +5,7 @@ and unit of privacy; `FederatedExperiment` is federated averaging of users, `Cen
 DP-SGD and its like on examples. Their fields are options and parts (`fedpriv.experiments.options`),
 whose dotted names are the same on the command line, in TOML, in a run folder and under Flower.
 
+>>> from fedpriv.experiments import FederatedExperiment, GaussianNoise
 >>> experiment = FederatedExperiment(
 ...     name="demo", description="A demonstration.", noise=GaussianNoise(target_epsilon=8.0)
 ... )
@@ -23,37 +24,13 @@ aggregate too, or leave ema-decay out
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, is_dataclass, replace
 from functools import cache
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from fedpriv.datasets.stackexchange.corpus import Corpus
-from fedpriv.experiments import examples as central
-from fedpriv.experiments import preconditioning as guides
-from fedpriv.experiments import server as servers
-from fedpriv.experiments import users as federated
-from fedpriv.experiments.mechanism import (
-    BandedNoise,
-    BufferedNoise,
-    Clipped,
-    CyclicBatches,
-    CyclicCohorts,
-    GaussianNoise,
-    NoBound,
-    NoNoise,
-    Normalised,
-    SeparatedBatches,
-    SeparatedCohorts,
-    TreeNoise,
-)
-from fedpriv.experiments.methods import (
-    AgdOfExamples,
-    AgdOfUsers,
-    BoltOnOfExamples,
-    BoltOnOfUsers,
-    OwnMethod,
-)
 from fedpriv.experiments.options import (
     Names,
     Option,
@@ -68,11 +45,16 @@ from fedpriv.experiments.options import (
     place,
     values_of,
 )
-from fedpriv.experiments.start import Fresh, FromFile, FromPublic
+from fedpriv.experiments.start import Fresh, StartFrom
 from fedpriv.experiments.tasks import TagPredictionTask
-from fedpriv.mechanisms import Bound, preconditioners
+from fedpriv.mechanisms import Bound, SideInformation
+from fedpriv.mechanisms.preconditioners import Statistics
 from fedpriv.privacy.event import Relation
 from fedpriv.ranges import Range
+from fedpriv.training.work import Trainers
+
+if TYPE_CHECKING:
+    from fedpriv.experiments.components import Components
 
 Unit = Literal["user", "example"]
 #: From an experiment and a corpus, or from an experiment alone, to its task.
@@ -80,11 +62,32 @@ TaskFactory = Callable[["Experiment", Corpus | None], Any] | Callable[["Experime
 
 #: Options that can be chosen from the data's size (`fedpriv.experiments.settings`).
 AUTOMATIC = ("sampling.cohort", "rounds", "bound.l2_clip_norm", "start.factor")
+#: What plans and optimisers call the options that set them, by unit.
+_FIELD_NAMES: Mapping[Unit, Mapping[str, str]] = {
+    "user": {
+        "num_users": "users",
+        "num_rounds": "rounds",
+        "expected_cohort_size": "cohort",
+        "beta1": "server-momentum",
+        "server momentum": "server-momentum",
+        "server adaptivity": "server-adaptivity",
+    },
+    "example": {
+        "num_rounds": "steps",
+        "expected_cohort_size": "batch-size",
+        "cohort": "batch",
+        "users": "examples",
+        "beta1": "momentum",
+        "server momentum": "momentum",
+        "server learning rate": "learning-rate",
+        "server adaptivity": "adaptivity",
+    },
+}
 
 
 # No slots: a frozen class with slots has no words for an option that somebody assigns to.
 @dataclass(frozen=True, kw_only=True)
-class Experiment:
+class Experiment(ABC):
     """Everything that decides a run; base of the classes of each method and unit.
 
     Attributes:
@@ -121,7 +124,7 @@ class Experiment:
     name: str
     description: str
     task: TaskFactory = field(repr=False)
-    start: Fresh | FromPublic | FromFile = place(
+    start: StartFrom = place(
         Fresh(),
         "What training starts from: public costs no privacy and protects no public user; "
         "`--start FILE` is file.",
@@ -135,7 +138,7 @@ class Experiment:
         10, "Rounds between evaluations; the last is always evaluated.", Range.AT_LEAST_ONE
     )
     backends: tuple[str, ...] = ("serial", "threads", "ray", "flower")
-    statistics: preconditioners.Statistics | None = field(default=None, repr=False)
+    statistics: Statistics | None = field(default=None, repr=False)
     refine: Callable[[Any], Any] | None = field(default=None, repr=False)
     bounds: Mapping[str, Callable[..., Bound]] = field(default_factory=dict, repr=False, hash=False)
     automatic: tuple[str, ...] = field(default=(), compare=False)
@@ -151,9 +154,37 @@ class Experiment:
                     f"{', '.join(AUTOMATIC)}"
                 )
 
-    def own(self) -> OwnMethod | None:
-        """Return the method with its plan and algorithm; None for averaging, made of parts."""
+    @abstractmethod
+    def make_components(self, task: Any) -> Components:
+        """Return what runs on a task: plan, algorithm and client work.
+
+        Raises:
+            ValueError: If the options do not fit together, or not the task.
+        """
+
+    def make_trainer(
+        self, task: Any, side: SideInformation | None = None, device: str = "cpu"
+    ) -> Trainers:
+        """Return what users do, or the sums over examples.
+
+        Args:
+            task: The experiment's.
+            side: What `make_side_information` returned for it; None to make it.
+            device: On which tensors are; of examples the CPU alone.
+
+        Raises:
+            ValueError: If the task lacks what the method needs, or has no use for the device.
+        """
+        raise NotImplementedError
+
+    def make_side_information(self, task: Any) -> SideInformation | None:
+        """Return 1/A and where it came from; None where nothing is preconditioned by it."""
         return None
+
+    @property
+    def most_examples(self) -> int:
+        """Most examples that a user trains on; 0 by example."""
+        return 0
 
     def neighbours(self) -> Relation:
         """Return the neighbouring relation."""
@@ -210,10 +241,12 @@ class Experiment:
                 form = "_".join(steps[start:])
                 if "_" in form:
                     found[form] = kebab(form)
-        return found | {"l2_bound": "l2-clip-norm"}
+        return found | {"l2_bound": "l2-clip-norm", **_FIELD_NAMES[self.unit]}
 
-    def with_options(self, options: Mapping[str, Option]) -> Experiment:
+    def with_options(self, options: Mapping[str, Option]) -> Self:
         """Return the experiment with some options changed; parts may be chosen among them.
+
+        Where `method` is changed the class is that of the other method.
 
         What was set of a part stays where another kind of it has the same option.
 
@@ -226,9 +259,7 @@ class Experiment:
                 chosen then (with the part), or an unfit value.
         """
         given = dict(options)
-        made = type(self)
-        if "method" in given:
-            made = CLASSES[self.unit, chosen("method", given.pop("method"), methods_of(self.unit))]
+        made = self._class_of(given.pop("method", self.method))
         names = _names(made, type(self.task))
         for name, value in list(given.items()):
             if not names.find(name) and self._is_elsewhere(made, name, value):
@@ -256,26 +287,32 @@ class Experiment:
                     kept[other] = None
         return self._made(made, {**kept, **read}, read)
 
-    def restored(self, document: Mapping[str, Option]) -> Experiment:
+    def restored(self, document: Mapping[str, Option]) -> Self:
         """Return the experiment with the options of a run folder or a row of results.
 
         Raises:
             ValueError: For an unknown option or an unfit value.
         """
         given = dict(document)
-        made = CLASSES[self.unit, chosen("method", given.pop("method"), methods_of(self.unit))]
+        made = self._class_of(given.pop("method"))
         read = _names(made, type(self.task)).read(given, {})
         return replace(self._made(made, read, read), automatic=())
 
+    def _class_of(self, method: Option) -> type[Experiment]:
+        """Return the class of a method at this unit: of the own method, this one."""
+        if method == self.method:
+            return type(self)
+        return classes()[self.unit, chosen("method", method, methods_of(self.unit))]
+
     def _made(
         self, made: type[Experiment], values: Mapping[str, Option], given: Mapping[str, Option]
-    ) -> Experiment:
+    ) -> Self:
         task: Any = self.task
         if _declares(task):
             task = replace(task, **assembled(type(task), values, task, "task."))
         names = ("name", "description", "statistics", "refine", "bounds", "backends", "presets")
         rest = {name: getattr(self, name) for name in names}
-        found = made(**rest, task=task, **assembled(made, values))
+        found: Any = made(**rest, task=task, **assembled(made, values))
         there = found.options()
         left = tuple(name for name in self.automatic if name in there and name not in given)
         return replace(found, automatic=left)
@@ -300,7 +337,7 @@ class Experiment:
             ValueError: If it says more.
         """
         others = [
-            (label, _names(CLASSES[self.unit, label], type(self.task)))
+            (label, _names(self._class_of(label), type(self.task)))
             for label in methods_of(self.unit)
         ]
         has = [label for label, names in others if names.find(name)]
@@ -315,7 +352,7 @@ class Experiment:
                 f"method {made.method!r}: set method too, or leave {name} out"
             )
         raise ValueError(
-            f"{name} belongs to tag prediction; this experiment has a task of its own: leave "
+            f"{name} belongs to tag prediction; this experiment has another task: leave "
             f"{name} out, or declare it in the task"
         )
 
@@ -324,237 +361,25 @@ class Experiment:
         return _names(type(self), type(self.task))
 
 
-@dataclass(frozen=True, kw_only=True)
-class FederatedExperiment(Experiment):
-    """Federated averaging of users: local SGD, bounded updates, noise on their sum."""
+@cache
+def classes() -> Mapping[tuple[str, str], type[Experiment]]:
+    """Return the classes of experiments, by unit and method."""
+    from fedpriv.experiments import agd, averaging, bolt_on
 
-    task: TaskFactory = field(default=TagPredictionTask(), repr=False)
-    rounds: int = option(100, "How many rounds are planned and paid for.", Range.AT_LEAST_ONE)
-    sampling: (
-        federated.PoissonCohorts | federated.FixedCohorts | SeparatedCohorts | CyclicCohorts
-    ) = place(federated.PoissonCohorts(), "How cohorts are drawn.")
-    bound: federated.AdaptableClip | Normalised | NoBound = place(
-        federated.AdaptableClip(), "How each update is bounded."
+    made = (
+        averaging.FederatedExperiment,
+        agd.FederatedDescent,
+        bolt_on.FederatedBoltOn,
+        averaging.CentralExperiment,
+        agd.CentralDescent,
+        bolt_on.CentralBoltOn,
     )
-    noise: GaussianNoise | NoNoise | TreeNoise | BandedNoise | BufferedNoise = place(
-        GaussianNoise(),
-        "What is added to the sum; tree, banded and blt are correlated over rounds.",
-    )
-    local: federated.LocalSgd = place(federated.LocalSgd(), "Local training of a user.")
-    precondition: (
-        guides.Nowhere | guides.InSteps | guides.OnUpdates | guides.InBoth | guides.AndBack
-    ) = place(
-        guides.Nowhere(),
-        "Where A of side information acts: in local steps, on the update, or both.",
-    )
-    guide: guides.NotPreconditioned | guides.ByTurns | guides.ByPastReleases = place(
-        guides.NotPreconditioned(), "A preconditioner made of past releases."
-    )
-    server: (
-        servers.ServerSgd
-        | servers.ServerMomentum
-        | servers.ServerEmaMomentum
-        | servers.ServerAdam
-        | servers.ServerFtrl
-        | servers.ServerYogi
-        | servers.ServerAdagrad
-    ) = place(servers.ServerSgd(), "What the server makes of the released mean.")
-    aggregate: (
-        servers.Last
-        | servers.Average
-        | servers.Uniform
-        | servers.MeanOutputs
-        | servers.MajorityVote
-    ) = place(servers.Last(), "What is made of the released models.")
-
-    def __post_init__(self) -> None:
-        """Check every option, and that there is no noise without a bound."""
-        super().__post_init__()
-        _check_bounded(self.noise, self.bound)
-
-    def neighbours(self) -> Relation:
-        """Return the neighbouring relation: zero-out where cohorts limit who takes part when."""
-        # Who takes part in which round is the same with a user's records and without them.
-        apart = isinstance(self.sampling, (SeparatedCohorts, CyclicCohorts))
-        usual = "zero-out" if apart else "add-remove"
-        return Relation.of(usual if self.relation is None else self.relation)
-
-    def known_bounds(self) -> dict[str, Callable[..., Bound]]:
-        """Return constructors of the bounds that requests may name, by name."""
-        made = self.bound.make()
-        return {str(made.name): type(made), **self.bounds}
-
-
-@dataclass(frozen=True, kw_only=True)
-class CentralExperiment(Experiment):
-    """DP-SGD on examples and its like: bounded gradients of a batch, noise on their sum.
-
-    A method is a bound, a preconditioner (`guide`) and an optimiser:
-
-    ==================  ========================================================================
-    DP-SGD              bound clip, optimizer sgd
-    DP-Adam             bound clip, optimizer adam (likewise rmsprop, adagrad)
-    DP-NSGD, DP-NAdam   bound normalise, optimizer sgd or adam
-    AdaDPS              guide public-rmsprop, public-adam, public-adagrad, public-own
-                        (`statistics`) or side-information
-    DP-R-Pub            guide r-pub
-    DP-Adam-Pub         guide adam-pub, optimizer ema-momentum
-    PDA-DPMD            guide mirror-descent
-    DP²                 guide delayed
-    scale-then-priv.    guide past-releases, optimizer adam or rmsprop
-    warm start          warm-start-epochs above 0; start public chooses epochs and rate itself
-    ideal               guide ideal: not private, whatever the noise
-    SGD, Adam, AdaS     noise none, bound none, with the guide or optimizer of that name
-    ==================  ========================================================================
-    """
-
-    unit: ClassVar[Unit] = "example"
-
-    backends: tuple[str, ...] = ("serial",)
-    batch_size: float = option(
-        64.0, "Expected examples a step; each has its own independent draw.", Range.ABOVE_ZERO
-    )
-    epochs: float | None = option(
-        None, "Passes over the training set, in expectation; sets the steps.", Range.ABOVE_ZERO
-    )
-    steps: int | None = option(None, "Steps; none takes them from epochs.", Range.AT_LEAST_ONE)
-    micro_batch: int = option(
-        1, "Examples whose mean is bounded as one; above 1 sensitivity doubles.",
-        Range.AT_LEAST_ONE,
-    )  # fmt: skip
-    sampling: central.PoissonBatches | central.FixedBatches | SeparatedBatches | CyclicBatches = (
-        place(central.PoissonBatches(), "How batches are drawn.")
-    )
-    bound: Clipped | Normalised | NoBound = place(Clipped(), "How each gradient is bounded.")
-    noise: GaussianNoise | NoNoise | TreeNoise | BandedNoise | BufferedNoise = place(
-        GaussianNoise(),
-        "What is added to the sum; tree, banded and blt are correlated over rounds.",
-    )
-    optimizer: (
-        servers.Sgd
-        | servers.Momentum
-        | servers.EmaMomentum
-        | servers.Adam
-        | servers.Rmsprop
-        | servers.Adagrad
-    ) = place(servers.Sgd(), "What is made of the released mean gradient.")
-    schedule: Literal["constant", "step", "cyclic", "inverse-root"] = option(
-        "constant", "Of the learning rate: a tenth at half, one triangle, or α/√t."
-    )
-    guide: (
-        guides.NotPreconditioned
-        | guides.KnownBeforehand
-        | guides.AverageOfSquares
-        | guides.BothAverages
-        | guides.SumOfSquares
-        | guides.OwnStatistics
-        | guides.CleanStatistics
-        | guides.DividedStep
-        | guides.DividedMomentum
-        | guides.PublicBatches
-        | guides.ByTurns
-        | guides.ByPastReleases
-    ) = place(guides.NotPreconditioned(), "What public data or past releases add.")
-    warm_start_epochs: int = option(
-        0, "Epochs on the public set before, without noise.", Range.AT_LEAST_ZERO
-    )
-    warm_start_rate: float = option(0.1, "Their learning rate.", Range.ABOVE_ZERO)
-    aggregate: (
-        servers.Last
-        | servers.Average
-        | servers.Uniform
-        | servers.MeanOutputs
-        | servers.MajorityVote
-    ) = place(servers.Last(), "What is made of the released models.")
-
-    def __post_init__(self) -> None:
-        """Check every option, and that there is no noise without a bound."""
-        super().__post_init__()
-        _check_bounded(self.noise, self.bound)
-
-    def neighbours(self) -> Relation:
-        """Return the neighbouring relation: zero-out where batches limit who is in them when."""
-        apart = isinstance(self.sampling, (SeparatedBatches, CyclicBatches))
-        usual = "zero-out" if apart else "add-remove"
-        return Relation.of(usual if self.relation is None else self.relation)
-
-    def known_bounds(self) -> dict[str, Callable[..., Bound]]:
-        """Return constructors of the bounds that requests may name, by name."""
-        made = self.bound.make()
-        return {str(made.name): type(made), **self.bounds}
-
-    def num_steps(self, num_examples: int) -> int:
-        """Return how many steps are planned.
-
-        Raises:
-            ValueError: If neither steps nor epochs are given, or both.
-        """
-        return central.num_steps(self.steps, self.epochs, self.batch_size, num_examples)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FederatedDescent(AgdOfUsers, Experiment):
-    """DP-AGD over users: noisy gradients whose price adapts, a noisy choice of step size."""
-
-    method: ClassVar[str] = "agd"
-    task: TaskFactory = field(default=TagPredictionTask(), repr=False)
-
-
-@dataclass(frozen=True, kw_only=True)
-class CentralDescent(AgdOfExamples, Experiment):
-    """DP-AGD over the examples of one training set."""
-
-    unit: ClassVar[Unit] = "example"
-    method: ClassVar[str] = "agd"
-    backends: tuple[str, ...] = ("serial",)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FederatedBoltOn(BoltOnOfUsers, Experiment):
-    """Bolt-on over users: training without noise, whose result is perturbed once."""
-
-    method: ClassVar[str] = "bolt-on"
-    task: TaskFactory = field(default=TagPredictionTask(), repr=False)
-
-
-@dataclass(frozen=True, kw_only=True)
-class CentralBoltOn(BoltOnOfExamples, Experiment):
-    """Bolt-on: permutation SGD on a convex loss without noise, perturbed once."""
-
-    unit: ClassVar[Unit] = "example"
-    method: ClassVar[str] = "bolt-on"
-    backends: tuple[str, ...] = ("serial",)
-
-    def neighbours(self) -> Relation:
-        """Return the neighbouring relation: replace-one, of which the sensitivity is proved."""
-        # A set of one less has other batches, and moves further than one whose place stays empty.
-        return Relation.of("replace-one" if self.relation is None else self.relation)
-
-
-CLASSES: Mapping[tuple[str, str], type[Experiment]] = {
-    (made.unit, made.method): made
-    for made in (
-        FederatedExperiment,
-        FederatedDescent,
-        FederatedBoltOn,
-        CentralExperiment,
-        CentralDescent,
-        CentralBoltOn,
-    )
-}
+    return {(one.unit, one.method): one for one in made}
 
 
 def methods_of(unit: str) -> tuple[str, ...]:
     """Return the methods of a unit of privacy."""
-    return tuple(method for of, method in CLASSES if of == unit)
-
-
-def _check_bounded(noise: Any, bound: Any) -> None:
-    if noise.kind != "none" and bound.kind == "none":
-        raise ValueError(
-            f"noise {noise.kind!r} without a bound protects no one; use bound 'clip' or "
-            "'normalise', or noise 'none'"
-        )
+    return tuple(method for of, method in classes() if of == unit)
 
 
 def _declares(task: Any) -> bool:

@@ -1,15 +1,17 @@
-"""Preconditioners as parts: from side information, from public examples, or from past releases.
+"""Preconditioners as parts: of side information, of public examples, or of past releases.
 
-A new one is a preconditioner in `fedpriv.mechanisms` and a part here that makes it. One that learns
-from past releases, which experiments of either unit have, goes into `_OF_RELEASES`.
+A new preconditioner is a `Preconditioner` and a part that makes it, named in
+`ReleasePreconditioner` where it needs past releases alone, else in `ExamplePreconditioner`. New
+side information is a part that is named in `SideInformationPart`.
 """
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
@@ -23,56 +25,55 @@ from fedpriv.mechanisms.preconditioners import (
     Preconditioner,
     PublicGradient,
     PublicMoments,
+    Statistics,
 )
 from fedpriv.mechanisms.side_information import PublicWords
 from fedpriv.ranges import Range
+from fedpriv.tasks.task import KnowsMultipliers, KnowsWords, Task
+from fedpriv.training.per_example.example_sum import public_gradient
 
 if TYPE_CHECKING:
     from fedpriv.tasks.central import CentralTask
-    from fedpriv.tasks.task import Task
 
 
-class OfWords(Protocol):
-    """A kind of side information that is made of what is known of words."""
+class WordRule(Part):
+    """Base of side information that follows from what is known of public words."""
 
-    kind: ClassVar[str]
+    __slots__ = ()
 
+    @abstractmethod
     def rows(self, words: PublicWords) -> tuple[np.ndarray, str]:
         """Return 1/A of each word, float32 `(num_words,)`, and the rule in words."""
-        ...
 
+    def make(self, task: Task, experiment: str) -> SideInformation:
+        """Return A of the task's words.
 
-def _of_words(part: OfWords, task: Task, experiment: str) -> SideInformation:
-    """Return A of the task's words.
-
-    Raises:
-        ValueError: If it has none.
-    """
-    from fedpriv.tasks.task import KnowsMultipliers, KnowsWords
-
-    if not isinstance(task, KnowsWords):
-        more = "set side-information own" if isinstance(task, KnowsMultipliers) else (
-            "give it a method side_information() that returns a SideInformation and set "
-            "side-information own, or leave precondition out"
-        )  # fmt: skip
-        raise ValueError(
-            f"side-information {part.kind!r} is made of public words, of which the task of "
-            f"{experiment} has none; {more}"
+        Raises:
+            ValueError: If it has none.
+        """
+        if not isinstance(task, KnowsWords):
+            more = "set side-information own" if isinstance(task, KnowsMultipliers) else (
+                "give it a method side_information() that returns a SideInformation and set "
+                "side-information own, or leave precondition out"
+            )  # fmt: skip
+            raise ValueError(
+                f"side-information {self.kind!r} is made of public words, of which the task of "
+                f"{experiment} has none; {more}"
+            )
+        words = task.public_words()
+        rows, rule = self.rows(words)
+        if words.num_pairs:
+            rows = np.append(rows, np.full(words.num_pairs, rows[np.argmin(words.counts)]))
+            rule += "; pairs of words as the rarest word"
+        return SideInformation(
+            multiplier={"kernel": rows.astype(np.float32).reshape(-1, 1)},
+            source=words.source,
+            description=f"{rule}, from {words.where}",
         )
-    words = task.public_words()
-    rows, said = part.rows(words)
-    if words.num_pairs:
-        rows = np.append(rows, np.full(words.num_pairs, rows[np.argmin(words.counts)]))
-        said += "; pairs of words as the rarest word"
-    return SideInformation(
-        multiplier={"kernel": rows.astype(np.float32).reshape(-1, 1)},
-        source=words.source,
-        description=f"{said}, from {words.where}",
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rank(Part):
+class Rank(WordRule):
     """A by rank among public words."""
 
     kind: ClassVar[str] = "rank"
@@ -88,11 +89,9 @@ class Rank(Part):
         made = side_information.rank_multiplier(number, top=min(top, number), gain=gain)
         return made, f"rank (words beyond the {top} commonest are multiplied by {gain:g})"
 
-    make = _of_words
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Frequency(Part):
+class Frequency(WordRule):
     """A by frequency among public words."""
 
     kind: ClassVar[str] = "frequency"
@@ -106,14 +105,12 @@ class Frequency(Part):
         made = side_information.frequency_multiplier(
             words.counts, words.num_sentences, cap=gain, power=power
         )
-        said = f"1 / token frequency, to the power {power:g}, at most {gain:g}"
-        return made, f"frequency ({said})"
-
-    make = _of_words
+        rule = f"1 / token frequency, to the power {power:g}, at most {gain:g}"
+        return made, f"frequency ({rule})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TfIdf(Part):
+class TfIdf(WordRule):
     """A by TF-IDF among public words."""
 
     kind: ClassVar[str] = "tf-idf"
@@ -128,23 +125,19 @@ class TfIdf(Part):
         )
         return made, f"tf-idf (total TF-IDF relative to the largest, times {gain:g})"
 
-    make = _of_words
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnMultipliers(Part):
-    """A of the task's own."""
+    """A that the task gives."""
 
     kind: ClassVar[str] = "own"
 
     def make(self, task: Task, experiment: str) -> SideInformation:
-        """Return what the task knows.
+        """Return the task's side information.
 
         Raises:
-            ValueError: If it knows nothing.
+            ValueError: If it has none.
         """
-        from fedpriv.tasks.task import KnowsMultipliers
-
         if not isinstance(task, KnowsMultipliers):
             raise ValueError(
                 f"side-information 'own': the task of {experiment} knows no multipliers; give "
@@ -154,12 +147,7 @@ class OwnMultipliers(Part):
         return task.side_information()
 
 
-def _known(side: SideInformation | None) -> SideInformation:
-    assert side is not None
-    return side
-
-
-_SIDE = "What A is made of: what is known of public words, or the task's own multipliers."
+SideInformationPart = Rank | Frequency | TfIdf | OwnMultipliers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,108 +157,101 @@ class Nowhere(Part):
     kind: ClassVar[str] = "none"
 
     def in_steps(self, side: SideInformation | None) -> Mapping[str, np.ndarray]:
-        """Return 1/A for local steps, by name; empty for nothing."""
+        """Return 1/A for local steps, by name; empty for none."""
         return {}
 
     def on_updates(self, side: SideInformation | None) -> Preconditioner | None:
-        """Return what preconditions updates; None for nothing."""
+        """Return the preconditioner of updates; None for none."""
         return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InSteps(Part):
+class _Placed(Nowhere):
+    """Base of places where side information acts."""
+
+    side_information: SideInformationPart = place(
+        Rank(), "What A is made of: what is known of public words, or the task's own multipliers."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InSteps(_Placed):
     """Local steps are multiplied by 1/A."""
 
     kind: ClassVar[str] = "local"
-    side_information: Rank | Frequency | TfIdf | OwnMultipliers = place(Rank(), _SIDE)
 
     def in_steps(self, side: SideInformation | None) -> Mapping[str, np.ndarray]:
         """Return 1/A."""
-        return _known(side).multiplier
-
-    def on_updates(self, side: SideInformation | None) -> Preconditioner | None:
-        """Return nothing."""
-        return None
+        assert side is not None
+        return side.multiplier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OnUpdates(Part):
+class OnUpdates(_Placed):
     """Updates are multiplied by 1/A before they are bounded."""
 
     kind: ClassVar[str] = "update"
-    side_information: Rank | Frequency | TfIdf | OwnMultipliers = place(Rank(), _SIDE)
-
-    def in_steps(self, side: SideInformation | None) -> Mapping[str, np.ndarray]:
-        """Return nothing."""
-        return {}
 
     def on_updates(self, side: SideInformation | None) -> Preconditioner | None:
         """Return one A for the whole run."""
-        return Fixed(multiplier=_known(side).multiplier)
+        assert side is not None
+        return Fixed(multiplier=side.multiplier)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InBoth(Part):
+class InBoth(OnUpdates):
     """Local steps are multiplied by 1/A, and updates are before they are bounded."""
 
     kind: ClassVar[str] = "both"
-    side_information: Rank | Frequency | TfIdf | OwnMultipliers = place(Rank(), _SIDE)
 
-    def in_steps(self, side: SideInformation | None) -> Mapping[str, np.ndarray]:
-        """Return 1/A."""
-        return _known(side).multiplier
-
-    def on_updates(self, side: SideInformation | None) -> Preconditioner | None:
-        """Return one A for the whole run."""
-        return Fixed(multiplier=_known(side).multiplier)
+    in_steps = InSteps.in_steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AndBack(Part):
+class AndBack(_Placed):
     """Updates are multiplied by 1/A before they are bounded, the released mean by A."""
 
     kind: ClassVar[str] = "scale-then-privatise"
-    side_information: Rank | Frequency | TfIdf | OwnMultipliers = place(Rank(), _SIDE)
-
-    def in_steps(self, side: SideInformation | None) -> Mapping[str, np.ndarray]:
-        """Return nothing."""
-        return {}
 
     def on_updates(self, side: SideInformation | None) -> Preconditioner | None:
-        """Return one A for the whole run, and its undoing."""
-        return Fixed(multiplier=_known(side).multiplier, inverse=_known(side).inverse())
+        """Return one A for the whole run, and its inverse."""
+        assert side is not None
+        return Fixed(multiplier=side.multiplier, inverse=side.inverse())
+
+
+Precondition = Nowhere | InSteps | OnUpdates | InBoth | AndBack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreconditionerChoice:
-    """What a choice makes.
+    """A preconditioner, and what it knows.
 
     Attributes:
         preconditioner: None for none.
         side_information: What it knows and where from; None for nothing.
-        promises: Whether releases promise anything under it: not if it looks at what is private.
+        private: Whether releases are private under it: not if it looks at private examples.
     """
 
     preconditioner: Preconditioner | None
     side_information: SideInformation | None = None
-    promises: bool = True
+    private: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What a preconditioner of examples is made among.
+    """What a preconditioner of examples may be made of.
 
     Attributes:
         task: The examples.
         batch_size: Expected examples a step.
-        num_steps: That are planned.
-        statistics: The experiment's own; None for none.
+        num_steps: Planned steps.
+        statistics: The experiment's user-defined statistics; None for none.
     """
 
     task: CentralTask
     batch_size: float
     num_steps: int
-    statistics: preconditioners.Statistics | None
+    statistics: Statistics | None
 
     def public_gradient(self, batch: int | None) -> PublicGradient:
         """Return the gradient of public examples.
@@ -278,83 +259,18 @@ class Surroundings:
         Raises:
             ValueError: If there are none, or not so many.
         """
-        # torch takes seconds to import, and declarations are read for `fedpriv --help`
-        from fedpriv.training.per_example.example_sum import public_gradient
-
         return public_gradient(self.task.public_examples(), self.task.num_public, batch)
-
-    def look(
-        self,
-        statistics: preconditioners.Statistics,
-        *,
-        public_batch: int | None,
-        refresh: str,
-        divide: str = "before",
-    ) -> PreconditionerChoice:
-        """Return the preconditioner of statistics of public gradients.
-
-        Args:
-            statistics: φ, ϕ and ψ.
-            public_batch: Public examples a look; None for all of them.
-            refresh: When they are renewed.
-            divide: As `PublicMoments.divide`.
-        """
-        gradient = self.public_gradient(public_batch)
-        every, batches = 1, 1
-        if refresh == "epoch":
-            every = max(1, round(self.task.num_train / self.batch_size))
-            batches = max(1, self.task.num_public // (public_batch or self.task.num_public))
-        return PreconditionerChoice(
-            preconditioner=PublicMoments(
-                gradient=gradient,
-                statistics=statistics,
-                refresh_every=every,
-                batches=batches,
-                divide=divide,
-            )
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotPreconditioned(Part):
-    """Nothing."""
+    """No preconditioner."""
 
     kind: ClassVar[str] = "none"
 
     def choose(self, surroundings: Surroundings | None) -> PreconditionerChoice:
         """Return none."""
         return PreconditionerChoice(preconditioner=None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ByTurns(Part):
-    """DP²: plain rounds, and rounds that are preconditioned by them, in turns."""
-
-    kind: ClassVar[str] = "delayed"
-
-    decay: float = option(0.9, "β of the moments of past releases.", Range.FRACTION)
-    regulariser: float = option(1e-3, "ε_s of A = √v + ε_s.", Range.ABOVE_ZERO)
-    delay_plain: int = option(10, "Plain rounds in a turn.", Range.AT_LEAST_ONE)
-    delay_preconditioned: int = option(10, "Preconditioned rounds in a turn.", Range.AT_LEAST_ONE)
-    clip_ratio: float = option(
-        1.0, "C of preconditioned rounds over C of plain ones.", Range.ABOVE_ZERO
-    )
-    rate_ratio: float = option(
-        1.0, "Learning rate of preconditioned rounds over that of plain ones.", Range.ABOVE_ZERO
-    )
-
-    def choose(self, surroundings: Surroundings | None) -> PreconditionerChoice:
-        """Return the preconditioner; it needs nothing but releases."""
-        return PreconditionerChoice(
-            preconditioner=Delayed(
-                plain=self.delay_plain,
-                preconditioned=self.delay_preconditioned,
-                decay=self.decay,
-                regulariser=self.regulariser,
-                clip_ratio=self.clip_ratio,
-                rate_ratio=self.rate_ratio,
-            )
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -367,14 +283,46 @@ class ByPastReleases(Part):
     regulariser: float = option(1e-3, "ε_s of A = √v + ε_s.", Range.ABOVE_ZERO)
 
     def choose(self, surroundings: Surroundings | None) -> PreconditionerChoice:
-        """Return the preconditioner; it needs nothing but releases."""
+        """Return the preconditioner; it needs past releases alone."""
         made = PastReleases(decay=self.decay, regulariser=self.regulariser)
         return PreconditionerChoice(preconditioner=made)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ByTurns(ByPastReleases):
+    """DP²: plain rounds, and rounds that are preconditioned by them, in turns."""
+
+    kind: ClassVar[str] = "delayed"
+
+    delay_plain: int = option(10, "Plain rounds in a turn.", Range.AT_LEAST_ONE)
+    delay_preconditioned: int = option(10, "Preconditioned rounds in a turn.", Range.AT_LEAST_ONE)
+    clip_ratio: float = option(
+        1.0, "C of preconditioned rounds over C of plain ones.", Range.ABOVE_ZERO
+    )
+    rate_ratio: float = option(
+        1.0, "Learning rate of preconditioned rounds over that of plain ones.", Range.ABOVE_ZERO
+    )
+
+    def choose(self, surroundings: Surroundings | None) -> PreconditionerChoice:
+        """Return the preconditioner; it needs past releases alone."""
+        return PreconditionerChoice(
+            preconditioner=Delayed(
+                plain=self.delay_plain,
+                preconditioned=self.delay_preconditioned,
+                decay=self.decay,
+                regulariser=self.regulariser,
+                clip_ratio=self.clip_ratio,
+                rate_ratio=self.rate_ratio,
+            )
+        )
+
+
+ReleasePreconditioner = NotPreconditioned | ByTurns | ByPastReleases
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KnownBeforehand(Part):
-    """A of what the task knows."""
+    """A of the task's side information."""
 
     kind: ClassVar[str] = "side-information"
 
@@ -394,7 +342,7 @@ class KnownBeforehand(Part):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicBatches(Part):
-    """PDA-DPMD: one look at public examples a step."""
+    """PDA-DPMD: mirror descent with one gradient of public examples a step."""
 
     kind: ClassVar[str] = "mirror-descent"
 
@@ -411,9 +359,10 @@ class PublicBatches(Part):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnStatistics(Part):
-    """Statistics of one's own, of public gradients."""
+    """AdaDPS with user-defined statistics of public gradients."""
 
     kind: ClassVar[str] = "public-own"
+    divides: ClassVar[str] = "before"  # As `PublicMoments.divide`.
 
     public_batch: int | None = option(
         None, "Public examples a look; none for all of them.", Range.AT_LEAST_ONE
@@ -423,96 +372,97 @@ class OwnStatistics(Part):
     )
 
     def choose(self, surroundings: Surroundings) -> PreconditionerChoice:
-        """Return AdaDPS by them.
+        """Return the preconditioner by statistics of public gradients.
+
+        Raises:
+            ValueError: If there are no statistics, or not so many public examples.
+        """
+        task, batch, every, batches = surroundings.task, self.public_batch, 1, 1
+        statistics = self.statistics(surroundings)
+        if self.refresh == "epoch":
+            every = max(1, round(task.num_train / surroundings.batch_size))
+            batches = max(1, task.num_public // (batch or task.num_public))
+        return PreconditionerChoice(
+            preconditioner=PublicMoments(
+                gradient=surroundings.public_gradient(batch),
+                statistics=statistics,
+                refresh_every=every,
+                batches=batches,
+                divide=self.divides,
+            )
+        )
+
+    def statistics(self, surroundings: Surroundings) -> Statistics:
+        """Return φ, ϕ and ψ.
 
         Raises:
             ValueError: If the experiment has none.
         """
         if surroundings.statistics is None:
             raise ValueError("guide 'public-own' needs statistics=Statistics(...)")
-        return surroundings.look(
-            surroundings.statistics, public_batch=self.public_batch, refresh=self.refresh
-        )
+        return surroundings.statistics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SumOfSquares(Part):
-    """AdaGrad's statistics of public gradients."""
+class SumOfSquares(OwnStatistics):
+    """AdaDPS with AdaGrad's statistics of public gradients."""
 
     kind: ClassVar[str] = "public-adagrad"
 
     regulariser: float = option(1e-3, "ε_s of A = √v + ε_s.", Range.ABOVE_ZERO)
     regulariser_inside: bool = option(False, "A = √(v + ε_s) instead of √v + ε_s.")
-    public_batch: int | None = option(
-        None, "Public examples a look; none for all of them.", Range.AT_LEAST_ONE
-    )
-    refresh: Literal["step", "epoch"] = option(
-        "step", "When statistics of public data are renewed."
-    )
 
-    def choose(self, surroundings: Surroundings) -> PreconditionerChoice:
-        """Return AdaDPS by them."""
-        rule = preconditioners.adagrad(regulariser=self.regulariser, inside=self.regulariser_inside)
-        return surroundings.look(rule, public_batch=self.public_batch, refresh=self.refresh)
+    def statistics(self, surroundings: Surroundings) -> Statistics:
+        """Return AdaGrad's."""
+        return preconditioners.adagrad(regulariser=self.regulariser, inside=self.regulariser_inside)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AverageOfSquares(Part):
-    """RMSProp's statistics of public gradients."""
+class AverageOfSquares(SumOfSquares):
+    """AdaDPS with RMSProp's statistics of public gradients."""
 
     kind: ClassVar[str] = "public-rmsprop"
 
     decay: float = option(0.9, "β of the moments.", Range.FRACTION)
-    regulariser: float = option(1e-3, "ε_s of A = √v + ε_s.", Range.ABOVE_ZERO)
-    regulariser_inside: bool = option(False, "A = √(v + ε_s) instead of √v + ε_s.")
-    public_batch: int | None = option(
-        None, "Public examples a look; none for all of them.", Range.AT_LEAST_ONE
-    )
-    refresh: Literal["step", "epoch"] = option(
-        "step", "When statistics of public data are renewed."
-    )
 
-    def choose(self, surroundings: Surroundings) -> PreconditionerChoice:
-        """Return AdaDPS by them."""
-        rule = preconditioners.rmsprop(
+    def statistics(self, surroundings: Surroundings) -> Statistics:
+        """Return RMSProp's."""
+        return preconditioners.rmsprop(
             self.decay, regulariser=self.regulariser, inside=self.regulariser_inside
         )
-        return surroundings.look(rule, public_batch=self.public_batch, refresh=self.refresh)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BothAverages(AverageOfSquares):
-    """Adam's statistics of public gradients."""
+    """AdaDPS with Adam's statistics of public gradients."""
 
     kind: ClassVar[str] = "public-adam"
 
-    def choose(self, surroundings: Surroundings) -> PreconditionerChoice:
-        """Return AdaDPS by them."""
-        rule = preconditioners.adam(
+    def statistics(self, surroundings: Surroundings) -> Statistics:
+        """Return Adam's."""
+        return preconditioners.adam(
             self.decay, self.decay, regulariser=self.regulariser, inside=self.regulariser_inside
         )
-        return surroundings.look(rule, public_batch=self.public_batch, refresh=self.refresh)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DividedStep(AverageOfSquares):
-    """RMSProp's statistics of public gradients, which divide the step after the noise."""
+    """DP-R-Pub: RMSProp's statistics of public gradients divide the step, after the noise."""
 
     kind: ClassVar[str] = "r-pub"
+    divides: ClassVar[str] = "step"
 
-    def choose(self, surroundings: Surroundings) -> PreconditionerChoice:
-        """Return DP-R-Pub, and with server momentum DP-Adam-Pub."""
-        rule = preconditioners.rmsprop(
-            self.decay, regulariser=self.regulariser, inside=self.regulariser_inside
-        )
-        return surroundings.look(
-            rule, public_batch=self.public_batch, refresh=self.refresh, divide="step"
-        )
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DividedMomentum(DividedStep):
+    """DP-Adam-Pub: as DP-R-Pub, with server momentum."""
+
+    kind: ClassVar[str] = "adam-pub"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanStatistics(Part):
-    """RMSProp's statistics of private gradients: an oracle."""
+    """RMSProp's statistics of private gradients: an oracle, under which nothing is private."""
 
     kind: ClassVar[str] = "ideal"
 
@@ -521,9 +471,7 @@ class CleanStatistics(Part):
     regulariser_inside: bool = option(False, "A = √(v + ε_s) instead of √v + ε_s.")
 
     def choose(self, surroundings: Surroundings) -> PreconditionerChoice:
-        """Return what no release promises anything under: it sees clean gradients."""
-        from fedpriv.training.per_example.example_sum import public_gradient  # loads torch
-
+        """Return a preconditioner that sees clean gradients."""
         task = surroundings.task
         batch = min(task.num_train, math.ceil(surroundings.batch_size))
         side = SideInformation(
@@ -535,11 +483,20 @@ class CleanStatistics(Part):
                 self.decay, regulariser=self.regulariser, inside=self.regulariser_inside
             ),
         )
-        return PreconditionerChoice(preconditioner=made, side_information=side, promises=False)
+        return PreconditionerChoice(preconditioner=made, side_information=side, private=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DividedMomentum(DividedStep):
-    """RMSProp's statistics of public gradients, which divide the step; with server momentum."""
-
-    kind: ClassVar[str] = "adam-pub"
+ExamplePreconditioner = (
+    NotPreconditioned
+    | KnownBeforehand
+    | AverageOfSquares
+    | BothAverages
+    | SumOfSquares
+    | OwnStatistics
+    | CleanStatistics
+    | DividedStep
+    | DividedMomentum
+    | PublicBatches
+    | ByTurns
+    | ByPastReleases
+)

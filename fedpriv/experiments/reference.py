@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedpriv.experiments.experiment import CLASSES, FederatedExperiment
+from fedpriv.experiments.averaging import FederatedExperiment
+from fedpriv.experiments.experiment import classes
 from fedpriv.experiments.options import Entry, Names, Option, entries
 from fedpriv.experiments.tasks import NextWordsTask, TagPredictionTask
 
@@ -41,7 +42,7 @@ def described(name: str) -> Entry:
 def tables() -> str:
     """Return the page of all options, class by class, in Markdown."""
     lines = [_INTRODUCTION]
-    for (unit, method), made in CLASSES.items():
+    for (unit, method), made in classes().items():
         said = (made.__doc__ or "").partition("\n")[0]
         lines += ["", f"## `{made.__name__}`", "", f'{said} (`unit="{unit}"`, method `{method}`)']
         lines += ["", *_table(entries(made))]

@@ -21,10 +21,25 @@ any rostered user's records changes none of them.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
+
+from fedpriv.experiments.averaging import FederatedExperiment
+from fedpriv.experiments.bounds import Adaptive
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.noise import CorrelatedNoise, GaussianNoise
+from fedpriv.experiments.sampling import PoissonCohorts
+from fedpriv.experiments.start import FromPublic, public_only
+from fedpriv.privacy.epsilon import default_delta
 from fedpriv.privacy.event import Relation, cohort_event
+from fedpriv.privacy.statement.coverage import private_start
+from fedpriv.rng import Key
+from fedpriv.tasks.task import HoldsOutPublicUsers, Task
+from fedpriv.training.public_learning import learn
+from fedpriv.training.work import LocalTrainer
+from fedpriv.tree import l2_norm, num_elements
 
 TRAVEL = 0.7
 """τ aimed at, where noise is no longer than an update; less in proportion where it is."""
@@ -214,3 +229,100 @@ def _cohort_share(sigma: float, rounds: int) -> float:
     about 1 + x/4. Only the cohort is chosen by it; ε is that of the plan.
     """
     return 1.0 / (sigma * math.sqrt(4.0 * EXCESS * rounds))
+
+
+#: What `Settings` calls the options that it chooses.
+_CHOSEN = {
+    "sampling.cohort": "cohort",
+    "rounds": "rounds",
+    "bound.l2_clip_norm": "l2_clip_norm",
+    "start.factor": "start_factor",
+}
+
+
+def settle(experiment: Experiment, task: Task) -> tuple[Experiment, Settings | None]:
+    """Return an experiment with a value for each automatic option, and what was chosen.
+
+    They keep the values that the experiment has where nothing can be chosen: no target ε, a noise
+    multiplier that is given, or other noise than the Gaussian of every round's own. The clip norm
+    does, too, where it adapts or there are no public users to measure updates of.
+
+    Where a rostered asker's title and tags would be in what is measured they keep them as well: by
+    sentence, others' tags decide which of a public user's sentences train, and a public start of
+    all posts learns from them.
+
+    Guarantees:
+        * Of a rostered user's records and questions, others' answers to these included, values
+          follow from the roster's length alone.
+    """
+    if not experiment.automatic:
+        return experiment, None
+    as_given = replace(experiment, automatic=()), None
+    if not isinstance(experiment, FederatedExperiment):
+        return as_given
+    if getattr(experiment.task, "split", None) == "by-sentence" or private_start(
+        experiment.options()
+    ):
+        return as_given
+    noise, bound = experiment.noise, experiment.bound
+    if (
+        not isinstance(noise, GaussianNoise)
+        or isinstance(noise, CorrelatedNoise)
+        or not isinstance(experiment.sampling, PoissonCohorts)
+        or noise.target_epsilon is None
+        or noise.multiplier is not None
+    ):
+        return as_given
+    fixed: dict[str, Any] = {
+        "cohort": experiment.sampling.cohort,
+        "rounds": experiment.rounds,
+        "l2_clip_norm": getattr(bound, "l2_clip_norm", None),
+    }
+    for path in experiment.automatic:
+        fixed.pop(path.rpartition(".")[2], None)
+    norms, num_public = public_update_norms(experiment, task)
+    # A clip norm that adapts begins from the one given.
+    if not norms or isinstance(getattr(bound, "clip_norm", None), Adaptive):
+        fixed["l2_clip_norm"] = getattr(bound, "l2_clip_norm", None)
+    num_users = len(task.roster)
+    found = choose_settings(
+        num_users=num_users,
+        epsilon=noise.target_epsilon,
+        delta=default_delta(num_users) if experiment.delta is None else experiment.delta,
+        relation=experiment.neighbours(),
+        update_norm=float(np.median(norms)) if norms else None,
+        num_params=num_elements(task.init_params(Key.simulation(0))),
+        num_public_examples=num_public,
+        **fixed,
+    )
+    start = experiment.start
+    free = {*found.chosen, *(("start.factor",) if isinstance(start, FromPublic) else ())}
+    names = tuple(name for name in experiment.automatic if name in free)
+    if "start.factor" not in names:
+        found = replace(found, start_factor=getattr(start, "factor", None))
+    values = {name: getattr(found, _CHOSEN[name]) for name in names}
+    # The bound goes to nodes with each question; no node needs these options.
+    return experiment.with_options(values), replace(found, chosen=names)
+
+
+def public_update_norms(experiment: Experiment, task: Task) -> tuple[list[float], int]:
+    """Return the l2 norms of public users' updates, and how many examples they have.
+
+    Each is made at a start that was not trained on its user (a start that was would make it too
+    short), with the settings that the public search chose for the start.
+    """
+    trainer = experiment.make_trainer(task)
+    if not isinstance(task, HoldsOutPublicUsers) or not isinstance(trainer, LocalTrainer):
+        return [], 0
+    start, key = experiment.start, Key.simulation(0).fold("update norms")
+    found = public_only(task, key) if isinstance(start, FromPublic) else None
+    norms, num_examples = [], 0
+    for learner, users in task.public_users_held_out():
+        params = (
+            start.make(task, key).params
+            if found is None or not isinstance(start, FromPublic)
+            else (learn(learner, start.settings(found)).params)
+        )
+        norms += [l2_norm(trainer.train(params, examples, key)) for examples in users]
+        num_examples += sum(len(examples) for examples in users)
+    return [norm for norm in norms if math.isfinite(norm) and norm > 0.0], num_examples

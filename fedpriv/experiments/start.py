@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from fedpriv.training.public_learning import Choice, Choices, PublicModel
 
 
+_EMA = "ema/"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
     """Params before the first round, and where they came from.
@@ -239,4 +242,4 @@ def _which(tensors: Params, which: str, path: Path) -> Params:
     return averaged
 
 
-_EMA = "ema/"
+StartFrom = Fresh | FromPublic | FromFile

@@ -17,12 +17,7 @@ from fedpriv.backends.worker import WorkerContext
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import make_task
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.components import (
-    Components,
-    make_side_information,
-    make_trainer,
-    most_examples_of,
-)
+from fedpriv.experiments.components import Components
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.options import Option
 from fedpriv.rng import Key
@@ -92,7 +87,7 @@ def on_threads(num_workers: int) -> BackendFactory:
             data=components.task.data,
             measure=measure_of(components.task),
             num_workers=num_workers,
-            max_examples=most_examples_of(experiment),
+            max_examples=experiment.most_examples,
         )
 
     return CheckedFactory(make=make, check=check)
@@ -125,7 +120,7 @@ def on_ray(cluster: Cluster, reference: str, corpus_path: str | None) -> Backend
             share=cluster.share,
             make_context=partial(open_worker_context, reference, experiment.options(), corpus_path),
             data=components.task.data,
-            max_examples=most_examples_of(experiment),
+            max_examples=experiment.most_examples,
         )
         cluster.tell(f"its workers took {time.perf_counter() - began:.1f} s to open the data")
         return backend
@@ -144,9 +139,8 @@ def open_worker_context(
     experiment = load_experiment(reference).restored(options)
     check_supported(experiment, "ray")
     task = make_task(experiment, open_corpus(corpus_path))
-    side = make_side_information(experiment, task)
     return WorkerContext(
-        trainer=make_trainer(experiment, task, side, device),
+        trainer=experiment.make_trainer(task, device=device),
         data=task.data,
         measure=measure_of(task),
     )

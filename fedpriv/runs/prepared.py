@@ -21,9 +21,9 @@ from fedpriv.backends.backend import Backend, Order
 from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.checkpoints.tensor_files import read_start, released_models, write_selected
 from fedpriv.datasets.stackexchange.corpus import Corpus
-from fedpriv.experiments.build import build
+from fedpriv.experiments.build import build, in_study
 from fedpriv.experiments.catalogue import from_anywhere
-from fedpriv.experiments.components import Components, in_study, make_trainer
+from fedpriv.experiments.components import Components
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.own_code import own_code
 from fedpriv.experiments.start import PublicOnly, Start, public_only
@@ -408,8 +408,7 @@ def _try(components: Components, root: Key, begun: Start | None = None) -> Trial
         else:
             batch = synthetic_batch(task)
             untried = describe_untried(task) if batch is None else ""
-            made_of = experiment, task, components.side_information
-            again = partial(make_trainer, *made_of)
+            again = partial(experiment.make_trainer, task, components.side_information)
             train = partial(_train_synthetic_user, components, state.params, again=again)
             found = try_task(task, state.params, batch, train)
     check_metrics(task, found)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.datasets.stackexchange.corpus import Corpus
-from fedpriv.experiments.build import build
-from fedpriv.experiments.components import Components, in_study
+from fedpriv.experiments.build import build, in_study
+from fedpriv.experiments.components import Components
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.options import Option
 from fedpriv.measures import Measure

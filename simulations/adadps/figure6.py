@@ -13,7 +13,8 @@ from functools import cache, partial
 
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.locate import resolve_corpus
-from fedpriv.experiments.experiment import Experiment, FederatedExperiment
+from fedpriv.experiments.averaging import FederatedExperiment
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.options import Option
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.tasks.tag_prediction import TagPrediction

@@ -119,7 +119,7 @@ def table(lines: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _median_norm(bench: quick.Bench) -> float:
-    from fedpriv.experiments.build import public_update_norms
+    from fedpriv.experiments.settings import public_update_norms
 
     norms, _ = public_update_norms(bench.experiment, bench.task)
     return float(np.median(norms))

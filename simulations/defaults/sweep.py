@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 
 from fedpriv.datasets.stackexchange.locate import resolve_corpus
-from fedpriv.experiments.build import public_update_norms
-from fedpriv.experiments.settings import Settings, choose_settings
+from fedpriv.experiments.settings import Settings, choose_settings, public_update_norms
 from fedpriv.privacy.event import Relation
 from fedpriv.tree import interpolate
 from simulations.defaults import quick, shapes

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from fedpriv.experiments.experiment import CentralExperiment, Experiment
+from fedpriv.experiments.averaging import CentralExperiment
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.measures import LOSS
 from simulations.dpnsgd.images import MNIST, Rule, bounded
 from simulations.reproduction.items import Cell, Figure, Row, Split

@@ -38,7 +38,8 @@ from typing import Any
 import numpy as np
 
 from fedpriv.datasets.sst2 import load_sst2
-from fedpriv.experiments.experiment import CentralExperiment, Experiment
+from fedpriv.experiments.averaging import CentralExperiment
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.privacy.epsilon import format_delta, rounded_up_to
 from fedpriv.rng import Key
 from fedpriv.tasks.central import CentralTask

@@ -12,7 +12,8 @@ from torch import nn
 
 from fedpriv.datasets.dataset import Dataset, hold_out_validation
 from fedpriv.datasets.images import load_cifar10
-from fedpriv.experiments.experiment import CentralExperiment, Experiment
+from fedpriv.experiments.averaging import CentralExperiment
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.models.images import ResNet20
 from fedpriv.tasks.central import CentralTask
 from fedpriv.tasks.dataset_tasks import module_task

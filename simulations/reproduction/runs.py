@@ -19,12 +19,9 @@ from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any
 
+from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
 from fedpriv.experiments.build import build, make_task
-from fedpriv.experiments.experiment import (
-    CentralExperiment,
-    Experiment,
-    FederatedExperiment,
-)
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.options import Option
 from fedpriv.hashes import document_sha256
 from fedpriv.measures import Measure

@@ -20,7 +20,8 @@ from fedpriv.datasets.dataset import Dataset
 from fedpriv.datasets.stackexchange.locate import resolve_corpus
 from fedpriv.datasets.stackexchange.splits import Split
 from fedpriv.datasets.stackexchange.tag_view import TagExamples, TagView
-from fedpriv.experiments.experiment import CentralExperiment, Experiment
+from fedpriv.experiments.averaging import CentralExperiment
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.options import option
 from fedpriv.ranges import Range
 from fedpriv.tasks.central import CentralTask, OwnedExamples
@@ -85,7 +86,7 @@ def task_of(view: TagView) -> CentralTask:
 
 
 def _rows(view: TagView, subset: str) -> np.ndarray:
-    return np.concatenate([np.arange(0), *view.rows(view.roster, subset)])
+    return view.all_rows(view.roster, subset)
 
 
 def _matrix(columns: TagExamples, rows: np.ndarray) -> tuple[sparse.csr_matrix, np.ndarray]:

@@ -12,7 +12,7 @@ from torch import nn
 import fedpriv as fp
 from fedpriv.api import forecast as module
 from fedpriv.datasets.dataset import Dataset
-from fedpriv.experiments.experiment import CentralExperiment, FederatedExperiment
+from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.tasks.dataset_tasks import module_task
 from fedpriv.tasks.module_task import ModuleTask

@@ -16,7 +16,7 @@ from torch import nn
 
 from fedpriv.backends.worker import WorkerContext
 from fedpriv.datasets.stackexchange.tag_view import TagExamples
-from fedpriv.experiments.experiment import FederatedExperiment
+from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.evaluate import WHOLE, Metrics
 from fedpriv.training.local.module import ArrayExamples

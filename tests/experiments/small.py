@@ -5,7 +5,7 @@ from itertools import islice
 import numpy as np
 
 from fedpriv.backends import SerialBackend
-from fedpriv.experiments.experiment import FederatedExperiment
+from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
 

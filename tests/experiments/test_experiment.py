@@ -6,11 +6,12 @@ from dataclasses import FrozenInstanceError, replace
 import numpy as np
 import pytest
 
+from fedpriv.experiments.aggregates import Average
+from fedpriv.experiments.averaging import FederatedExperiment
+from fedpriv.experiments.bounds import Normalised
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import find_experiments, load_experiment
-from fedpriv.experiments.experiment import FederatedExperiment
-from fedpriv.experiments.mechanism import BandedNoise, GaussianNoise, Normalised
-from fedpriv.experiments.server import Average
+from fedpriv.experiments.noise import BandedNoise, GaussianNoise
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbounded
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.preconditioners import Fixed

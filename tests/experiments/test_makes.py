@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
+from fedpriv.experiments.bounds import AdaptableClip, BoundPart, Clipped, NoBound
 from fedpriv.experiments.build import build
-from fedpriv.experiments.experiment import CentralExperiment, FederatedExperiment
-from fedpriv.experiments.mechanism import Clipped, GaussianNoise, NoBound, NoNoise
+from fedpriv.experiments.noise import GaussianNoise, NoNoise
+from fedpriv.experiments.optimizers import ServerSgd, Sgd
 from fedpriv.experiments.options import Part, option, place
 from fedpriv.experiments.preconditioning import NotPreconditioned, PreconditionerChoice
-from fedpriv.experiments.server import ServerSgd, Sgd
-from fedpriv.experiments.users import AdaptableClip
 from fedpriv.mechanisms.bounds import Clip
 from fedpriv.mechanisms.gaussian import gaussian, noised_mean
 from fedpriv.mechanisms.preconditioners import NoPreconditioner, RoundContext
@@ -44,7 +44,7 @@ class Halving(Clip):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Halved(Part):
+class Halved(BoundPart):
     kind: ClassVar[str] = "halving"
     cap: float = option(1.0, "C, twice the longest.", Range.ABOVE_ZERO)
 

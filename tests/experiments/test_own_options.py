@@ -13,9 +13,9 @@ from torch import nn
 
 from fedpriv import cli
 from fedpriv.backends.flower.settings import open_node, read_experiment
+from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.experiment import FederatedExperiment
 from fedpriv.experiments.options import Range, option
 from fedpriv.rng import Key
 from fedpriv.tasks.module_task import ModuleTask
@@ -86,7 +86,7 @@ def test_they_are_set_like_ours_and_reach_the_model():
         ({"hidden": "wide"}, "hidden 'wide' is not a finite number"),
         ({"hiden": 3}, "'hiden' is not an option of an experiment; did you mean 'hidden'"),
         ({"rows": 3}, "'rows' is not an option"),
-        ({"users": 3}, "users belongs to tag prediction; this experiment has a task of its own"),
+        ({"users": 3}, "users belongs to tag prediction; this experiment has another task"),
         ({"roster": "x"}, "roster belongs to tag prediction; "),
     ],
 )

@@ -16,14 +16,14 @@ from fedpriv.backends.flower.settings import OWN_KEYS, SHORT_KEYS
 from fedpriv.cli.listing import complete_experiments, complete_settings
 from fedpriv.experiments import reference
 from fedpriv.experiments.catalogue import find_experiments, load_experiment
-from fedpriv.experiments.experiment import CLASSES
+from fedpriv.experiments.experiment import classes
 from fedpriv.experiments.options import entries
 from tests.command_line import CliRunner
 
 ROOT = Path(__file__).parents[2]
 ENTRIES = [
     pytest.param(entry, id=f"{made.__name__} {entry.path} {dict(entry.within)}")
-    for made in CLASSES.values()
+    for made in classes().values()
     for entry in entries(made)
 ]
 

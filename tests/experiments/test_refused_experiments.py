@@ -4,8 +4,9 @@ import math
 
 import pytest
 
+from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import build
-from fedpriv.experiments.experiment import CLASSES, FederatedExperiment
+from fedpriv.experiments.experiment import classes
 from fedpriv.experiments.options import entries
 from tests.experiments.small import base
 
@@ -141,11 +142,11 @@ class TestRefusals:
             build(base(), None)
 
 
-@pytest.mark.parametrize("made", CLASSES.values(), ids=lambda made: made.__name__)
+@pytest.mark.parametrize("made", classes().values(), ids=lambda made: made.__name__)
 def test_every_option_is_taken_or_refused_by_name_with_every_method(made):
     """Those of parts within parts of another method too."""
     experiment = made(name="toy", description="A toy.", task=lambda experiment: None)
-    for other in CLASSES.values():
+    for other in classes().values():
         if other.unit != made.unit:
             continue
         for entry in entries(other):

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from fedpriv.experiments.build import _CHOSEN, build, make_task, public_update_norms
+from fedpriv.experiments.build import build, make_task
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.settings import MOST_ROUNDS, choose_settings
+from fedpriv.experiments.settings import _CHOSEN, MOST_ROUNDS, choose_settings, public_update_norms
 from fedpriv.privacy.accounting import calibrate
 from fedpriv.privacy.epsilon import default_delta
 from fedpriv.privacy.event import Relation, cohort_event
@@ -260,8 +260,8 @@ def test_a_resumed_run_reads_its_settings(corpus, tmp_path, monkeypatch):
     def again(*args):
         raise AssertionError("chosen anew")
 
-    monkeypatch.setattr("fedpriv.experiments.build.public_update_norms", again)
-    monkeypatch.setattr("fedpriv.experiments.build.choose_settings", again)
+    monkeypatch.setattr("fedpriv.experiments.settings.public_update_norms", again)
+    monkeypatch.setattr("fedpriv.experiments.settings.choose_settings", again)
     resumed = resume_run(tmp_path / "r")
     assert {name: resumed.experiment.options()[name] for name in CHOSEN} == before
     assert resumed.run()["rounds"] == 4

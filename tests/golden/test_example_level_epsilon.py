@@ -7,8 +7,8 @@ import pytest
 from scipy import sparse
 
 from fedpriv.backends import SerialBackend
+from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.build import build
-from fedpriv.experiments.experiment import CentralExperiment
 from fedpriv.privacy.plan import cohort_plan
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds

@@ -4,8 +4,8 @@ import numpy as np
 
 from fedpriv import tree
 from fedpriv.datasets.stackexchange.tag_view import TagExamples
+from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import build
-from fedpriv.experiments.experiment import FederatedExperiment
 from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.gaussian import gaussian
 from fedpriv.rng import Key

@@ -9,8 +9,8 @@ from scipy import sparse
 
 from fedpriv.cli import privacy
 from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
 from fedpriv.experiments.build import build
-from fedpriv.experiments.experiment import CentralExperiment, FederatedExperiment
 from fedpriv.tasks.central import CentralTask, zeros
 from fedpriv.training.per_example.linear import LogisticGradients
 from tests.command_line import CliRunner

@@ -16,8 +16,8 @@ from scipy import sparse
 from torch import nn
 
 from fedpriv.datasets.dataset import Dataset
+from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
 from fedpriv.experiments.build import build
-from fedpriv.experiments.experiment import CentralExperiment, FederatedExperiment
 from fedpriv.experiments.start import public_only
 from fedpriv.rng import Key
 from fedpriv.tasks.dataset_tasks import linear_task, module_task

@@ -16,9 +16,9 @@ from scipy import sparse, stats
 
 from fedpriv.backends import Backend
 from fedpriv.datasets.dataset import Dataset
+from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.experiment import CentralExperiment
 from fedpriv.privacy import mechanism as mechanism_module
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial

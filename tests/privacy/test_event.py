@@ -8,7 +8,6 @@ import pytest
 from dp_accounting import dp_event
 
 from fedpriv.privacy.accounting import epsilon
-from fedpriv.privacy.epsilon import default_delta
 from fedpriv.privacy.event import NONPRIVATE, Event, Relation, cohort_event
 
 GOOD = [
@@ -57,17 +56,13 @@ def test_json_comes_back(value):
         {"kind": "gaussian", "noise_multiplier": 1.0, "module_name": "os"},
         {"kind": "pure"},
         {"kind": "pure", "epsilon": 0.0},
-        {"kind": "pure", "epsilon": -0.5},
         {"kind": "pure", "epsilon": float("inf")},
         {"kind": "pure", "epsilon": float("nan")},
-        {"kind": "pure", "epsilon": True},
         {"kind": "pure", "epsilon": 0.5, "rho": 0.125},
         {"kind": "objective-gaussian", "noise_multiplier": 3.0},
         {"kind": "objective-gaussian", "noise_multiplier": 3.0, "shift": 0.0},
-        {"kind": "objective-gaussian", "noise_multiplier": 3.0, "shift": "0.1"},
         {"kind": "gaussian", "noise_multiplier": 3.0, "shift": 0.02},
         {"kind": "pure", "rho": 0.125},
-        {"kind": "zcdp", "rho": "0.125"},
         {"kind": "zcdp", "rho": 0.0},
         {"kind": "zcdp", "epsilon": 0.5},
         {"kind": "nonprivate", "epsilon": 0.5},
@@ -179,10 +174,3 @@ def test_what_no_accountant_of_theirs_prices():
     assert NONPRIVATE.to_dp_event() == dp_event.NonPrivateDpEvent()
     objective = Event(kind="objective-gaussian", noise_multiplier=3.0, shift=0.02)
     assert objective.to_dp_event() == dp_event.UnsupportedDpEvent()
-
-
-def test_default_delta():
-    assert default_delta(400) == pytest.approx(400**-1.1)
-    assert default_delta(4000) < 1 / 4000
-    with pytest.raises(ValueError, match="delta"):
-        default_delta(1)

@@ -1,7 +1,7 @@
 """Mechanisms: everything about an answer is derived from the objects that make it."""
 
 import math
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -152,15 +152,11 @@ class TestRefusals:
         for changes, said in [
             ({"bound": Unbounded()}, "'gaussian' without a bound protects no one"),
             ({"privatizer": Gaussian(noise_multiplier=0.0)}, "noise_multiplier 0"),
-            ({"privatizer": Gaussian(noise_multiplier=-1.0)}, "noise_multiplier -1"),
             ({"privatizer": Gaussian(noise_multiplier=math.nan)}, "noise_multiplier nan"),
             ({"privatizer": Gaussian(noise_multiplier=1e-3)}, "noise_multiplier 0.001"),
             ({"bound": Clip(l2_clip_norm=5e-324)}, "stddev"),
             ({"bound": Clip(l2_clip_norm=1e31)}, "beyond what float32 noise can hold"),
-            ({"bound": Clip(l2_clip_norm=1e-31)}, "beyond what float32 noise can hold"),
             ({"micro_batch": 0}, "micro_batch 0"),
-            ({"micro_batch": 2.0}, "micro_batch 2.0"),
-            ({"micro_batch": True}, "micro_batch True"),
             ({"micro_batch": 21}, "micro_batch 21 is above the expected batch of 20"),
             ({"privatizer": Costing("pure", 0.5)}, "pure answer over a drawn cohort"),
             ({"privatizer": Costing("zcdp", 0.5)}, "zcdp answer over a drawn cohort"),
@@ -193,12 +189,6 @@ class TestRefusals:
                     mechanism(**changes)
                 assert said in str(refusal.value) and "\n" not in str(refusal.value)
 
-    def test_it_is_frozen_and_keyword_only(self):
-        with pytest.raises(FrozenInstanceError):
-            mechanism().bound = Clip(l2_clip_norm=50.0)  # type: ignore[misc]
-        with pytest.raises(TypeError):
-            Mechanism(POISSON, Clip(l2_clip_norm=1.0), Gaussian(noise_multiplier=1.0))  # type: ignore[misc]
-
 
 class TestOneTruth:
     """What runs and what is accounted are one object: no number of it stands anywhere else."""
@@ -224,17 +214,6 @@ class TestOneTruth:
             assert other.event == other.live_mechanism.event != first.event
             assert (other.total().value < first.total().value) == cheaper, changes
             assert other != first
-
-    def test_another_bound_has_the_same_price_because_its_noise_grows_with_it(self):
-        first = plan()
-        wide = replace(first.live_mechanism, bound=Clip(l2_clip_norm=50.0))
-        other = replace(first, mechanism=wide)
-        assert other.total() == first.total() and other != first
-        assert wide.stddev == 100 * first.live_mechanism.stddev
-
-    def test_a_bound_cannot_be_taken_away_from_noise(self):
-        with pytest.raises(ValueError, match="without a bound"):
-            replace(plan().live_mechanism, bound=Unbounded())
 
 
 @pytest.mark.parametrize("other", [np.random.default_rng(0), np.random, 7, None])

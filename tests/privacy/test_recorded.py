@@ -3,7 +3,6 @@
 import json
 import math
 
-import numpy as np
 import pytest
 
 from fedpriv.mechanisms import Clip, Rounded
@@ -91,24 +90,9 @@ class TestPlansOfOnesOwn:
             _ = found.live_mechanism
 
     @every_kind
-    def test_they_are_not_equal_to_the_plan_that_runs(self, made):
-        """A record is no mechanism, however alike: who compares goes by what files hold."""
-        found = Plan.from_json(through_json(made.to_json()))
-        assert found != made and found.to_json() == made.to_json()
-
-    @every_kind
     def test_no_object_is_named_to_be_imported(self, made):
         text = json.dumps(made.to_json())
         assert __name__ not in text and "fedpriv" not in text and "module" not in text
-
-    def test_the_description_says_who_what_and_how(self):
-        said = OWN["examples"].to_json()["mechanism"]["description"]
-        for part in ("PoissonSampler of 20 among 400", "0.5 (l2) by Clip", "Laplace"):
-            assert part in said
-
-    def test_other_parts_are_other_records(self):
-        records = [json.dumps(made.to_json(), sort_keys=True) for made in OWN.values()]
-        assert len(set(records)) == len(records)
 
     def test_calibration_is_for_gaussian_noise_that_can_be_built(self):
         found = Plan.from_json(OWN["own bound"].to_json())
@@ -200,7 +184,3 @@ class TestRecords:
         record = {**value["mechanism"], "event": fixed.to_json(), "micro_batch": 1}
         with pytest.raises(ValueError, match="replace-one"):
             Plan.from_json({**value, "mechanism": record}).total()
-
-    def test_numpy_numbers_are_written_as_json(self):
-        made = plan(sampler=Everybody(num_users=np.int64(400)))
-        assert through_json(made.to_json())["mechanism"]["num_users"] == 400

@@ -1,8 +1,8 @@
 """Short runs of tag prediction, in which a bug of the reference would show."""
 
 from fedpriv.backends import SerialBackend
+from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import build
-from fedpriv.experiments.experiment import FederatedExperiment
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
 

@@ -17,7 +17,7 @@ from fedpriv.backends import SerialBackend
 from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
 from fedpriv.backends.in_process import ThreadBackend
 from fedpriv.cli import main
-from fedpriv.experiments.experiment import FederatedExperiment
+from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.own_code import own_code
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.runs.participation import FAILED_IN_A_ROW, AllUsersFailedError, Participation

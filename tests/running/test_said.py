@@ -10,7 +10,7 @@ from torch import nn
 from fedpriv.api.result import load
 from fedpriv.api.running import run
 from fedpriv.cli import main
-from fedpriv.experiments.experiment import FederatedExperiment
+from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.runs.prepared import start_run
 from fedpriv.runs.progress import describe_failures
 from fedpriv.tasks.module_task import ModuleTask

@@ -8,7 +8,7 @@ from torch import nn
 from fedpriv.api.result import load
 from fedpriv.checkpoints.tensor_files import FROZEN, read_tensors
 from fedpriv.datasets.dataset import Dataset
-from fedpriv.experiments.experiment import FederatedExperiment
+from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.mechanisms.bounds import Clip
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.export import MODEL, export_run

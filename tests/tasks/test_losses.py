@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fedpriv.datasets.dataset import Dataset
-from fedpriv.experiments.experiment import FederatedExperiment
+from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.measures import Measure
 from fedpriv.mechanisms.bounds import Clip
 from fedpriv.runs.prepared import start_run

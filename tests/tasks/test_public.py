@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedpriv.experiments.experiment import FederatedExperiment
+from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.runs.document import read_document
 from fedpriv.runs.prepared import start_run

@@ -10,8 +10,8 @@ from torch import nn
 
 from fedpriv import json_lines
 from fedpriv.datasets.dataset import Dataset
+from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.experiment import CentralExperiment, FederatedExperiment
 from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.dataset_tasks import module_task
 from fedpriv.tasks.module_task import ModuleTask

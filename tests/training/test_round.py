@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from fedpriv.backends import SerialBackend
+from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import build
-from fedpriv.experiments.experiment import FederatedExperiment
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
 

@@ -18,8 +18,8 @@ from torch import nn
 from fedpriv import json_lines
 from fedpriv.backends import SerialBackend
 from fedpriv.backends.in_process import ThreadBackend
+from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import build
-from fedpriv.experiments.experiment import FederatedExperiment
 from fedpriv.mechanisms import Clip
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key

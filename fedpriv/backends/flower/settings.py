@@ -30,7 +30,6 @@ from fedpriv.datasets.local_data import NodeData
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import make_task
 from fedpriv.experiments.catalogue import OwnExperimentNotFoundError, load_experiment
-from fedpriv.experiments.components import make_side_information, make_trainer
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.options import Option, checked, flattened
 from fedpriv.experiments.tasks import MissingCorpusError
@@ -220,10 +219,9 @@ def open_node(run_config: Config, node_config: Config) -> Node:
     experiment, corpus = read_experiment(run_config), open_corpus(node_config, run_config)
     with missing_corpus_named():
         task = make_task(experiment, corpus, read_node_data(node_config))
-    side = make_side_information(experiment, task)
     return Node(
         task=task,
-        trainer=make_trainer(experiment, task, side),
+        trainer=experiment.make_trainer(task),
         bounds=BOUNDS | experiment.known_bounds(),
     )
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedpriv.experiments.experiment import CentralExperiment
-from fedpriv.experiments.mechanism import Clipped, GaussianNoise
+from fedpriv.experiments.averaging import CentralExperiment
+from fedpriv.experiments.bounds import Clipped
+from fedpriv.experiments.noise import GaussianNoise
+from fedpriv.experiments.optimizers import Sgd
 from fedpriv.experiments.options import option
-from fedpriv.experiments.server import Sgd
 from fedpriv.ranges import Range
 
 if TYPE_CHECKING:

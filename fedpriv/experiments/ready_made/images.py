@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from fedpriv.experiments.experiment import CentralExperiment
-from fedpriv.experiments.mechanism import Clipped, GaussianNoise
+from fedpriv.experiments.aggregates import Average
+from fedpriv.experiments.averaging import CentralExperiment
+from fedpriv.experiments.bounds import Clipped
+from fedpriv.experiments.noise import GaussianNoise
+from fedpriv.experiments.optimizers import Sgd
 from fedpriv.experiments.options import option
-from fedpriv.experiments.server import Average, Sgd
 from fedpriv.ranges import Range
 
 if TYPE_CHECKING:

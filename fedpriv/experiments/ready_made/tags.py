@@ -12,21 +12,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedpriv.experiments.experiment import (
-    Experiment,
-    FederatedBoltOn,
-    FederatedDescent,
-    FederatedExperiment,
-)
-from fedpriv.experiments.mechanism import (
-    BandedNoise,
-    CyclicCohorts,
-    GaussianNoise,
-    NoBound,
-    NoNoise,
-    Normalised,
-)
-from fedpriv.experiments.methods import Constant, SphereNoise
+from fedpriv.experiments.agd import FederatedDescent
+from fedpriv.experiments.aggregates import Average, Last
+from fedpriv.experiments.averaging import FederatedExperiment
+from fedpriv.experiments.bolt_on import Constant, FederatedBoltOn, SphereNoise
+from fedpriv.experiments.bounds import AdaptableClip, NoBound, Normalised
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.local import LocalSgd
+from fedpriv.experiments.noise import BandedNoise, GaussianNoise, NoNoise
+from fedpriv.experiments.optimizers import ServerAdam, ServerFtrl
 from fedpriv.experiments.preconditioning import (
     ByPastReleases,
     ByTurns,
@@ -34,10 +28,9 @@ from fedpriv.experiments.preconditioning import (
     OnUpdates,
     Rank,
 )
-from fedpriv.experiments.server import Average, Last, ServerAdam, ServerFtrl
+from fedpriv.experiments.sampling import CyclicCohorts, PoissonCohorts
 from fedpriv.experiments.start import Fresh, FromPublic
 from fedpriv.experiments.tasks import TagPredictionTask
-from fedpriv.experiments.users import AdaptableClip, LocalSgd, PoissonCohorts
 
 _UNIT_NORM = TagPredictionTask(inputs="unit-norm")
 _RANKS = Rank(preconditioner_gain=20.0)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.privacy.epsilon import BudgetUse, Epsilon
-from fedpriv.privacy.event import NONPRIVATE, Event
+from fedpriv.privacy.event import Event
 from fedpriv.privacy.ledger.chain import LedgerError, Record, decode
 from fedpriv.privacy.plan import AnyPlan, read_plan
 from fedpriv.ranges import positive_int
@@ -96,7 +96,7 @@ class Release:
         attempt: The attempt that got through.
         digest: SHA-256 of the round's checkpoint file, 64 hex digits.
         charges: The charges it is made of, as ranges of their numbers from 1, both ends
-            included; None in ledgers that do not name them.
+            included; None of a round whose noise was charged with an earlier one.
     """
 
     round_num: int
@@ -188,8 +188,6 @@ def _set_positive_ints(entry: Charge | Row | Release, *names: str) -> None:
 
 
 def _event(value: Any) -> Event:
-    if value is None:  # how charges of runs without noise used to be written
-        return NONPRIVATE
     if not isinstance(value, Mapping):
         raise ValueError(f"{value!r} is not an event; expected an object with a 'kind'")
     # A ledger repeats one event thousands of times: it is checked once.
@@ -472,34 +470,13 @@ class LedgerState:
 
     @property
     def lost(self) -> tuple[Charge, ...]:
-        """Charges that no release is made of; they are spent all the same.
-
-        Where a release does not name its charges, it stands for its own attempt; in centralised
-        training for all steps since the release before, each in its last attempt.
-        """
+        """Charges that no release is made of; they are spent all the same."""
         kept: set[int] = set()
         for release in self._releases:
-            if release.charges is not None:
-                kept.update(n for first, end in release.charges for n in range(first, end + 1))
-            elif self.plan.unit == "user":
-                number = self.number_of(release.round_num, release.attempt)
-                kept.update(() if number is None else (number,))
-        if self.plan.unit != "user" and any(r.charges is None for r in self._releases):
-            kept |= self._on_the_way()
+            for first, end in release.charges or ():
+                kept.update(range(first, end + 1))
         numbered = enumerate(self._charges, start=1)
         return tuple(charge for number, charge in numbered if number not in kept)
-
-    def _on_the_way(self) -> set[int]:
-        """Return the numbers of charges that a released model was made of."""
-        released = {(release.round_num, release.attempt) for release in self._releases}
-        through: set[int] = set()
-        since: dict[int, int] = {}
-        for number, charge in enumerate(self._charges, start=1):
-            since[charge.round_num] = number
-            if (charge.round_num, charge.attempt) in released:
-                through |= {n for round_num, n in since.items() if round_num <= charge.round_num}
-                since = {}
-        return through
 
     @property
     def rounds_done(self) -> int:

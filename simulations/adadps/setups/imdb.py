@@ -23,7 +23,8 @@ from fedpriv.datasets.reviews import (
     review_features,
     synthetic_reviews,
 )
-from fedpriv.experiments.experiment import CentralExperiment, Experiment
+from fedpriv.experiments.averaging import CentralExperiment
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms.side_information import (
     SideInformation,
     frequency_multiplier,

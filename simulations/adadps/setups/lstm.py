@@ -14,7 +14,8 @@ from torch import nn
 
 from fedpriv.datasets.dataset import Dataset, hold_out_validation
 from fedpriv.datasets.reviews import review_features
-from fedpriv.experiments.experiment import CentralExperiment, Experiment
+from fedpriv.experiments.averaging import CentralExperiment
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.models.text import TextLSTM
 from fedpriv.tasks.central import CentralTask
 from fedpriv.tasks.dataset_tasks import module_task

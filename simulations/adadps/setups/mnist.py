@@ -15,7 +15,8 @@ from torch import nn
 
 from fedpriv.datasets.dataset import Dataset, hold_out_public, hold_out_validation
 from fedpriv.datasets.images import load_mnist
-from fedpriv.experiments.experiment import CentralExperiment, Experiment
+from fedpriv.experiments.averaging import CentralExperiment
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.measures import LOSS
 from fedpriv.models.images import Autoencoder, DigitClassifier
 from fedpriv.rng import Key

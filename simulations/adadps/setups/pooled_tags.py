@@ -19,7 +19,8 @@ from fedpriv.datasets.dataset import Dataset, hold_out_public, hold_out_validati
 from fedpriv.datasets.stackexchange.locate import resolve_corpus
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
 from fedpriv.datasets.stackexchange.tag_view import TagView
-from fedpriv.experiments.experiment import CentralExperiment, Experiment
+from fedpriv.experiments.averaging import CentralExperiment
+from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.side_information import rank_multiplier
 from fedpriv.tasks.central import CentralTask

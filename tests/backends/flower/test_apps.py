@@ -41,7 +41,7 @@ DECLARED = PROJECT["tool"]["flwr"]["app"]["config"]
 def made(monkeypatch):
     """How often a corpus was opened, and a trainer made for a node."""
     counts: Counter[str] = Counter()
-    opened, make_trainer = Corpus.open.__func__, settings.make_trainer
+    opened, make_node = Corpus.open.__func__, settings.Node
 
     def open_corpus(cls, *args, **named):
         counts["corpus"] += 1
@@ -49,10 +49,10 @@ def made(monkeypatch):
 
     def make(*args, **named):
         counts["trainer"] += 1
-        return make_trainer(*args, **named)
+        return make_node(*args, **named)
 
     monkeypatch.setattr(Corpus, "open", classmethod(open_corpus))
-    monkeypatch.setattr(settings, "make_trainer", make)
+    monkeypatch.setattr(settings, "Node", make)
     client_app._node.cache_clear()
     yield counts
     client_app._node.cache_clear()

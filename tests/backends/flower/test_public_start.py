@@ -13,8 +13,8 @@ from fedpriv.backends.flower.client import Host
 from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
 from fedpriv.backends.worker import WorkerContext
 from fedpriv.checkpoints.tensor_files import write_tensors
+from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import build
-from fedpriv.experiments.experiment import FederatedExperiment
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
 from fedpriv.runs.loop import rounds

@@ -12,8 +12,8 @@ from scipy import stats
 
 from fedpriv import tree
 from fedpriv.datasets.stackexchange.splits import Split
+from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.build import build
-from fedpriv.experiments.experiment import CentralExperiment
 from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
 from fedpriv.tasks.central import OwnedExamples

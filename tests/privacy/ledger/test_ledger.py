@@ -131,15 +131,6 @@ def test_only_the_attempt_charged_last_can_be_released(path):
         ledger.release(1, 2, DIGEST)
 
 
-def test_plans_without_noise_are_kept_too(path):
-    made = cohort_plan(num_users=4, expected_cohort_size=2, num_rounds=3)
-    with create(path, made) as ledger:
-        ledger.charge(1, 1)
-        ledger.release(1, 1, DIGEST)
-        assert ledger.epsilon().to_json()["epsilon"] is None
-    assert Ledger.open(path).charges == 1
-
-
 def test_other_modes_and_values_json_cannot_hold_are_refused(path):
     with pytest.raises(ValueError, match="mode"):
         Ledger.create(path, PLAN, mode="public")
@@ -184,7 +175,3 @@ class TestInMemory:
             ledger.charge(1, 2)
         with pytest.raises(ValueError, match="mode"):
             Ledger.in_memory(PLAN, mode="public")
-
-    def test_runs_have_ids_of_their_own(self):
-        one, two = (Ledger.in_memory(PLAN, mode="simulation") for _ in range(2))
-        assert one.run_id != two.run_id

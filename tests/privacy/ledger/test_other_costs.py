@@ -5,13 +5,13 @@ import json
 import pytest
 
 from fedpriv.privacy.event import NONPRIVATE, Event, cohort_event
-from fedpriv.privacy.ledger.chain import LedgerError
+from fedpriv.privacy.ledger.chain import LedgerError, decode
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.mechanism import RecordedMechanism
 from fedpriv.privacy.plan import AdaptivePlan, cohort_plan
 from fedpriv.privacy.statement.verify import verify_run
-from tests.privacy.ledger.kept import DIGEST, PLAN, create, plan_of, rewritten
+from tests.privacy.ledger.kept import DIGEST, PLAN, create, filled, plan_of, rewritten
 
 SAMPLED = cohort_event(num_users=400, expected_cohort_size=20, noise_multiplier=50.0)
 
@@ -151,3 +151,40 @@ class TestQueries:
     def test_an_empty_name_is_refused(self, path):
         with create(path) as ledger, pytest.raises(LedgerError, match="query ''"):
             ledger.charge(1, 1, query="")
+
+
+def pairs(charges):
+    return [(charge.round_num, charge.attempt) for charge in charges]
+
+
+class TestReleasedCharges:
+    """A release names the charges it is made of; whatever none names is lost."""
+
+    def lines(self, path, kind):
+        return [r.fields for r in decode(path.read_bytes()).records if r.kind == kind]
+
+    def test_every_release_names_its_own(self, path):
+        filled(path)
+        named = [line["charges"] for line in self.lines(path, "release")]
+        assert named == [[[number, number]] for number in range(1, 6)]
+
+    def test_attempts_that_came_to_nothing_are_in_none(self, path):
+        with create(path) as ledger:
+            for attempt in (1, 2, 3):
+                ledger.charge(1, attempt)
+            ledger.release(1, 3, DIGEST)
+            ledger.charge(2, 1)
+            ledger.release(2, 1, DIGEST)
+            ledger.charge(3, 1)
+            assert pairs(ledger.lost) == [(1, 1), (1, 2), (3, 1)]
+        assert [line["charges"] for line in self.lines(path, "release")] == [[[3, 3]], [[4, 4]]]
+
+    @pytest.mark.parametrize("named", [[[7, 7]], [[1, 9]], [], [[2, 1]], [[0, 1]], 3, "1"], ids=str)
+    def test_charges_that_are_not_there_are_refused(self, path, named):
+        filled(path)
+        rewritten(
+            path, lambda lines: [*lines[:-1], (lines[-1][0], {**lines[-1][1], "charges": named})]
+        )
+        for opened in (read_ledger, Ledger.open):
+            with pytest.raises(LedgerError, match="line 11"):
+                opened(path)

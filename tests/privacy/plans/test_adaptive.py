@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter
-from dataclasses import FrozenInstanceError, fields, replace
+from dataclasses import fields, replace
 
 import dp_accounting as dp
 import numpy as np
@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv.privacy.accounting import rho_of
-from fedpriv.privacy.epsilon import default_delta
 from fedpriv.privacy.event import NONPRIVATE, Event, Relation, cohort_event
 from fedpriv.privacy.plan import AdaptivePlan, cohort_plan, read_plan
 
@@ -72,11 +71,6 @@ class TestFilter:
         assert made.refusal(spent, Event(kind="zcdp", rho=0.04)) == ""
         assert "to 1.00625" in made.refusal(spent, Event(kind="zcdp", rho=0.05))
 
-    def test_order_does_not_matter(self):
-        events = [gaussian(3.0), TENTH, Event(kind="pure", epsilon=0.3), gaussian(3.0)]
-        left = {plan().left(Counter(turned)) for turned in (events, events[::-1])}
-        assert len(left) == 1
-
     @pytest.mark.parametrize("event", [*SAMPLED, NONPRIVATE], ids=lambda event: event.kind)
     def test_what_has_no_rho_is_refused_whatever_is_left(self, event):
         for spent in (Counter(), Counter({TENTH: 10})):
@@ -105,11 +99,6 @@ class TestPrices:
             assert found == pytest.approx(0.18 * times)
             assert rho_of(TENTH, relation) == pytest.approx(0.1 * times)
 
-    def test_the_relation_of_the_plan_counts(self):
-        spent = Counter({gaussian(2.0): 1})
-        assert plan().left(spent) == pytest.approx(0.875)
-        assert plan(relation="replace-one").left(spent) == pytest.approx(0.5)
-
 
 class TestTotal:
     @pytest.mark.parametrize("rho", [1e-3, 0.1, 1.0, pytest.param(20.0, marks=pytest.mark.slow)])
@@ -137,13 +126,6 @@ class TestTotal:
         assert made.total() == made.epsilon(0) == made.epsilon(7)
         assert made.total() == made.epsilon_of({}) == made.epsilon_of({TENTH: 1})
 
-    def test_relation_and_unit_are_said(self):
-        told = plan(relation="replace-one", unit="example").total()
-        assert told.relation is Relation.REPLACE_ONE and "per example" in str(told)
-
-    def test_delta_defaults_below_one_in_n(self):
-        assert plan(delta=None).delta == default_delta(400)
-
     def test_what_else_a_plan_says(self):
         made = plan()
         assert made.is_private and made.warnings == () and made.target_epsilon is None
@@ -157,34 +139,16 @@ class TestValues:
     def test_bad_values_are_refused_by_name(self, subtests):
         for changes, named in [
             ({"rho": 0.0}, "rho 0"),
-            ({"rho": -1.0}, "rho -1"),
             ({"rho": NAN}, "rho nan"),
-            ({"rho": INF}, "rho inf"),
-            ({"rho": "1"}, "rho '1'"),
-            ({"rho": True}, "rho True"),
-            ({"rho": None}, "rho None"),
             ({"num_users": 0}, "num_users 0"),
             ({"num_users": 400.0}, "num_users 400.0"),
             ({"num_users": 1, "delta": None}, "delta"),
             ({"delta": 0.0}, "delta 0"),
-            ({"delta": 1.0}, "delta 1"),
-            ({"delta": NAN}, "delta nan"),
-            ({"relation": "blank-out"}, "relation 'blank-out'"),
-            ({"max_examples_per_user": 0}, "max_examples_per_user 0"),
-            ({"roster_sha256": "abc"}, "roster_sha256 'abc'"),
-            ({"unit": "household"}, "unit 'household'"),
         ]:
             with subtests.test(changes=changes, named=named):
                 with pytest.raises(ValueError) as refusal:
                     plan(**changes)
                 assert named in str(refusal.value) and "\n" not in str(refusal.value)
-
-    def test_it_is_frozen_and_numbers_become_built_in(self):
-        with pytest.raises(FrozenInstanceError):
-            plan().rho = 2.0  # type: ignore[misc]
-        made = plan(rho=np.float64(1), num_users=np.int64(400))
-        assert made == plan() and hash(made) == hash(plan())
-        assert (type(made.rho), type(made.num_users)) == (float, int)
 
     def test_json_comes_back_as_the_plan_it_was(self):
         made = plan(
@@ -205,10 +169,8 @@ class TestValues:
             {"rho": "1.0"},
             {"rho": None},
             {"rho": True},
-            {"rho": [1.0]},
             {"rho": -1.0},
             {"num_users": "400"},
-            {"num_users": 400.5},
             {"delta": 2.0},
             {"relation": None},
             {"relation": ["add-remove"]},
@@ -228,10 +190,6 @@ class TestValues:
     def test_what_is_no_plan_at_all_is_refused(self, value):
         with pytest.raises(ValueError):
             read_plan(value)
-
-    def test_another_total_is_another_plan(self):
-        assert replace(plan(), rho=2.0).total().value > plan().total().value
-        assert replace(plan(), rho=2.0) != plan()
 
 
 class TestOneInterface:

@@ -3,13 +3,12 @@
 import json
 import math
 from collections import Counter
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.privatizer import Cost
 from fedpriv.privacy.accounting import epsilon, rho_of
 from fedpriv.privacy.event import NONPRIVATE, Event, Relation
@@ -43,33 +42,20 @@ NAN, INF = float("nan"), float("inf")
 BAD = [
     ({"noise_multiplier": NAN}, "noise_multiplier nan"),
     ({"noise_multiplier": INF}, "noise_multiplier inf"),
-    ({"noise_multiplier": np.float32("nan")}, "noise_multiplier nan"),
     ({"noise_multiplier": 0.0}, "noise_multiplier 0"),
     ({"noise_multiplier": -1.0}, "noise_multiplier -1"),
     ({"noise_multiplier": 1e-12}, "noise_multiplier 1e-12"),
-    ({"noise_multiplier": 1e300}, "noise_multiplier 1e"),
-    ({"noise_multiplier": 10**400}, "noise_multiplier inf"),
     ({"noise_multiplier": True}, "noise_multiplier True"),
-    ({"noise_multiplier": "1.0"}, "noise_multiplier '1.0'"),
     ({"noise_multiplier": None}, "noise_multiplier None"),
-    ({"noise_multiplier": 1 + 0j}, "noise_multiplier"),
-    ({"noise_multiplier": np.array([1.0])}, "noise_multiplier"),
     ({"delta": NAN}, "delta nan"),
     ({"delta": 0.0}, "delta 0"),
-    ({"delta": -1e-5}, "delta -1e-05"),
     ({"delta": 1.0}, "delta 1"),
-    ({"delta": 2.0}, "delta 2"),
-    ({"delta": "1e-5"}, "delta '1e-5'"),
     ({"num_users": 1, "expected_cohort_size": 1, "delta": None}, "delta"),
     ({"num_users": 0}, "num_users 0"),
-    ({"num_users": -5}, "num_users -5"),
     ({"num_users": 400.0}, "num_users 400.0"),
     ({"num_users": True}, "num_users True"),
     ({"num_rounds": 0}, "num_rounds 0"),
-    ({"num_rounds": 1.5}, "num_rounds 1.5"),
-    ({"num_rounds": NAN}, "num_rounds nan"),
     ({"expected_cohort_size": 0}, "expected_cohort_size 0"),
-    ({"expected_cohort_size": NAN}, "expected_cohort_size nan"),
     ({"expected_cohort_size": 401}, "401 is above the 400 users"),
     ({"sampling": "shuffled"}, "sampling 'shuffled'"),
     ({"sampling": "fixed"}, "add-remove"),
@@ -77,33 +63,22 @@ BAD = [
     ({"sampling": "fixed", "relation": "replace-one", "cohort_cap": 40}, "cohort_cap 40"),
     ({"cohort_cap": 39}, "cohort_cap 39 is below 40"),
     ({"cohort_cap": 401}, "cohort_cap 401"),
-    ({"cohort_cap": 40.0}, "cohort_cap 40.0"),
-    ({"cohort_cap": True}, "cohort_cap True"),
     ({"bound": "none"}, "l2_bound 0.5"),
     ({"bound": "none", "l2_bound": None}, "without a bound"),
-    ({"bound": "none", "l2_bound": INF}, "without a bound"),
     ({"bound": "median"}, "bound 'median'"),
     ({"l2_bound": None}, "needs an l2_bound"),
     ({"l2_bound": 0.0}, "l2_bound 0"),
-    ({"l2_bound": -1.0}, "l2_bound -1"),
     ({"l2_bound": INF}, "l2_bound inf"),
-    ({"l2_bound": NAN}, "l2_bound nan"),
     ({"l2_bound": 5e-324, "noise_multiplier": 0.1}, "stddev"),
     ({"noise": "laplace"}, "noise 'laplace'"),
     ({"noise": "none"}, "noise_multiplier 1"),
-    ({"noise": "none", "noise_multiplier": NAN}, "noise_multiplier nan"),
     ({"noise": "none", "noise_multiplier": 0.0, "target_epsilon": 2.0}, "target_epsilon 2"),
     ({"relation": "blank-out"}, "relation 'blank-out'"),
-    ({"relation": None}, "relation None"),
     ({"target_epsilon": NAN}, "target_epsilon nan"),
-    ({"target_epsilon": 0.0}, "target_epsilon 0"),
     ({"max_examples_per_user": 0}, "max_examples_per_user 0"),
     ({"roster_sha256": "abc"}, "roster_sha256 'abc'"),
-    ({"roster_sha256": "G" * 64}, "roster_sha256"),
     ({"unit": "household"}, "unit 'household'"),
     ({"unit": "example", "micro_batch": 0}, "micro_batch 0"),
-    ({"unit": "example", "micro_batch": 2.0}, "micro_batch 2.0"),
-    ({"unit": "example", "micro_batch": True}, "micro_batch True"),
     ({"unit": "example", "micro_batch": 21}, "micro_batch 21 is above the expected batch of 20"),
     ({"unit": "user", "micro_batch": 4}, "micro_batch 4 is for examples"),
     ({"unit": "example", "micro_batch": 4, "relation": "replace-one"}, "'add-remove'; use 1"),
@@ -214,15 +189,6 @@ def test_a_target_is_not_passed_by_one_bit():
     assert below.affords(698) and not below.affords(699)
 
 
-def test_plans_are_frozen_and_keyword_only():
-    with pytest.raises(FrozenInstanceError):
-        plan().num_rounds = 200  # type: ignore[misc]
-    with pytest.raises(TypeError):
-        Plan(400, 20, 100)  # type: ignore[misc]
-    with pytest.raises(ValueError):
-        replace(plan().live_mechanism, privatizer=Gaussian(noise_multiplier=NAN))
-
-
 def test_json_comes_back_and_is_strict():
     made = plan(cohort_cap=40, max_examples_per_user=256, roster_sha256="a" * 64)
     value = json.loads(json.dumps(made.to_json(), allow_nan=False))
@@ -230,12 +196,6 @@ def test_json_comes_back_and_is_strict():
     for broken in ({**value, "extra": 1}, {k: v for k, v in value.items() if k != "delta"}, [], 3):
         with pytest.raises(ValueError):
             Plan.from_json(broken)
-
-
-def test_another_roster_is_refused():
-    plan().check_roster([str(number) for number in range(400)])
-    with pytest.raises(ValueError, match="399"):
-        plan().check_roster([str(number) for number in range(399)])
 
 
 class TestExamples:
@@ -248,10 +208,6 @@ class TestExamples:
         assert plan(unit="example", noise="none", noise_multiplier=0.0).epsilon(1).unit == "example"
         assert plan(unit="example") != plan()
 
-    def test_an_example_alone_moves_the_sum_by_the_bound(self):
-        for made in (plan(unit="example"), plan()):
-            assert derived(made) == (0.5, 0.5, 20)
-
     def test_in_a_micro_batch_it_moves_it_by_twice_that(self):
         """The noise follows, so that the same multiplier is the same ε, and half of it is not."""
         made = plan(unit="example", micro_batch=4)
@@ -261,14 +217,6 @@ class TestExamples:
         halved = plan(unit="example", micro_batch=4, noise_multiplier=0.5)
         assert halved.mechanism.stddev == plan(unit="example").mechanism.stddev
         assert halved.epsilon(100).value > 4 * made.epsilon(100).value
-
-    def test_without_a_bound_there_is_no_sensitivity(self):
-        open_plan = {"bound": "none", "l2_bound": None, "noise": "none", "noise_multiplier": 0.0}
-        made = plan(unit="example", micro_batch=4, **open_plan)
-        assert derived(made) == (0.0, 0.0, 5)
-
-    def test_a_micro_batch_as_large_as_the_batch(self):
-        assert derived(plan(unit="example", micro_batch=20)) == (1.0, 1.0, 1)
 
     def test_json_keeps_both_fields(self):
         made = plan(unit="example", micro_batch=4)
@@ -281,19 +229,6 @@ class TestExamples:
                 Plan.from_json({k: v for k, v in value.items() if k != name})
         with pytest.raises(ValueError, match="is for examples"):
             Plan.from_json({**value, "unit": "user"})
-
-    def test_calibration_keeps_them(self):
-        made = plan(unit="example", micro_batch=4).calibrated(2.0)
-        assert made.epsilon(100).value <= 2.0 and made.mechanism.micro_batch == 4
-        assert made.mechanism.stddev == made.live_mechanism.noise_multiplier * 1.0
-
-    def test_one_in_n_is_remarked_of_an_example(self):
-        [remark] = plan(unit="example").warnings
-        assert "publishing one example outright" in remark and "user" not in remark
-
-    def test_another_training_set_is_refused(self):
-        with pytest.raises(ValueError, match="399 examples, the plan was made for 400"):
-            plan(unit="example").check_roster(["0"] * 399)
 
 
 TOLD: dict = {"delta": 1e-3, "relation": "add-remove"}

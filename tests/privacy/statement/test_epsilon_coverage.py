@@ -15,8 +15,8 @@ from torch import nn
 from fedpriv import cli
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.datasets.stackexchange.writer import CorpusWriter, Sentence
+from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
 from fedpriv.experiments.build import build
-from fedpriv.experiments.experiment import CentralExperiment, FederatedExperiment
 from fedpriv.mechanisms import SideInformation
 from fedpriv.privacy.statement.coverage import FLOATS, coverage_of
 from fedpriv.tasks.module_task import ModuleTask

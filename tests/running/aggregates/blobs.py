@@ -4,7 +4,7 @@ import numpy as np
 from scipy import sparse
 
 from fedpriv.datasets.dataset import Dataset
-from fedpriv.experiments.experiment import CentralExperiment
+from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.tasks.dataset_tasks import linear_task
 from fedpriv.training.per_example.linear import LogisticGradients
 

@@ -13,9 +13,9 @@ from fedpriv import cli, json_lines
 from fedpriv.backends import SerialBackend
 from fedpriv.backends.flower.settings import read_experiment
 from fedpriv.experiments import catalogue
+from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.experiment import CentralExperiment
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run

@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 from fedpriv import json_lines
-from fedpriv.experiments.experiment import FederatedExperiment
+from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from fedpriv.experiments.agd import FederatedDescent
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.methods import _Users
 from fedpriv.mechanisms import Clip
 from fedpriv.mechanisms.bounds import CappedTogether
 from fedpriv.mechanisms.gaussian import Gaussian, GridNoise
@@ -24,10 +24,10 @@ from tests.resumed import resume_run
 from tests.running.methods.test_runs import AGD, CENTRAL, of_examples, play, started
 
 BARE = {
-    "gradient": ("gradient_bound", lambda self, task, clip_norm: Clip(l2_clip_norm=clip_norm)),
+    "gradient": ("gradient_bound", lambda self, task: Clip(l2_clip_norm=self.gradient_clip)),
     "losses": (
         "loss_bound",
-        lambda self, cap, number: CappedTogether(cap=cap, num_coordinates=number),
+        lambda self, number: CappedTogether(cap=self.loss_cap, num_coordinates=number),
     ),
 }
 
@@ -72,7 +72,7 @@ def test_by_user_it_is_hardened_and_draws_nothing_but_whole_numbers(
 
 @pytest.mark.parametrize("part", BARE)
 def test_one_part_in_floating_point_marks_the_whole(part, tiny_corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(_Users, *BARE[part])
+    monkeypatch.setattr(FederatedDescent, *BARE[part])
     play(secure(tiny_corpus, tmp_path / "run"))
     hardened, said = said_of(tmp_path / "run")
     assert not hardened and "Floating point: NOT hardened" in said
@@ -83,7 +83,7 @@ def test_one_part_in_floating_point_marks_the_whole(part, tiny_corpus, tmp_path,
 def test_a_hardened_run_does_not_go_on_in_floating_point(part, tiny_corpus, tmp_path, monkeypatch):
     secure(tiny_corpus, tmp_path / "run").folder.close()
     with monkeypatch.context() as patch:
-        patch.setattr(_Users, *BARE[part])
+        patch.setattr(FederatedDescent, *BARE[part])
         with pytest.raises(ValueError, match="of whole numbers, and its ε is stated as that"):
             play(resume_run(tmp_path / "run"))
     assert not read_ledger(tmp_path / "run" / "ledger.jsonl")[1].charges

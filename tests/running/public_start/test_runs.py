@@ -10,8 +10,8 @@ from torch import nn
 
 from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.checkpoints.tensor_files import params_sha256, read_start, read_tensors, write_tensors
+from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
 from fedpriv.experiments.build import build
-from fedpriv.experiments.experiment import CentralExperiment, FederatedExperiment
 from fedpriv.experiments.start import public_only
 from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.rng import Key

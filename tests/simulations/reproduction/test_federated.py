@@ -9,8 +9,8 @@ import pytest
 from tiny_tables import figure, table
 
 from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import build
-from fedpriv.experiments.experiment import FederatedExperiment
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.measures import ACCURACY, LOSS
 from fedpriv.rng import Key

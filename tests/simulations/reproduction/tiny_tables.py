@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import sparse
 
-from fedpriv.experiments.experiment import CentralExperiment
+from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.mechanisms import SideInformation
 from fedpriv.tasks.central import CentralTask, zeros
 from fedpriv.training.evaluate import Metrics

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.build import build
-from fedpriv.experiments.experiment import CentralExperiment
 from fedpriv.mechanisms.bounds import Capped
 from fedpriv.rng import Key
 from fedpriv.tasks.central import CentralTask

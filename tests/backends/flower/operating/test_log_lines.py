@@ -17,8 +17,8 @@ from client import app as client_app
 from fedpriv.backends.flower import settings
 from fedpriv.backends.flower.log import LineFormatter, show_log
 from fedpriv.backends.flower.registry import WAITING, note_waiting
+from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import make_task
-from fedpriv.experiments.experiment import FederatedExperiment
 from fedpriv.tasks.module_task import ModuleTask
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ (DEBUG|INFO|WARNING|ERROR) fedpriv[\w.]*: \S.*")

@@ -15,7 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedpriv.experiments.experiment import FederatedBoltOn, FederatedDescent, FederatedExperiment
+from fedpriv.experiments.agd import FederatedDescent
+from fedpriv.experiments.averaging import FederatedExperiment
+from fedpriv.experiments.bolt_on import FederatedBoltOn
 from fedpriv.experiments.options import Names, entries
 from fedpriv.experiments.tasks import TagPredictionTask
 

@@ -7,7 +7,7 @@ from scipy import sparse
 
 from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.datasets.dataset import Dataset
-from fedpriv.experiments.experiment import CentralExperiment
+from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.preconditioners import Statistics
 from fedpriv.tasks.dataset_tasks import linear_task

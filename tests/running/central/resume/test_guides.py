@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedpriv.backends import SerialBackend
-from fedpriv.experiments.experiment import CentralExperiment
+from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.options import places
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.prepared import start_run

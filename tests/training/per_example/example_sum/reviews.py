@@ -6,8 +6,8 @@ import numpy as np
 from scipy import sparse
 
 from fedpriv.backends import SerialBackend
+from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.build import build
-from fedpriv.experiments.experiment import CentralExperiment
 from fedpriv.mechanisms import SideInformation
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds

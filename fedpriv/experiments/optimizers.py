@@ -1,26 +1,22 @@
-"""Server optimisers and aggregates of the released models.
+"""Server optimisers, and optimisers of the released mean gradient, as parts.
 
-A new optimiser is a transform in `fedpriv.optimizers` and a part here that makes it; a new
-aggregate is a transform in `fedpriv.checkpoints.aggregates` and a part here.
+A new optimiser is a `Transform` of the released mean and a part that makes it, named in
+`ServerOptimizer` or `GradientOptimizer`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from fedpriv import optimizers
-from fedpriv.checkpoints import aggregates
 from fedpriv.experiments.options import Part, option
 from fedpriv.ranges import Range
-from fedpriv.transform import Transform, identity
-
-if TYPE_CHECKING:
-    from fedpriv.training.federated_averaging import AtAggregates
+from fedpriv.transform import Transform
 
 
-class _Step(Part):
-    """What optimisers have in common."""
+class OptimizerPart(Part):
+    """Base of optimisers."""
 
     __slots__ = ()
 
@@ -43,7 +39,7 @@ def _adaptivity() -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sgd(_Step):
+class Sgd(OptimizerPart):
     """Plain steps."""
 
     kind: ClassVar[str] = "sgd"
@@ -56,7 +52,7 @@ class Sgd(_Step):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Momentum(_Step):
+class Momentum(OptimizerPart):
     """Steps along a decayed sum of the past."""
 
     kind: ClassVar[str] = "momentum"
@@ -75,7 +71,7 @@ class Momentum(_Step):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ftrl(_Step):
+class Ftrl(OptimizerPart):
     """Steps from where training began (DP-FTRL), along the sum of all that was released."""
 
     kind: ClassVar[str] = "ftrl"
@@ -98,7 +94,7 @@ class Ftrl(_Step):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EmaMomentum(_Step):
+class EmaMomentum(OptimizerPart):
     """Steps along an average of the past."""
 
     kind: ClassVar[str] = "ema-momentum"
@@ -112,7 +108,7 @@ class EmaMomentum(_Step):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Adam(_Step):
+class Adam(OptimizerPart):
     """Steps along an average of the past, divided by √v, both corrected for their start."""
 
     kind: ClassVar[str] = "adam"
@@ -127,7 +123,7 @@ class Adam(_Step):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Yogi(_Step):
+class Yogi(OptimizerPart):
     """Steps along an average of the past, divided by √v that falls slowly."""
 
     kind: ClassVar[str] = "yogi"
@@ -142,7 +138,7 @@ class Yogi(_Step):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Adagrad(_Step):
+class Adagrad(OptimizerPart):
     """Steps divided by √v, v a sum of squares."""
 
     kind: ClassVar[str] = "adagrad"
@@ -156,7 +152,7 @@ class Adagrad(_Step):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rmsprop(_Step):
+class Rmsprop(OptimizerPart):
     """Steps divided by √v, v an average of squares."""
 
     kind: ClassVar[str] = "rmsprop"
@@ -229,106 +225,13 @@ class ServerAdagrad(Adagrad):
     adaptivity: float = _server_adaptivity()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Last(Part):
-    """The last released model."""
-
-    kind: ClassVar[str] = "none"
-
-    def make(self) -> Transform:
-        """Return the aggregate."""
-        return identity()
-
-    def averaging(self) -> dict[str, Any]:
-        """Return what averaging is made with: its arguments."""
-        return {"aggregate": self.make()}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _OfParams(Last):
-    """One model made of several, which training may go on from."""
-
-    training: Literal["none", "replace", "gradient-only"] = option(
-        "none", "Whether updates are made at the aggregate, and so what is replaced by it."
-    )
-    start: int = option(
-        0, "Rounds or steps before training over aggregates begins.", Range.AT_LEAST_ZERO
-    )
-
-    def averaging(self) -> dict[str, Any]:
-        """Return what averaging is made with: its arguments.
-
-        Raises:
-            ValueError: If a start is given of a training that there is not.
-        """
-        return {"aggregate": self.make(), "at_aggregates": self._trained()}
-
-    def _trained(self) -> AtAggregates | None:
-        from fedpriv.training.federated_averaging import AtAggregates
-
-        if self.training != "none":
-            return AtAggregates(start=self.start, reading=self.training)
-        if self.start:
-            raise ValueError(
-                f"aggregate-start {self.start} is of training over aggregates, and there "
-                "is none; set aggregate-training to replace or gradient-only, or leave it out"
-            )
-        return None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Average(_OfParams):
-    """An exponential moving average of the released models."""
-
-    kind: ClassVar[str] = "ema"
-
-    ema_decay: float = option(0.9, "Weight of the past in the average.", Range.FRACTION)
-    ema_warmup: bool = option(False, "Whether the decay of round t is at most (1+t)/(10+t).")
-
-    def make(self) -> Transform:
-        """Return the aggregate."""
-        return aggregates.ema(self.ema_decay, warmup=self.ema_warmup)
-
-
-_K = "How many of the last released models."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Uniform(_OfParams):
-    """The uniform average of the last released models (UPA)."""
-
-    kind: ClassVar[str] = "upa"
-
-    k: int = option(5, _K, Range.AT_LEAST_ONE)
-
-    def make(self) -> Transform:
-        """Return the aggregate."""
-        return aggregates.upa(self.k)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeanOutputs(Last):
-    """The mean of the last models' probabilities (OPA); the released model is the last."""
-
-    kind: ClassVar[str] = "opa"
-
-    k: int = option(5, _K, Range.AT_LEAST_ONE)
-
-    def make(self) -> Transform:
-        """Return what keeps the models."""
-        return aggregates.keeping(self.k)
-
-    def averaging(self) -> dict[str, Any]:
-        """Return what averaging is made with: its arguments."""
-        return {"aggregate": self.make(), "outputs": "opa"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MajorityVote(MeanOutputs):
-    """The class that most of the last models answer with (OMV); the released model is the last."""
-
-    kind: ClassVar[str] = "omv"
-
-    def averaging(self) -> dict[str, Any]:
-        """Return what averaging is made with: its arguments."""
-        return {"aggregate": self.make(), "outputs": "omv"}
+ServerOptimizer = (
+    ServerSgd
+    | ServerMomentum
+    | ServerEmaMomentum
+    | ServerAdam
+    | ServerFtrl
+    | ServerYogi
+    | ServerAdagrad
+)
+GradientOptimizer = Sgd | Momentum | EmaMomentum | Adam | Rmsprop | Adagrad

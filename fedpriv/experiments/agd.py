@@ -1,0 +1,208 @@
+"""DP-AGD: gradient descent with a private line search and a budget that adapts (Lee and Kifer)."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from fedpriv.experiments.averaging import trainer_on
+from fedpriv.experiments.components import Components
+from fedpriv.experiments.experiment import Experiment, TaskFactory, Unit
+from fedpriv.experiments.options import option
+from fedpriv.experiments.tasks import TagPredictionTask
+from fedpriv.mechanisms import Bound, Capped, Clip, Rounded, RoundedSum, SideInformation
+from fedpriv.mechanisms.bounds import CappedTogether
+from fedpriv.privacy.accounting import rho_bs16, rho_of_epsilon
+from fedpriv.privacy.epsilon import default_delta
+from fedpriv.privacy.plan import AdaptivePlan
+from fedpriv.ranges import Range
+from fedpriv.training.dp_agd import (
+    LOSSES,
+    AdaptiveDescent,
+    CentralLosses,
+    ChecksLosses,
+    ExampleLosses,
+    KnowsLossesAlong,
+    Prices,
+    StepSizes,
+    losses_work,
+)
+from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.per_example.example_sum import CentralSum, SumsApart
+from fedpriv.training.work import TRAIN, Trainers
+
+_MOST_STEP_SIZES = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Descent(Experiment):
+    """What descent over users and over examples share."""
+
+    method: ClassVar[str] = "agd"
+
+    target_epsilon: float | None = option(
+        None, "ε of the whole run, whatever is spent of it.", Range.ABOVE_ZERO
+    )
+    conversion: Literal["tight", "plain"] = option(
+        "tight", "Of ε to ρ: over all Rényi orders, or Bun and Steinke's, as the paper has it."
+    )
+    prices: Literal["split", "paper"] = option(
+        "split", "Of an iteration: by iterations and gradient-share, or the paper's by iterations."
+    )
+    iterations: int = option(
+        30, "Iterations without a rejection that the budget is split by; 60 in the paper.",
+        Range.AT_LEAST_ONE,
+    )  # fmt: skip
+    gradient_share: float = option(
+        0.5, "Prices split: what of an iteration's price the gradient has.", Range.BETWEEN
+    )
+    gradient_clip: float = option(3.0, "C_grad, the longest gradient.", Range.ABOVE_ZERO)
+    loss_cap: float = option(3.0, "C_obj, the largest loss.", Range.ABOVE_ZERO)
+    growth: float = option(
+        0.1, "γ, by which a gradient's price grows with a rejection.", Range.ABOVE_ZERO
+    )
+    estimates: Literal["average", "discard"] = option(
+        "average", "Of a rejected gradient: averaged with the next one, or discarded."
+    )
+    selection: Literal["permute-and-flip", "exponential"] = option(
+        "exponential", "How a step size is chosen."
+    )
+    largest_step: float = option(2.0, "α_max at the beginning.", Range.ABOVE_ZERO)
+    num_steps: int = option(20, "Step sizes besides zero, at most 64.", Range.AT_LEAST_ONE)
+    adapt_every: int = option(
+        10, "Accepted steps between adaptations of α_max; 0 never.", Range.AT_LEAST_ZERO
+    )
+    regulariser: float = option(0.0, "λ of λ/2 ‖w‖², public.", Range.AT_LEAST_ZERO)
+
+    @abstractmethod
+    def gradient_bound(self, task: Any) -> Bound:
+        """Return the bound of a gradient."""
+
+    @abstractmethod
+    def loss_bound(self, number: int) -> Capped:
+        """Return the bound of the losses at that number of step sizes."""
+
+    def make_components(self, task: Any) -> Components:
+        """Return the components of the descent; see `Experiment.make_components`."""
+        if self.num_steps > _MOST_STEP_SIZES:
+            raise ValueError(
+                f"num-steps {self.num_steps} is above {_MOST_STEP_SIZES}: each one is a pass over "
+                "all data"
+            )
+        if self.target_epsilon is None:
+            raise ValueError("method 'agd' needs target-epsilon: the ε that its filter keeps")
+        number = len(task.roster)
+        delta = default_delta(number) if self.delta is None else self.delta
+        convert = rho_of_epsilon if self.conversion == "tight" else rho_bs16
+        rho = convert(self.target_epsilon, delta)
+        if self.prices == "paper":
+            prices = Prices.of_paper(
+                epsilon=self.target_epsilon, delta=delta, splits=self.iterations
+            )
+        else:
+            prices = Prices.split(
+                rho=rho, iterations=self.iterations, gradient_share=self.gradient_share
+            )
+        sizes = StepSizes(
+            first=self.largest_step, num_positive=self.num_steps, every=self.adapt_every
+        )
+        return Components(
+            task=task,
+            plan=AdaptivePlan(
+                num_users=number,
+                rho=rho,
+                relation=self.neighbours(),
+                delta=delta,
+                roster_sha256=task.roster_sha256,
+                unit=self.unit,
+                max_examples_per_user=self.most_examples or None,
+            ),
+            algorithm=AdaptiveDescent(
+                num_users=number,
+                gradient=self.gradient_bound(task),
+                losses=self.loss_bound(sizes.number),
+                prices=prices,
+                growth=self.growth,
+                estimates=self.estimates,
+                form=self.selection,
+                step_sizes=sizes,
+                regulariser=self.regulariser,
+                relation=self.neighbours(),
+            ),
+            trainer=self.make_trainer(task),
+            start=self.start.make,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FederatedDescent(_Descent):
+    """DP-AGD over users: noisy gradients whose price adapts, a noisy choice of step size."""
+
+    task: TaskFactory = field(default=TagPredictionTask(), repr=False)
+    max_examples_per_user: int = option(256, "Cap of a user's work.", Range.AT_LEAST_ONE)
+
+    @property
+    def most_examples(self) -> int:
+        """Most examples that a user trains on."""
+        return self.max_examples_per_user
+
+    def gradient_bound(self, task: Any) -> Bound:
+        """Return the bound of a user's mean gradient, on a grid."""
+        return Rounded(bound=Clip(l2_clip_norm=self.gradient_clip))
+
+    def loss_bound(self, number: int) -> Capped:
+        """Return the bound of a user's mean losses."""
+        return Capped(cap=self.loss_cap, num_coordinates=number)
+
+    def make_trainer(
+        self, task: Any, side: SideInformation | None = None, device: str = "cpu"
+    ) -> Trainers:
+        """Return users' gradients and losses; see `Experiment.make_trainer`."""
+        most = self.max_examples_per_user
+        schedule = Schedule(learning_rate=1.0, batch_size=most, max_examples=most)
+        gradients: Any = trainer_on(device, task, schedule, {})
+        if not isinstance(task, KnowsLossesAlong):
+            raise ValueError(_no_losses(task))
+        return {TRAIN: gradients, LOSSES: losses_work(task, most, self.num_steps + 1)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CentralDescent(_Descent):
+    """DP-AGD over the examples of one training set."""
+
+    unit: ClassVar[Unit] = "example"
+    backends: tuple[str, ...] = ("serial",)
+
+    def gradient_bound(self, task: Any) -> Bound:
+        """Return the bound of an example's gradient; on a grid where sums have a stated error."""
+        bound = Clip(l2_clip_norm=self.gradient_clip)
+        if not isinstance(task.train, SumsApart):
+            return bound
+        return RoundedSum(bound=bound, float_error=task.train.float_error())
+
+    def loss_bound(self, number: int) -> Capped:
+        """Return the bound of an example's losses."""
+        return CappedTogether(cap=self.loss_cap, num_coordinates=number)
+
+    def make_trainer(
+        self, task: Any, side: SideInformation | None = None, device: str = "cpu"
+    ) -> Trainers:
+        """Return sums of gradients and losses; see `Experiment.make_trainer`."""
+        train: Any = task.train
+        if not isinstance(train, ExampleLosses):
+            raise ValueError(_no_losses(train))
+        if isinstance(train, ChecksLosses):
+            train.check_losses()
+        gradients: Any = train
+        return {
+            TRAIN: CentralSum(gradients=gradients, num_examples=task.num_train),
+            LOSSES: CentralLosses(losses=train, number=self.num_steps + 1),
+        }
+
+
+def _no_losses(owner: object) -> str:
+    return (
+        f"method 'agd' evaluates losses along a line, which {type(owner).__name__} does not; give "
+        "it losses_along, or use method 'averaging'"
+    )

@@ -1,0 +1,115 @@
+"""Aggregates of released models, as parts.
+
+A new aggregate is a `Transform` of released params and a part that makes it, named in `Aggregate`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from fedpriv.checkpoints import aggregates
+from fedpriv.experiments.options import Part, option
+from fedpriv.ranges import Range
+from fedpriv.training.federated_averaging import AtAggregates
+from fedpriv.transform import Transform, identity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Last(Part):
+    """The last released model."""
+
+    kind: ClassVar[str] = "none"
+
+    def make(self) -> Transform:
+        """Return the aggregate."""
+        return identity()
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of `FederatedAveraging` that it sets."""
+        return {"aggregate": self.make()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ParamsAggregate(Last):
+    """One model made of several, which training may go on from."""
+
+    training: Literal["none", "replace", "gradient-only"] = option(
+        "none", "Whether updates are made at the aggregate, and so what is replaced by it."
+    )
+    start: int = option(
+        0, "Rounds or steps before training over aggregates begins.", Range.AT_LEAST_ZERO
+    )
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of `FederatedAveraging` that it sets.
+
+        Raises:
+            ValueError: If a start is given without training over aggregates.
+        """
+        if self.training != "none":
+            at = AtAggregates(start=self.start, reading=self.training)
+            return {"aggregate": self.make(), "at_aggregates": at}
+        if self.start:
+            raise ValueError(
+                f"aggregate-start {self.start} is of training over aggregates, and there "
+                "is none; set aggregate-training to replace or gradient-only, or leave it out"
+            )
+        return {"aggregate": self.make()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Average(_ParamsAggregate):
+    """An exponential moving average of the released models."""
+
+    kind: ClassVar[str] = "ema"
+
+    ema_decay: float = option(0.9, "Weight of the past in the average.", Range.FRACTION)
+    ema_warmup: bool = option(False, "Whether the decay of round t is at most (1+t)/(10+t).")
+
+    def make(self) -> Transform:
+        """Return the aggregate."""
+        return aggregates.ema(self.ema_decay, warmup=self.ema_warmup)
+
+
+_K = "How many of the last released models."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uniform(_ParamsAggregate):
+    """The uniform average of the last released models (UPA)."""
+
+    kind: ClassVar[str] = "upa"
+
+    k: int = option(5, _K, Range.AT_LEAST_ONE)
+
+    def make(self) -> Transform:
+        """Return the aggregate."""
+        return aggregates.upa(self.k)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeanOutputs(Last):
+    """The mean of the last models' probabilities (OPA); the released model is the last."""
+
+    kind: ClassVar[str] = "opa"
+
+    k: int = option(5, _K, Range.AT_LEAST_ONE)
+
+    def make(self) -> Transform:
+        """Return the aggregate, which keeps the models."""
+        return aggregates.keeping(self.k)
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of `FederatedAveraging` that it sets."""
+        return {"aggregate": self.make(), "outputs": self.kind}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MajorityVote(MeanOutputs):
+    """The class that most of the last models answer with (OMV); the released model is the last."""
+
+    kind: ClassVar[str] = "omv"
+
+
+Aggregate = Last | Average | Uniform | MeanOutputs | MajorityVote

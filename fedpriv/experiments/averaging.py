@@ -1,0 +1,413 @@
+"""Averaging of bounded updates under noise: of users (federated) and of examples (DP-SGD)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
+
+from fedpriv import optimizers
+from fedpriv.experiments.aggregates import Aggregate, Last
+from fedpriv.experiments.bounds import (
+    AdaptableClip,
+    BoundPart,
+    Clipped,
+    ExampleBound,
+    NoBound,
+    UserBound,
+)
+from fedpriv.experiments.components import Components
+from fedpriv.experiments.experiment import Experiment, TaskFactory, Unit
+from fedpriv.experiments.local import LocalSgd
+from fedpriv.experiments.noise import CorrelatedNoise, GaussianNoise, Noise
+from fedpriv.experiments.optimizers import GradientOptimizer, ServerOptimizer, ServerSgd, Sgd
+from fedpriv.experiments.options import option, place
+from fedpriv.experiments.preconditioning import (
+    ExamplePreconditioner,
+    NotPreconditioned,
+    Nowhere,
+    Precondition,
+    ReleasePreconditioner,
+    Surroundings,
+)
+from fedpriv.experiments.sampling import Batches, Cohorts, PoissonBatches, PoissonCohorts, limit_of
+from fedpriv.experiments.start import Fresh
+from fedpriv.experiments.tasks import TagPredictionTask
+from fedpriv.mechanisms import Bound, Rounded, RoundedSum, SideInformation
+from fedpriv.mechanisms.gaussian import Unprotected
+from fedpriv.mechanisms.preconditioners import NoPreconditioner, Preconditioner
+from fedpriv.privacy.event import Relation
+from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.sampling import Sampler
+from fedpriv.ranges import Range
+from fedpriv.rng import Key
+from fedpriv.tasks.central import CentralTask
+from fedpriv.tasks.task import Task
+from fedpriv.training.federated_averaging import FederatedAveraging
+from fedpriv.training.per_example.example_sum import CentralSum, SumsApart, warm_start
+from fedpriv.training.work import Trainers
+from fedpriv.transform import chain
+from fedpriv.tree import Params
+
+
+@dataclass(frozen=True, kw_only=True)
+class Averaging(Experiment):
+    """What averaging of users and of examples share: one noisy sum a round, one plan of it."""
+
+    sampling: Any
+    bound: BoundPart
+    noise: Noise = place(
+        GaussianNoise(),
+        "What is added to the sum; tree, banded and blt are correlated over rounds.",
+    )
+    aggregate: Aggregate = place(Last(), "What is made of the released models.")
+
+    def __post_init__(self) -> None:
+        """Check every option, and that there is no noise without a bound."""
+        super().__post_init__()
+        if self.noise.kind != "none" and isinstance(self.bound, NoBound):
+            raise ValueError(
+                f"noise {self.noise.kind!r} without a bound protects no one; use bound 'clip' or "
+                "'normalise', or noise 'none'"
+            )
+
+    def neighbours(self) -> Relation:
+        """Return the neighbouring relation: zero-out where sampling limits participation."""
+        # Who takes part in which round is the same with a user's records and without them.
+        usual = "zero-out" if self.sampling.kind in ("separated", "cyclic") else "add-remove"
+        return Relation.of(usual if self.relation is None else self.relation)
+
+    def known_bounds(self) -> dict[str, Callable[..., Bound]]:
+        """Return constructors of the bounds that requests may name, by name."""
+        made = self.bound.make()
+        return {str(made.name): type(made), **self.bounds}
+
+    def calibrated(self, plan: Plan) -> Plan:
+        """Return a plan calibrated to the target ε of the noise, or ended by it."""
+        return self.noise.calibrated(plan)
+
+    def make_plan(
+        self,
+        *,
+        sampler: Sampler,
+        bound: Bound,
+        num_rounds: int,
+        micro_batch: int = 1,
+        private: bool = True,
+        server_momentum: float = 0.0,
+        **rest: Any,
+    ) -> Plan:
+        """Return the plan, its noise calibrated where there is a target ε.
+
+        Args:
+            sampler: Draws cohorts.
+            bound: Of each update; the mechanism holds this very object.
+            num_rounds: T of the plan.
+            micro_batch: As `Mechanism.micro_batch`.
+            private: Whether releases are private, and so there is a target ε.
+            server_momentum: β of an optimiser whose steps are along sums of the past, else 0.
+            **rest: Every other field of a plan but the mechanism, the rounds, the relation and δ.
+
+        Raises:
+            ValueError: If neither a noise multiplier nor a target ε is given, or the plan refuses.
+        """
+        limit, rows = limit_of(sampler, num_rounds), {}
+        if limit is not None:  # which only correlated noise asks for
+            rows = {"limit": limit, "momentum": server_momentum}
+        mechanism = Mechanism(
+            sampler=sampler,
+            bound=bound,
+            privatizer=self.noise.privatizer(calibrates=private, **rows),
+            micro_batch=micro_batch,
+        )
+        plan = Plan(
+            mechanism=mechanism,
+            num_rounds=num_rounds,
+            relation=self.neighbours(),
+            delta=self.delta,
+            **rest,
+        )
+        return self.calibrated(plan) if private else plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class FederatedExperiment(Averaging):
+    """Federated averaging of users: local SGD, bounded updates, noise on their sum."""
+
+    task: TaskFactory = field(default=TagPredictionTask(), repr=False)
+    rounds: int = option(100, "How many rounds are planned and paid for.", Range.AT_LEAST_ONE)
+    sampling: Cohorts = place(PoissonCohorts(), "How cohorts are drawn.")
+    bound: UserBound = place(AdaptableClip(), "How each update is bounded.")
+    local: LocalSgd = place(LocalSgd(), "Local training of a user.")
+    precondition: Precondition = place(
+        Nowhere(), "Where A of side information acts: in local steps, on the update, or both."
+    )
+    guide: ReleasePreconditioner = place(
+        NotPreconditioned(), "A preconditioner made of past releases."
+    )
+    server: ServerOptimizer = place(ServerSgd(), "What the server makes of the released mean.")
+
+    @property
+    def most_examples(self) -> int:
+        """Most examples that a user trains on."""
+        return self.local.max_examples_per_user
+
+    def make_side_information(self, task: Task) -> SideInformation | None:
+        """Return 1/A and where it came from; None where nothing is preconditioned.
+
+        Raises:
+            ValueError: If the task does not know what it is to be made of.
+        """
+        part = getattr(self.precondition, "side_information", None)
+        return None if part is None else part.make(task, self.name)
+
+    def make_trainer(
+        self, task: Task, side: SideInformation | None = None, device: str = "cpu"
+    ) -> Trainers:
+        """Return local training; see `Experiment.make_trainer`."""
+        side = side or self.make_side_information(task)
+        multiplier = self.precondition.in_steps(side)
+        trainer = trainer_on(device, task, self.local.schedule(), multiplier)
+        return self.bound.make_trainer(trainer)
+
+    def make_components(self, task: Task) -> Components:
+        """Return the components of federated averaging; see `Experiment.make_components`."""
+        side = self.make_side_information(task)
+        bound = self.bound.make_sent()
+        # Without noise a bound may be so high that it never binds, and its grid would be coarse.
+        if getattr(self.noise, "exact_sum", False) is not False:
+            bound = Rounded(bound=bound)
+        return Components(
+            task=task,
+            plan=self.make_plan(
+                sampler=self.sampling.sampler(len(task.roster), self.rounds),
+                bound=bound,
+                num_rounds=self.rounds,
+                max_examples_per_user=self.most_examples,
+                server_momentum=self.server.past_of_sums,
+                roster_sha256=task.roster_sha256,
+            ),
+            algorithm=self.bound.make_algorithm(
+                optimizer=self.server.make(),
+                preconditioner=self._preconditioner(side),
+                tensors=getattr(task, "round_tensors", None),  # of a `ShiftsOverRounds`
+                **self.aggregate.fields(),
+            ),
+            trainer=self.make_trainer(task, side),
+            side_information=side,
+            start=self.start.make,
+        )
+
+    def _preconditioner(self, side: SideInformation | None) -> Preconditioner:
+        """Return the preconditioner of updates: of side information, or of past releases.
+
+        Raises:
+            ValueError: If the updates would be preconditioned twice.
+        """
+        of_releases = self.guide.choose(None).preconditioner
+        if of_releases is not None and isinstance(self.noise, CorrelatedNoise):
+            raise ValueError(
+                f"guide {self.guide.kind!r} changes what rounds are preconditioned by, and noise "
+                f"{self.noise.kind!r} takes back what earlier rounds added; use noise "
+                "'gaussian', or precondition by side information, which stays as it is"
+            )
+        known = self.precondition.on_updates(side)
+        if of_releases is not None and known is not None:
+            raise ValueError(
+                f"guide {self.guide.kind!r} preconditions updates, and so does precondition "
+                f"{self.precondition.kind!r}; choose one, or precondition 'local'"
+            )
+        return of_releases or known or NoPreconditioner()
+
+
+def trainer_on(device: str, task: Task, schedule: Any, multiplier: Mapping[str, Any]) -> Trainers:
+    """Return a task's trainer on a device; a user-defined task need not know of devices.
+
+    Raises:
+        ValueError: If the task or this machine has no use for the device.
+    """
+    if device == "cpu":
+        return task.trainer(schedule, multiplier)
+    return task.trainer(schedule, multiplier, device=device)
+
+
+#: From the number of steps to the factor of each step's learning rate.
+_FACTORS: Mapping[str, Callable[[int], optimizers.Factor]] = {
+    "step": optimizers.stepwise,
+    "cyclic": optimizers.cyclic,
+    "inverse-root": lambda num_steps: optimizers.inverse_root(),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CentralExperiment(Averaging):
+    """DP-SGD on examples and its like: bounded gradients of a batch, noise on their sum.
+
+    A method is a bound, a preconditioner (`guide`) and an optimiser:
+
+    ==================  ========================================================================
+    DP-SGD              bound clip, optimizer sgd
+    DP-Adam             bound clip, optimizer adam (likewise rmsprop, adagrad)
+    DP-NSGD, DP-NAdam   bound normalise, optimizer sgd or adam
+    AdaDPS              guide public-rmsprop, public-adam, public-adagrad, public-own
+                        (`statistics`) or side-information
+    DP-R-Pub            guide r-pub
+    DP-Adam-Pub         guide adam-pub, optimizer ema-momentum
+    PDA-DPMD            guide mirror-descent
+    DP²                 guide delayed
+    scale-then-priv.    guide past-releases, optimizer adam or rmsprop
+    warm start          warm-start-epochs above 0; start public chooses epochs and rate itself
+    ideal               guide ideal: not private, whatever the noise
+    SGD, Adam, AdaS     noise none, bound none, with the guide or optimizer of that name
+    ==================  ========================================================================
+    """
+
+    unit: ClassVar[Unit] = "example"
+
+    backends: tuple[str, ...] = ("serial",)
+    batch_size: float = option(
+        64.0, "Expected examples a step; each has its own independent draw.", Range.ABOVE_ZERO
+    )
+    epochs: float | None = option(
+        None, "Passes over the training set, in expectation; sets the steps.", Range.ABOVE_ZERO
+    )
+    steps: int | None = option(None, "Steps; none takes them from epochs.", Range.AT_LEAST_ONE)
+    micro_batch: int = option(
+        1, "Examples whose mean is bounded as one; above 1 sensitivity doubles.",
+        Range.AT_LEAST_ONE,
+    )  # fmt: skip
+    sampling: Batches = place(PoissonBatches(), "How batches are drawn.")
+    bound: ExampleBound = place(Clipped(), "How each gradient is bounded.")
+    optimizer: GradientOptimizer = place(Sgd(), "What is made of the released mean gradient.")
+    schedule: Literal["constant", "step", "cyclic", "inverse-root"] = option(
+        "constant", "Of the learning rate: a tenth at half, one triangle, or α/√t."
+    )
+    guide: ExamplePreconditioner = place(
+        NotPreconditioned(), "What public data or past releases add."
+    )
+    warm_start_epochs: int = option(
+        0, "Epochs on the public set before, without noise.", Range.AT_LEAST_ZERO
+    )
+    warm_start_rate: float = option(0.1, "Their learning rate.", Range.ABOVE_ZERO)
+
+    def num_steps(self, num_examples: int) -> int:
+        """Return how many steps are planned.
+
+        Raises:
+            ValueError: If neither steps nor epochs are given, or both.
+        """
+        if self.steps is not None and self.epochs is None:
+            return self.steps
+        if self.epochs is not None and self.steps is None:
+            return max(1, math.ceil(self.epochs * num_examples / self.batch_size - 1e-9))
+        raise ValueError(
+            f"steps {self.steps!r} and epochs {self.epochs!r}: give exactly one of them"
+        )
+
+    def make_components(self, task: CentralTask) -> Components:
+        """Return the components of DP-SGD; see `Experiment.make_components`."""
+        task = self._warmed(task)
+        steps = self.num_steps(task.num_train)
+        chosen = self.guide.choose(
+            Surroundings(
+                task=task,
+                batch_size=self.batch_size,
+                num_steps=steps,
+                statistics=self.statistics,
+            )
+        )
+        optimizer, groups = self.optimizer.make(), None
+        if self.schedule != "constant":
+            factor = _FACTORS[self.schedule](steps)
+            optimizer = chain(optimizer, optimizers.scheduled(factor))
+        if self.micro_batch != 1:
+            groups = max(1, round(self.batch_size / self.micro_batch))
+        return Components(
+            task=task,
+            plan=self._plan(task, steps, private=chosen.private),
+            algorithm=FederatedAveraging(
+                optimizer=optimizer,
+                preconditioner=chosen.preconditioner or NoPreconditioner(),
+                **self.aggregate.fields(),
+            ),
+            trainer=CentralSum(
+                gradients=task.train,
+                num_examples=task.num_train,
+                blank=None if task.owned is None else task.owned.blank,
+                num_groups=groups,
+            ),
+            side_information=chosen.side_information,
+            start=self.start.make,
+        )
+
+    def _plan(self, task: CentralTask, steps: int, *, private: bool) -> Plan:
+        sampler = self.sampling.sampler(task.num_train, self.batch_size, steps)
+        if task.owned is not None:
+            sampler = task.owned.sampler(sampler)
+        bound = self.bound.make()
+        if getattr(self.noise, "exact_sum", None):
+            bound = _rounded(bound, task)
+        plan = self.make_plan(
+            private=private,
+            sampler=sampler,
+            bound=bound,
+            micro_batch=self.micro_batch,
+            server_momentum=self.optimizer.past_of_sums,
+            num_rounds=steps,
+            roster_sha256=task.roster_sha256,
+            unit="example" if task.owned is None else "owner",
+        )
+        if private:
+            return plan
+        # The preconditioner sees clean gradients: there is no guarantee, whatever noise is added.
+        mechanism = plan.live_mechanism
+        unprotected = Unprotected(stddev=mechanism.stddev)
+        return replace(plan, mechanism=replace(mechanism, privatizer=unprotected))
+
+    def _warmed(self, task: CentralTask) -> CentralTask:
+        """Return the task with params that were trained on its public examples, without noise.
+
+        Raises:
+            ValueError: If it has none, or the start says something else.
+        """
+        if self.warm_start_epochs == 0:
+            return task
+        if not isinstance(self.start, Fresh):
+            raise ValueError(
+                f"warm-start-epochs {self.warm_start_epochs} and a start that is not 'fresh' both "
+                "say what training starts from; leave one of them out"
+            )
+        public = task.public_examples()
+
+        def init(key: Key) -> Params:
+            return warm_start(
+                public,
+                task.num_public,
+                task.init_params(key),
+                key.fold("warm start"),
+                epochs=self.warm_start_epochs,
+                learning_rate=self.warm_start_rate,
+            )
+
+        return replace(task, init=init, cold=task.cold or task.init)
+
+
+def _rounded(bound: Bound, task: CentralTask) -> Bound:
+    """Return a bound of a sum on a grid.
+
+    Raises:
+        ValueError: If the model's sums have no stated error.
+    """
+    if not isinstance(task.train, SumsApart):
+        raise ValueError(
+            f"exact-sum true: gradients of {type(task.train).__name__} are summed in float32, or "
+            "depend on the batch in their last bits; leave it out (a secure run then says that its "
+            "noise is not hardened)"
+        )
+    return RoundedSum(
+        bound=bound,
+        float_error=task.train.float_error(),
+        mixed_error=task.train.float_error(mixed=True),
+    )

@@ -1,0 +1,336 @@
+"""Bolt-on: training without noise, whose result is perturbed once (Wu et al., SIGMOD 2017)."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from fedpriv.experiments.averaging import trainer_on
+from fedpriv.experiments.components import Components
+from fedpriv.experiments.experiment import Experiment, TaskFactory, Unit
+from fedpriv.experiments.options import Part, option, place
+from fedpriv.experiments.tasks import TagPredictionTask
+from fedpriv.mechanisms import SideInformation
+from fedpriv.mechanisms.bounds import Displaced
+from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere, Unperturbed
+from fedpriv.mechanisms.privatizer import Privatizer
+from fedpriv.privacy.epsilon import default_delta, format_delta
+from fedpriv.privacy.event import Event, Relation
+from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.sampling import Everybody
+from fedpriv.ranges import Range
+from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.work import TRAIN, Trainers, UserByUser
+
+if TYPE_CHECKING:  # which load scipy
+    from fedpriv.training.algorithm import Algorithm
+    from fedpriv.training.bolt_on import UserSchedule
+    from fedpriv.training.permutation_sgd import Passes, StepSchedule
+
+
+class StepSchedulePart(Part):
+    """Base of step sizes of permutation SGD."""
+
+    __slots__ = ()
+
+    def make(self) -> StepSchedule:
+        """Return the schedule."""
+        from fedpriv.training.permutation_sgd import StepSchedule
+
+        name: Any = self.kind
+        return StepSchedule(name=name, **self.numbers())
+
+    def numbers(self) -> dict[str, float]:
+        """Return the numbers of the schedule, by its fields' names."""
+        return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constant(StepSchedulePart):
+    """η_t = η, at most 2/β; of a strongly convex loss at most 1/β."""
+
+    kind: ClassVar[str] = "constant"
+
+    step_rate: float = option(0.1, "η.", Range.ABOVE_ZERO)
+
+    def numbers(self) -> dict[str, float]:
+        """Return η."""
+        return {"rate": self.step_rate}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decreasing(StepSchedulePart):
+    """η_t = 2 / (β (t + m^c))."""
+
+    kind: ClassVar[str] = "decreasing"
+
+    step_exponent: float = option(0.5, "c, in [0, 1).", Range.FRACTION)
+
+    def numbers(self) -> dict[str, float]:
+        """Return c."""
+        return {"exponent": self.step_exponent}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SquareRoot(Decreasing):
+    """η_t = 2 / (β (√t + m^c))."""
+
+    kind: ClassVar[str] = "square-root"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StronglyConvex(StepSchedulePart):
+    """η_t = min(1/β, 1/γt)."""
+
+    kind: ClassVar[str] = "strongly-convex"
+
+
+StepSizes = Constant | Decreasing | SquareRoot | StronglyConvex
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SphereNoise(Part):
+    """Noise of uniform direction and Gamma length: pure ε, δ = 0."""
+
+    kind: ClassVar[str] = "sphere"
+
+    target_epsilon: float | None = option(None, "ε of the release.", Range.ABOVE_ZERO)
+
+    def privatizer(self, experiment: Experiment, num_users: int) -> Privatizer:
+        """Return the noise whose ε under the experiment's neighbouring relation is the target.
+
+        Raises:
+            ValueError: If there is no target; or a δ, which is not needed.
+        """
+        if self.target_epsilon is None:
+            raise ValueError("output-noise 'sphere' needs target-epsilon")
+        if experiment.delta is not None:
+            raise ValueError(
+                f"delta {format_delta(experiment.delta)}: output-noise 'sphere' is of pure ε; "
+                "leave delta out, or use output-noise 'gaussian'"
+            )
+        # A replaced user is two that are there or not.
+        each = 1.0 if experiment.neighbours() is Relation.ADD_REMOVE else 0.5
+        return Sphere(epsilon=each * self.target_epsilon)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaussianOutput(Part):
+    """Gaussian noise, of the least standard deviation that keeps ε at δ."""
+
+    kind: ClassVar[str] = "gaussian"
+
+    noise_multiplier: float | None = option(
+        None, "Stddev over sensitivity; none to calibrate.", Range.ABOVE_ZERO
+    )
+    target_epsilon: float | None = option(None, "ε of the release.", Range.ABOVE_ZERO)
+
+    def privatizer(self, experiment: Experiment, num_users: int) -> Privatizer:
+        """Return the noise, calibrated where there is a target.
+
+        Raises:
+            ValueError: If neither or both of the options are given.
+        """
+        from fedpriv.privacy.accounting import calibrate  # loads scipy
+
+        sigma, target = self.noise_multiplier, self.target_epsilon
+        if (sigma is None) == (target is None):
+            raise ValueError("output-noise 'gaussian' needs target-epsilon or noise-multiplier")
+        if target is not None:
+            delta = experiment.delta
+            sigma = calibrate(
+                lambda found: Event(kind="gaussian", noise_multiplier=found),
+                1,
+                target_epsilon=target,
+                delta=default_delta(num_users) if delta is None else delta,
+                relation=experiment.neighbours(),
+            )
+        assert sigma is not None
+        return OutputGaussian(noise_multiplier=sigma)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoOutputNoise(Part):
+    """The result as it is: not private."""
+
+    kind: ClassVar[str] = "none"
+
+    def privatizer(self, experiment: Experiment, num_users: int) -> Privatizer:
+        """Return a privatizer that adds nothing."""
+        return Unperturbed()
+
+
+OutputNoise = SphereNoise | GaussianOutput | NoOutputNoise
+
+
+@dataclass(frozen=True, kw_only=True)
+class _BoltOn(Experiment):
+    """What bolt-on over users and over examples share: one charge for one perturbed result."""
+
+    method: ClassVar[str] = "bolt-on"
+
+    passes: int = option(1, "k, passes over all of them.", Range.AT_LEAST_ONE)
+    regulariser: float = option(0.0, "λ of λ/2 ‖w‖².", Range.AT_LEAST_ZERO)
+    radius: float | None = option(
+        None, "R of the ball that params are projected onto; none for no ball.", Range.ABOVE_ZERO
+    )
+    step_schedule: StepSizes = place(Constant(), "Step sizes of permutation SGD.")
+    output_noise: OutputNoise = place(SphereNoise(), "What is added to the result.")
+
+    @abstractmethod
+    def sensitivity(self, task: Any) -> float:
+        """Return Δ, how far one user or example may move the result, in l2."""
+
+    @abstractmethod
+    def make_algorithm(self, task: Any) -> Algorithm:
+        """Return what asks once, and perturbs the result."""
+
+    def make_components(self, task: Any) -> Components:
+        """Return the components of bolt-on; see `Experiment.make_components`."""
+        everybody = Everybody(num_users=len(task.roster))
+        mechanism = Mechanism(
+            sampler=everybody,
+            bound=Displaced(l2_bound=self.sensitivity(task)),
+            privatizer=self.output_noise.privatizer(self, everybody.num_users),
+        )
+        return Components(
+            task=task,
+            plan=Plan(
+                mechanism=mechanism,
+                num_rounds=1,
+                relation=self.neighbours(),
+                delta=self.delta,
+                roster_sha256=task.roster_sha256,
+                unit=self.unit,
+                max_examples_per_user=self.most_examples or None,
+            ),
+            algorithm=self.make_algorithm(task),
+            trainer=self.make_trainer(task),
+            start=self.start.make,
+        )
+
+    def _passes(self, batch_size: int, *, average: bool = False) -> Passes:
+        from fedpriv.training.permutation_sgd import Passes
+
+        return Passes(
+            passes=self.passes,
+            schedule=self.step_schedule.make(),
+            radius=self.radius,
+            batch_size=batch_size,
+            average=average,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FederatedBoltOn(_BoltOn):
+    """Bolt-on over users: a batch of users at a time, in random order, without noise."""
+
+    task: TaskFactory = field(default=TagPredictionTask(), repr=False)
+    users_per_update: int = option(
+        50, "b; users who do not fill a last update sit out.", Range.AT_LEAST_ONE
+    )
+    local_steps: int = option(
+        1, "K full gradient steps of a user; above 1 with a constant rate.", Range.AT_LEAST_ONE
+    )
+    server_rate: float = option(1.0, "s in (0, 1], of a batch's mean update.", Range.ABOVE_ZERO)
+    longest_start: float = option(
+        100.0, "The longest start that Δ has room for rounding of, in l2; 0 of one at zero.",
+        Range.AT_LEAST_ZERO,
+    )  # fmt: skip
+    max_examples_per_user: int = option(256, "Cap of a user's work.", Range.AT_LEAST_ONE)
+
+    @property
+    def most_examples(self) -> int:
+        """Most examples that a user trains on."""
+        return self.max_examples_per_user
+
+    def sensitivity(self, task: Any) -> float:
+        """Return how far one user may move the result."""
+        return self._schedule().sensitivity(self._constants(task), len(task.roster))
+
+    def make_algorithm(self, task: Any) -> Algorithm:
+        """Return what trains, and releases once."""
+        from fedpriv.training.bolt_on import BoltOnUsers
+
+        return BoltOnUsers(schedule=self._schedule(), constants=self._constants(task))
+
+    def make_trainer(
+        self, task: Any, side: SideInformation | None = None, device: str = "cpu"
+    ) -> Trainers:
+        """Return users' full gradient steps; see `Experiment.make_trainer`."""
+        from fedpriv.training.bolt_on import RATE, RatedTrainer
+
+        self._constants(task)
+        most, steps = self.max_examples_per_user, self.local_steps
+        rate = self.step_schedule.make().rate or 1.0
+        local = Schedule(learning_rate=rate, batch_size=most, epochs=steps, max_examples=most)
+        trainer: Any = trainer_on(device, task, local, {})
+        rated = RatedTrainer(trainer=trainer, rate=rate, local_steps=steps)
+        return {TRAIN: UserByUser(trainer=rated, brought=RATE)}
+
+    def _schedule(self) -> UserSchedule:
+        from fedpriv.training.bolt_on import UserSchedule
+
+        return UserSchedule(
+            passes=self._passes(self.users_per_update),
+            local_steps=self.local_steps,
+            server_rate=self.server_rate,
+            longest_start=self.longest_start,
+        )
+
+    def _constants(self, task: Any) -> Any:
+        from fedpriv.training.bolt_on import KnowsConstants
+
+        if not isinstance(task, KnowsConstants):
+            raise ValueError(
+                "method 'bolt-on' is of convex losses whose constants are known, and those of "
+                f"{type(task).__name__} are not: give it constants(regulariser=...), or use method "
+                "'averaging' or 'agd'"
+            )
+        return task.constants(regulariser=self.regulariser)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CentralBoltOn(_BoltOn):
+    """Bolt-on: permutation SGD on a convex loss without noise, perturbed once."""
+
+    unit: ClassVar[Unit] = "example"
+
+    backends: tuple[str, ...] = ("serial",)
+    batch_size: int = option(50, "b; what does not fill a last batch sits out.", Range.AT_LEAST_ONE)
+    average: bool = option(False, "Release the mean of all iterates, and not the last.")
+
+    def neighbours(self) -> Relation:
+        """Return the neighbouring relation: replace-one, of which the sensitivity is proved."""
+        # A set of one less has other batches, and moves further than one whose place stays empty.
+        return Relation.of("replace-one" if self.relation is None else self.relation)
+
+    def sensitivity(self, task: Any) -> float:
+        """Return how far one example may move the result."""
+        from fedpriv.training.permutation_sgd import LONGEST_START
+
+        sgd: Any = self.make_trainer(task)
+        return sgd.passes.sensitivity(sgd.constants, task.num_train, start=LONGEST_START)
+
+    def make_algorithm(self, task: Any) -> Algorithm:
+        """Return what asks once, and perturbs the result."""
+        from fedpriv.training.bolt_on import BoltOn
+        from fedpriv.training.permutation_sgd import LONGEST_START
+
+        return BoltOn(longest_start=LONGEST_START)
+
+    def make_trainer(
+        self, task: Any, side: SideInformation | None = None, device: str = "cpu"
+    ) -> Trainers:
+        """Return permutation SGD over all examples; see `Experiment.make_trainer`."""
+        make = getattr(task.train, "permutation_sgd", None)
+        if make is None:
+            raise ValueError(
+                "method 'bolt-on' is of convex losses whose constants are known, and those of "
+                f"{type(task.train).__name__} are not; use a linear model, or method 'averaging'"
+            )
+        return make(
+            self._passes(self.batch_size, average=self.average), regulariser=self.regulariser
+        )

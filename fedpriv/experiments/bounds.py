@@ -1,0 +1,186 @@
+"""Bounds of an update or gradient, as parts.
+
+A new bound is a `Bound` and a part that makes it, named in `UserBound` or `ExampleBound`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from fedpriv.experiments.options import Part, option, place
+from fedpriv.mechanisms import Bound, Clip, Normalise, Unbounded
+from fedpriv.mechanisms.preconditioners import NoPreconditioner
+from fedpriv.ranges import Range
+from fedpriv.training.federated_averaging import FederatedAveraging
+from fedpriv.training.work import LocalTrainer, Trainers
+
+if TYPE_CHECKING:
+    from fedpriv.training.adaptive_clipping import AdaptiveClip
+
+
+class BoundPart(Part):
+    """Base of bounds: one that stays the same in all rounds, on the update itself."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def make(self) -> Bound:
+        """Return the bound of an update."""
+
+    def make_sent(self) -> Bound:
+        """Return the bound of the vector that a user sends, which is the update."""
+        return self.make()
+
+    def make_trainer(self, trainer: Trainers) -> Trainers:
+        """Return what makes that vector.
+
+        Raises:
+            ValueError: If it cannot be made of this trainer's updates.
+        """
+        return trainer
+
+    def make_algorithm(self, **given: Any) -> FederatedAveraging:
+        """Return federated averaging of such vectors.
+
+        Args:
+            **given: Fields of `FederatedAveraging`.
+
+        Raises:
+            ValueError: If updates are preconditioned, and the bound cannot be of such updates.
+        """
+        return FederatedAveraging(**given)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clipped(BoundPart):
+    """Updates longer than C are scaled to C."""
+
+    kind: ClassVar[str] = "clip"
+
+    l2_clip_norm: float = option(1.0, "C, the longest a bounded update may be.", Range.ABOVE_ZERO)
+
+    def make(self) -> Bound:
+        """Return the bound."""
+        return Clip(l2_clip_norm=self.l2_clip_norm)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Normalised(BoundPart):
+    """Updates are scaled to C Δ/(r + ‖Δ‖)."""
+
+    kind: ClassVar[str] = "normalise"
+
+    l2_clip_norm: float = option(1.0, "C, the length of a bounded update.", Range.ABOVE_ZERO)
+    normalise_regulariser: float = option(0.0, "r of C Δ/(r + ‖Δ‖).", Range.AT_LEAST_ZERO)
+
+    def make(self) -> Bound:
+        """Return the bound."""
+        return Normalise(l2_clip_norm=self.l2_clip_norm, regulariser=self.normalise_regulariser)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoBound(BoundPart):
+    """Updates are left as they are."""
+
+    kind: ClassVar[str] = "none"
+
+    def make(self) -> Bound:
+        """Return a bound that changes nothing."""
+        return Unbounded()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fixed(Part):
+    """The clip norm stays the same."""
+
+    kind: ClassVar[str] = "fixed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adaptive(Part):
+    """The clip norm follows a quantile of users' norms, by a noisy count under the same charge."""
+
+    kind: ClassVar[str] = "adaptive"
+
+    clip_least: float | None = option(
+        None, "The clip norm never falls below; none for a thousandth of the first.",
+        Range.ABOVE_ZERO,
+    )  # fmt: skip
+    clip_most: float | None = option(
+        None, "It never rises above; none for a thousand times the first.", Range.ABOVE_ZERO
+    )
+    clip_quantile: float = option(
+        0.5, "Share of users whose updates are to be shorter.", Range.BETWEEN
+    )
+    clip_rate: float = option(0.2, "Of its geometric steps.", Range.ABOVE_ZERO)
+    clip_count_weight: float = option(
+        0.2, "What the count takes of a user's vector; the update has √(1 - its square).",
+        Range.BETWEEN,
+    )  # fmt: skip
+
+    def make(self, first: float) -> AdaptiveClip:
+        """Return the rule of a clip norm that begins with `first`."""
+        from fedpriv.training.adaptive_clipping import AdaptiveClip
+
+        return AdaptiveClip(
+            initial=first,
+            least=first / 1e3 if self.clip_least is None else self.clip_least,
+            most=first * 1e3 if self.clip_most is None else self.clip_most,
+            quantile=self.clip_quantile,
+            rate=self.clip_rate,
+            count_weight=self.clip_count_weight,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptableClip(Clipped):
+    """Updates longer than C are scaled to C, which may follow their norms."""
+
+    clip_norm: Fixed | Adaptive = place(
+        Fixed(), "Whether the clip norm stays or follows a quantile of the users' norms."
+    )
+
+    def make_sent(self) -> Bound:
+        """Return the bound of the update, or of update over clip norm and count together."""
+        adapts = isinstance(self.clip_norm, Adaptive)
+        return Clip(l2_clip_norm=1.0) if adapts else self.make()
+
+    def make_trainer(self, trainer: Trainers) -> Trainers:
+        """Return the trainer, or one that sends update and count.
+
+        Raises:
+            ValueError: If users are trained together, and their updates never seen alone.
+        """
+        from fedpriv.training.adaptive_clipping import CountingTrainer
+
+        if not isinstance(self.clip_norm, Adaptive):
+            return trainer
+        if not isinstance(trainer, LocalTrainer):
+            raise ValueError(
+                f"clip-norm 'adaptive' needs users who train one by one, which "
+                f"{type(trainer).__name__} does not do; use clip-norm 'fixed'"
+            )
+        return CountingTrainer(trainer=trainer, clip=self.clip_norm.make(self.l2_clip_norm))
+
+    def make_algorithm(self, **given: Any) -> FederatedAveraging:
+        """Return averaging whose clip norm is fixed or adapts.
+
+        Raises:
+            ValueError: If it adapts and updates are preconditioned before they are bounded.
+        """
+        from fedpriv.training.adaptive_clipping import AdaptivelyClipped
+
+        if not isinstance(self.clip_norm, Adaptive):
+            return FederatedAveraging(**given)
+        if not isinstance(given.pop("preconditioner"), NoPreconditioner):
+            raise ValueError(
+                "clip-norm 'adaptive' counts norms of updates as users make them: use precondition "
+                "'local' or 'none' and no guide, or clip-norm 'fixed'"
+            )
+        return AdaptivelyClipped(clip=self.clip_norm.make(self.l2_clip_norm), **given)
+
+
+UserBound = AdaptableClip | Normalised | NoBound
+ExampleBound = Clipped | Normalised | NoBound

@@ -1,0 +1,201 @@
+"""Noise on the sum of bounded updates, independent or correlated over rounds, as parts.
+
+A new noise is a `Privatizer` and a part that makes it, named in `Noise`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from fedpriv.experiments.options import Part, option
+from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
+from fedpriv.mechanisms.privatizer import Participation, Privatizer
+from fedpriv.privacy.plan import Plan
+from fedpriv.ranges import Range, positive_float
+
+if TYPE_CHECKING:
+    from fedpriv.mechanisms.correlated.noise import Strategy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaussianNoise(Part):
+    """Gaussian noise on the sum of bounded updates."""
+
+    kind: ClassVar[str] = "gaussian"
+
+    multiplier: float | None = option(
+        None, "Stddev of the noise over the sum's sensitivity; none to calibrate.",
+        Range.AT_LEAST_ZERO,
+    )  # fmt: skip
+    target_epsilon: float | None = option(
+        None, "Calibrates the noise, and ends a run before it would be exceeded.",
+        Range.ABOVE_ZERO,
+    )  # fmt: skip
+    exact_sum: bool | None = option(
+        None,
+        "Sum on a grid: the same bits for any order, backend and workers; none for true by user, "
+        "false by example.",
+    )
+
+    def privatizer(
+        self,
+        *,
+        calibrates: bool = True,
+        limit: Participation | None = None,
+        momentum: float = 0.0,
+    ) -> Privatizer:
+        """Return the noise; of multiplier 1 where `calibrated` finds another.
+
+        Args:
+            calibrates: Whether there will be an ε to calibrate to.
+            limit: Rounds in which one user may take part, where the sampler limits them.
+            momentum: Server momentum, for which a strategy is optimised.
+
+        Raises:
+            ValueError: If neither says how much noise.
+        """
+        return Gaussian(noise_multiplier=self._multiplier(calibrates))
+
+    def calibrated(self, plan: Plan) -> Plan:
+        """Return a plan of this noise, calibrated to its target or ended by it."""
+        if self.target_epsilon is None:
+            return plan
+        if self.multiplier is None:
+            return plan.calibrated(self.target_epsilon)
+        return replace(plan, target_epsilon=self.target_epsilon)
+
+    def _multiplier(self, calibrates: bool) -> float:
+        """Return σ, or 1 where `calibrated` finds it."""
+        if self.multiplier is not None:
+            return positive_float("noise_multiplier", self.multiplier)
+        if not calibrates:
+            raise ValueError(
+                "without a guarantee there is no ε to calibrate to; give noise-multiplier"
+            )
+        if self.target_epsilon is None:
+            raise ValueError("give noise-multiplier or target-epsilon, or say noise 'none'")
+        return 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoNoise(Part):
+    """Sums are released as they are."""
+
+    kind: ClassVar[str] = "none"
+
+    def privatizer(self, **given: Any) -> Privatizer:
+        """Return a privatizer that adds nothing."""
+        return Unprotected()
+
+    def calibrated(self, plan: Plan) -> Plan:
+        """Return the plan."""
+        return plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorrelatedNoise(GaussianNoise, ABC):
+    """Base of noise that is correlated over rounds by a strategy (matrix mechanism)."""
+
+    def privatizer(
+        self,
+        *,
+        calibrates: bool = True,
+        limit: Participation | None = None,
+        momentum: float = 0.0,
+    ) -> Privatizer:
+        """Return the noise of a strategy made for a participation limit; see `GaussianNoise`.
+
+        Raises:
+            ValueError: If the sampler does not limit participation, or there is no noise level.
+        """
+        from fedpriv.mechanisms.correlated.noise import Correlated
+
+        if limit is None:
+            raise ValueError(
+                "noise that is correlated over rounds is accounted for users who come back after "
+                "a while; use sampling 'separated' or 'cyclic'"
+            )
+        return Correlated(
+            noise_multiplier=self._multiplier(calibrates),
+            strategy=self.strategy(limit, momentum),
+            participation=limit,
+        )
+
+    @abstractmethod
+    def strategy(self, limit: Participation, momentum: float) -> Strategy:
+        """Return the strategy matrix C for a number of rounds and a participation limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeNoise(CorrelatedNoise):
+    """Noise on the nodes of binary trees over rounds."""
+
+    kind: ClassVar[str] = "tree"
+
+    restart: int | None = option(
+        None, "Rounds of a tree; none for one tree of all.", Range.AT_LEAST_ONE
+    )
+    estimate: Literal["efficient", "vanilla"] = option(
+        "efficient", "How prefix sums are estimated: from all nodes that help, or the fewest."
+    )
+    completion: bool = option(False, "Complete a tree that ends, to leave one node's noise.")
+
+    def strategy(self, limit: Participation, momentum: float) -> Strategy:
+        """Return the trees."""
+        from fedpriv.mechanisms.correlated.binary_tree import BinaryTree
+
+        return BinaryTree(
+            num_rows=_rows(limit),
+            restart=self.restart,
+            estimate=self.estimate,
+            completion=self.completion,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BandedNoise(CorrelatedNoise):
+    """Noise of a banded Toeplitz strategy."""
+
+    kind: ClassVar[str] = "banded"
+
+    bands: int | None = option(
+        None, "How many; none for as many as a user's rounds are apart.", Range.AT_LEAST_ONE
+    )
+    coefficients: Literal["optimised", "square-root"] = option(
+        "optimised", "Of the bands: with the least error, or of a series."
+    )
+
+    def strategy(self, limit: Participation, momentum: float) -> Strategy:
+        """Return the bands."""
+        from fedpriv.mechanisms.correlated.optimise import optimised_bands, square_root_bands
+
+        rows = _rows(limit)
+        bands = min(limit.min_separation, rows) if self.bands is None else self.bands
+        if self.coefficients == "square-root":
+            return square_root_bands(bands, rows)
+        return optimised_bands(bands, limit, momentum=momentum)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BufferedNoise(CorrelatedNoise):
+    """Noise of a buffered linear Toeplitz strategy (BLT)."""
+
+    kind: ClassVar[str] = "blt"
+
+    buffers: int = option(3, "How many, each as large as the model; 0 to 6.", Range.AT_LEAST_ZERO)
+
+    def strategy(self, limit: Participation, momentum: float) -> Strategy:
+        """Return the buffers."""
+        from fedpriv.mechanisms.correlated.optimise import optimised_buffers
+
+        return optimised_buffers(self.buffers, limit, momentum=momentum)
+
+
+def _rows(limit: Participation) -> int:
+    assert limit.num_rows is not None
+    return limit.num_rows
+
+
+Noise = GaussianNoise | NoNoise | TreeNoise | BandedNoise | BufferedNoise

@@ -1,0 +1,215 @@
+"""Sampling of cohorts of users, and of batches of examples, as parts.
+
+A new way to draw cohorts is a `Sampler` and a part that makes it, named in `Cohorts` or `Batches`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from fedpriv.experiments.options import Part, option
+from fedpriv.mechanisms.privatizer import Participation
+from fedpriv.privacy.sampling import CyclicSampler, Sampler, SeparatedSampler, sampler_of
+from fedpriv.ranges import Range
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoissonCohorts(Part):
+    """Independent Bernoulli draws of users."""
+
+    kind: ClassVar[str] = "poisson"
+
+    cohort: float | None = option(
+        None, "Expected cohort size; none for a twentieth of the roster.", Range.ABOVE_ZERO
+    )
+    cohort_cap: int | None = option(None, "Largest cohort; none for no cap.", Range.AT_LEAST_ONE)
+
+    def sampler(self, num_users: int, num_rounds: int) -> Sampler:
+        """Return the sampler.
+
+        Raises:
+            ValueError: If there are not so many users.
+        """
+        return sampler_of("poisson", num_users, _size(self.cohort, num_users), self.cohort_cap)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedCohorts(Part):
+    """A fixed number of users each round, uniformly at random."""
+
+    kind: ClassVar[str] = "fixed"
+
+    cohort: float | None = option(
+        None, "Cohort size; none for a twentieth of the roster.", Range.ABOVE_ZERO
+    )
+
+    def sampler(self, num_users: int, num_rounds: int) -> Sampler:
+        """Return the sampler.
+
+        Raises:
+            ValueError: If there are not so many users, or the size is not whole.
+        """
+        return sampler_of("fixed", num_users, _size(self.cohort, num_users))
+
+
+def _size(cohort: float | None, num_users: int) -> float:
+    return max(1.0, num_users / 20) if cohort is None else cohort
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeparatedCohorts(Part):
+    """Cohorts among users whose last round is at least a separation back."""
+
+    kind: ClassVar[str] = "separated"
+
+    cohort: float | None = option(
+        None, "Cohort size, whole; none for a twentieth of the roster.", Range.AT_LEAST_ONE
+    )
+    min_separation: int | None = option(
+        None, "A user's rounds i and j have |i - j| >= this; none for as cohorts allow.",
+        Range.AT_LEAST_ONE,
+    )  # fmt: skip
+    max_participations: int | None = option(
+        None, "Rounds of one user at most; none for as many as fit.", Range.AT_LEAST_ONE
+    )
+
+    def sampler(self, num_users: int, num_rounds: int) -> Sampler:
+        """Return the sampler.
+
+        Raises:
+            ValueError: If the size is not whole, or there are too few users.
+        """
+        size = max(1.0, num_users // 20) if self.cohort is None else self.cohort
+        if not float(size).is_integer():
+            raise ValueError(f"a cohort of {size:g} users is not whole; give a whole number")
+        apart = (
+            max(1, num_users // int(size)) if self.min_separation is None else self.min_separation
+        )
+        return SeparatedSampler(
+            num_users=num_users,
+            size=int(size),
+            min_separation=apart,
+            most=_most(self.max_participations, apart, num_rounds),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CyclicCohorts(Part):
+    """Groups that take turns, whole or with independent draws within."""
+
+    kind: ClassVar[str] = "cyclic"
+
+    min_separation: int = option(
+        20, "How many groups, and so how many rounds until one comes back.", Range.AT_LEAST_ONE
+    )
+    cohort: float | None = option(
+        None,
+        "Mean cohort, of independent draws within a group; none for whole groups.",
+        Range.ABOVE_ZERO,
+    )
+    max_participations: int | None = option(
+        None, "Rounds of one user at most; none for as many as fit.", Range.AT_LEAST_ONE
+    )
+
+    def sampler(self, num_users: int, num_rounds: int) -> Sampler:
+        """Return the sampler.
+
+        Raises:
+            ValueError: If there are fewer users than groups, or a cohort is above a group.
+        """
+        return CyclicSampler(
+            num_users=num_users,
+            groups=self.min_separation,
+            mean=self.cohort,
+            most=_most(self.max_participations, self.min_separation, num_rounds),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoissonBatches(Part):
+    """Independent Bernoulli draws of examples."""
+
+    kind: ClassVar[str] = "poisson"
+
+    def sampler(self, num_examples: int, batch_size: float, num_steps: int) -> Sampler:
+        """Return the sampler."""
+        return sampler_of("poisson", num_examples, batch_size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedBatches(Part):
+    """A fixed number of examples each step, uniformly at random."""
+
+    kind: ClassVar[str] = "fixed"
+
+    def sampler(self, num_examples: int, batch_size: float, num_steps: int) -> Sampler:
+        """Return the sampler.
+
+        Raises:
+            ValueError: If the batch size is not whole.
+        """
+        return sampler_of("fixed", num_examples, batch_size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeparatedBatches(Part):
+    """Batches among examples whose last step is at least a separation back."""
+
+    kind: ClassVar[str] = "separated"
+
+    min_separation: int | None = option(
+        None, "An example's steps i and j have |i - j| >= this; none for as batches allow.",
+        Range.AT_LEAST_ONE,
+    )  # fmt: skip
+    max_participations: int | None = option(
+        None, "Steps of one example at most; none for as many as fit.", Range.AT_LEAST_ONE
+    )
+
+    def sampler(self, num_examples: int, batch_size: float, num_steps: int) -> Sampler:
+        """Return the sampler; errors as of `SeparatedCohorts`."""
+        cohorts = SeparatedCohorts(
+            cohort=batch_size,
+            min_separation=self.min_separation,
+            max_participations=self.max_participations,
+        )
+        return cohorts.sampler(num_examples, num_steps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CyclicBatches(Part):
+    """Groups that take turns; of larger groups than batches, independent draws within."""
+
+    kind: ClassVar[str] = "cyclic"
+
+    min_separation: int | None = option(
+        None, "How many groups; none for groups of the batch size.", Range.AT_LEAST_ONE
+    )
+    max_participations: int | None = option(
+        None, "Steps of one example at most; none for as many as fit.", Range.AT_LEAST_ONE
+    )
+
+    def sampler(self, num_examples: int, batch_size: float, num_steps: int) -> Sampler:
+        """Return the sampler; errors as of `CyclicCohorts`."""
+        apart, drawn = self.min_separation, batch_size
+        if apart is None:
+            apart, drawn = max(1, int(num_examples / batch_size)), None
+        cohorts = CyclicCohorts(
+            min_separation=apart, cohort=drawn, max_participations=self.max_participations
+        )
+        return cohorts.sampler(num_examples, num_steps)
+
+
+def _most(given: int | None, apart: int, num_rounds: int) -> int:
+    room = -(-num_rounds // apart)
+    return room if given is None else min(given, room)
+
+
+def limit_of(sampler: Sampler, num_rounds: int) -> Participation | None:
+    """Return how often and how far apart one user takes part; None for no limit."""
+    limit = getattr(sampler, "participation", None)
+    return None if limit is None else replace(limit, num_rows=num_rounds)
+
+
+Cohorts = PoissonCohorts | FixedCohorts | SeparatedCohorts | CyclicCohorts
+Batches = PoissonBatches | FixedBatches | SeparatedBatches | CyclicBatches
