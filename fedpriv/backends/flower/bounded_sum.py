@@ -21,7 +21,7 @@ from fedpriv.backends.flower.messages import (
     read_answer,
 )
 from fedpriv.sums import BITS, PartialSum, add_sum, check_users_fit
-from fedpriv.training.failures import say_of_users
+from fedpriv.training.failures import log_of_users
 from fedpriv.tree import RowSparse, Tensor
 
 _LOG = logging.getLogger(__name__)
@@ -56,8 +56,8 @@ class BoundedSum:
         nonce: Of this attempt's requests, which answers repeat.
         dropped: How many answers were "malformed", "stale", "not-finite", on an "other-grid", or
             "rebounded" (which were added after scaling).
-        num_added: Users whose contribution is in the sum, as far as their nodes tell.
-        first_error: What the first node that had one says of a user's error.
+        num_added: Users whose contribution is in the sum, as far as their nodes report.
+        first_error: The first user's error that a node reports.
     """
 
     order: Order
@@ -89,7 +89,7 @@ class BoundedSum:
             self.dropped["stale"] += 1
             return
         except OtherGridError as error:  # its text holds two numbers and nothing of the node's
-            say_of_users(_LOG, logging.WARNING, "an answer is not added: %s", error)
+            log_of_users(_LOG, logging.WARNING, "an answer is not added: %s", error)
             self.dropped["other-grid"] += 1
             return
         except MalformedRecordError:

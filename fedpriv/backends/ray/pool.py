@@ -1,7 +1,7 @@
 """Actors that do calls, and what happens when one of them dies.
 
 A call whose actor dies is done again by another, with the same arguments; whatever the dead one may
-have had to say is never looked at. So every call is counted once, and a fault changes nothing but
+have answered is never looked at. So every call is counted once, and a fault changes nothing but
 how long it takes. A call that has killed an actor a few times is given up: it is up to the caller
 what to do about a call that is lost.
 """
@@ -21,7 +21,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError, TaskCancelledError
 
 from fedpriv.backends.worker import Opened
-from fedpriv.training.failures import say_of_users
+from fedpriv.training.failures import log_of_users
 
 _LOG = logging.getLogger(__name__)
 _STARTS = 3
@@ -81,7 +81,7 @@ class Pool:
 
     @property
     def opened(self) -> list[Opened]:
-        """What each actor that is there answered when it was opened."""
+        """Answers of the actors when they were opened."""
         return [slot.opened for slot in self._slots if slot.opened is not None]
 
     def run(self, calls: Sequence[Call], *, tries: int = 3, all_open: bool = False) -> list[Any]:
@@ -149,7 +149,7 @@ class Pool:
         slot.waits_for = getattr(slot.actor, call.method).remote(*call.arguments)
 
     def _next_event(self) -> _Slot | None:
-        """Return the slot whose actor has something to say, or None if there is none to wait for.
+        """Return the slot whose actor has answered or died, or None if there is none to wait for.
 
         Raises:
             ChildProcessError: If all that is waited for is actors that do not start.
@@ -184,8 +184,8 @@ class Pool:
     def _bury(self, slot: _Slot, error: RayError, *, starting: bool) -> None:
         """Put a new actor in the place of a dead one, unless too many died there at the start."""
         what = "while it started" if starting else "and its call is done again"
-        say_of_users(_LOG, logging.WARNING, "a worker died (%s) %s", type(error).__name__, what)
-        say_of_users(_LOG, logging.DEBUG, "how it died: %s", error)
+        log_of_users(_LOG, logging.WARNING, "a worker died (%s) %s", type(error).__name__, what)
+        log_of_users(_LOG, logging.DEBUG, "how it died: %s", error)
         self._last_death = str(error)
         slot.failed_starts += starting
         self._end(slot)
