@@ -24,7 +24,7 @@ from fedpriv.kernels import load_compiled
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
 from fedpriv.tasks.task import Task
-from fedpriv.training.failures import places_alone
+from fedpriv.training.failures import only_places_of_errors
 from fedpriv.training.work import Trainers, UserData, Work, as_works
 from fedpriv.tree import Params, Tree
 
@@ -108,7 +108,7 @@ class Host:
         check_plan(request.plan, self.plans)
         hosted = [item for item in dict.fromkeys(request.user_ids) if item in self.user_ids]
         asked = self.works, self.data, hosted
-        with places_alone():
+        with only_places_of_errors():
             if self.guard is None:
                 done = request.order.sum_of(*asked)
             else:
