@@ -15,8 +15,8 @@ from fedpriv.mechanisms.correlated.toeplitz import Banded, Buffered
 from fedpriv.mechanisms.gaussian import Gaussian, gaussian, rounded_gaussian
 from fedpriv.mechanisms.privatizer import Participation
 from fedpriv.rng import Key
+from tests.combinations import each_once
 from tests.mechanisms.correlated.strategies import ROWS, STRATEGIES, TOEPLITZ, TREES, matrix
-from tests.repeats import each_once
 
 EVERY = pytest.mark.parametrize("name", STRATEGIES)
 TEMPLATE = {"a": np.zeros((3, 5), np.float32), "b": np.zeros(4, np.float32)}
