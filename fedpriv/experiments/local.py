@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fedpriv.experiments.options import Part, option
 from fedpriv.ranges import Range
-from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.local.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

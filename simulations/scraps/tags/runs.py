@@ -27,7 +27,7 @@ from fedpriv.kernels.sparse_softmax import train
 from fedpriv.rng import Key
 from fedpriv.runs.progress import Pace
 from fedpriv.sums import PartialSum
-from fedpriv.training.local.trainer import SparseSoftmaxTrainer
+from fedpriv.training.local.compiled_softmax import CompiledSoftmaxTrainer
 from fedpriv.training.periodic_shift import SHARE
 from fedpriv.training.work import BaseWork, SumRequest
 from fedpriv.tree import Params
@@ -88,7 +88,7 @@ class Together(BaseWork):
         columns: The training examples.
     """
 
-    trainer: SparseSoftmaxTrainer
+    trainer: CompiledSoftmaxTrainer
     columns: Columns = field(repr=False)
 
     def __post_init__(self) -> None:

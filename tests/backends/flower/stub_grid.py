@@ -36,7 +36,8 @@ from fedpriv.datasets.stackexchange.tag_view import TagExamples
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
-from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
+from fedpriv.training.local.compiled_softmax import CompiledSoftmaxTrainer
+from fedpriv.training.local.schedule import Schedule
 
 Tamper = Callable[[Message, Message], list[Message]]
 
@@ -46,6 +47,7 @@ def through_the_wire(message: Message) -> Message:
     message.metadata.__dict__["_message_id"] = message.metadata.message_id or str(uuid4())
     contents = {key: item.deflate() for key, item in get_all_nested_objects(message).items()}
     copy = inflate_object_from_contents(message.object_id, contents)
+    assert isinstance(copy, Message)
     copy.metadata.__dict__["_message_id"] = message.metadata.message_id
     return copy
 
@@ -259,9 +261,9 @@ class TinyTags:
             num_tags=self.num_tags,
         )
 
-    def trainer(self, schedule: Any, multiplier: Any) -> SparseSoftmaxTrainer:
+    def trainer(self, schedule: Any, multiplier: Any) -> CompiledSoftmaxTrainer:
         rows = multiplier.get("kernel")
-        return SparseSoftmaxTrainer(
+        return CompiledSoftmaxTrainer(
             schedule=schedule,
             inputs="tff" if self.word_features is None else "unit-norm",
             multiplier=None if rows is None else rows.reshape(-1),
