@@ -210,7 +210,7 @@ def test_a_task_that_makes_no_examples_is_told_so_in_the_run_s_first_lines(monke
     where = [number for number, line in enumerate(said) if "could not be tried beforehand" in line]
     assert len(where) == 1 and where[0] < 4 and "synthetic_batch()" in said[where[0]]
     assert "spend the whole ε on noise" in said[where[0]]
-    assert start("largest", "other").untried  # made of the same task
+    assert start("largest", "other").trial.untried  # made of the same task
 
 
 def test_a_local_option_is_an_option_of_the_experiment_and_reaches_workers():
