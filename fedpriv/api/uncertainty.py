@@ -17,9 +17,7 @@ from fedpriv.checkpoints.uncertainty import (
     spaced_rounds,
     steady_square_sum,
     uncertainty,
-    uniform_weights,
     warmed_square_sum,
-    weight_square_sum,
 )
 from fedpriv.experiments.build import make_task
 from fedpriv.experiments.experiment import Experiment
@@ -268,7 +266,7 @@ def _square_sum(run: RunRecord, newest: int) -> float | None:
         warmed = bool(options.get("aggregate.ema_warmup"))
         return warmed_square_sum(decay, newest) if warmed else steady_square_sum(decay)
     if options.get("aggregate") == "upa":
-        return weight_square_sum(uniform_weights(int(options["aggregate.k"])))
+        return 1.0 / int(options["aggregate.k"])
     return 1.0
 
 

@@ -62,9 +62,6 @@ class Worker:
 
     _context: WorkerContext
 
-    def __init__(self) -> None:
-        pass
-
     def open(
         self,
         make_context: WorkerContextFactory,

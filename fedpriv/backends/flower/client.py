@@ -190,14 +190,14 @@ def allowed_plans(
     Raises:
         ValueError: If one is no SHA-256, or as `_allowed`.
     """
-    found = _allowed(node_config, environment, PLANS_VARIABLE, PLANS_KEY)
-    for item in sorted(found or ()):
+    both = f"{environment.get(PLANS_VARIABLE, '')} {node_config.get(PLANS_KEY, '')}"
+    for item in both.replace(",", " ").split():
         if not re.fullmatch("[0-9a-f]{64}", item):
             raise ValueError(
                 f"{PLANS_VARIABLE} or {PLANS_KEY} has {item!r:.80}, which is no digest: write the "
                 "64 hex digits that the server logs of a plan, several with spaces between them"
             )
-    return found
+    return _allowed(node_config, environment, PLANS_VARIABLE, PLANS_KEY)
 
 
 def check_plan(plan: str, allowed: frozenset[str] | None) -> None:

@@ -3,7 +3,7 @@
 Flower's own strategies own the loop and average what nodes send, weighted by what nodes claim, once
 everybody has answered. Here the loop is the caller's, a node is asked for one unweighted sum over
 named users, the sum is bounded again on arrival and added at once, and it never becomes a record, a
-metric or a log line: it leaves only as the return value of `GridBackend.partial_sum`, to which the
+metric or a log line: it leaves only as the return value of `GridBackend.sum_over`, to which the
 round adds noise.
 """
 
