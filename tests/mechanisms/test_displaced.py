@@ -73,7 +73,7 @@ def test_one_that_is_too_long_is_refused_and_none_is_shortened():
 
 @pytest.mark.parametrize("number", [1, 3])
 def test_a_server_takes_the_longest_updates_as_they_are(number):
-    """To float32's rounding: shortened, or dropped, one carrier would end elsewhere."""
+    """To float32's rounding: shortened, or dropped, one backend would end elsewhere."""
     bound = Checked(l2_bound=1.0)
     longest = {"w": np.full((50, 4), np.float32((1 + 2.0**-18) / np.sqrt(200)))}
     total = summed(bound, [longest] * number)

@@ -53,5 +53,5 @@ class TestRoundContext:
         with pytest.raises(ValueError, match="public update"):
             RoundContext(blend=0.5)
         for own in (0.0, 1.5, math.nan):
-            with pytest.raises(ValueError, match="own"):
+            with pytest.raises(ValueError, match="weight"):
                 Mixture(own=own, offset={})
