@@ -359,6 +359,8 @@ class ModuleTask:
         if where.type == "cpu":
             keep_freed_memory()
         users_at_once = self._users_at_once
+        if schedule.make_optimizer is not None:
+            return alone
         if users_at_once is None:
             batch, _ = self._batch()
             users_at_once = default_users_at_once(alone, np.empty(0) if batch is None else batch.x)

@@ -20,9 +20,10 @@ from fedpriv.training.local.module_state import (
     unchanged_by_users,
 )
 from fedpriv.training.local.sgd import (
-    SGD,
+    ClientOptimizer,
     Gradient,
     as_tensor,
+    client_optimizer,
     multiplier_tensor,
     one_thread,
     train_locally,
@@ -153,7 +154,7 @@ class ModuleTrainer:
         schedule: How much work.
         multiplier: 1/A by parameter name, applied to every gradient before the step.
         device: Where the module lives, such as "cpu" or "cuda:0".
-        optimizer: Takes the steps: `SGD` of the schedule's rate and the multiplier.
+        optimizer: Takes the steps, of the schedule's kind and rate, with the multiplier.
     """
 
     module: nn.Module
@@ -162,7 +163,7 @@ class ModuleTrainer:
     multiplier: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
     device: str | torch.device = "cpu"
     _own: Mapping[str, nn.Parameter] = field(init=False, repr=False)
-    optimizer: SGD = field(init=False, repr=False)
+    optimizer: ClientOptimizer = field(init=False, repr=False)
     _state: OwnState = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -171,9 +172,8 @@ class ModuleTrainer:
         factors = {
             n: multiplier_tensor(n, m, own[n].ndim, self.device) for n, m in self.multiplier.items()
         }
-        optimizer = SGD(learning_rate=self.schedule.learning_rate, multiplier=factors)
         object.__setattr__(self, "_own", own)
-        object.__setattr__(self, "optimizer", optimizer)
+        object.__setattr__(self, "optimizer", client_optimizer(self.schedule, factors))
         object.__setattr__(self, "_state", OwnState(self.module, self.loss))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ModuleTrainer:

@@ -82,6 +82,18 @@ class SGD:
         return gradient * self.learning_rate
 
 
+def client_optimizer(schedule: Schedule, multiplier: Mapping[str, torch.Tensor]) -> ClientOptimizer:
+    """Return the optimiser of a schedule: `SGD`, where it makes no other.
+
+    Args:
+        schedule: Names the learning rate.
+        multiplier: 1/A by parameter name, as of `SGD`.
+    """
+    if schedule.make_optimizer is not None:
+        return schedule.make_optimizer(schedule.learning_rate, multiplier)
+    return SGD(learning_rate=schedule.learning_rate, multiplier=multiplier)
+
+
 def train_locally(
     params: Mapping[str, torch.Tensor],
     gradients: Callable[[np.ndarray], Iterable[tuple[str, Gradient]]],

@@ -9,9 +9,9 @@ mechanism's, once, on the whole update.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -37,12 +37,16 @@ class Schedule:
         epochs: Passes over the user's chosen examples.
         max_examples: A user with more contributes a random subset of this many, chosen anew at
             every participation.
+        make_optimizer: From the learning rate and 1/A by parameter name to the client optimiser
+            (`fedpriv.training.local.sgd.ClientOptimizer`) of trainers on torch tensors; None for
+            `SGD`, which alone the compiled and the vectorised trainers take steps of.
     """
 
     learning_rate: float
     batch_size: int = 100
     epochs: int = 1
     max_examples: int = 256
+    make_optimizer: Callable[[float, Mapping[str, Any]], Any] | None = None
 
     def __post_init__(self) -> None:
         positive_float("local learning rate", self.learning_rate)
@@ -101,6 +105,8 @@ class SparseSoftmaxTrainer:
     word_features: WordFeatures | None = None
 
     def __post_init__(self) -> None:
+        if self.schedule.make_optimizer is not None:
+            raise ValueError("tag prediction trains by compiled local SGD; use local 'sgd'")
         if self.inputs not in INPUTS:
             raise ValueError(f"inputs {self.inputs!r} is unknown; choose one of {INPUTS}")
         if self.word_features is not None and self.inputs != "unit-norm":

@@ -54,7 +54,7 @@ from fedpriv.training.failures import (
 )
 from fedpriv.training.local.device_sum import DeviceSum, l2_norms
 from fedpriv.training.local.module import ModuleTrainer, model_inputs, model_targets
-from fedpriv.training.local.sgd import one_thread
+from fedpriv.training.local.sgd import SGD, one_thread
 from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.stopping import end_if_interrupted, stop_if_asked
 from fedpriv.training.work import BaseWork, SumRequest, UserData
@@ -555,14 +555,15 @@ class VectorisedTrainer(BaseWork):
                 mean = (batch - each.mean()).abs() <= _RELATIVE * batch.abs() + _ABSOLUTE
             return (each * weight).sum(), mean
 
-        each_user = vmap(grad(loss, has_aux=True))
+        each_user, optimizer = vmap(grad(loss, has_aux=True)), self.alone.optimizer
+        assert isinstance(optimizer, SGD)  # `ModuleTask` trains one by one with any other
         with self.alone.as_made() as module, one_thread():
             buffers = dict(module.named_buffers())
             for step in users.steps():
                 gradients, mean = each_user(local, step.x, step.y, step.weight)
                 well &= mean if step.taken is None else mean | ~step.taken
                 for name, gradient in gradients.items():
-                    move = self.alone.optimizer.move(name, gradient)
+                    move = optimizer.move(name, gradient)
                     if step.taken is not None:
                         who = step.taken.reshape(-1, *(1,) * (move.ndim - 1))
                         move = torch.where(who, move, 0.0)

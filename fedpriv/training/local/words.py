@@ -18,9 +18,9 @@ import torch
 from fedpriv.models.text import IGNORED, lstm_states
 from fedpriv.rng import Key
 from fedpriv.training.local.sgd import (
-    SGD,
     Gradient,
     as_tensor,
+    client_optimizer,
     multiplier_tensor,
     one_thread,
     train_locally,
@@ -199,7 +199,7 @@ class WordTrainer:
                 schedule=self.schedule,
                 num_chosen=len(chosen),
                 rng=rng,
-                optimizer=SGD(learning_rate=self.schedule.learning_rate, multiplier=factors),
+                optimizer=client_optimizer(self.schedule, factors),
             )
             # Subtracted in place: a copy of the whole model less.
             return {name: local[name].sub_(start[name]).cpu().numpy() for name in local}
