@@ -69,7 +69,7 @@ deploy-guide: $(STAMP)
 # What every node fetches.
 bundle: $(STAMP)
 	$(BIN)/flwr build
-	@wc -c *.fab
+	@wc -c *.fab && sha256sum *.fab
 
 options: $(STAMP)
 	$(BIN)/python -m fedpriv.experiments.reference

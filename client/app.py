@@ -1,4 +1,4 @@
-"""A node of a federation: it hosts users, says which, and answers with one bounded sum.
+"""A node of a federation: it hosts users, lists their opaque ids, and answers with one bounded sum.
 
     flower-supernode --insecure --superlink HOST:8000 --node-config 'corpus="/corpora/own"'
 

@@ -10,12 +10,16 @@ on the server's own copy of the corpus.
 from __future__ import annotations
 
 import logging
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
 from flwr.app import Context
+from flwr.app.exception import AppExitException
 from flwr.serverapp import Grid, ServerApp
+from flwr.superlink.grid import HttpGrid
+from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 
 from fedpriv.backends.flower.log import show_log
 from fedpriv.backends.flower.settings import (
@@ -24,9 +28,10 @@ from fedpriv.backends.flower.settings import (
     read_experiment,
     read_grid_settings,
     read_path,
-    read_switch,
+    read_value,
 )
 from fedpriv.backends.flower.strategy import GridBackend, GridSettings, UserLevelStrategy
+from fedpriv.experiments.own_code import one_line
 from fedpriv.measures import Measure
 from fedpriv.privacy.epsilon import format_delta, rounded_up
 from fedpriv.privacy.ledger.anchor import anchors_of
@@ -40,7 +45,6 @@ from fedpriv.runs.progress import announcement, describe_early_end
 from fedpriv.runs.records import RoundRecord
 from fedpriv.runs.status import StatusFile, recording_refusal
 from fedpriv.training.evaluate import measure_of
-from server.ending import ended_in_one_line
 
 app = ServerApp()
 _LOG = logging.getLogger("fedpriv.server")
@@ -93,20 +97,20 @@ def _main(grid: Grid, context: Context) -> None:
         summary = strategy.start(grid, loop)
     if why := describe_early_end(summary):
         _LOG.warning("%d rounds; %s", summary["rounds"], why)
-    said, no_gain = describe_returned_model(summary)
-    if said:
-        _LOG.log(logging.WARNING if no_gain else logging.INFO, "returned: %s", said)
+    returned, no_gain = describe_returned_model(summary)
+    if returned:
+        _LOG.log(logging.WARNING if no_gain else logging.INFO, "returned: %s", returned)
     _LOG.info("run folder: %s", summary["run_dir"])
     _LOG.info("report: %s", write_report(prepared.folder.path))
 
 
 def _opened(run_config: Any) -> tuple[PreparedRun, GridSettings]:
     settings = read_grid_settings(run_config)
-    if read_switch(run_config, "secure") and not read_path("resume", run_config):
+    if read_value(run_config, "secure") and not read_path("resume", run_config):
         settings.check_mode("secure")  # before there is a run folder
     prepared = _open_run(run_config)
     try:
-        settings.check_mode(prepared.ledger.mode)  # a run that goes on, whether it is said or not
+        settings.check_mode(prepared.ledger.mode)  # a resumed run has its own mode
     except ValueError:
         prepared.folder.close()
         raise
@@ -115,12 +119,12 @@ def _opened(run_config: Any) -> tuple[PreparedRun, GridSettings]:
 
 def _open_run(run_config: Any) -> PreparedRun:
     experiment, resume = read_experiment(run_config), read_path("resume", run_config)
-    if read_switch(run_config, "secure") and run_config.get("seed") not in (None, ""):
+    if read_value(run_config, "secure") and run_config.get("seed") not in (None, ""):
         raise ValueError(f"secure=true takes no seed (got {run_config['seed']}); leave one out")
     anchors = anchors_of(read_path("anchor", run_config))
     if resume is not None:
         mode = read_document(resume).get("mode")
-        if read_switch(run_config, "secure") and mode != "secure":
+        if read_value(run_config, "secure") and mode != "secure":
             raise ValueError(
                 f"secure=true, but the run of resume={str(resume)!r} is a {mode}, and stays one: "
                 "leave secure out to go on with it, or start a secure run in another folder"
@@ -141,7 +145,7 @@ def _open_run(run_config: Any) -> PreparedRun:
             str(run_config["experiment"]),
             open_corpus(run_config),
             out,
-            secure=read_switch(run_config, "secure"),
+            secure=read_value(run_config, "secure"),
             backend="flower",
             anchors=anchors,
             label=str(run_config.get("label") or "") or None,
@@ -150,7 +154,7 @@ def _open_run(run_config: Any) -> PreparedRun:
 
 def _report(headline: Measure | None, record: RoundRecord) -> None:
     released = record.released
-    figure = None if headline is None else released.measured.get(headline.name)
+    value = None if headline is None else released.measured.get(headline.name)
     _LOG.info(
         "round %d: %s%s",
         released.round_num,
@@ -161,5 +165,56 @@ def _report(headline: Measure | None, record: RoundRecord) -> None:
         ""
         if headline is None
         else f", {headline.label} on public users "
-        + ("-" if figure is None else headline.text(figure, 2)),
+        + ("-" if value is None else headline.text(value, 2)),
     )
+
+
+class MistakeError(AppExitException):
+    """A user's mistake; Flower lists the run as failed, with this as the reason."""
+
+    exit_code = 3  # one of those that Flower does not explain
+
+
+class LoggedAlready(logging.Filter):
+    """Leaves out Flower's log records of a failure that was logged in one line.
+
+    That is the traceback of it, and an exit code with the address of a page that explains codes.
+
+    Args:
+        failed: The failure.
+    """
+
+    def __init__(self, failed: Exception) -> None:
+        super().__init__()
+        self._failed = failed
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a record is about something else."""
+        logged = record.exc_info[1] if record.exc_info else None
+        return logged is not self._failed and not record.getMessage().startswith("Exit Code: ")
+
+
+@contextmanager
+def ended_in_one_line(grid: Grid) -> Iterator[None]:
+    """End the app with one line on a user's mistake; a fault of the program is raised.
+
+    Args:
+        grid: Of Flower's kind: whatever is raised on another one is left as it is.
+
+    Raises:
+        MistakeError: When the line was logged; of it Flower logs nothing, and lists the run,
+            deployed or simulated, as failed.
+        Exception: What was raised, if it is a fault, or on another grid.
+    """
+    try:
+        yield
+    except Exception as raised:
+        line = one_line(raised)
+        if line is None or not isinstance(grid, (HttpGrid, InMemoryGrid)):
+            raise
+        _LOG.error("%s", line)
+        failed = MistakeError(line)
+        logging.getLogger("flwr").addFilter(LoggedAlready(failed))
+    else:
+        return
+    raise failed from None

@@ -52,8 +52,7 @@ def ray(request: pytest.FixtureRequest) -> Cluster:
 
     It is kept as long as the next test may want it.
     """
-    from fedpriv.backends.ray.cluster import Cluster
-    from fedpriv.backends.resources import Request
+    from fedpriv.backends.ray.cluster import Cluster, Request
 
     stash = request.config.stash
     if _RAY not in stash:

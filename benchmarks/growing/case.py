@@ -68,8 +68,7 @@ def backend_factory(case: Case) -> Iterator[Any]:
         yield backends.on_threads(case.workers)
         return
     try:
-        from fedpriv.backends.ray.cluster import Cluster
-        from fedpriv.backends.resources import Request
+        from fedpriv.backends.ray.cluster import Cluster, Request
 
         cluster = Cluster(Request(workers=case.workers))
     except (ImportError, ValueError) as error:

@@ -58,8 +58,7 @@ def carried(
         backend.close()
         return
     from fedpriv.backends.ray.backend import RayBackend
-    from fedpriv.backends.ray.cluster import Cluster
-    from fedpriv.backends.resources import Request
+    from fedpriv.backends.ray.cluster import Cluster, Request
 
     num_bytes = sum(
         array.nbytes for array in components.task.init_params(Key.simulation(0)).values()

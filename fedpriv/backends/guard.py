@@ -4,8 +4,8 @@ Within a process a user's exception is its own zero, but nothing ends a user tha
 child computes, a block of users at a time, and hands each block's sum over; where it hangs or dies,
 the users of that block are computed again one by one, and the one that does it again is left out.
 
-The child is forked, so it has everything that its parent has; what it sends back is bytes in a form
-of its own, without pickle: a JSON line that describes the tensors, and their bytes.
+The child is forked, so it has everything that its parent has; it sends back bytes without pickle: a
+JSON line that describes the tensors, and their values.
 """
 
 from __future__ import annotations
@@ -40,15 +40,14 @@ from fedpriv.tree import RowSparse, Tensor
 
 _LOG = logging.getLogger(__name__)
 _BLOCK = 64
-# Of the time that is left, what one user may take where nothing else is said, and what is kept for
-# the answer's way.
+# Shares of the time that is left: of one user where no limit is given, and for the answer's way.
 _ONE_USERS, _KEPT = 0.25, 0.1
 _BEGUN, _SUM = b"u", b"s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guard:
-    """What a node's users may take.
+    """Limits on time and memory of a node's users.
 
     Attributes:
         user_seconds: Of time, each; 0 for a quarter of what is left to answer in while others wait,
@@ -134,12 +133,12 @@ class Guard:
                     blocks.extendleft((user_id,) for user_id in reversed(block))
                 else:
                     lost += 1
-                    said = "a user contributes zero: it took too long, or its process with it"
-                    say_of_users(_LOG, logging.WARNING, said)
+                    lost_one = "a user contributes zero: it took too long, or its process with it"
+                    say_of_users(_LOG, logging.WARNING, lost_one)
         left = sum(len(block) for block in blocks)
         if left:
-            said = "%d users contribute zero: the time to answer was over"
-            say_of_users(_LOG, logging.WARNING, said, left)
+            over = "%d users contribute zero: the time to answer was over"
+            say_of_users(_LOG, logging.WARNING, over, left)
         return parts, lost + left
 
     def _receive(
@@ -191,7 +190,7 @@ def _load(granularity: float | None) -> None:
 
 
 class _Watched:
-    """A `UserData` that says when a user is begun."""
+    """A `UserData` that reports when a user is begun."""
 
     def __init__(self, data: UserData, send: Send) -> None:
         self._data, self._send = data, send

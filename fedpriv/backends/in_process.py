@@ -57,7 +57,7 @@ def check_shareable(trainer: Trainers) -> None:
     """Refuse a trainer, or one of several works by name, that threads may not use at once.
 
     Raises:
-        ValueError: If it does not say of itself that it is `thread_safe`.
+        ValueError: If it is not marked `thread_safe`.
     """
     for one in trainer.values() if isinstance(trainer, Mapping) else (trainer,):
         if not getattr(one, "thread_safe", False):

@@ -21,7 +21,7 @@ from fedpriv.tree import Params
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerContext:
-    """What a worker works with.
+    """Data, trainer and measure of a worker.
 
     Attributes:
         trainer: What a user does, or works by name.

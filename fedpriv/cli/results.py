@@ -22,8 +22,6 @@ from fedpriv.privacy.statement.statement import describe_candidate
 from fedpriv.report.comparison.files import (
     as_rows,
     check_outputs,
-    gain_text,
-    measure_text,
     write_file,
 )
 from fedpriv.report.comparison.groups import (
@@ -36,7 +34,7 @@ from fedpriv.report.comparison.groups import (
     mismatches,
     sections_of,
 )
-from fedpriv.report.comparison.page import nouns_of, references_of
+from fedpriv.report.comparison.page import gain_cell, measure_cell, nouns_of, references_of
 from fedpriv.report.export import (
     NO_WORDS,
     VOCABULARY,
@@ -101,10 +99,9 @@ def compare(
     for path in out or ():
         check_file(path, "--out")
     check_outputs(out or ())
-    found = find_groups(runs)
-    for sentence in found.left_out:
-        errors.print(Text(plain(sentence)), soft_wrap=True)
-    groups = list(found.groups)
+    groups, left_out = find_groups(runs)
+    for reason in left_out:
+        errors.print(Text(plain(f"left out: {reason}")), soft_wrap=True)
     for path in out or ():
         with writing_to(path):
             write_file(groups, path)
@@ -258,7 +255,10 @@ def _comparison_table(section: Section) -> tuple[Table, str]:
         name = f"{column.measure.label}{'*' if column.diagnosed else '†'}"
         whole = [
             *name.split(),
-            *(measure_text(column.measure, group.measure(column)) for group in groups),
+            *(
+                " ".join(measure_cell(column.measure, group.measure(column))).strip()
+                for group in groups
+            ),
         ]
         table.add_column(name, justify="right", min_width=max(map(len, whole)))
     gains = any(group.gain for group in groups)
@@ -270,8 +270,11 @@ def _comparison_table(section: Section) -> tuple[Table, str]:
     for group, row, text in zip(groups, rows, labels, strict=True):
         table.add_row(
             Text(plain(group.label)),
-            *(measure_text(column.measure, group.measure(column)) for column in columns),
-            *([gain_text(group)] if gains else []),
+            *(
+                " ".join(measure_cell(column.measure, group.measure(column))).strip()
+                for column in columns
+            ),
+            *([" ".join(gain_cell(group)).strip()] if gains else []),
             epsilon(group.epsilon) + ("‡" if group.coverage.mark else ""),
             format_delta(row["delta"]) if row["delta"] is not None else NOTHING,
             f"{row['rounds']:,}",

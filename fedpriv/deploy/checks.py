@@ -1,4 +1,4 @@
-"""What a container refuses to start with, and what makes it unhealthy later."""
+"""Checks of a container: before it starts, and of its health later."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def check_user() -> None:
     """
     if os.geteuid() == 0:
         raise PermissionError(
-            "this process is root's; run it as a user of its own (in compose `user: 10001:10001`)"
+            "this process is root's; run it as another user (in compose `user: 10001:10001`)"
         )
 
 
@@ -173,7 +173,7 @@ def check_answers(port: int, ca: Path) -> None:
     finally:
         line.close()
     if status >= 500:
-        raise ConnectionError(f"what answers on port {port} here says {status}")
+        raise ConnectionError(f"the program on port {port} here answers {status}")
 
 
 def check_asks(apps: Path) -> None:

@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
 
 
 def supernode(context: typer.Context, idle_seconds: Annotated[float, _IDLE] = 0.5) -> None:
-    """Run Flower's SuperNode, with all of its own options, so that rounds need not wait for it.
+    """Run Flower's SuperNode, with all of its options, so that rounds need not wait for it.
 
     Flower's looks for a message every 3 seconds. Isolation is "process" unless --isolation says
     otherwise: `fedpriv superexec`, or Flower's, answers the messages. Needs a release of Flower
@@ -93,7 +93,7 @@ def superexec(
     check_flower()
     config: dict[str, Any] = parse_config(node_config)
     if users is not None and data is not None:
-        raise ValueError("--users and --data: a node has a corpus or files of its own; give one")
+        raise ValueError("--users and --data: a node has a corpus or local files; give one")
     own = {"corpus": users, "data": data, "data-key": data_key}
     config |= {key: str(path.absolute()) for key, path in own.items() if path is not None}
     pins = pinned_bundles(bundle or (), os.environ)

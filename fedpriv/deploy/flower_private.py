@@ -52,7 +52,7 @@ class RefusedError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """How to reach a Runtime API: of a SuperNode, or of a SuperLink.
+    """Address and certificate of a Runtime API: of a SuperNode, or of a SuperLink.
 
     Attributes:
         address: Host and port.
@@ -109,7 +109,7 @@ class Connection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What a Runtime API wants done.
+    """Task that a Runtime API hands out.
 
     Attributes:
         token: Opens the task, and nothing else.
@@ -148,9 +148,9 @@ def acquire(client: Any) -> Task | None:
             "SuperExec secret: --superexec-auth-secret-file"
         ) from error
     except httpx.HTTPError as error:
-        said = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise RefusedError(
-            f"the Runtime API cannot be asked: {said:.200}; is --root-certificates of the "
+            f"the Runtime API cannot be asked: {reason:.200}; is --root-certificates of the "
             "authority that signed its certificate?"
         ) from error
 
@@ -173,7 +173,7 @@ def _acquired(client: Any) -> Task | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskInput:
-    """What belongs to a task besides its message.
+    """Context and bundle of a task.
 
     Attributes:
         context: Flower's, with the run's and the node's config.
@@ -233,7 +233,7 @@ def pull_message(client: Any, run_id: int, node_id: int) -> Message | None:
 
 
 def without_content(message: Message) -> bytes:
-    """Return who sent a message to whom, and nothing of what it says."""
+    """Return who sent a message to whom, without its content."""
     from flwr.app.message import remove_content_from_message
     from flwr.common.serde import message_to_proto
 
@@ -241,7 +241,7 @@ def without_content(message: Message) -> bytes:
 
 
 def read_message(data: bytes) -> Message:
-    """Return what `without_content` kept of a message."""
+    """Return the message of `without_content`."""
     from flwr.common.serde import message_from_proto
     from flwr.proto.message_pb2 import Message as Proto
 
@@ -249,7 +249,7 @@ def read_message(data: bytes) -> Message:
 
 
 def error_answer(code: str, reason: str, message: Message) -> Message:
-    """Return the answer that says that a message failed.
+    """Return the answer to a message that failed.
 
     Args:
         code: By Flower's name, such as CLIENT_APP_RAISED_EXCEPTION.

@@ -20,9 +20,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from fedpriv.backends.flower.log import show_log
 from fedpriv.deploy.flower_private import Task, acquire, check_flower, run_server_app, run_supernode
 from fedpriv.deploy.processes import Forked, adopt_orphans, end_orphans, fork
-from fedpriv.deploy.warm import Node, as_line, bury, forget_other_code, keep_warm, log_to_stderr
+from fedpriv.deploy.warm import Node, as_line, bury, forget_other_code, keep_warm
 from fedpriv.ranges import positive_float
 
 # What Flower sleeps where its SuperLink has no message; shorter sleeps are where it waits for an
@@ -56,7 +57,7 @@ def supernode(arguments: Sequence[str], idle_seconds: float) -> None:
 
 
 _LOG = logging.getLogger("fedpriv.deployment")
-_MOST_RUNS = 2  # that are kept warm; the one that was asked least recently is let go
+_MOST_RUNS = 2  # kept warm; the one that was asked least recently is ended
 # For their own imports alone: what is installed of fedpriv is forgotten again.
 _NEEDED = (
     "fedpriv.backends.flower.settings",
@@ -70,7 +71,7 @@ _NEEDED = (
 
 @dataclass(slots=True, kw_only=True)
 class _Run:
-    """A run's warm process, and the tasks that it has not said to be over."""
+    """A run's warm process, and the tasks that it has not reported to be over."""
 
     child: Forked
     tasks: dict[int, Task] = field(default_factory=dict)
@@ -117,7 +118,10 @@ class SuperExec:
 
     def _begin(self, task: Task) -> None:
         if task.of_server:
-            child = fork(lambda _, say: _serve_server(task, self.server_arguments), self._children)
+            arguments = [*self.server_arguments, "--token", task.token]
+            child = fork(
+                lambda _, say: run_server_app(arguments, forget_other_code), self._children
+            )
             self._servers[child.pid] = child
             return
         run = self._runs.get(task.run_id)
@@ -131,7 +135,7 @@ class SuperExec:
         run.child.tell(as_line(task))
 
     def _listen(self, seconds: float) -> None:
-        """Take what children say for so long, or until one says something."""
+        """Read lines of children for so many seconds, or until one writes."""
         asked = {at: server.pid for server in self._servers.values() for at in server.descriptors}
         by_run = {at: run_id for run_id, run in self._runs.items() for at in run.child.descriptors}
         ready, _, _ = select.select([*asked, *by_run], [], [], seconds)
@@ -165,10 +169,6 @@ class SuperExec:
         return [*(run.child for run in self._runs.values()), *self._servers.values()]
 
 
-def _serve_server(task: Task, arguments: Sequence[str]) -> None:
-    run_server_app([*arguments, "--token", task.token], forget_other_code)
-
-
 def superexec(
     node: Node, server_arguments: Sequence[str], secret: bytes | None, idle_seconds: float
 ) -> None:
@@ -184,7 +184,7 @@ def superexec(
         ValueError: If Flower is one that was never tried, or the pause is not positive.
     """
     check_flower()
-    log_to_stderr()
+    show_log("fedpriv.deployment")
     pauses = Pauses(longest=idle_seconds)
     began = time.monotonic()
     for name in _NEEDED:

@@ -1,4 +1,4 @@
-"""Forked processes that end with their parent, leave nothing behind, and what they say to it."""
+"""Forked processes that end with their parent and leave nothing behind, and lines between them."""
 
 from __future__ import annotations
 
@@ -23,41 +23,41 @@ class Forked:
     Attributes:
         pid: Its id.
         ended: A file descriptor that is ready when it has ended, whoever holds its pipes then.
-        said: Where its lines come from: a file descriptor.
-        heard: Where its parent's lines go; -1 where nothing is said to it.
+        output: File descriptor that its lines come from.
+        input: File descriptor that its parent's lines go to.
     """
 
     pid: int
     ended: int
-    said: int
-    heard: int = -1
+    output: int
+    input: int
     _rest: bytes = field(default=b"", repr=False)
     _silent: bool = field(default=False, repr=False)
 
     @property
     def descriptors(self) -> list[int]:
-        """What is ready when there is something for `lines`."""
-        return [self.ended] if self._silent else [self.said, self.ended]
+        """Those that are ready when there is something for `lines`."""
+        return [self.ended] if self._silent else [self.output, self.ended]
 
     def lines(self) -> list[bytes] | None:
-        """Return what it said since; None if it has ended, and said all. Waits for one of them.
+        """Return its lines since; None if it has ended, and all were read. Waits for one of them.
 
         Empty where it closed its pipe before its end, which is then waited for by the next call.
 
         What it started itself may live on and hold its pipes open: that is not waited for.
         """
         select.select(self.descriptors, [], [])
-        if not self._silent and select.select([self.said], [], [], 0)[0]:
-            if data := os.read(self.said, 1 << 16):
+        if not self._silent and select.select([self.output], [], [], 0)[0]:
+            if data := os.read(self.output, 1 << 16):
                 *found, self._rest = (self._rest + data).split(b"\n")
                 return found
             self._silent = True
         return None if select.select([self.ended], [], [], 0)[0] else []
 
     def tell(self, line: bytes) -> None:
-        """Say a line to it; one that has ended hears nothing."""
+        """Write a line to it; one that has ended reads nothing."""
         with contextlib.suppress(BrokenPipeError):
-            os.write(self.heard, line + b"\n")
+            os.write(self.input, line + b"\n")
 
     def close(self) -> None:
         """End it if it has not ended, and forget it."""
@@ -69,7 +69,7 @@ class Forked:
 
     def forget(self) -> None:
         """Close what leads to it."""
-        for descriptor in (self.said, self.ended, *([self.heard] if self.heard >= 0 else [])):
+        for descriptor in (self.output, self.ended, self.input):
             os.close(descriptor)
 
 
@@ -79,19 +79,19 @@ def fork(
     """Fork a child that does some work and ends.
 
     Args:
-        work: Given a descriptor of its parent's lines and a function that says one to its parent.
-        others: The parent's other children, whose pipes are not the new one's affair.
+        work: Given a descriptor of its parent's lines and a function that writes one to its parent.
+        others: The parent's other children, whose pipes the new one closes.
     """
-    heard_reader, heard = os.pipe()
-    said, said_writer = os.pipe()
+    input_reader, input_writer = os.pipe()
+    output_reader, output_writer = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()
     pid = os.fork()
     if pid:
-        os.close(heard_reader)
-        os.close(said_writer)
-        return Forked(pid=pid, ended=os.pidfd_open(pid), said=said, heard=heard)
+        os.close(input_reader)
+        os.close(output_writer)
+        return Forked(pid=pid, ended=os.pidfd_open(pid), output=output_reader, input=input_writer)
     code = 1
     try:
         ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
@@ -99,11 +99,11 @@ def fork(
             os._exit(1)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.close(heard)
-        os.close(said)
+        os.close(input_writer)
+        os.close(output_reader)
         for each in others():
             each.forget()
-        work(heard_reader, lambda line: _write(said_writer, line + b"\n"))
+        work(input_reader, lambda line: _write(output_writer, line + b"\n"))
         code = 0
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
@@ -116,7 +116,7 @@ def fork(
 
 
 def adopt_orphans() -> None:
-    """Have what a child of this process leaves behind become this one's own child."""
+    """Make this process the parent of what its children leave behind."""
     ctypes.CDLL(None).prctl(_ADOPT_ORPHANS, 1, 0, 0, 0)
 
 

@@ -30,7 +30,7 @@ def superlink(keys: Path, port: int, *, tell: Callable[[str], None]) -> int:
         keys: Holds ca.crt, superlink.pem, superlink.key, superexec.secret, and in nodes/ the
             public key of each node that may join, as `ssh-keygen` wrote it.
         port: What it listens on, at every address of this machine.
-        tell: Called with a line of what happened.
+        tell: Called with lines of progress.
 
     Returns:
         The SuperLink's exit code.
@@ -81,7 +81,7 @@ def register(
         tell: Called with a line for each.
 
     Raises:
-        RuntimeError: If one is refused; says what the SuperLink said.
+        RuntimeError: If one is refused, with the SuperLink's reason.
     """
     with tempfile.TemporaryDirectory(prefix="fedpriv-register-") as home:
         (Path(home) / "config.toml").write_text(
@@ -96,8 +96,8 @@ def register(
                 stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
             )  # fmt: skip
             if done.returncode != 0:
-                said = " ".join((done.stdout + done.stderr).split())
-                raise RuntimeError(f"{key} was not registered: {said[-400:]}")
+                reason = " ".join((done.stdout + done.stderr).split())
+                raise RuntimeError(f"{key} was not registered: {reason[-400:]}")
             tell(f"{key.stem} may join")
 
 

@@ -25,9 +25,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
-from fedpriv.backends.flower.log import LineFormatter
+from fedpriv.backends.flower.log import show_log
 from fedpriv.deploy.flower_private import (
     NODE,
     Connection,
@@ -55,7 +56,7 @@ _LOG = logging.getLogger("fedpriv.deployment")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """What a launcher knows of its own node.
+    """A launcher's node: how it is reached, and its local settings.
 
     Attributes:
         connection: To the SuperNode.
@@ -90,9 +91,9 @@ def keep_warm(node: Node, heard: int, say: Callable[[bytes], None]) -> None:
     Args:
         node: Where this is.
         heard: A descriptor, from which the launcher's lines come: a task each.
-        say: Tells the launcher that a task is over.
+        say: Reports to the launcher that a task is over.
     """
-    log_to_stderr("fedpriv.backends")
+    show_log("fedpriv.backends")
     first: TaskInput | None = None
     prepared: Prepared | None = None
     children: dict[int, Outstanding] = {}
@@ -142,7 +143,8 @@ def keep_warm(node: Node, heard: int, say: Callable[[bytes], None]) -> None:
             _LOG.warning("%d processes that a message left behind were ended", left)
         if not status and prepared is not None:
             before = process_ids()
-            prepared.refresh()
+            with contextlib.suppress(Exception):
+                prepared.refresh()
             helpers |= process_ids() - before
         say(str(one.task.task_id).encode())
 
@@ -158,8 +160,8 @@ def keep_warm(node: Node, heard: int, say: Callable[[bytes], None]) -> None:
                 begin(Task(**json.loads(line)))
         for pid in {asked[at] for at in ready if at != heard}:
             one = children[pid]
-            said = one.child.lines()
-            for line in [None] if said is None else said:
+            lines = one.child.lines()
+            for line in [None] if lines is None else lines:
                 end(one, line)
 
 
@@ -195,24 +197,18 @@ def _prepared(node: Node, found: TaskInput) -> Prepared:
         _LOG.error("nothing is ready before a message comes: %s", failure_line(error))
     if (threads := threading.active_count()) > 1:
         _LOG.warning("%d threads of the app's are not there in its messages", threads - 1)
-    return Prepared(app=lambda: app, refresh=partial(_warm_again, app, found.context))
+    return Prepared(app=lambda: app, refresh=partial(_warm, app, found.context))
 
 
 def _warm(app: Any, context: Any) -> None:
     """Let the bundle's own fedpriv open what its messages will need."""
     from flwr.app import RecordDict
 
-    module = sys.modules.get("fedpriv.backends.flower.client")
-    prepare = getattr(module, "prepare", None)
+    prepare = getattr(sys.modules.get("fedpriv.backends.flower.client"), "prepare", None)
     if prepare is not None:
-        own = copy.copy(context)
-        own.state = RecordDict()
-        prepare(app, own)
-
-
-def _warm_again(app: Any, context: Any) -> None:
-    with contextlib.suppress(Exception):
-        _warm(app, context)
+        bare = copy.copy(context)
+        bare.state = RecordDict()
+        prepare(app, bare)
 
 
 def _raise(error: Exception) -> Any:
@@ -228,7 +224,7 @@ _TRIES = 1  # where nothing but a farewell is left to say
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """What answers messages.
+    """A loaded app, or why there is none.
 
     Attributes:
         app: From Flower's context to the ClientApp; raises what loading raised.
@@ -257,10 +253,10 @@ def serve(
         node_config: This machine's own, over the SuperNode's.
         prepared: What answers.
         found: The task's input, if it has begun.
-        say: Tells the parent whose message this is, once that is known.
+        say: Reports to the parent whose message this is, once that is known.
 
     An exception of the app's is the message's answer, as it is of Flower's own process, but for its
-    text, which may be a value of somebody's: kind and place are said instead, here and there.
+    text, which may be a value of somebody's: kind and place are logged and answered instead.
     """
     client = connection.client(token=task.token, name=NODE)
     beating = heartbeat(client)
@@ -319,17 +315,11 @@ def bury(task: Task, connection: Connection, bare: bytes | None) -> None:
         message = read_message(bare)
     if message is None:
         return  # Flower's own heartbeats find out
-    context = _Whereabouts(run_id=task.run_id, node_id=message.metadata.dst_node_id)
+    context = SimpleNamespace(run_id=task.run_id, node_id=message.metadata.dst_node_id)
     identify(context, task)
     answer = error_answer("CLIENT_APP_CRASHED", reason, message)
     push_answer(client, answer, context)
     push_output(client, None, reason)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Whereabouts:
-    run_id: int
-    node_id: int
 
 
 def failure_line(error: Exception) -> str:
@@ -341,17 +331,6 @@ def failure_line(error: Exception) -> str:
 
 def _is_loading(error: Exception) -> bool:
     return type(error).__name__ == "LoadClientAppError"
-
-
-def log_to_stderr(name: str = "fedpriv.deployment") -> None:
-    """Let a logger's lines be seen, each with its time and level, as an app's own."""
-    log = logging.getLogger(name)
-    if not log.handlers:
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(LineFormatter())
-        log.addHandler(handler)
-        log.setLevel(logging.INFO)
-        log.propagate = False
 
 
 def unpacked(bundle: bytes, apps: Path) -> Path:

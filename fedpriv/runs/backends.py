@@ -11,8 +11,7 @@ from pathlib import Path
 
 from fedpriv.backends import Backend, SerialBackend
 from fedpriv.backends.in_process import ThreadBackend, check_shareable
-from fedpriv.backends.ray.cluster import Cluster
-from fedpriv.backends.resources import Request, usable_cores
+from fedpriv.backends.ray.cluster import Cluster, Request, usable_cores
 from fedpriv.backends.worker import WorkerContext
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import make_task

@@ -466,7 +466,7 @@ class NextWords:
         if public and view.split.shares_threads:
             rows = view.public_rows("all")  # by sentence nothing else is held out
         else:
-            rows = view.public_rows(on) if public else view.rows(view.roster, on)
+            rows = view.public_rows(on) if public else view.all_rows(view.roster, on)
         return _spread(rows, self._measured_at_most)
 
     def _public_kinds(self) -> list[int]:

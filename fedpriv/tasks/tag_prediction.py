@@ -20,9 +20,9 @@ from fedpriv.checkpoints.vocabulary import (
     rarity_weights,
     vocabulary_bytes,
 )
-from fedpriv.datasets.stackexchange.roster_view import TrainingSplit
+from fedpriv.datasets.stackexchange.roster_view import BATCH_EXAMPLES, TrainingSplit
 from fedpriv.datasets.stackexchange.splits import PublicText
-from fedpriv.datasets.stackexchange.tag_view import BATCH_EXAMPLES, INPUTS, TagExamples, TagView
+from fedpriv.datasets.stackexchange.tag_view import INPUTS, TagExamples, TagView
 from fedpriv.datasets.stackexchange.vocabulary import PRIVATE
 from fedpriv.measures import ACCURACY, LOSS, RECALL_AT_5, Measure
 from fedpriv.mechanisms.side_information import PublicWords

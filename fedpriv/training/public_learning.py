@@ -23,7 +23,8 @@ import numpy as np
 
 from fedpriv import optimizers
 from fedpriv.checkpoints.vocabulary import WordFeatures
-from fedpriv.datasets.stackexchange.tag_view import BATCH_EXAMPLES, TagExamples
+from fedpriv.datasets.stackexchange.roster_view import BATCH_EXAMPLES
+from fedpriv.datasets.stackexchange.tag_view import TagExamples
 from fedpriv.measures import LOSS, Measure
 from fedpriv.rng import Key
 from fedpriv.training.evaluate import Metrics

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from fedpriv.checkpoints.vocabulary import WordFeatures
+from fedpriv.datasets.stackexchange.roster_view import BATCH_EXAMPLES
 from fedpriv.datasets.stackexchange.splits import PublicText, Split
-from fedpriv.datasets.stackexchange.tag_view import BATCH_EXAMPLES, INPUTS, TagExamples, TagView
+from fedpriv.datasets.stackexchange.tag_view import INPUTS, TagExamples, TagView
 from fedpriv.measures import ACCURACY
 from fedpriv.rng import Key
 from fedpriv.tasks.tag_prediction import evaluate_tags, measured_columns
@@ -77,7 +78,7 @@ def joined(parts: Sequence[Outcomes]) -> Outcomes:
 
 def held_rows(view: TagView) -> np.ndarray:
     """Return the row numbers of a view's held-out examples, int64, in the order of `held_out`."""
-    return np.concatenate([np.arange(0), *view.rows(view.roster, view.split.measured_on)])
+    return view.all_rows(view.roster, view.split.measured_on)
 
 
 def held_out(view: TagView) -> HeldOut:
@@ -438,7 +439,7 @@ def _learner(
     public_text: PublicText | None,
     features: WordFeatures | None,
 ) -> TagLearner:
-    rows = np.concatenate([np.arange(0), *view.rows(view.roster, "train")])
+    rows = view.all_rows(view.roster, "train")
     if public_text is not None:
         rows = np.concatenate([rows, view.public_rows("train", of=public_text)])
     seen, held = view.columns, held_rows(view)

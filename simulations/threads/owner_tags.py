@@ -86,7 +86,7 @@ def task_of(view: TagView) -> CentralTask:
 
 
 def _rows(view: TagView, subset: str) -> np.ndarray:
-    return np.concatenate([np.arange(0), *view.rows(view.roster, subset)])
+    return view.all_rows(view.roster, subset)
 
 
 def _matrix(columns: TagExamples, rows: np.ndarray) -> tuple[sparse.csr_matrix, np.ndarray]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import json
 import os
 import signal
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,48 +17,25 @@ import numpy as np
 from torch import nn
 
 from fedpriv.backends.worker import WorkerContext
-from fedpriv.datasets.stackexchange.tag_view import TagExamples
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.evaluate import WHOLE, Metrics
 from fedpriv.training.local.module import ArrayExamples
 from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
 
+sys.path.append(str(Path(__file__).parent / "flower"))
+stub_grid = importlib.import_module("stub_grid")
+
 SCHEDULE = Schedule(learning_rate=2.0, batch_size=3, epochs=2, max_examples=6)
 NUM_WORDS, NUM_TAGS = 30, 4
 ROSTER = tuple(f"user-{number:02d}" for number in range(12))
 
 
-class Users:
-    """Made-up users of a task of 30 words and 4 tags, with one to eight examples each."""
+class Users(stub_grid._Users):
+    """Synthetic users of a task of 30 words and 4 tags, with one to eight examples each."""
 
     def __init__(self):
-        rng = np.random.default_rng(3)
-        self.users = {user: _examples(rng) for user in ROSTER}
-
-    def examples(self, user_id):
-        return self.users[user_id]
-
-    def num_examples(self, user_id):
-        return len(self.users[user_id])
-
-
-def _examples(rng):
-    n = int(rng.integers(1, 9))
-    sizes = rng.integers(1, 5, n)
-    indices = [np.sort(rng.choice(NUM_WORDS, k, replace=False)) for k in sizes]
-    labels = rng.integers(0, NUM_TAGS, n).astype(np.int32)
-    return TagExamples(
-        indptr=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
-        indices=np.concatenate(indices).astype(np.int32),
-        counts=rng.integers(1, 3, int(sizes.sum())).astype(np.float32),
-        num_tokens=(sizes * 2).astype(np.int32),
-        labels=labels,
-        tag_indptr=np.arange(n + 1, dtype=np.int64),
-        tag_indices=labels,
-        num_words=NUM_WORDS,
-        num_tags=NUM_TAGS,
-    )
+        super().__init__(stub_grid.TinyTags().data.users)
 
 
 @dataclass(frozen=True)

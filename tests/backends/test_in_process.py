@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from fedpriv.backends.in_process import ThreadBackend, shards_of
-from fedpriv.backends.resources import Share
+from fedpriv.backends.ray.cluster import Share
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.runs.backends import on_ray, on_threads, serial
@@ -107,18 +106,6 @@ def test_gpus_for_a_task_without_use_for_them_are_refused_before_a_run_folder_is
     components = build(experiment, tiny_corpus)
     backends(num_gpus=0.5, logical=True).check(experiment, components)
     backends().check(experiment, components)
-
-
-def test_gpus_for_an_own_trainer_that_says_it_has_no_use_for_them_are_refused(staff):
-    experiment = staff.dense_experiment()
-    components = build(experiment, None)
-
-    class Scattered:
-        cpu_only = "it only looks things up"
-
-    on_gpus = on_ray(SimpleNamespace(share=Share(num_workers=1, num_gpus=1.0)), "own", None)
-    with pytest.raises(ValueError, match="Scattered does not train on 'cuda:0': it only looks"):
-        on_gpus.check(experiment, replace(components, trainer=Scattered()))
 
 
 SIZES = st.dictionaries(st.text(min_size=1, max_size=3), st.integers(0, 50), max_size=8)

@@ -15,7 +15,7 @@ import pytest
 
 from fedpriv.backends import SerialBackend
 from fedpriv.backends.backend import Order
-from fedpriv.mechanisms import Clip, Rounded, Unbounded
+from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 
 pytestmark = pytest.mark.ray
@@ -109,15 +109,6 @@ def test_a_user_that_raises_costs_no_worker(backend, deeds, staff):
     assert backend.processes() == before
 
 
-def test_an_empty_cohort_is_on_the_grid_too(backend, staff):
-    found, expected = total(backend, staff, cohort=()), oracle(staff, cohort=())
-    assert (found.num_users, found.granularity) == (0, expected.granularity)
-    assert {n: t.dtype for n, t in found.total.items()} == {
-        n: t.dtype for n, t in expected.total.items()
-    }
-    assert staff.same(found, expected)
-
-
 @pytest.mark.slow
 def test_a_worker_context_that_cannot_be_opened_is_said_at_once(hire):
     with pytest.raises(ValueError, match="no such corpus"):
@@ -159,13 +150,6 @@ def test_an_evaluation_that_kills_every_worker_is_none(
     assert "not measured" in caplog.text
     assert caplog.text.count("a worker died") == len(list(tmp_path.glob("evaluate-*"))) == 3
     pool.close()
-
-
-def test_without_a_grid_it_is_the_sum_to_rounding(backend, staff):
-    found = total(backend, staff, bound=Unbounded()).real()
-    expected = oracle(staff, bound=Unbounded()).real()
-    for name in expected:
-        np.testing.assert_allclose(staff.dense(found[name]), expected[name], rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.slow

@@ -5,9 +5,8 @@ import sys
 
 import pytest
 
-from fedpriv.backends import resources
-from fedpriv.backends.ray.cluster import store_bytes
-from fedpriv.backends.resources import Request, Share, share_of, usable_cores
+from fedpriv.backends.ray import cluster
+from fedpriv.backends.ray.cluster import Request, Share, share_of, store_bytes, usable_cores
 
 SMALL, BIG = {"CPU": 2.0}, {"CPU": 16.0, "GPU": 2.0}
 ELSEWHERE = "10.0.0.1:6379"
@@ -66,8 +65,8 @@ def test_what_cannot_be_had_is_named(asked, machines, said):
 
 def test_the_quota_of_a_container_counts(tmp_path, monkeypatch):
     quota = tmp_path / "cpu.max"
-    monkeypatch.setattr(resources, "Path", lambda name: quota)
-    monkeypatch.setattr(resources.os, "sched_getaffinity", lambda process: range(64))
+    monkeypatch.setattr(cluster, "Path", lambda name: quota)
+    monkeypatch.setattr(cluster.os, "sched_getaffinity", lambda process: range(64))
     assert usable_cores() == 64
     for text, cores in (("max 100000", 64), ("250000 100000", 2), ("50000 100000", 1)):
         quota.write_text(text)
@@ -84,7 +83,7 @@ def test_ray_is_imported_by_nobody_who_does_not_use_it():
     code = (
         "import sys, fedpriv, fedpriv.cli, fedpriv.runs.prepared, fedpriv.backends.worker;"
         "from fedpriv.backends.ray.cluster import Cluster;"
-        "from fedpriv.backends.resources import *;"
+        "from fedpriv.backends.ray.cluster import *;"
         "Cluster(Request()).close();"
         "raise SystemExit('ray' in sys.modules)"
     )

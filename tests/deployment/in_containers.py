@@ -18,8 +18,8 @@ from pathlib import Path
 
 from fedpriv.datasets.stackexchange.synthetic import Shape
 from tests.deployment import probes
-from tests.deployment.containers import PROJECT, Deployment, daemon
-from tests.deployment.layout import NODES, Failed, prepare, read, strangers_keys
+from tests.deployment.containers import Deployment, daemon
+from tests.deployment.layout import NODES, Failed, prepare, read
 from tests.deployment.oracle import attempts, differences
 
 SHAPE = Shape(
@@ -90,7 +90,6 @@ def _whole(here: Deployment) -> None:
     here.holds("every container is healthy", True)
     _walls(here)
     _nothing_secret_is_shown(here)
-    _unregistered(here)
     _killed_and_resumed(here, users)
     _foreign_volume(here)
 
@@ -111,17 +110,6 @@ def _refusals(here: Deployment) -> None:
     here.holds(
         "a container as root is refused",
         done.returncode != 0 and "this process is root's" in said, said,
-    )  # fmt: skip
-    empty = here.folder / "deploy" / "empty"
-    empty.mkdir(mode=0o755)
-    done = here.docker(
-        "run", "--rm", "--volume", f"{empty}:/corpus:ro", "fedpriv-node",
-        "fedpriv", "deploy", "check", "--corpus", "/corpus",
-    )  # fmt: skip
-    said = " ".join((done.stdout + done.stderr).split())
-    here.holds(
-        "a node that cannot read its users is unhealthy",
-        done.returncode != 0 and "not a prepared corpus" in said, said,
     )  # fmt: skip
 
 
@@ -168,22 +156,6 @@ def _nothing_secret_is_shown(here: Deployment) -> None:
         if found := [secret for secret in secrets if secret in shown]:
             raise Failed(f"{name} shows {len(found)} secrets")
     here.holds(f"none of {len(secrets)} lines of keys and secrets is shown", len(secrets) > 10)
-
-
-def _unregistered(here: Deployment) -> None:
-    """A node with a key that nobody registered."""
-    keys = strangers_keys(here.folder)
-    service = read()["services"]["supernode-1"]
-    done = here.docker(
-        "run", "--rm", "--network", f"{PROJECT}_nodes", "--volume", f"{keys}:/keys:ro",
-        "--env", "SUPERLINK=gate:8443", "--tmpfs", "/tmp", "--user", str(service["user"]),
-        "fedpriv-node", "timeout", "300", "sh", "-c", service["command"][2],
-    )  # fmt: skip
-    said = " ".join((done.stdout + done.stderr).split())
-    here.holds(
-        "an unregistered node is refused",
-        done.returncode not in (0, 124) and "SuperNode ID" not in said, said[-400:],
-    )  # fmt: skip
 
 
 def _killed_and_resumed(here: Deployment, users: dict[str, list[str]]) -> None:

@@ -22,7 +22,6 @@ from typing import Any
 from fedpriv.datasets.stackexchange.synthetic import Shape
 from tests.backends.flower.real.processes import free_ports
 from tests.deployment.layout import (
-    CHECKOUT,
     NODES,
     Failed,
     broken,
@@ -59,10 +58,6 @@ def main() -> int:
         try:
             _whole(layout)
             own_files(layout)
-            found = clean_environment(folder)
-            layout.holds(
-                "an empty environment installs what images do, and runs it", not found, found
-            )
         except Failed as failed:
             print(f"FAILED {failed}")
             for name in layout.running:
@@ -151,14 +146,6 @@ def _stranger(layout: Layout) -> None:
     )
 
 
-#: What images run, imported in an environment that has nothing but what they install.
-_USED = (
-    "import fedpriv.cli, fedpriv.runs.prepared, fedpriv.report.page, "
-    "fedpriv.backends.flower.settings, flwr.superlink.cli.flwr_serverapp, "
-    "flwr.supernode.runtime.run_clientapp"
-)
-
-
 def health(layout: Layout) -> None:
     """Ask every health check, and again where a program has stopped or its users are gone."""
     names = [name for name in layout.running if "healthcheck" in layout.compose["services"][name]]
@@ -184,39 +171,6 @@ def health(layout: Layout) -> None:
         "a node that cannot read its users is unhealthy",
         done.returncode != 0 and "words.npy" in done.stderr, done.stderr[-600:],
     )  # fmt: skip
-
-
-def clean_environment(folder: Path) -> str:
-    """Return what fails where a new environment installs what images do; "" if all is well."""
-    place = folder / "clean"
-    shutil.copytree(
-        CHECKOUT / "fedpriv",
-        place / "own" / "fedpriv",
-        ignore=shutil.ignore_patterns("__pycache__"),
-    )
-    for name in ("pyproject.toml", "LICENSE", "README.md"):
-        shutil.copy(CHECKOUT / name, place / "own" / name)
-    python = str(place / "venv" / "bin" / "python")
-    wheels = ["--find-links", str(CHECKOUT / "server" / "wheels")]
-    for command in (
-        [sys.executable, "-m", "venv", str(place / "venv")],
-        [python, "-m", "pip", "install", "--quiet", *wheels,
-         "--constraint", str(CHECKOUT / "constraints.txt"),
-         "--requirement", str(CHECKOUT / "server" / "requirements.txt"), "setuptools", "wheel"],
-        [python, "-m", "pip", "check"],  # before our own, whose Ray images do without
-        [python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation",
-         "--no-index", str(place / "own")],
-        [python, "-c", _USED],
-        [str(place / "venv" / "bin" / "fedpriv"), "superexec", "--help"],
-    ):  # fmt: skip
-        environment = {key: os.environ[key] for key in os.environ if key != "PYTHONPATH"}
-        done = subprocess.run(
-            command, cwd=place, env=environment, capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            return f"{' '.join(command[:5])}: {(done.stdout + done.stderr)[-1500:]}"
-    shutil.rmtree(place)
-    return ""
 
 
 def _refuses_plain(layout: Layout) -> bool:

@@ -33,7 +33,7 @@ def keys(tmp_path):
 
 def test_root_is_refused_and_anybody_else_is_not(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    with pytest.raises(PermissionError, match=r"root's; run it as a user of its own"):
+    with pytest.raises(PermissionError, match=r"root's; run it as another user"):
         checks.check_user()
     monkeypatch.setattr(os, "geteuid", lambda: 10001)
     checks.check_user()
@@ -140,7 +140,7 @@ def answering(tmp_path):
 def test_a_program_that_answers_is_healthy_and_one_that_fails_is_not(answering, monkeypatch):
     checks.check_answers(*answering)
     monkeypatch.setattr(_Health, "code", 503)
-    with pytest.raises(ConnectionError, match="says 503"):
+    with pytest.raises(ConnectionError, match="answers 503"):
         checks.check_answers(*answering)
 
 

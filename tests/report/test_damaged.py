@@ -75,9 +75,9 @@ def test_what_is_no_object_is_named(make_run, key, value):
 def test_a_comparison_leaves_it_out_and_says_why(make_run):
     good, bad = make_run("good", rounds=4), make_run("bad", rounds=4)
     changed(bad / "rounds.jsonl", "accuracy_public", "high")
-    found = find_groups([good, bad])
-    assert [run.directory for group in found.groups for run in group.runs] == [good]
-    assert any("accuracy_public is 'high'" in line for line in found.left_out)
+    groups, left_out = find_groups([good, bad])
+    assert [run.directory for group in groups for run in group.runs] == [good]
+    assert any("accuracy_public is 'high'" in line for line in left_out)
 
 
 def test_a_measure_that_diverged_is_still_reported(make_run):

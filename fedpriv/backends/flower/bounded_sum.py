@@ -56,8 +56,8 @@ class BoundedSum:
         nonce: Of this attempt's requests, which answers repeat.
         dropped: How many answers were "malformed", "stale", "not-finite", on an "other-grid", or
             "rebounded" (which were added after scaling).
-        num_added: Users whose contribution is in the sum, as far as their nodes tell.
-        first_error: What the first node that had one says of a user's error.
+        num_added: Users whose contribution is in the sum, as far as their nodes report.
+        first_error: The first user's error that a node reports.
     """
 
     order: Order

@@ -60,7 +60,7 @@ class _Request:
 
 @dataclass(slots=True, kw_only=True)
 class _Asked:
-    """What one exchange waits for.
+    """Requests of one exchange, and when to look for their answers.
 
     Attributes:
         pending: Requests without an answer, by id.
@@ -145,8 +145,8 @@ class Exchange:
             requests: Built lazily, one after another.
             seconds: From now on; who has not answered by then is missing.
             most_bytes: Of an honest answer; None reads any number.
-            on_error: Shown the replies by which nodes say that they failed. What a node writes
-                there is its own words: do not log them where ids of users may not be seen.
+            on_error: Given the replies by which nodes report that they failed. Their text is the
+                node's: do not log it where ids of users may not be seen.
             enough: Asked while there is something to wait for; True ends it as the deadline does.
         """
         deadline, patience = self.clock() + seconds, seconds * _STALLED
@@ -242,8 +242,8 @@ class Exchange:
             if isinstance(error, TooLateError):
                 return []  # still pending: it will be missing
             # What a node wrote broke Flower's decoder, or is too much: its own loss.
-            said = "dropped an answer that cannot be read: %s"
-            say_of_users(_LOG, logging.WARNING, said, type(error).__name__)
+            dropped = "dropped an answer that cannot be read: %s"
+            say_of_users(_LOG, logging.WARNING, dropped, type(error).__name__)
             kind = "too-large" if isinstance(error, TooLargeError) else "unreadable"
             self.dropped[kind] += 1
             asked.pending.pop(message_id, None)

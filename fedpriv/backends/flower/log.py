@@ -33,9 +33,9 @@ class LineFormatter(logging.Formatter):
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
             text = f"{text} ({type(error).__name__} at {raised_at(error)})"
-        said = logging.LogRecord(record.name, record.levelno, "", 0, "%s", (text,), None)
-        said.created, said.msecs = record.created, record.msecs
-        return super().format(said)
+        line = logging.LogRecord(record.name, record.levelno, "", 0, "%s", (text,), None)
+        line.created, line.msecs = record.created, record.msecs
+        return super().format(line)
 
 
 class _StandardError(logging.Handler):
@@ -50,18 +50,19 @@ def _is_another(record: logging.LogRecord) -> bool:
     return record.name.partition(".")[0] != "fedpriv"
 
 
-def show_log(level: int = logging.INFO) -> None:
-    """Write the log of fedpriv to standard error as lines; where it has handlers, they stay.
+def show_log(name: str = "fedpriv") -> None:
+    """Write a logger's lines to standard error, from INFO on; where it has handlers, they stay.
 
     Args:
-        level: The least that is written.
+        name: Of the logger. Lines of one below "fedpriv" are not written there again.
     """
-    logger = logging.getLogger("fedpriv")
+    logger = logging.getLogger(name)
     if not logger.handlers:
         handler = _StandardError()
         handler.setFormatter(LineFormatter())
         logger.addHandler(handler)
-        logger.setLevel(level)
+        logger.setLevel(logging.INFO)
+        logger.propagate = name == "fedpriv"
 
 
 def _write_once() -> None:

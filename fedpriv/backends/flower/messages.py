@@ -61,7 +61,7 @@ _DENSE, _ROWS, _VALUES = "dense/", "rows/", "values/"
 
 
 class MalformedRecordError(ValueError):
-    """What arrived is not the tree that was asked for; its sender contributes zero."""
+    """An unexpected message; its sender contributes zero."""
 
 
 def encode(tree: Tree, dtype: type[np.floating] | None = None) -> ArrayRecord:
@@ -232,7 +232,7 @@ BOUNDS: dict[str, Callable[..., Bound]] = {
     "capped": Capped,
     "checked": Checked,
 }
-"""Bounds that every node knows, by name. An experiment may have more of its own."""
+"""Bounds that every node knows, by name. An experiment may add user-defined ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,8 +242,8 @@ class Request:
     Attributes:
         order: What is done, under the key of this round and attempt, which opens nothing else.
         user_ids: The drawn users that live on the node.
-        nonce: What the answer repeats: nobody can know it before the attempt.
-        seconds: After which nobody waits for an answer any longer; None if there is no such time.
+        nonce: Random word that the answer repeats; unknown before the attempt.
+        seconds: Time after which an answer is not waited for; None without a limit.
         plan: Digest of the plan and roster that the round is charged under; "" if unnamed.
     """
 

@@ -6,7 +6,7 @@ takes too long is left to itself, and nothing that it brings afterwards reaches 
 
 It also takes whatever a node sent into memory before it looks at it, and neither Flower's transport
 nor its store knows a limit. So what one pull reads off the network is counted as it comes: a reply
-of more bytes than any honest one is let go, here and in the SuperLink's store.
+of more bytes than any honest one is dropped, here and in the SuperLink's store.
 """
 
 from __future__ import annotations
@@ -85,11 +85,11 @@ class _Counted:
         finally:
             answer.close()
         if answer.is_success and context.request.url.path.endswith("/pull-messages"):
-            said = PullAppMessagesResponse.FromString(bytes(content))
-            self.found = [each.metadata.message_id for each in said.messages_list]
-        kept = {"content-type": answer.headers.get("content-type", "")}
+            listed = PullAppMessagesResponse.FromString(bytes(content)).messages_list
+            self.found = [each.metadata.message_id for each in listed]
+        headers = {"content-type": answer.headers.get("content-type", "")}
         return httpx.Response(
-            answer.status_code, headers=kept, content=bytes(content), request=context.request
+            answer.status_code, headers=headers, content=bytes(content), request=context.request
         )
 
 
@@ -238,8 +238,8 @@ def _has_content(found: list[Message]) -> bool:
     return any(message.has_content() for message in found)
 
 
-def _let_go() -> None:
-    """Take the pools' threads that pulls have started off those that Python joins at its end."""
+def _release_threads() -> None:
+    """Keep Python from joining, at its end, threads of pools that unfinished pulls have started."""
     if _alive:
         joined = getattr(pools, "_threads_queues", {})
         for thread in list(joined):
@@ -249,4 +249,4 @@ def _let_go() -> None:
 
 # Flower pulls the parts of a message in pools of its own. Last registered is first called; where
 # Python has no such hook, a process with an unfinished pull ends when Flower gives up on it.
-getattr(threading, "_register_atexit", lambda hook: None)(_let_go)
+getattr(threading, "_register_atexit", lambda hook: None)(_release_threads)

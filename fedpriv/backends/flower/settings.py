@@ -12,8 +12,8 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 from fedpriv.backends.flower.client import (
     EXPERIMENTS_KEY,
@@ -73,15 +73,21 @@ def read_experiment(run_config: Config) -> Experiment:
 
     Raises:
         ValueError: For an unknown or a centralised experiment, an unknown option or an unfit
-            value; for an experiment of one's own that is not on this machine, with what to do.
+            value; for a user-defined experiment that is not on this machine, with what to do.
     """
     options: dict[str, Option] = {
         key: value
         for key, value in run_config.items()
         if key not in (*OWN_KEYS, "options") and value != ""
     }
-    options |= _more_options(run_config)
-    name = _word(run_config, "experiment")
+    text = str(run_config.get("options", ""))
+    try:
+        options |= flattened(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(
+            f"options {text!r} is not TOML ({error}); give lines such as options='local.epochs = 2'"
+        ) from error
+    name = read_value(run_config, "experiment")
     experiment = _load(name)
     if "flower" not in experiment.backends:
         raise ValueError(f"{name} is centralised and has no nodes; use `fedpriv run {name}`")
@@ -97,25 +103,32 @@ def read_grid_settings(run_config: Config) -> GridSettings:
     """
     keys = read_path("node-users", run_config)
     return GridSettings(
-        max_in_flight=_whole(run_config, "max-in-flight"),
-        round_deadline=_number(run_config, "round-deadline"),
-        register_seconds=_number(run_config, "register-seconds"),
-        allow_missing_users=read_switch(run_config, "allow-missing-users"),
+        max_in_flight=read_value(run_config, "max-in-flight"),
+        round_deadline=read_value(run_config, "round-deadline"),
+        register_seconds=read_value(run_config, "register-seconds"),
+        allow_missing_users=read_value(run_config, "allow-missing-users"),
         node_users=None if keys is None else read_node_keys(keys),
-        allow_unauthenticated_nodes=read_switch(run_config, "allow-unauthenticated-nodes"),
+        allow_unauthenticated_nodes=read_value(run_config, "allow-unauthenticated-nodes"),
     )
 
 
-def read_switch(run_config: Config, key: str) -> bool:
-    """Return a truth value of the run-config.
+def read_value(config: Config, key: str, default: Value | None = None) -> Any:
+    """Return the value of a key, of the kind that its default has.
 
     Raises:
-        ValueError: If it is something else.
+        ValueError: If it is of another kind, or an empty word.
     """
-    value = run_config.get(key, OWN_KEYS[key])
-    if not isinstance(value, bool):
-        raise ValueError(f"{key} {value!r} must be true or false")
-    return value
+    default = OWN_KEYS[key] if default is None else default
+    value = config.get(key, default)
+    if isinstance(default, bool):
+        if not isinstance(value, bool):
+            raise ValueError(f"{key} {value!r} must be true or false")
+        return value
+    if isinstance(default, str):
+        if not isinstance(value, str) or not value:
+            raise ValueError(f"{key} {value!r} must be a word, such as {default!r}")
+        return value
+    return checked(key, value, type(default))
 
 
 def read_path(key: str, *configs: Config) -> Path | None:
@@ -154,15 +167,15 @@ def open_corpus(*configs: Config) -> Corpus | None:
     return Corpus.open(path)
 
 
-#: Keys of the node-config that say where a node's users are, and what may be made of them.
+#: Keys of the node-config: where a node's users are, and what may be made of them.
 NODE_KEYS = ("corpus", "data", "data-key", PLANS_KEY, EXPERIMENTS_KEY)
 
 
 def read_node_data(node_config: Config) -> NodeData | None:
-    """Return where a node's own data lie, and the key of their ids; None where it says neither.
+    """Return where a node's local data lie, and the key of their ids; None if it names neither.
 
     Raises:
-        ValueError: If it says one of them only, or a path is relative.
+        ValueError: If it names one of them only, or a path is relative.
     """
     data, key = read_path("data", node_config), read_path("data-key", node_config)
     if data is None and key is None:
@@ -193,7 +206,7 @@ def missing_corpus_named() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """What a node works with, for as long as its process lives.
+    """Task, trainer and bounds of a node, for as long as its process lives.
 
     Attributes:
         task: Roster and examples, on this machine's corpus.
@@ -215,7 +228,7 @@ def open_node(run_config: Config, node_config: Config) -> Node:
             no trainer for the options.
         PermissionError: If others may read the key of people's ids.
     """
-    check_experiment(_word(run_config, "experiment"), node_config)
+    check_experiment(read_value(run_config, "experiment"), node_config)
     experiment, corpus = read_experiment(run_config), open_corpus(node_config, run_config)
     with missing_corpus_named():
         task = make_task(experiment, corpus, read_node_data(node_config))
@@ -235,11 +248,11 @@ def read_host(node: Node, run_config: Config, node_config: Config) -> Host:
 
     Raises:
         ValueError: If there is no such partition, there are more shards than nodes, or a node with
-            data of its own is to host a part of them only.
+            local data is to host a part of them only.
     """
-    partition = _whole(node_config, "partition-id", 0)
-    num_nodes = _whole(node_config, "num-partitions", 1)
-    shards = _whole(run_config, "shards")
+    partition = read_value(node_config, "partition-id", 0)
+    num_nodes = read_value(node_config, "num-partitions", 1)
+    shards = read_value(run_config, "shards")
     if not 0 <= shards <= num_nodes:
         raise ValueError(
             f"shards {shards} do not fit on {num_nodes} nodes; give num-supernodes of at least as "
@@ -247,21 +260,23 @@ def read_host(node: Node, run_config: Config, node_config: Config) -> Host:
         )
     if read_node_data(node_config) is not None and num_nodes != 1:
         raise ValueError(
-            f"num-partitions {num_nodes}: a node hosts everybody in its own data; leave "
+            f"num-partitions {num_nodes}: a node hosts everybody in its local data; leave "
             "partition-id and num-partitions out of its node-config"
         )
-    host = partial(Host.of, node.task, node.trainer, bounds=node.bounds, partition=partition)
-    guard = read_guard(dict(run_config) | dict(node_config))
-
-    def of(num_partitions: int) -> Host:
-        made = host(num_partitions=num_partitions)
-        return replace(made, guard=guard, plans=allowed_plans(node_config))
-
-    if shards == 0:
-        return of(num_partitions=num_nodes)
-    if partition >= shards:
-        return replace(of(num_partitions=num_nodes), user_ids=frozenset())
-    return of(num_partitions=shards)
+    idle = 0 < shards <= partition
+    host = Host.of(
+        node.task,
+        node.trainer,
+        bounds=node.bounds,
+        partition=partition,
+        num_partitions=num_nodes if idle or not shards else shards,
+    )
+    return replace(
+        host,
+        user_ids=frozenset() if idle else host.user_ids,
+        guard=read_guard({**run_config, **node_config}),
+        plans=allowed_plans(node_config),
+    )
 
 
 def read_guard(config: Config) -> Guard | None:
@@ -271,14 +286,14 @@ def read_guard(config: Config) -> Guard | None:
         ValueError: For a value that is not a number of at least 0, or not a truth value.
     """
     guard = Guard(
-        user_seconds=_number(config, "user-seconds"),
-        user_memory_mb=_whole(config, "user-memory-mb"),
+        user_seconds=read_value(config, "user-seconds"),
+        user_memory_mb=read_value(config, "user-memory-mb"),
     )
-    return guard if read_switch(config, "guard-users") else None
+    return guard if read_value(config, "guard-users") else None
 
 
 def _load(name: str) -> Experiment:
-    """Return an experiment by name; one's own must be found wherever Flower runs its processes."""
+    """Return an experiment by name; Flower's processes must find a user-defined one too."""
     where = name.rpartition(":")[0]
     if where.endswith(".py") and not Path(where).expanduser().is_absolute():
         raise ValueError(
@@ -292,33 +307,3 @@ def _load(name: str) -> Experiment:
             "every machine, or put it into the bundle (docs/your-own.md); a simulation also "
             "takes an absolute path, '/path/own.py:experiment'"
         ) from error
-
-
-def _more_options(config: Config) -> dict[str, Option]:
-    """Return the options of the key `options`: TOML, as in a file."""
-    text = config.get("options", "")
-    try:
-        return flattened(tomllib.loads(str(text)))
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(
-            f"options {text!r} is not TOML ({error}); give lines such as options='local.epochs = 2'"
-        ) from error
-
-
-def _word(config: Config, key: str) -> str:
-    value = config.get(key, OWN_KEYS[key])
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"{key} {value!r} must be a word, such as {OWN_KEYS[key]!r}")
-    return value
-
-
-def _number(config: Config, key: str) -> float:
-    found = checked(key, config.get(key, OWN_KEYS[key]), float)
-    assert isinstance(found, float)
-    return found
-
-
-def _whole(config: Config, key: str, default: int | None = None) -> int:
-    found = checked(key, config.get(key, OWN_KEYS[key] if default is None else default), int)
-    assert isinstance(found, int)
-    return found

@@ -1,4 +1,4 @@
-"""What a ServerApp starts in the place of a strategy of Flower's, and the backend that it starts.
+"""Strategy that a ServerApp starts in the place of one of Flower's, and its backend.
 
 Flower's own strategies own the loop and average what nodes send, weighted by what nodes claim, once
 everybody has answered. Here the loop is the caller's, a node is asked for one unweighted sum over
@@ -37,7 +37,7 @@ Outcome = TypeVar("Outcome")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridSettings:
-    """How the server deals with its nodes.
+    """Settings of the server: deadlines, windows, and which nodes are believed.
 
     Attributes:
         max_in_flight: Answers that are pulled at a time; what bounds the server's memory.
@@ -72,7 +72,7 @@ class GridSettings:
             raise ValueError(
                 "a secure run needs nodes that are known by their public keys: give node-users, a "
                 "file from keys to users' ids, and a SuperLink with TLS that authenticates "
-                "SuperNodes; or allow-unauthenticated-nodes=true, on a machine of your own"
+                "SuperNodes; or allow-unauthenticated-nodes=true, on a machine that only you reach"
             )
 
 

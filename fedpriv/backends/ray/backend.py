@@ -16,8 +16,8 @@ import ray
 
 from fedpriv.backends.backend import Backend, Order
 from fedpriv.backends.in_process import shards_of, work_of
+from fedpriv.backends.ray.cluster import Share
 from fedpriv.backends.ray.pool import LOST, Call, Pool
-from fedpriv.backends.resources import Share
 from fedpriv.backends.worker import Opened, Worker, WorkerContextFactory
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, merged
@@ -128,7 +128,7 @@ class RayBackend(Backend):
 
 
 class _Actor(Worker):
-    """A worker that is reached through Ray, which says what device it was given."""
+    """A worker that is reached through Ray, which hands out its device."""
 
     def open(self, make_context: WorkerContextFactory, logical: bool) -> Opened:  # type: ignore[override]
         """Open the worker context on the device that Ray set aside."""

@@ -1,4 +1,7 @@
-"""Ray, started or joined for a run and stopped after it; only imported when that happens."""
+"""Resources of a run, and Ray, which is started or joined for it and stopped after it.
+
+Each worker's share is decided before anything is started; Ray is only imported when that happens.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +15,145 @@ import socket
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from fedpriv.backends.resources import Request, Share, share_of, this_machine
 from fedpriv.training import stopping
 
 _MIB = 1 << 20
 _FREE_SECONDS = 10.0
 _KNOCK_SECONDS = 10.0
+_MOST_A_CORE = 1000
 #: One thread a worker: sums do not depend on the machine, and workers do not fight for cores.
 _WORKER_ENVIRONMENT = {
     name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 }
 _RAY_ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """Resources that a run requests.
+
+    Attributes:
+        workers: How many; None for one a core, or as many as the GPUs hold.
+        gpus_per_worker: The part of a GPU that each gets, such as 0.5 or 1; 0 for none.
+        address: A running Ray cluster to join, as `host:port` or "auto"; None starts Ray here.
+        logical_gpus: Pretend that this machine has so many GPUs, all of them its CPU: a way to try
+            the placement of workers without any.
+    """
+
+    workers: int | None = None
+    gpus_per_worker: float = 0.0
+    address: str | None = None
+    logical_gpus: int = 0
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and self.workers < 1:
+            raise ValueError(f"workers {self.workers} must be at least 1")
+        if not 0 <= self.gpus_per_worker <= 1:
+            raise ValueError(
+                f"gpus-per-worker {self.gpus_per_worker:g} must be from 0 to 1: a worker uses "
+                "one GPU or a part of it"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """Share of the resources that every worker gets.
+
+    Attributes:
+        num_workers: How many there are.
+        num_cpus: Cores of each; less than one where workers share cores.
+        num_gpus: GPUs of each.
+        logical: Whether those GPUs are simulated.
+    """
+
+    num_workers: int
+    num_cpus: float = 1.0
+    num_gpus: float = 0.0
+    logical: bool = False
+
+
+def share_of(request: Request, machines: Sequence[Mapping[str, float]]) -> Share:
+    """Return what each worker gets of these machines.
+
+    Each worker has one core. Only on this machine alone may there be more workers than
+    cores, where that was asked for or the GPUs make it so; they then share the cores.
+
+    Args:
+        request: What is asked.
+        machines: For each, how many "CPU" and "GPU" it has.
+
+    Raises:
+        ValueError: If it cannot be had; names what is missing.
+    """
+    cpus = sum(machine.get("CPU", 0.0) for machine in machines)
+    gpus = sum(machine.get("GPU", 0.0) for machine in machines)
+    where = "this machine" if request.address is None else f"the cluster at {request.address}"
+    part, wanted, num_cpus = request.gpus_per_worker, request.workers, 1.0
+    if part and gpus < 1:
+        raise ValueError(
+            f"gpus-per-worker {part:g} asks for GPUs, but {where} has none; leave it out to "
+            "train on CPUs"
+        )
+    if request.address is None:
+        if wanted is None:
+            wanted = sum(_room(m, None, part) for m in machines) if part else int(cpus)
+        if wanted > _MOST_A_CORE * cpus:
+            raise ValueError(
+                f"workers {wanted} on {cpus:g} cores: at most {_MOST_A_CORE} can share one, and "
+                "one a core is quickest; ask for fewer"
+            )
+        num_cpus = min(1.0, math.floor(1e4 * cpus / wanted) / 1e4)  # Ray counts in such steps
+    most = sum(_room(machine, num_cpus, part) for machine in machines)
+    if most < (wanted or 1):
+        each = f"1 CPU and {part:g} GPU" if part else "1 CPU"
+        raise ValueError(
+            f"workers {wanted or 1}: each needs {each}, but {where} has {cpus:g} CPUs and "
+            f"{gpus:g} GPUs, enough for {most}; ask for fewer"
+        )
+    return Share(
+        num_workers=wanted or most,
+        num_cpus=num_cpus,
+        num_gpus=part,
+        logical=request.logical_gpus > 0,
+    )
+
+
+def _room(machine: Mapping[str, float], num_cpus: float | None, num_gpus: float) -> int:
+    """Return how many workers one machine holds; a worker's part is of a single GPU."""
+    rooms = []
+    if num_cpus is not None:
+        rooms.append(int(machine.get("CPU", 0.0) / num_cpus + 1e-9))
+    if num_gpus:
+        rooms.append(int(machine.get("GPU", 0.0)) * int(1 / num_gpus + 1e-9))
+    return min(rooms)
+
+
+def this_machine(request: Request) -> dict[str, float]:
+    """Return this machine's resources: the cores this process may use, and its GPUs."""
+    gpus = request.logical_gpus
+    if request.gpus_per_worker and not gpus:
+        import torch
+
+        gpus = torch.cuda.device_count()
+    return {"CPU": float(usable_cores()), "GPU": float(gpus)}
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use: its affinity, and its container's quota."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    quota = Path("/sys/fs/cgroup/cpu.max")
+    try:
+        allowed, period = quota.read_text("ascii").split()
+        cores = min(cores or 1, max(1, int(int(allowed) / int(period))))
+    except (OSError, ValueError):  # no such file, or "max": no quota
+        pass
+    return cores or 1
 
 
 class Cluster:
@@ -38,7 +165,7 @@ class Cluster:
 
     Args:
         request: What the run asks for.
-        tell: Called with a line that says what is going on.
+        tell: Called with lines of progress.
 
     Raises:
         ValueError: If the request cannot be met.
@@ -166,7 +293,7 @@ def _machines() -> list[Mapping[str, float]]:
 
 
 def _wait_until_free(share: Share, address: str) -> None:
-    """Wait a little for the share to be free, and say so rather than wait for long.
+    """Wait a little for the share to be free, and raise an error rather than wait for long.
 
     Raises:
         ValueError: If others keep it.
@@ -206,7 +333,7 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Ignore Ray's advice to programmers, and what Python says of files it lets go of."""
+    """Ignore Ray's advice to programmers, and Python's warnings of files that are closed late."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -214,7 +341,7 @@ def _without_warnings() -> Iterator[None]:
 
 
 def _silence(ray: Any) -> None:
-    """Keep Ray from printing on stdout, where figures go, that a worker died: the pool tells."""
+    """Keep Ray from printing on stdout that a worker died: the pool logs it."""
     worker = ray._private.worker
     if hasattr(worker, "print_to_stdstream"):
         worker.print_to_stdstream = lambda *arguments, **options: None

@@ -1,7 +1,7 @@
 """Actors that do calls, and what happens when one of them dies.
 
 A call whose actor dies is done again by another, with the same arguments; whatever the dead one may
-have had to say is never looked at. So every call is counted once, and a fault changes nothing but
+have answered is never looked at. So every call is counted once, and a fault changes nothing but
 how long it takes. A call that has killed an actor a few times is given up: it is up to the caller
 what to do about a call that is lost.
 """
@@ -81,7 +81,7 @@ class Pool:
 
     @property
     def opened(self) -> list[Opened]:
-        """What each actor that is there answered when it was opened."""
+        """Answers of the actors when they were opened."""
         return [slot.opened for slot in self._slots if slot.opened is not None]
 
     def run(self, calls: Sequence[Call], *, tries: int = 3, all_open: bool = False) -> list[Any]:
@@ -149,7 +149,7 @@ class Pool:
         slot.waits_for = getattr(slot.actor, call.method).remote(*call.arguments)
 
     def _next_event(self) -> _Slot | None:
-        """Return the slot whose actor has something to say, or None if there is none to wait for.
+        """Return the slot whose actor has answered or died, or None if there is none to wait for.
 
         Raises:
             ChildProcessError: If all that is waited for is actors that do not start.

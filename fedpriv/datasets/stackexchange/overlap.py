@@ -175,7 +175,7 @@ class _Side:
     def of(
         cls, view: TagView, users: Sequence[str], subset: str, only: np.ndarray | None = None
     ) -> _Side:
-        rows = np.concatenate([np.arange(0), *view.rows(users, subset)])
+        rows = view.all_rows(users, subset)
         owners = np.repeat(
             np.arange(len(users)), [view.num_examples(user, subset) for user in users]
         )

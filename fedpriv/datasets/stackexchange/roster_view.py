@@ -9,6 +9,10 @@ its order, then the public users; a user's rows lie together, those for training
     train_ends   int64 (U)      end of each user's rows for training
     validation_ends   int64 (U) end of each user's rows for validation; then come those for testing
 
+    word_counts  int64 (V)      occurrences of each word in public users' own text
+    threads      int32          each row's thread, its number in the corpus
+    public_threads  uint8       of public users: 1 where a public user asked that thread
+
 It is made when it is first asked for, in the corpus, or in the cache where that is read-only.
 """
 
@@ -16,11 +20,10 @@ from __future__ import annotations
 
 import errno
 import json
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -34,8 +37,29 @@ _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 _ENDS = ("train_ends", "validation_ends")
 
 
+BATCH_EXAMPLES = 4096
+"""Examples of a large set that are held in memory at once."""
+
+
+class Columns(Protocol):
+    """Examples in columns, one row each, possibly mapped from files."""
+
+    def __len__(self) -> int: ...
+
+    def part(self, start: int, end: int) -> Self:
+        """Return a run of rows, as slices of the columns."""
+        ...
+
+    def take(self, rows: np.ndarray, /) -> Self:
+        """Return the rows at these positions, in that order (a copy)."""
+        ...
+
+
+C = TypeVar("C", bound=Columns)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class RosterView(ABC):
+class RosterView(Generic[C]):
     """One roster of a prepared corpus: what its examples of any kind have in common.
 
     Attributes:
@@ -50,6 +74,9 @@ class RosterView(ABC):
         words: the vocabulary (V), the word used by most public users first.
         split: what is for training, validation and testing.
         provenance: where each of these came from, whose text is in an example, what was left out.
+        word_counts: int64 (V,), occurrences in public users' own text.
+        columns: all examples as mapped from disk, which row numbers refer to.
+        threads: int32, the thread of every example in `columns`, as numbers within the corpus.
     """
 
     name: str
@@ -63,8 +90,18 @@ class RosterView(ABC):
     words: tuple[str, ...]
     split: Split
     provenance: Mapping[str, object]
+    word_counts: np.ndarray
+    columns: C
+    threads: np.ndarray
+    _public_threads: np.ndarray
     _positions: Mapping[str, int]
     _edges: Mapping[str, tuple[np.ndarray, np.ndarray]]
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({self.name!r}, roster {self.roster_name!r}: "
+            f"{len(self.roster)} users, {len(self.public_users)} public, {len(self.words)} words)"
+        )
 
     def describe(self) -> dict[str, str | bool]:
         """Return what names this data in a run folder: corpus, roster and its hash, licence."""
@@ -86,9 +123,36 @@ class RosterView(ABC):
         start, end = self._span(user_id, subset)
         return end - start
 
-    @abstractmethod
-    def examples(self, user_id: str, subset: str = "train") -> Any:
-        """Return one user's examples, as slices of the mapped files; possibly none."""
+    def examples(self, user_id: str, subset: str = "train") -> C:
+        """Return one user's examples, as slices of the mapped files; possibly none.
+
+        Args:
+            user_id: a rostered or public user of this view.
+            subset: "train", "validation", "test" or "all".
+
+        Raises:
+            ValueError: unknown user or subset.
+        """
+        return self.columns.part(*self._span(user_id, subset))
+
+    def rows(
+        self, user_ids: Sequence[str], subset: str = "test", *, size: int = BATCH_EXAMPLES
+    ) -> Iterator[np.ndarray]:
+        """Yield the row numbers in `columns` of users' examples, int64, at most `size` at a time.
+
+        Raises:
+            ValueError: unknown user or subset.
+        """
+        starts, ends = self._spans(user_ids, subset)
+        past = np.cumsum(ends - starts)  # examples up to and with each user
+        for first in range(0, int(past[-1]) if len(past) else 0, size):
+            numbers = np.arange(first, min(first + size, int(past[-1])))
+            owners = np.searchsorted(past, numbers, side="right")
+            yield ends[owners] - past[owners] + numbers
+
+    def all_rows(self, user_ids: Sequence[str], subset: str) -> np.ndarray:
+        """Return the row numbers in `columns` of users' examples, int64, in one array."""
+        return np.concatenate([np.arange(0), *self.rows(user_ids, subset)])
 
     def _spans(self, user_ids: Sequence[str], subset: str) -> tuple[np.ndarray, np.ndarray]:
         """Return where each user's examples start and end, int64 (users,) each."""
@@ -116,7 +180,7 @@ class RosterView(ABC):
 class TrainingSplit:
     """The training split of a view, as `fedpriv.training.work.UserData`."""
 
-    def __init__(self, view: RosterView) -> None:
+    def __init__(self, view: RosterView[Any]) -> None:
         self._view = view
 
     def examples(self, user_id: str) -> Any:
@@ -168,7 +232,7 @@ def open_users(
     provenance: Mapping[str, object],
     users: int | None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a view's fields of `RosterView`, and its vocabulary.json.
+    """Return a view's fields of `RosterView`, all but its columns, and its vocabulary.json.
 
     Args:
         directory: the view's folder.
@@ -202,6 +266,9 @@ def open_users(
         "words": tuple(vocabulary["words"]),
         "split": split,
         "provenance": provenance,
+        "word_counts": open_array(directory / "word_counts.npy"),
+        "threads": open_array(directory / "threads.npy"),
+        "_public_threads": open_array(directory / "public_threads.npy"),
         "_positions": positions,
         "_edges": {
             "train": (begins, trained),

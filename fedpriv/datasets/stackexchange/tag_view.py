@@ -3,9 +3,7 @@
 `corpus.make_view` writes one roster's view from the sentences of a corpus, `open_view` maps it.
 Files in a view's folder, beside those of every view (`roster_view`):
 
-    word_counts, word_users, word_sentences, tag_users      int64, see `vocabulary.RosterVocabulary`
-    threads      int32          each example's thread, its number in the corpus
-    public_threads    uint8     of public users: 1 where a public user asked that thread
+    word_users, word_sentences, tag_users      int64, see `vocabulary.RosterVocabulary`
     word_offsets, words, counts, num_tokens, labels, tag_offsets, tags    see `TagExamples`
     listed       int64          of views that bound an owner's examples: each listed example's
                                 number here, -1 for one without a label
@@ -14,7 +12,7 @@ Files in a view's folder, beside those of every view (`roster_view`):
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,6 +74,21 @@ class TagExamples:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def part(self, start: int, end: int) -> TagExamples:
+        """Return a run of examples, as slices."""
+        words, tags = self.indptr[start : end + 1], self.tag_indptr[start : end + 1]
+        return TagExamples(
+            indptr=words - words[0],
+            indices=self.indices[words[0] : words[-1]],
+            counts=self.counts[words[0] : words[-1]],
+            num_tokens=self.num_tokens[start:end],
+            labels=self.labels[start:end],
+            tag_indptr=tags - tags[0],
+            tag_indices=self.tag_indices[tags[0] : tags[-1]],
+            num_words=self.num_words,
+            num_tags=self.num_tags,
+        )
 
     def take(self, rows: np.ndarray) -> TagExamples:
         """Return the examples at the given row numbers, in that order (a copy)."""
@@ -159,12 +172,8 @@ def _row_sums(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return np.bincount(rows, weights=values, minlength=len(lengths)).astype(np.float32)
 
 
-BATCH_EXAMPLES = 4096
-"""Examples of a large set that are held in memory at once."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class TagView(RosterView):
+class TagView(RosterView[TagExamples]):
     """Examples of tag prediction, memory-mapped: many processes share the same pages.
 
     Guarantee: `words`, `tags`, their order and every count come from users outside the roster
@@ -173,56 +182,18 @@ class TagView(RosterView):
 
     Attributes:
         tags: the tag list (G), the tag used by most public users first; the order decides labels.
-        word_counts: int64 (V,), occurrences in public users' own text.
         word_users: int64 (V,), public users whose own text uses the word.
         word_sentences: int64 (V,), public sentences whose own text contains the word.
         num_public_examples: the number of public sentences the counts above were taken over.
         tag_users: int64 (G,), public users with a post that carries the tag.
-        columns: all examples as mapped from disk, which row numbers refer to.
-        threads: int32, the thread of every example in `columns`, as numbers within the corpus.
     """
 
     tags: tuple[str, ...]
-    word_counts: np.ndarray
     word_users: np.ndarray
     word_sentences: np.ndarray
     num_public_examples: int
     tag_users: np.ndarray
-    columns: TagExamples
-    threads: np.ndarray
-    _public_threads: np.ndarray
     _listed: np.ndarray | None = None
-
-    def __repr__(self) -> str:
-        return (
-            f"TagView({self.name!r}, roster {self.roster_name!r}: {len(self.roster)} users, "
-            f"{len(self.public_users)} public, {len(self.words)} words, {len(self.tags)} tags)"
-        )
-
-    def examples(self, user_id: str, subset: str = "train") -> TagExamples:
-        """Return one user's examples, as slices of the mapped files; possibly none.
-
-        Args:
-            user_id: a rostered or public user of this view.
-            subset: "train", "validation", "test" or "all".
-
-        Raises:
-            ValueError: unknown user or subset.
-        """
-        start, end = self._span(user_id, subset)
-        whole = self.columns
-        words, tags = whole.indptr[start : end + 1], whole.tag_indptr[start : end + 1]
-        return TagExamples(
-            indptr=words - words[0],
-            indices=whole.indices[words[0] : words[-1]],
-            counts=whole.counts[words[0] : words[-1]],
-            num_tokens=whole.num_tokens[start:end],
-            labels=whole.labels[start:end],
-            tag_indptr=tags - tags[0],
-            tag_indices=whole.tag_indices[tags[0] : tags[-1]],
-            num_words=whole.num_words,
-            num_tags=whole.num_tags,
-        )
 
     def label_counts(self, user_ids: Sequence[str], subset: str = "test") -> np.ndarray:
         """Return how often each tag is the label of users' examples, int64 (G,).
@@ -236,23 +207,6 @@ class TagView(RosterView):
         for rows in self.rows(user_ids, subset):
             counts += np.bincount(self.columns.labels[rows], minlength=len(counts))
         return counts
-
-    def rows(
-        self, user_ids: Sequence[str], subset: str = "test", *, size: int = BATCH_EXAMPLES
-    ) -> Iterator[np.ndarray]:
-        """Yield the row numbers in `columns` of users' examples, int64, at most `size` at a time.
-
-        Raises:
-            ValueError: unknown user or subset, `size` below 1.
-        """
-        if size < 1:
-            raise ValueError(f"size {size} is below 1; give how many examples to hold at once")
-        starts, ends = self._spans(user_ids, subset)
-        past = np.cumsum(ends - starts)  # examples up to and with each user
-        for first in range(0, int(past[-1]) if len(past) else 0, size):
-            numbers = np.arange(first, min(first + size, int(past[-1])))
-            owners = np.searchsorted(past, numbers, side="right")
-            yield ends[owners] - past[owners] + numbers
 
     @property
     def listed(self) -> np.ndarray:
@@ -289,7 +243,7 @@ class TagView(RosterView):
                 "a part of a corpus has no post under a rostered user's question; train on it with "
                 "public-text public-threads"
             )
-        rows = np.concatenate([np.arange(0), *self.rows(self.public_users, subset)])
+        rows = self.all_rows(self.public_users, subset)
         if of == "all-posts":
             return rows
         return rows[self._public_threads[rows] > 0]
@@ -323,7 +277,6 @@ def open_view(
     return TagView(
         **fields,
         tags=tuple(vocabulary["tags"]),
-        word_counts=column("word_counts"),
         word_users=column("word_users"),
         word_sentences=column("word_sentences"),
         num_public_examples=int(vocabulary["num_public_examples"]),
@@ -339,8 +292,6 @@ def open_view(
             num_words=len(fields["words"]),
             num_tags=len(vocabulary["tags"]),
         ),
-        threads=column("threads"),
-        _public_threads=column("public_threads"),
         _listed=None if split.examples_per_owner is None else column("listed"),
     )
 

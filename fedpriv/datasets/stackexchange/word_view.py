@@ -3,8 +3,6 @@
 Files in a view's folder, beside those of every view (`roster_view`), next to that of the tag view
 it shares users, words and split with:
 
-    threads      int32           each sentence's thread
-    public_threads  uint8        1 where a public user asked that thread
     kinds        uint8           of its post (`sentence_store.KINDS`)
     starts       int64 (n + 1)   first word of each sentence in the file below
     words        int32           ranks in the vocabulary, -1 for a word outside it
@@ -14,7 +12,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,6 +60,12 @@ class WordSequences:
     def __len__(self) -> int:
         return len(self.kinds)
 
+    def part(self, start: int, end: int) -> WordSequences:
+        """Return a run of sentences, as slices."""
+        starts = self.starts[start : end + 1]
+        words = self.words[starts[0] : starts[-1]]
+        return WordSequences(starts=starts - starts[0], words=words, kinds=self.kinds[start:end])
+
     def take(self, index: np.ndarray) -> WordSequences:
         """Return the sentences at these positions, in that order (a copy)."""
         index = np.asarray(index, np.int64)
@@ -75,57 +78,13 @@ class WordSequences:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class WordView(RosterView):
+class WordView(RosterView[WordSequences]):
     """One roster of a prepared corpus as sequences of words, memory-mapped.
 
     Guarantee: `words` and their order come from users outside the roster (or from published counts,
     and `provenance` says so), and a sentence holds words of the account that wrote it alone. So
     adding or removing the records of a rostered user changes no other user's sentences as prepared.
-
-    Attributes:
-        word_counts: int64 (V,), occurrences in public users' own training text.
-        columns: all sentences as mapped from disk, which row numbers refer to.
-        threads: int32, each sentence's thread, as a number within the corpus.
     """
-
-    word_counts: np.ndarray
-    columns: WordSequences
-    threads: np.ndarray
-    _asked_in_public: np.ndarray
-
-    def __repr__(self) -> str:
-        return (
-            f"WordView({self.name!r}, roster {self.roster_name!r}: {len(self.roster)} users, "
-            f"{len(self.public_users)} public, {len(self.words)} words)"
-        )
-
-    def examples(self, user_id: str, subset: str = "train") -> WordSequences:
-        """Return one user's sentences, as slices of the mapped files; possibly none.
-
-        Args:
-            user_id: a rostered or public user of this view.
-            subset: "train", "validation", "test" or "all".
-
-        Raises:
-            ValueError: unknown user or subset.
-        """
-        start, end = self._span(user_id, subset)
-        whole = self.columns
-        starts = whole.starts[start : end + 1]
-        return WordSequences(
-            starts=starts - starts[0],
-            words=whole.words[starts[0] : starts[-1]],
-            kinds=whole.kinds[start:end],
-        )
-
-    def rows(self, user_ids: Sequence[str], subset: str = "test") -> np.ndarray:
-        """Return the row numbers in `columns` of users' sentences, int64.
-
-        Raises:
-            ValueError: unknown user or subset.
-        """
-        spans = [np.arange(*self._span(user_id, subset)) for user_id in user_ids]
-        return np.concatenate([np.arange(0), *spans])
 
     def public_rows(self, subset: str) -> np.ndarray:
         """Return the row numbers in `columns` of public users' sentences, int64.
@@ -137,8 +96,8 @@ class WordView(RosterView):
         Raises:
             ValueError: unknown subset.
         """
-        rows = self.rows(self.public_users, subset)
-        return rows[self._asked_in_public[rows] > 0] if self.split.kind == "by-time" else rows
+        rows = self.all_rows(self.public_users, subset)
+        return rows[self._public_threads[rows] > 0] if self.split.kind == "by-time" else rows
 
 
 _SHARED = ("users.json", "vocabulary.json", "word_counts.npy")
@@ -199,12 +158,9 @@ def open_word_view(
 
     return WordView(
         **fields,
-        word_counts=column("word_counts"),
         columns=WordSequences(
             starts=column("starts"), words=column("words"), kinds=column("kinds")
         ),
-        threads=column("threads"),
-        _asked_in_public=column("public_threads"),
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedpriv.measures import ACCURACY, Measure
+from fedpriv.measures import ACCURACY
 from fedpriv.privacy.statement.coverage import KEY
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.report.comparison.groups import (
@@ -24,15 +24,13 @@ from fedpriv.report.comparison.groups import (
 )
 from fedpriv.report.comparison.page import (
     epsilon_svg,
+    measured_columns,
     nouns_of,
-    references_of,
     render,
-    shown_columns,
+    table_of,
 )
-from fedpriv.report.head import Estimate
 from fedpriv.report.page import write_page
 from fedpriv.report.run_record import guaranteed
-from fedpriv.report.wording import NOTHING, difference, epsilon, figure, half_width, percent
 from fedpriv.untrusted_text import plain
 
 _NOTHING_TO_DRAW = (
@@ -142,28 +140,16 @@ def escaped(value: object) -> str:
 
 
 def _table(section: Section) -> str:
-    columns, nouns = shown_columns(section), nouns_of(section)
-    gains = any(group.gain for group in section.groups)
-    closed = any(section.gap_closed(group) is not None for group in section.groups)
-    names = [
-        f"{c.measure.label}, {nouns.rostered if c.diagnosed else nouns.public}s" for c in columns
-    ]
-    names += ["gain"] if gains else []
-    names += ["gap closed"] if closed else []
-    names += ["ε", f"{nouns.turn}s", "seeds"]
+    names, rows_of = table_of(section)
+    unfinished = {group.label: group.unfinished_mark for group in section.groups}
     rows = []
-    for group in section.groups:
-        cells = [measure_text(c.measure, group.measure(c)) for c in columns]
-        cells += [gain_text(group)] if gains else []
-        cells += [percent(section.gap_closed(group), 0)] if closed else []
-        done = min(run.rounds_done for run in group.runs)
-        cells += [epsilon(group.epsilon), f"{done:,}", str(len(group.runs))]
-        name = ", ".join(filter(None, (group.label, group.unfinished_mark)))
-        rows.append([name, *cells])
-    for name, spent, value in references_of(section):
-        cells = [figure(c.measure, value) if c == section.lead else NOTHING for c in columns]
-        cells += [NOTHING] * (gains + closed)
-        rows.append([name, *cells, spent, NOTHING, NOTHING])
+    for title, cells in rows_of:
+        # What an ε does not cover stands in the caption.
+        texts = [
+            text if name == "ε" else " ".join(filter(None, (text, small)))
+            for name, (text, small) in zip(names, cells, strict=True)
+        ]
+        rows.append([", ".join(filter(None, (title, unfinished.get(title)))), *texts])
     body = "\n".join(f"{' & '.join(map(escaped, row))} \\\\" for row in rows)
     return (
         "\\begin{table}\n\\centering\n"
@@ -181,7 +167,7 @@ def _caption(section: Section) -> str:
     said = [f"{section.title}."]
     said += [f"ε with {terms}."] if terms else ["No run is private."]
     said += gaps(groups)
-    if any(column.diagnosed for column in shown_columns(section)):
+    if any(column.diagnosed for column in measured_columns(section)):
         said.append(f"Figures of {nouns.diagnosed}.")
     if any(group.head.simulated for group in groups):
         said.append("Simulated: the noise came from a seed.")
@@ -251,24 +237,6 @@ def _against_public(group: Group, closed: float | None) -> dict[str, Any]:
     row["gain_interval"] = list(gain.interval) if gain and gain.interval else None
     row["gap_closed"] = closed
     return row
-
-
-def measure_text(measure: Measure, value: Estimate | None) -> str:
-    """Return a figure with half its interval, as plain text."""
-    if value is None:
-        return NOTHING
-    spread = "" if value.half_width is None else f" ± {half_width(measure, value.half_width)}"
-    return figure(measure, value.mean) + spread
-
-
-def gain_text(group: Group) -> str:
-    """Return the gain over public-only with half its interval, as plain text."""
-    gain = group.gain
-    if gain is None or not group.head.figures:
-        return NOTHING
-    measure = group.head.figures[0]
-    spread = "" if gain.half_width is None else f" ± {half_width(measure, gain.half_width)}"
-    return difference(measure, gain.mean) + spread
 
 
 _WRITERS = {".html": render, ".csv": as_csv, ".tex": as_latex, ".svg": as_svg}

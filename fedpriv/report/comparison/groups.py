@@ -111,21 +111,8 @@ def columns_of(groups: Sequence[Group]) -> list[Column]:
     return [Column(measure=m, diagnosed=d) for d in (True, False) for m in measures]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What was in the folders that were given.
-
-    Attributes:
-        groups: The runs, grouped.
-        left_out: Why each other folder is not compared, one sentence each.
-    """
-
-    groups: tuple[Group, ...]
-    left_out: tuple[str, ...]
-
-
-def find_groups(directories: Sequence[str | Path]) -> Found:
-    """Return the runs among folders, grouped in the order given, and what else was there.
+def find_groups(directories: Sequence[str | Path]) -> tuple[list[Group], list[str]]:
+    """Return the runs among folders, grouped in the order given, and why each other is left out.
 
     Raises:
         ValueError: If there is no run among them.
@@ -137,11 +124,11 @@ def find_groups(directories: Sequence[str | Path]) -> Found:
             run = read_run(directory)
             run_id = state_of(run).run_id
         except (OSError, ValueError) as error:
-            left_out.append(f"left out: {error}")
+            left_out.append(str(error))
             continue
         if run_id in runs:
             other = runs[run_id].directory
-            left_out.append(f"left out: {directory} is the run of {other}, given twice or copied")
+            left_out.append(f"{directory} is the run of {other}, given twice or copied")
         else:
             runs[run_id] = run
     if not runs:
@@ -149,7 +136,7 @@ def find_groups(directories: Sequence[str | Path]) -> Found:
             "; ".join(["none of these is a run folder", *left_out])
             + "; give folders that `fedpriv run` wrote, such as runs/*"
         )
-    return Found(groups=group_runs(list(runs.values())), left_out=tuple(left_out))
+    return group_runs(list(runs.values())), left_out
 
 
 def read_groups(directories: Sequence[str | Path]) -> list[Group]:
@@ -158,19 +145,13 @@ def read_groups(directories: Sequence[str | Path]) -> list[Group]:
     Raises:
         ValueError: If a folder is not a run, or a run is given twice.
     """
-    runs: dict[str, RunRecord] = {}
-    for directory in directories:
-        run = read_run(directory)
-        run_id = state_of(run).run_id
-        if run_id in runs:
-            raise ValueError(
-                f"{directory} repeats the run of {runs[run_id].directory}; compare each run once"
-            )
-        runs[run_id] = run
-    return list(group_runs(list(runs.values())))
+    groups, left_out = find_groups(directories)
+    if left_out:
+        raise ValueError(left_out[0])
+    return groups
 
 
-def group_runs(runs: Sequence[RunRecord]) -> tuple[Group, ...]:
+def group_runs(runs: Sequence[RunRecord]) -> list[Group]:
     """Return runs of one experiment that differ in their seed as one group, named by what differs.
 
     A run that repeats another one's seed is no further sample: it is a group of its own. So are
@@ -191,9 +172,9 @@ def group_runs(runs: Sequence[RunRecord]) -> tuple[Group, ...]:
         else:
             found.append([run])
     labels = labels_of_runs([others[0] for others in found])
-    return tuple(
+    return [
         Group(runs=tuple(others), label=label) for others, label in zip(found, labels, strict=True)
-    )
+    ]
 
 
 def _sample_key(run: RunRecord) -> tuple[object, ...]:

@@ -220,51 +220,108 @@ def _plot_note(column: Column, lines: Sequence[Line]) -> str:
     return note
 
 
-GAIN, CLOSED, SEEDS = "gain over public-only", "gap closed", "seeds"
-
-Cells = list[tuple[str, str]]
-"""Of one row: what each cell is called on a narrow screen, and its HTML."""
+Cell = tuple[str, str]
+"""Text of a cell, and the remark that stands small behind it."""
 
 
 def nouns_of(section: Section) -> UnitLabels:
-    """Return the words for those whose figures they are."""
+    """Return the nouns of those whose values a section has."""
     return labels_of_all(group.head.unit for group in section.groups)
 
 
-def shown_columns(section: Section) -> list[Column]:
+def measured_columns(section: Section) -> list[Column]:
     """Return the columns that something was measured for, in one of the groups."""
     groups = section.groups
     return [c for c in columns_of(groups) if any(group.measure(c) for group in groups)]
 
 
+def table_of(section: Section) -> tuple[list[str], list[tuple[str, list[Cell]]]]:
+    """Return the names of the columns, and the rows: the groups, then what they are read against.
+
+    The measured columns come first, each named with those whose values it has.
+    """
+    nouns, groups = nouns_of(section), section.groups
+    columns = measured_columns(section)
+    names = [
+        f"{c.measure.label}, {nouns.rostered if c.diagnosed else nouns.public}s" for c in columns
+    ]
+    more = []
+    if any(group.gain for group in groups):
+        more.append(("gain over public-only", gain_cell))
+    if any(section.gap_closed(group) is not None for group in groups):
+        more.append(("gap closed", lambda group: (percent(section.gap_closed(group), 0), "")))
+    more += [
+        ("ε", lambda group: (epsilon(group.epsilon), group.coverage.mark)),
+        (f"{nouns.turn}s", lambda group: (number(min(r.rounds_done for r in group.runs)), "")),
+        ("seeds", lambda group: (str(len(group.runs)), "")),
+    ]
+    rows = []
+    for group in groups:
+        cells = [measure_cell(column.measure, group.measure(column)) for column in columns]
+        rows.append((group.label, cells + [cell(group) for _, cell in more]))
+    for name, spent, value in references_of(section):
+        cells = [(figure(c.measure, value) if c == section.lead else NOTHING, "") for c in columns]
+        cells += [(spent if other == "ε" else NOTHING, "") for other, _ in more]
+        rows.append((name, cells))
+    return [*names, *(name for name, _ in more)], rows
+
+
+def measure_cell(measure: Measure, value: Estimate | None) -> Cell:
+    """Return a value and half its interval."""
+    if value is None:
+        return NOTHING, ""
+    spread = "" if value.half_width is None else f"± {half_width(measure, value.half_width)}"
+    return figure(measure, value.mean), spread
+
+
+def gain_cell(group: Group) -> Cell:
+    """Return the gain over public-only, and half its interval with the unit."""
+    gain = group.gain
+    if gain is None:
+        return "not measured" if group.public_only is None else NOTHING, ""
+    measure = group.head.figures[0]
+    value, _, unit = difference(measure, gain.mean).partition(" ")
+    spread = "" if gain.half_width is None else f"± {half_width(measure, gain.half_width)}"
+    return value, " ".join(filter(None, (spread, unit)))
+
+
+def references_of(section: Section) -> list[tuple[str, str, float]]:
+    """Return what needs no private run: (name, its ε, its value in the leading column)."""
+    found = [("majority class", NOTHING, section.majority)]
+    if section.public_only is not None:
+        found.append(("public-only", "0", section.public_only.mean))
+    return [(name, spent, value) for name, spent, value in found if value is not None]
+
+
 def runs_table(section: Section) -> str:
-    """Return the groups' final figures, then majority class and public-only, as a table.
+    """Return `table_of` as HTML, each row with a dot on a common scale.
 
     On a narrow screen each row becomes a list of its cells, so that nothing is scrolled away.
     """
-    columns, lead = shown_columns(section), section.lead
-    reached = [group.measure(lead) if lead else None for group in section.groups]
-    known = references_of(section)
-    values = [e.mean + (e.half_width or 0) for e in reached if e]
-    scale = max([*values, *(value for _, _, value in known)], default=0.0)
-    rest = _rest(section)
-    rows = []
-    for group, value, style in zip(section.groups, reached, styles(section.groups), strict=True):
-        cells = [(_whole_name(column, section), _measure_cell(group, column)) for column in columns]
-        cells += [(name, _cell(name, group, section)) for name in rest]
-        strip = _strip(value, scale, style.colour)
-        rows.append(_row(f"{safe(group.label)}{_remark(group)}", strip, cells))
-    for name, spent, value in known:
-        cells = [
-            (_whole_name(c, section), safe(figure(c.measure, value)) if c == lead else NOTHING)
-            for c in columns
-        ]
-        cells += [(other, spent if other == "ε" else NOTHING) for other in rest]
-        dot = _strip(Estimate(mean=value, half_width=None, count=1), scale, "muted")
-        rows.append(_row(safe(name), dot, cells, "reference"))
+    lead, groups = section.lead, section.groups
+    marks = [
+        (group.measure(lead) if lead else None, style.colour, _remark(group))
+        for group, style in zip(groups, styles(groups), strict=True)
+    ]
+    for _, _, value in references_of(section):
+        marks.append((Estimate(mean=value, half_width=None, count=1), "muted", ""))
+    scale = max([e.mean + (e.half_width or 0) for e, _, _ in marks if e], default=0.0)
+    names, rows = table_of(section)
+    body = []
+    for place, (title, cells) in enumerate(rows):
+        value, colour, remark = marks[place]
+        kind = "" if place < len(groups) else ' class="reference"'
+        tds = "".join(
+            f'<td class="n{" none" if text == NOTHING else ""}" data-label="{safe(name)}">'
+            f"<span>{safe(text)}{_small(small)}</span></td>"
+            for name, (text, small) in zip(names, cells, strict=True)
+        )
+        strip = _strip(value, scale, colour)
+        head = f"<th>{safe(title)}{_small(remark)}</th>"
+        body.append(f'<tr{kind}>{head}<td class="strip">{strip}</td>{tds}</tr>')
     return (
-        f'<div class="scroll"><table class="runs"><thead>{_head(section, columns, rest)}</thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div>"
+        f'<div class="scroll"><table class="runs"><thead>{_head(section, names)}</thead>'
+        f"<tbody>{''.join(body)}</tbody></table></div>"
     )
 
 
@@ -287,99 +344,29 @@ def difference_table(section: Section) -> str:
     )
 
 
-def _row(title: str, strip: str, cells: Cells, kind: str = "") -> str:
-    body = "".join(
-        f'<td class="n{" none" if text == NOTHING else ""}" data-label="{safe(name)}">'
-        f"<span>{text}</span></td>"
-        for name, text in cells
-    )
-    style = f' class="{kind}"' if kind else ""
-    return f'<tr{style}><th>{title}</th><td class="strip">{strip}</td>{body}</tr>'
-
-
-def _rest(section: Section) -> list[str]:
-    """Return the names of the columns after the measures."""
-    gains = [GAIN] if any(group.gain for group in section.groups) else []
-    shares = [section.gap_closed(group) for group in section.groups]
-    closed = [CLOSED] if any(share is not None for share in shares) else []
-    return [*gains, *closed, "ε", f"{nouns_of(section).turn}s", SEEDS]
-
-
-def _cell(name: str, group: Group, section: Section) -> str:
-    if name == GAIN:
-        return _gain_cell(group)
-    if name == CLOSED:
-        return percent(section.gap_closed(group), 0)
-    if name == "ε":
-        mark = group.coverage.mark
-        gap = f"<small>{safe(mark)}</small>" if mark else ""
-        return f"{safe(epsilon(group.epsilon))}{gap}"
-    if name == SEEDS:
-        return str(len(group.runs))
-    return safe(number(min(run.rounds_done for run in group.runs)))
-
-
-def _whole_name(column: Column, section: Section) -> str:
-    """Return a column's name with whose figure it is, as a narrow screen has no second head."""
-    nouns = nouns_of(section)
-    return f"{column.measure.label}, {nouns.rostered if column.diagnosed else nouns.public}s"
-
-
-def references_of(section: Section) -> list[tuple[str, str, float]]:
-    """Return what needs no private run: (name, its ε, its value in the leading column)."""
-    found = [("majority class", NOTHING, section.majority)]
-    if section.public_only is not None:
-        found.append(("public-only", "0", section.public_only.mean))
-    return [(name, spent, value) for name, spent, value in found if value is not None]
+def _small(text: str) -> str:
+    return f"<small>{safe(text)}</small>" if text else ""
 
 
 def _remark(group: Group) -> str:
     found = badges(group.head, run_statement(group.head.directory))
-    labels = [label for label, _ in found if label != "Simulated"]
-    return f"<small>{safe(' · '.join(labels))}</small>" if labels else ""
+    return " · ".join(label for label, _ in found if label != "Simulated")
 
 
-def _head(section: Section, columns: list[Column], rest: list[str]) -> str:
+def _head(section: Section, names: list[str]) -> str:
     """Return two header rows: whose examples were measured, then what."""
-    groups, nouns = "", nouns_of(section)
+    groups, nouns, columns = "", nouns_of(section), measured_columns(section)
     for diagnosed, title in ((True, f"{nouns.rostered}s"), (False, f"{nouns.public}s")):
-        count = sum(column.diagnosed == diagnosed for column in columns)
-        if count:
+        if count := sum(column.diagnosed == diagnosed for column in columns):
             groups += f'<th class="g" colspan="{count}">{title}</th>'
-    names = "".join(
-        f'<th class="n">{safe(column.measure.label)}{_better(column.measure)}</th>'
-        for column in columns
-    )
-    others = "".join(f'<th class="n">{safe(name)}</th>' for name in rest)
+    heads = [safe(c.measure.label) + _small(direction(c.measure)) for c in columns]
+    heads += [safe(name) for name in names[len(columns) :]]
     return (
-        f'<tr class="over"><th colspan="2"></th>{groups}<th colspan="{len(rest)}"></th></tr>'
-        f"<tr><th>experiment</th><th></th>{names}{others}</tr>"
+        f'<tr class="over"><th colspan="2"></th>{groups}'
+        f'<th colspan="{len(names) - len(columns)}"></th></tr><tr><th>experiment</th><th></th>'
+        + "".join(f'<th class="n">{head}</th>' for head in heads)
+        + "</tr>"
     )
-
-
-def _better(measure: Measure) -> str:
-    return f"<small>{safe(direction(measure))}</small>" if direction(measure) else ""
-
-
-def _measure_cell(group: Group, column: Column) -> str:
-    value = group.measure(column)
-    if value is None:
-        return NOTHING
-    spread = ""
-    if value.half_width is not None:
-        spread = f"<small>± {safe(half_width(column.measure, value.half_width))}</small>"
-    return safe(figure(column.measure, value.mean)) + spread
-
-
-def _gain_cell(group: Group) -> str:
-    gain = group.gain
-    if gain is None:
-        return "not measured" if group.public_only is None else NOTHING
-    measure = group.head.figures[0]
-    value, _, unit = difference(measure, gain.mean).partition(" ")
-    spread = "" if gain.half_width is None else f"± {half_width(measure, gain.half_width)}"
-    said = " ".join(filter(None, (spread, unit)))
-    return safe(value) + (f"<small>{safe(said)}</small>" if said else "")
 
 
 def _strip(value: Estimate | None, scale: float, colour: str) -> str:

@@ -35,7 +35,7 @@ INPUTS = ("tff", "unit-norm")
 
 
 def _rows(view: TagView, users: Sequence[str], subset: str) -> np.ndarray:
-    return np.concatenate([np.arange(0), *view.rows(users, subset)])
+    return view.all_rows(users, subset)
 
 
 def _learner(view: TagView, inputs: str, rows: np.ndarray, seen: np.ndarray) -> TagLearner:

@@ -63,7 +63,7 @@ def columns_of(view: TagView, asked: np.ndarray | None = None) -> Columns:
     of = view.columns
     spans = {}
     for user in view.roster:
-        rows = np.concatenate([np.arange(0), *view.rows([user], "train")])
+        rows = view.all_rows([user], "train")
         if len(rows) and rows[-1] - rows[0] + 1 != len(rows):
             raise ValueError(f"training rows of {user!r} do not follow one another")
         spans[user] = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)

@@ -289,7 +289,7 @@ def one_half(site: Site, halves: Halves) -> np.ndarray:
     found = np.zeros(len(view.columns.labels), bool)
     threads = np.asarray(view.threads)
     for user in view.roster:
-        rows = np.concatenate([np.arange(0), *view.rows([user], "train")])
+        rows = view.all_rows([user], "train")
         found[rows] = [(user, int(thread)) in own for thread in threads[rows]]
     return found
 

@@ -12,6 +12,7 @@ import pickle
 import shutil
 import sys
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,28 +36,15 @@ from tests.repeats import each_once
 sys.path.append(str(Path(__file__).parent))
 toys = importlib.import_module("toys")
 toy_methods = importlib.import_module("toy_methods")
-TOYS, components = toy_methods.TOYS, toy_methods.components
-
-
-class Killed(BaseException):
-    """The process is gone."""
-
-
-def die():
-    raise Killed
-
-
-def play(toy, folder, carry, *, die_after=None, **rest):
-    """Play to the end, or die right after a line of the ledger."""
-    with toy_methods.dying(die_after, die):
-        return toy_methods.play(toy, folder, carry, **rest)
+TOYS, components, play = toy_methods.TOYS, toy_methods.components, toy_methods.play
+HERE, killed = toy_methods.HERE, toy_methods.killed
 
 
 @pytest.fixture(scope="module", params=["serial", "ray", "flower"])
 def carry(request):
     """A backend over the toys' users."""
     if request.param == "serial":
-        yield SerialBackend(trainer=toys.WORKS, data=toys.TASK.data)
+        yield HERE
     elif request.param == "ray":
         from fedpriv.backends.ray.backend import RayBackend
 
@@ -107,10 +95,9 @@ def test_it_runs_and_verifies(name, carry, tmp_path):
 @pytest.mark.ray
 @pytest.mark.parametrize(("name", "die_after"), each_once(list(TOYS), [2, 1, 3]))
 def test_it_survives_a_kill_after_a_charge(name, die_after, carry, tmp_path):
-    try:
-        play(TOYS[name], tmp_path, carry, die_after=die_after)
-    except Killed:
+    with toy_methods.dying(die_after), suppress(toy_methods.Killed):
         play(TOYS[name], tmp_path, carry)
+    play(TOYS[name], tmp_path, carry)
     found = verify_run(tmp_path)
     assert found.ok, found
 
@@ -118,15 +105,6 @@ def test_it_survives_a_kill_after_a_charge(name, die_after, carry, tmp_path):
 def lines(folder, kind):
     _, state, _ = read_ledger(folder / "ledger.jsonl")
     return list(getattr(state, kind))
-
-
-HERE = SerialBackend(trainer=toys.WORKS, data=toys.TASK.data)
-
-
-def after_a_kill(name, folder, die_after, **rest):
-    with pytest.raises(Killed):
-        play(TOYS[name], folder, HERE, die_after=die_after, **rest)
-    return play(TOYS[name], folder, HERE, **rest)
 
 
 def test_a_the_filter_stops_before_its_total_and_the_ledger_proves_it(tmp_path):
@@ -226,8 +204,7 @@ def test_a_the_held_sum_dies_with_its_block_and_does_not_travel(tmp_path):
 def test_b_a_release_that_is_done_again_is_the_identical_one(mode, tmp_path):
     """Killed after its charge, then twice from there: one charge, and the same release."""
     first, second = tmp_path / "first", tmp_path / "second"
-    with pytest.raises(Killed):
-        play(toy_methods.OneShot, first, HERE, mode=mode, die_after=1)
+    killed(toy_methods.OneShot, first, 1, mode=mode)
     shutil.copytree(first, second)
     found = [play(toy_methods.OneShot, folder, HERE, mode=mode) for folder in (first, second)]
     np.testing.assert_array_equal(*found)
@@ -258,7 +235,8 @@ def test_c_a_row_left_open_is_burned_and_its_users_took_part(
     mode, die_after, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(SecretState, "forget", lambda self, name: None)  # it is looked at below
-    after_a_kill("c", tmp_path, die_after, mode=mode)
+    killed(TOYS["c"], tmp_path, die_after, mode=mode)
+    play(TOYS["c"], tmp_path, mode=mode)
     charges, rows = lines(tmp_path, "charges"), lines(tmp_path, "rows")
     assert len(charges) == 1 and [row.row for row in rows] == [1, 2, 3, 4, 5, 6]
     assert len(lines(tmp_path, "releases")) == 5
@@ -273,8 +251,7 @@ def test_c_a_row_left_open_is_burned_and_its_users_took_part(
 @pytest.mark.parametrize("lost", ["stream.key", "cohorts-update.safetensors"])
 def test_c_secret_state_that_is_gone_is_missed(lost, tmp_path):
     """Another key would not cancel what was drawn, and a limit would be counted from zero."""
-    with pytest.raises(Killed):
-        play(toy_methods.Stream, tmp_path, HERE, mode="secure", die_after=4)
+    killed(toy_methods.Stream, tmp_path, 4, mode="secure")
     (tmp_path / "secret" / lost).unlink()
     with pytest.raises(ValueError, match="gone: restore"):
         play(toy_methods.Stream, tmp_path, HERE, mode="secure")

@@ -9,22 +9,16 @@ import importlib
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Clip
 from fedpriv.mechanisms.gaussian import Gaussian, NoisedMean
 from fedpriv.mechanisms.privatizer import Cost
 from fedpriv.privacy.ledger.ledger import BudgetSpentError
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
-from fedpriv.rng import Key
-from fedpriv.runs.folder import RunFolder
-from fedpriv.runs.loop import rounds
-from fedpriv.runs.noise_root import NOISE
 from fedpriv.training.algorithm import Query
 
 sys.path.append(str(Path(__file__).parent))
@@ -44,27 +38,11 @@ class Asking(methods.Steps):
         return state.after(state.params)
 
 
-def play(asks, plan, folder, *, num_rounds=None, mode="simulation"):
+def play(asks, plan, folder, **rest):
     """Run until the plan is spent, or for some rounds; return the answers."""
-    made = SimpleNamespace(
-        task=toys.TASK,
-        init_params=toys.TASK.init_params,
-        plan=plan,
-        algorithm=Asking(asks, plan),
-        trainer=toys.WORKS,
-    )
-    backend = SerialBackend(trainer=toys.WORKS, data=toys.TASK.data)
-    kept = RunFolder.of_plan(folder, plan, mode=mode, extra={NOISE: "0" * 64})
-    try:
-        state = kept.resume(made.algorithm.init(toys.TASK.init_params(Key.simulation(0))))
-        root = Key.simulation(3) if mode == "simulation" else Key.secure()
-        running = rounds(made, backend, root, folder=kept, state=state)
-        for number, _ in enumerate(running, start=1):
-            if number == num_rounds:
-                break
-    finally:
-        kept.close()
-    return made.algorithm.answers
+    made = Asking(asks, plan)
+    methods.play(made, folder, **rest)
+    return made.answers
 
 
 @dataclass(frozen=True)
@@ -164,15 +142,8 @@ def test_a_replay_is_after_a_crash_only(tmp_path):
 def test_a_replay_is_of_what_was_charged(tmp_path):
     """Charged at ε = 1 and cut off, it cannot come back as an answer at ε = 1000."""
 
-    class Killed(BaseException):
-        pass
-
-    def die():
-        raise Killed
-
     plan = replace(methods.OneShot.plan, num_rounds=2)
-    with methods.dying(1, die), pytest.raises(Killed):
-        play([shot("train", 1.0)], plan, tmp_path)
+    methods.killed(Asking([shot("train", 1.0)], plan), tmp_path, 1)
 
     class Loud(methods.Sphere):
         cost = Cost(kind="pure", value=1000.0)
@@ -205,14 +176,11 @@ def test_the_next_round_asks_again(tmp_path):
 def test_a_replay_on_another_sum_is_refused(tmp_path):
     """Red before: killed before its release, a program that now adds up more was answered."""
 
-    class Killed(BaseException):
-        pass
-
     def cut(door, params):
         shot("train", 1.0)(door, params)
-        raise Killed
+        methods.die()
 
-    with pytest.raises(Killed):
+    with pytest.raises(methods.Killed):
         play([cut], methods.OneShot.plan, tmp_path)
     with pytest.raises(ValueError, match="its sum is not the same any more"):
         play([shot("train", 2.0)], methods.OneShot.plan, tmp_path)
@@ -222,9 +190,6 @@ def test_a_replay_on_another_sum_is_refused(tmp_path):
 @pytest.mark.parametrize("by", ["ask", "program"])
 def test_each_of_two_replays_is_of_its_own_sum(by, tmp_path):
     """Cut off together, they come back as they were, and not each with the other's sum."""
-
-    class Killed(BaseException):
-        pass
 
     def asking(name, distance):
         def ask(door, params):
@@ -236,14 +201,14 @@ def test_each_of_two_replays_is_of_its_own_sum(by, tmp_path):
         return ask
 
     def cut(door, params):
-        raise Killed
+        methods.die()
 
     right, swapped = (
         [asking("one", first), asking("two", second)] for first, second in ((1, 5), (5, 1))
     )
     plan = replace(methods.OneShot.plan, num_rounds=2)
     whole = play(right, plan, tmp_path / "whole")
-    with pytest.raises(Killed):
+    with pytest.raises(methods.Killed):
         play([*right, cut], plan, tmp_path / "cut")
     with pytest.raises(ValueError, match="'one' was cut off by a crash, and its sum is not the"):
         play(swapped, plan, tmp_path / "cut")
@@ -287,57 +252,26 @@ def test_a_step_that_does_not_advance_is_refused(tmp_path):
             return state
 
     made = Standing([shot("train", 1.0)], methods.OneShot.plan)
-    run = SimpleNamespace(
-        task=toys.TASK,
-        init_params=toys.TASK.init_params,
-        plan=methods.OneShot.plan,
-        algorithm=made,
-        trainer=toys.WORKS,
-    )
-    backend = SerialBackend(trainer=toys.WORKS, data=toys.TASK.data)
     with pytest.raises(ValueError, match="returned a state of round 0"):
-        list(rounds(run, backend, Key.simulation(3)))
+        methods.play(made, tmp_path)
     assert len(made.answers) == 1
 
 
-class TestHardened:
-    """A secure run whose ε is that of real arithmetic answers in no other."""
+def test_a_secure_run_of_real_arithmetic_answers_in_no_other(tmp_path):
+    """A question with noise in floating point is refused there, and answered in a run of floats."""
+    floats, grid = (
+        Mechanism(sampler=methods.ALL, bound=bound, privatizer=Gaussian(noise_multiplier=2.0))
+        for bound in (methods.CLIP, methods.Rounded(bound=methods.CLIP))
+    )
 
-    def door(self, tmp_path, bound):
-        mechanism = methods.Mechanism(
-            sampler=methods.Everybody(num_users=methods.N),
-            bound=bound,
-            privatizer=Gaussian(noise_multiplier=2.0),
+    def asked(mechanism, folder):
+        plan = Plan(mechanism=mechanism, num_rounds=1, delta=1e-3)
+        ask = lambda door, params: door.ask(  # noqa: E731
+            Query(params=params, name="more", mechanism=floats)
         )
-        plan = Plan(mechanism=mechanism, num_rounds=4, delta=1e-3)
-        asks = []
-        made = SimpleNamespace(
-            task=toys.TASK,
-            init_params=toys.TASK.init_params,
-            plan=plan,
-            algorithm=Asking(asks, plan),
-            trainer=toys.WORKS,
-        )
+        return play([ask], plan, folder, mode="secure")
 
-        def ask(query):
-            asks[:] = [lambda door, params: door.ask(replace(query, params=params))]
-            backend = SerialBackend(trainer=toys.WORKS, data=toys.TASK.data)
-            root = Key.secure()
-            state = made.algorithm.init(toys.TASK.init_params(root))
-            next(iter(rounds(made, backend, root, state=state)))
-            return made.algorithm.answers[-1]
-
-        return ask, mechanism
-
-    def test_a_question_with_noise_in_floating_point_is_refused(self, tmp_path):
-        ask, mechanism = self.door(tmp_path, methods.Rounded(bound=methods.CLIP))
-        query = methods.Query(params={}, name="more")
-        assert np.isfinite(ask(query).squared_norm)
-        floats = replace(mechanism, bound=methods.CLIP)
-        with pytest.raises(ValueError, match=r"'more': the run's ε is that of real arithmetic"):
-            ask(replace(query, mechanism=floats))
-
-    def test_a_run_of_floats_asks_what_it_likes(self, tmp_path):
-        ask, mechanism = self.door(tmp_path, methods.CLIP)
-        query = methods.Query(params={}, name="more", mechanism=mechanism)
-        assert np.isfinite(ask(query).squared_norm)
+    with pytest.raises(ValueError, match=r"'more': the run's ε is that of real arithmetic"):
+        asked(grid, tmp_path / "grid")
+    (answer,) = asked(floats, tmp_path / "floats")
+    assert np.isfinite(answer.squared_norm)

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.mechanisms.correlated.binary_tree import BinaryTree
 from fedpriv.mechanisms.correlated.noise import Correlated
@@ -61,14 +60,6 @@ def method(name):
     return Followed
 
 
-class Killed(BaseException):
-    """The process is gone."""
-
-
-def die():
-    raise Killed
-
-
 @pytest.fixture
 def seen(monkeypatch):
     """What was added to each sum that was released, and whom each cohort held."""
@@ -91,11 +82,9 @@ def seen(monkeypatch):
 
 
 def play(name, folder, kills=(), mode="simulation"):
-    backend = SerialBackend(trainer=toys.WORKS, data=toys.TASK.data)
     for kill in kills:
-        with toy_methods.dying(kill, die), pytest.raises(Killed):
-            toy_methods.play(method(name), folder, backend, mode=mode)
-    return toy_methods.play(method(name), folder, backend, mode=mode)
+        toy_methods.killed(method(name), folder, kill, mode=mode)
+    return toy_methods.play(method(name), folder, mode=mode)
 
 
 @pytest.mark.parametrize(
@@ -180,14 +169,12 @@ def test_the_law_would_see_a_row_used_twice(seen, tmp_path, monkeypatch):
 def test_an_older_ledger_draws_no_row_again(mode, seen, tmp_path):
     """All but secret/ is put back as it was two rows ago: the next row has met a sum already."""
     (noise, _), folder = seen, tmp_path / "run"
-    backend = SerialBackend(trainer=toys.WORKS, data=toys.TASK.data)
-    kept = kept_after(4, backend, mode, folder)
-    with toy_methods.dying(3, die), pytest.raises(Killed):
-        toy_methods.play(method("banded"), folder, backend, mode=mode)
+    kept = kept_after(4, mode, folder)
+    toy_methods.killed(method("banded"), folder, 3, mode=mode)
     put_back(kept, folder, secret=False)
     before = len(noise)
     with pytest.raises(ValueError, match="has 3 rows of noise and 5 were drawn: it is older"):
-        toy_methods.play(method("banded"), folder, backend, mode=mode)
+        toy_methods.play(method("banded"), folder, mode=mode)
     assert len(noise) == before
     _, ledger, _ = read_ledger(folder / "ledger.jsonl")
     assert len(ledger.rows) == 3
@@ -195,19 +182,17 @@ def test_an_older_ledger_draws_no_row_again(mode, seen, tmp_path):
 
 def test_older_secret_state_forgets_nobody(tmp_path):
     """secret/ alone is put back as it was: who took part since would be free to come again."""
-    folder, backend = tmp_path / "run", SerialBackend(trainer=toys.WORKS, data=toys.TASK.data)
-    kept = kept_after(4, backend, "secure", folder)
-    with toy_methods.dying(3, die), pytest.raises(Killed):
-        toy_methods.play(method("banded"), folder, backend, mode="secure")
+    folder = tmp_path / "run"
+    kept = kept_after(4, "secure", folder)
+    toy_methods.killed(method("banded"), folder, 3, mode="secure")
     put_back(kept, folder, secret=True)
     with pytest.raises(ValueError, match="secret/ knows of 2 rows of noise and the ledger has 6"):
-        toy_methods.play(method("banded"), folder, backend, mode="secure")
+        toy_methods.play(method("banded"), folder, mode="secure")
 
 
-def kept_after(lines, backend, mode, folder):
+def kept_after(lines, mode, folder):
     """Play until so many charges and rows are written; return a copy of the folder."""
-    with toy_methods.dying(lines, die), pytest.raises(Killed):
-        toy_methods.play(method("banded"), folder, backend, mode=mode)
+    toy_methods.killed(method("banded"), folder, lines, mode=mode)
     return Path(shutil.copytree(folder, folder.with_name("kept")))
 
 
@@ -223,9 +208,9 @@ def put_back(kept, folder, *, secret):
 @pytest.mark.parametrize("mode", ["simulation", "secure"])
 def test_what_would_take_the_noise_off_is_gone_once_the_run_has_ended(tmp_path, mode):
     """Neither the key of its noise nor who took part when; and no older state draws it anew."""
-    folder, backend = tmp_path / "run", SerialBackend(trainer=toys.WORKS, data=toys.TASK.data)
-    kept = kept_after(4, backend, mode, folder)
-    toy_methods.play(method("banded"), folder, backend, mode=mode)
+    folder = tmp_path / "run"
+    kept = kept_after(4, mode, folder)
+    toy_methods.play(method("banded"), folder, mode=mode)
     left = {path.name: path.stat().st_size for path in (folder / "secret").iterdir()}
     rows = left.pop("rows.safetensors")
     assert rows and left == ({"stream.key": 0} if mode == "secure" else {})
@@ -234,4 +219,4 @@ def test_what_would_take_the_noise_off_is_gone_once_the_run_has_ended(tmp_path, 
     with pytest.raises(
         ValueError, match=r"is empty since the run ended|who took part in .* is gone"
     ):
-        toy_methods.play(method("banded"), folder, backend, mode=mode)
+        toy_methods.play(method("banded"), folder, mode=mode)

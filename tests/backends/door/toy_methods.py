@@ -5,13 +5,16 @@ What they ask of users, and the users, are in `toys`.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 import toys
 
+from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.mechanisms.gaussian import Gaussian, NoisedMean
 from fedpriv.mechanisms.privatizer import Cost
@@ -29,6 +32,7 @@ from fedpriv.training.algorithm import Algorithm, ArrayState, Query
 N = len(toys.ROSTER)
 ALL = Everybody(num_users=N)
 CLIP = Clip(l2_clip_norm=8.0)
+HERE = SerialBackend(trainer=toys.WORKS, data=toys.TASK.data)
 #: Of a ledger's first line; with this noise the first of `Descent`'s directions leads nowhere.
 FACTS = {NOISE: "2" * 64}
 
@@ -79,7 +83,7 @@ class Descent(Steps):
 
     coarse, fine = Gaussian(noise_multiplier=3.0), Gaussian(noise_multiplier=1.5)
     plan = AdaptivePlan(num_users=N, rho=2.0, delta=1e-3)
-    capped = toys.Capped(cap=8.0, size=float(len(toys.STEP_SIZES)))
+    capped = toys.Capped(cap=8.0, num_coordinates=len(toys.STEP_SIZES))
 
     def step(self, state, door):
         gradient = Mechanism(sampler=ALL, bound=CLIP, privatizer=self.coarse)
@@ -258,9 +262,9 @@ class Adaptive(Steps):
 TOYS = {"a": Descent, "b": OneShot, "c": Stream, "d": Distributed, "e": Adaptive}
 
 
-def components(toy):
-    """What the loop runs."""
-    made = toy()
+def components(method):
+    """What the loop runs of a method, or of a class of it."""
+    made = method() if isinstance(method, type) else method
     return SimpleNamespace(
         task=toys.TASK,
         init_params=toys.TASK.init_params,
@@ -270,21 +274,28 @@ def components(toy):
     )
 
 
-def play(toy, folder, carry, *, mode="simulation"):
-    """Run to the end, from where the folder is; return the last params."""
+def play(method, folder, carry=HERE, *, mode="simulation", num_rounds=None):
+    """Run to the end, or for some rounds, from where the folder is; return the last params."""
     root = Key.simulation(3) if mode == "simulation" else Key.secure()
-    made = components(toy)
+    made = components(method)
     kept = RunFolder.of_plan(folder, made.plan, mode=mode, extra=FACTS)
-    try:
+    with closing(kept):
         state = kept.resume(made.algorithm.init(made.task.init_params(root.fold("init"))))
-        *_, (_, state) = [(None, state), *rounds(made, carry, root, folder=kept, state=state)]
-    finally:
-        kept.close()
+        with closing(rounds(made, carry, root, folder=kept, state=state)) as running:
+            *_, (_, state) = [(None, state), *islice(running, num_rounds)]
     return state.params["w"]
 
 
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def die():
+    raise Killed
+
+
 @contextmanager
-def dying(die_after, die):
+def dying(die_after, die=die):
     """Call `die` right after the ledger's so many-th charge or row is on the disk; None: never."""
     write, lines = Ledger._write, []
 
@@ -300,3 +311,9 @@ def dying(die_after, die):
         yield
     finally:
         Ledger._write = write
+
+
+def killed(method, folder, after, carry=HERE, **rest):
+    """Run until it dies, right after so many lines of its ledger."""
+    with dying(after), pytest.raises(Killed):
+        play(method, folder, carry, **rest)

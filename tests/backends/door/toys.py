@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from fedpriv.backends.worker import WorkerContext
-from fedpriv.mechanisms import Clip
+from fedpriv.mechanisms import Capped, Clip
 from fedpriv.mechanisms.bounds import scaled
 from fedpriv.sums import RunningSum
 from fedpriv.training.work import UserByUser
@@ -68,29 +68,6 @@ class NoisyShares(RunningSum):
 
 
 SHARE = 2**20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capped:
-    """Every coordinate within [0, cap]: losses at several step sizes."""
-
-    cap: float
-    size: float
-    name = "capped"
-    granularity = mixture = None
-    multiplier = {}  # noqa: RUF012 - nothing is put there
-
-    @property
-    def l2_bound(self):
-        return self.cap * math.sqrt(self.size)
-
-    def sum_limit(self, num_users):
-        return num_users * self.l2_bound
-
-    def scaled(self, update):
-        if not all(np.isfinite(a).all() for a in update.values()):
-            raise ValueError("not finite")
-        return {n: np.clip(a, 0.0, self.cap) for n, a in update.items()}, 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,12 +23,19 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedpriv import tree
+from fedpriv.backends import SerialBackend
+from fedpriv.backends.backend import Order
 from fedpriv.backends.flower.client import Host
 from fedpriv.backends.flower.messages import BOUNDS
 from fedpriv.backends.flower.registry import QUERY
+from fedpriv.backends.flower.strategy import GridBackend, GridSettings, UserLevelStrategy
 from fedpriv.backends.worker import WorkerContext
 from fedpriv.checkpoints.vocabulary import WordFeatures
 from fedpriv.datasets.stackexchange.tag_view import TagExamples
+from fedpriv.mechanisms import Clip, Rounded
+from fedpriv.rng import Key
+from fedpriv.sums import PartialSum
 from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
 
 Tamper = Callable[[Message, Message], list[Message]]
@@ -310,3 +317,53 @@ def shards(task: Any, num_nodes: int, first: int = 101, trainer: Any = None) -> 
         first + number: Host.of(task, trainer, partition=number, num_partitions=num_nodes)
         for number in range(num_nodes)
     }
+
+
+def started(
+    task: Any,
+    hosts: Mapping[int, Any] | int,
+    *,
+    settings: Any = None,
+    trainer: Any = None,
+    kind: Any = StubGrid,
+    **grid: Any,
+) -> GridBackend:
+    """Return the backend of a started strategy, on these nodes or so many shards of the task.
+
+    Its `exchange` has the grid, and in `dropped` the counts.
+    """  # fmt: skip
+    nodes = shards(task, hosts, trainer=trainer) if isinstance(hosts, int) else hosts
+    strategy = UserLevelStrategy(roster=task.roster, settings=settings or GridSettings())
+    return strategy.start(kind(nodes, **grid), lambda backend: backend)
+
+
+BOUND = Rounded(bound=Clip(l2_clip_norm=0.3))
+
+
+class Federation:
+    """Nodes of synthetic users, one each unless said, and their sums' oracle in this process."""
+
+    def __init__(self, num_users: int = 12, num_nodes: int = 0, **options: Any) -> None:
+        self.task = TinyTags(num_users)
+        self.backend = started(self.task, num_nodes or num_users, **options)
+        self.grid: Any = self.backend.exchange.grid
+        self.counts = self.backend.exchange.dropped
+        self.oracle = SerialBackend(trainer=self.task.trainer(SCHEDULE, {}), data=self.task.data)
+
+    def sum(self, cohort=None, *, round_num=1, attempt=1, backend=None, key=None) -> PartialSum:
+        order = Order(
+            params=self.task.params(), bound=BOUND, key=key or Key.simulation(1),
+            round_num=round_num, attempt=attempt,
+        )  # fmt: skip
+        return (backend or self.backend).sum_over(cohort or self.task.roster, order)
+
+    def is_sum_without(self, found: PartialSum, *gone: int, users=(), cohort=None) -> bool:
+        """Whether a sum is, to the bit, that of the cohort but for some users and some nodes'."""
+        cohort = cohort or self.task.roster
+        lost = {*users, *(user for node in gone for user in self.grid.hosts[node].user_ids)}
+        others = [user for user in cohort if user not in lost]
+        expected = tree.to_dense(self.sum(others, backend=self.oracle).total)
+        total = tree.to_dense(found.total)
+        return found.num_failed == len(cohort) - len(others) and all(
+            np.array_equal(total[name], expected[name]) for name in expected
+        )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -20,7 +19,6 @@ from fedpriv.datasets.stackexchange.parts import SERVER, cut_corpus
 from fedpriv.datasets.stackexchange.splits import Split
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
@@ -242,22 +240,6 @@ def test_a_simulation_does_not_go_on_as_a_secure_run(made, deploy, tmp_path):
     with pytest.raises(ValueError, match=r"secure=true, but the run of resume=.* is a sim"):
         deploy(resume=tmp_path / "run", secure=True)
     assert (tmp_path / "run" / "ledger.jsonl").read_bytes() == before
-
-
-def test_a_federation_s_ledger_is_anchored(made, deploy, tmp_path):
-    run, anchor = tmp_path / "run", tmp_path / "elsewhere" / "anchor"
-    anchor.parent.mkdir()
-    loopback = {"allow_unauthenticated_nodes": True}
-    deploy(out=run, anchor=anchor, secure=True, **loopback)
-    backup = shutil.copytree(run, tmp_path / "backup")
-    deploy(resume=run, anchor=anchor, secure=True, **loopback)
-    assert verify_run(run, anchors=anchors_of(anchor)).ok
-    with pytest.raises(ValueError, match="lacks line"):
-        deploy(resume=backup, anchor=anchor, secure=True, **loopback)
-    with pytest.raises(ValueError, match="started with an anchor"):
-        deploy(resume=run, secure=True, **loopback)
-    with pytest.raises(ValueError, match="must be an absolute path"):
-        deploy(out=tmp_path / "another", anchor="anchor")
 
 
 def test_a_secure_run_on_nodes_without_keys_is_refused_before_there_is_a_folder(

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.app import ArrayRecord, Message
 
 from fedpriv import tree
 from fedpriv.backends.backend import Order
 from fedpriv.backends.flower.client import Host, shard
 from fedpriv.backends.flower.messages import (
-    MalformedRecordError,
     SharedRecords,
     read_answer,
     read_request,
@@ -185,22 +184,6 @@ def test_a_node_of_many_users_sends_wider_numbers(stub, monkeypatch):
         reply, found = answered(host_of(task), task, list(task.roster[:number]), EXACT)
         assert reply.content["total"]["dense/bias"].dtype == kind
         assert found.num_failed == 0
-
-
-@pytest.mark.parametrize("granularity", [None, EXACT.granularity])
-def test_answers_of_the_other_kind_are_refused(task, granularity):
-    reply, _ = answered(host_of(task), task, ["user-01"], None if granularity else EXACT)
-    for said, odd in (
-        ("granularity" if granularity else "on a grid", None),
-        ("expected C-ordered", granularity),
-    ):
-        report = {
-            name: value for name, value in reply.content["report"].items() if name != "granularity"
-        }
-        if said == "expected C-ordered":  # even where it claims to be of the kind asked for
-            reply.content["report"] = ConfigRecord(report | ({"granularity": odd} if odd else {}))
-        with pytest.raises(MalformedRecordError, match=said):
-            read_answer(reply.content, order(task, EXACT if granularity else None), num_users=1)
 
 
 def test_shards_share_the_roster_out():

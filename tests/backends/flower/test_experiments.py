@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from fedpriv import tree
-from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
+from fedpriv.backends.flower.strategy import GridSettings
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.catalogue import find_experiments
 from fedpriv.runs.backends import serial
@@ -37,12 +37,9 @@ TURNS = {"delay-plain": 1, "delay-preconditioned": 1}
 
 def carried_by(stub, num_nodes):
     def make(experiment, components):
-        strategy = UserLevelStrategy(
-            roster=components.task.roster,
-            settings=GridSettings(max_in_flight=3),
-        )
-        grid = stub.StubGrid(stub.shards(components.task, num_nodes, trainer=components.trainer))
-        return strategy.start(grid, lambda backend: backend)
+        settings = GridSettings(max_in_flight=3)
+        trainer = components.trainer
+        return stub.started(components.task, num_nodes, settings=settings, trainer=trainer)
 
     return make
 

@@ -10,8 +10,6 @@ import pytest
 from torch import nn
 
 from fedpriv.backends.flower.client import Host
-from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
-from fedpriv.backends.worker import WorkerContext
 from fedpriv.checkpoints.tensor_files import write_tensors
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import build
@@ -78,41 +76,11 @@ def test_on_flowers_grid(stub, tmp_path, kind):
         n + 1: Host.of(components.task, build(theirs, None).trainer, partition=n, num_partitions=5)
         for n in range(5)
     }
-    strategy = UserLevelStrategy(roster=components.task.roster, settings=GridSettings())
-    deployed = strategy.start(
-        stub.StubGrid(hosts),
-        lambda backend: trained(components, replace(backend, measure=components.task.evaluate)),
-    )
+    backend = stub.started(components.task, hosts)
+    deployed = trained(components, replace(backend, measure=components.task.evaluate))
     alone = trained(components, serial(experiment(**options), components))
     fresh = build(experiment())
     other = trained(fresh, serial(experiment(), fresh))
     for name, array in alone.items():
         np.testing.assert_allclose(deployed[name], array, rtol=1e-5, atol=1e-6)
         assert not np.allclose(other[name], array, rtol=1e-3)
-
-
-def make_context(device):
-    """What a worker of Ray's works with."""
-    made = build(replace(experiment(start="public"), task=lambda _: make_task(OfANode)), None)
-    return WorkerContext(trainer=made.trainer, data=made.task.data, measure=made.task.evaluate)
-
-
-@pytest.mark.ray
-@pytest.mark.slow
-def test_on_ray(ray):
-    import contextlib
-
-    from fedpriv.backends.ray.backend import RayBackend
-
-    components = build(experiment(start="public"))
-    backend = RayBackend(
-        share=replace(ray.share, num_workers=2, num_cpus=0.1),
-        make_context=make_context,
-        data=components.task.data,
-        max_examples=256,
-    )
-    with contextlib.closing(backend):
-        found = trained(components, backend)
-    alone = trained(components, serial(experiment(start="public"), components))
-    for name, array in alone.items():
-        np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-6)

@@ -18,7 +18,7 @@ from fedpriv.backends.flower.settings import (
     read_grid_settings,
     read_host,
     read_path,
-    read_switch,
+    read_value,
 )
 from fedpriv.experiments.catalogue import load_experiment
 
@@ -74,7 +74,7 @@ def test_a_node_config_comes_before_the_run_config(tmp_path):
     assert read_path("corpus", {}, {"corpus": ""}) is None
     assert read_path("corpus", {"corpus": "/own"}, {"corpus": "/all"}) == Path("/own")
     assert read_path("corpus", {}, {"corpus": "/all"}) == Path("/all")
-    assert read_switch({"secure": True}, "secure") is True
+    assert read_value({"secure": True}, "secure") is True
 
 
 def test_a_missing_corpus_is_an_error_with_a_way_out(tmp_path):

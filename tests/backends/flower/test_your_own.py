@@ -14,7 +14,6 @@ import pytest
 
 from fedpriv import json_lines
 from fedpriv.backends.flower.client import Host
-from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
 from fedpriv.cli import main
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
@@ -94,11 +93,8 @@ def on_two_backends(name, stub, number):
         )
         for n in range(7)
     }
-    strategy = UserLevelStrategy(roster=components.task.roster, settings=GridSettings())
-    deployed = strategy.start(
-        stub.StubGrid(hosts),
-        lambda backend: final(replace(backend, measure=components.task.evaluate)),
-    )
+    backend = stub.started(components.task, hosts)
+    deployed = final(replace(backend, measure=components.task.evaluate))
     return final(serial(experiment, components)), deployed
 
 
@@ -123,15 +119,3 @@ def test_the_ready_and_own_measures_improve_with_training(own, name):
     for measure, higher in FIGURES[name].items():
         now, then = record.released.measured[measure], before.get(measure)
         assert now > then if higher else now < 0.8 * then, measure
-
-
-def test_files_of_a_language_model_go_with_it(own, monkeypatch):
-    for command in ("run chatter:experiment --rounds 1 --out run", "export run --to model"):
-        monkeypatch.setattr(sys, "argv", ["fedpriv", *command.split()])
-        with pytest.raises(SystemExit) as done:
-            main()
-        assert done.value.code == 0
-    for folder in ("run", "model"):
-        assert json.loads((own / folder / "words.json").read_text())[0] == "word-0"
-    card = (own / "model" / "README.md").read_text("utf-8")
-    assert "`words.json`" in card and "| perplexity, public users (released) |" in card

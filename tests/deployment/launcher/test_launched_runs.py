@@ -7,12 +7,8 @@ import json
 import re
 import subprocess
 
-import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
-import fedpriv as fp
-from fedpriv.backends import SerialBackend
 from fedpriv.datasets.stackexchange.synthetic import Shape, synthesize
 from tests.backends.flower.real import processes as real
 from tests.backends.flower.real import small_app
@@ -142,21 +138,9 @@ def test_a_killed_fork_loses_its_message_only(launched, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(app))
     import small  # pyright: ignore[reportMissingImports]
 
-    lost = frozenset(small.ROSTER[0::2])
-
-    class Without(SerialBackend):
-        def partial_sum(self, *, cohort, round_num, **given):
-            came = [user for user in cohort if round_num != 2 or user not in lost]
-            return super().partial_sum(cohort=came, round_num=round_num, **given)
-
-    from fedpriv.training.work import as_works
-
-    out = tmp_path / "in-process"
-    loop = fp.averaging(small.plan(3), roster=small.ROSTER, params=small.PARAMS, out=out)
-    loop(Without(trainer=as_works(small.Step()), data=small.Users()))
-    last = "round-000003.safetensors"
-    released, expected = (load_file(each / "checkpoints" / last) for each in (run, out))
-    assert np.array_equal(released["w"], expected["w"]) and np.any(released["w"])
+    out, lost = tmp_path / "in-process", frozenset(small.ROSTER[0::2])
+    small_app.in_process(small, out, 3, lambda number, user: number == 2 and user in lost)
+    small_app.check_same_end(run, out, 3)
 
     # A bundle that takes its run's process with it is answered for as well, and the next is run.
     fatal = "import os\nimport signal\n\napp = None\nos.kill(os.getpid(), signal.SIGKILL)\n"

@@ -103,11 +103,11 @@ def test_what_is_no_run_is_named_and_left_out(make_run, tmp_path) -> None:
     damaged = make_run("b", seed=1)
     (damaged / "ledger.jsonl").unlink()
     shutil.copytree(run, tmp_path / "copy")
-    found = find_groups([nothing, run, page, damaged, tmp_path / "copy", run])
-    assert [len(group.runs) for group in found.groups] == [1]
-    assert [str(nothing) in found.left_out[0], str(page) in found.left_out[1]] == [True, True]
-    assert "ledger" in found.left_out[2] and len(found.left_out) == 5
-    assert f"{tmp_path / 'copy'} is the run of {run}" in found.left_out[3]
+    groups, left_out = find_groups([nothing, run, page, damaged, tmp_path / "copy", run])
+    assert [len(group.runs) for group in groups] == [1]
+    assert [str(nothing) in left_out[0], str(page) in left_out[1]] == [True, True]
+    assert "ledger" in left_out[2] and len(left_out) == 5
+    assert f"{tmp_path / 'copy'} is the run of {run}" in left_out[3]
     with pytest.raises(ValueError, match=r"none of these is a run folder.*notes"):
         find_groups([nothing, page])
 

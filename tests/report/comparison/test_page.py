@@ -45,7 +45,7 @@ def test_json_rows_are_plain_json(make_run) -> None:
 
 def test_the_same_run_twice_is_refused(make_run) -> None:
     folder = make_run()
-    with pytest.raises(ValueError, match="compare each run once"):
+    with pytest.raises(ValueError, match="given twice"):
         read_groups([folder, folder])
 
 

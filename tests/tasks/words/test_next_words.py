@@ -45,7 +45,9 @@ def test_a_view_holds_every_sentence_in_order_without_its_title(view):
 
 def test_no_thread_stands_on_both_sides(view):
     users = (*view.roster, *view.public_users)
-    sides = [set(view.threads[view.rows(users, subset)].tolist()) for subset in ("train", "test")]
+    sides = [
+        set(view.threads[view.all_rows(users, subset)].tolist()) for subset in ("train", "test")
+    ]
     assert sides[0] and sides[1] and not sides[0] & sides[1]
 
 

@@ -30,7 +30,7 @@ from fedpriv.privacy.plan import plan_digest
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
 from server import app as server_app
-from server.ending import ended_in_one_line
+from server.app import ended_in_one_line
 
 DECLARED = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text("utf-8"))["tool"][
     "flwr"

@@ -11,7 +11,6 @@ from fedpriv import tree
 from fedpriv.backends import SerialBackend
 from fedpriv.backends.backend import Order
 from fedpriv.backends.flower.bounded_sum import BoundedSum
-from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 from fedpriv.training.local.trainer import Schedule
@@ -94,11 +93,10 @@ def adding(bound=EXACT, params=None):
 def summed(stub, tamper, *, num_nodes=12, cohort=None, bound=BOUND):
     """Return the sum with some nodes hostile, and the counts."""
     task = stub.TinyTags()
-    grid = stub.StubGrid(stub.shards(task, num_nodes), tamper=tamper)
-    strategy = UserLevelStrategy(roster=task.roster, settings=GridSettings())
+    backend = stub.started(task, num_nodes, tamper=tamper)
     asked = order(task.params(), bound)
-    cohort = task.roster if cohort is None else cohort
-    return strategy.start(grid, lambda backend: backend.sum_over(cohort, asked)), strategy.counts
+    found = backend.sum_over(task.roster if cohort is None else cohort, asked)
+    return found, backend.exchange.dropped
 
 
 def run(stub, tamper, *, bound=BOUND):

@@ -40,14 +40,15 @@ def claiming(hosts, node_id, user_ids, *, first=False):
 
 def asked(task, grid, settings=QUICK):
     strategy = UserLevelStrategy(roster=task.roster, settings=settings)
+    backend = strategy.start(grid, lambda backend: backend)
     order = Order(params=task.params(), bound=EXACT, key=Key.simulation(1))
-    found = strategy.start(grid, lambda backend: backend.sum_over(task.roster, order))
+    found = backend.sum_over(task.roster, order)
     oracle = SerialBackend(trainer=task.trainer(SCHEDULE, {}), data=task.data)
 
     def expected(users):
         return tree.to_dense(oracle.sum_over(users, order).total)
 
-    return tree.to_dense(found.total), expected, strategy.counts
+    return tree.to_dense(found.total), expected, backend.exchange.dropped
 
 
 def equal(left, right):

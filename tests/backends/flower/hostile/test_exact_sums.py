@@ -20,7 +20,6 @@ from tests.backends.flower.hostile.payloads import (
     UNITS,
     WORDS,
     Executed,
-    adding,
     arrays,
     exact_report,
     in_order,
@@ -102,12 +101,3 @@ def test_a_node_whose_code_rounds_on_another_grid_is_refused(stub, monkeypatch):
     found, moved, counts = run(stub, rounded_by_another_version, bound=EXACT)
     assert moved == 0.0 and found.num_failed == 1
     assert counts == {"other-grid": 1}
-
-
-def test_more_users_than_the_integers_hold_are_refused(monkeypatch):
-    monkeypatch.setattr("fedpriv.sums._USERS_IN_INT64", 5)
-    content = RecordDict({"total": whole(), "report": exact_report()})
-    adds = adding()
-    adds.add(content, num_users=5)
-    with pytest.raises(ValueError, match="6 users of up to 2"):
-        adds.add(content, num_users=1)

@@ -9,7 +9,7 @@ from flwr.app import Error, Message
 
 from fedpriv.backends import SerialBackend
 from fedpriv.backends.backend import Order
-from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
+from fedpriv.backends.flower.strategy import GridSettings
 from fedpriv.backends.in_process import ThreadBackend
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
@@ -56,11 +56,9 @@ def asked(backend, task, mode, caplog):
 @pytest.mark.parametrize("tamper", [lost, broken, lambda request, reply: [reply, reply]])
 def test_answers_that_were_dropped_are_counted_in_a_simulation_alone(stub, caplog, tamper):
     task = stub.TinyTags()
-    strategy = UserLevelStrategy(roster=task.roster, settings=LOOPBACK)
-    grid = stub.StubGrid(stub.shards(task, 12), tamper={102: tamper, 104: tamper})
-    backend = strategy.start(grid, lambda backend: backend)
+    backend = stub.started(task, 12, settings=LOOPBACK, tamper={102: tamper, 104: tamper})
     assert any("round 1" in line for line in asked(backend, task, "simulation", caplog))
-    assert strategy.counts
+    assert backend.exchange.dropped
     assert asked(backend, task, "secure", caplog) == []
 
 
@@ -80,10 +78,7 @@ def on_threads(task, data):
 
 def on_a_node(task, data, stub):
     task.data = data
-    grid = stub.StubGrid(stub.shards(task, 2))
-    return UserLevelStrategy(roster=task.roster, settings=LOOPBACK).start(
-        grid, lambda backend: backend
-    )
+    return stub.started(task, 2, settings=LOOPBACK)
 
 
 @pytest.mark.parametrize("place", [in_process, on_threads, on_a_node])

@@ -15,11 +15,14 @@ from torch import nn
 import fedpriv as fp
 from client import app as client_app
 from fedpriv.backends.flower import settings
-from fedpriv.backends.flower.log import LineFormatter, show_log
+from fedpriv.backends.flower.log import show_log
 from fedpriv.backends.flower.registry import WAITING, note_waiting
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import make_task
+from fedpriv.measures import ACCURACY
+from fedpriv.runs.records import Released, RoundRecord
 from fedpriv.tasks.module_task import ModuleTask
+from server import app as server_app
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ (DEBUG|INFO|WARNING|ERROR) fedpriv[\w.]*: \S.*")
 ID, VALUE, TEXT = "marker-of-an-id", 1234567.0, "marker-of-an-exception"
@@ -112,17 +115,6 @@ def test_a_node_that_fails_as_a_whole_says_kind_and_place(
     assert all(f" in {code.__name__}" in said for said in (err, str(refused.value)))
 
 
-def test_a_logged_traceback_shows_kind_and_places():
-    try:
-        raise KeyError(TEXT)
-    except KeyError:
-        record = logging.LogRecord("fedpriv.x", 40, "", 0, "lost\n  %s", ("it",), sys.exc_info())
-    record.created = 0.0
-    line = LineFormatter().format(record)
-    assert line.startswith("1970-01-01T00:00:00Z ERROR fedpriv.x: lost it (KeyError at test_log")
-    assert TEXT not in line and "\n" not in line
-
-
 @pytest.mark.parametrize("later", [False, True])
 def test_a_line_stands_once_where_flower_writes_every_loggers(monkeypatch, later):
     """Flower's processes give the root logger a handler of standard error, libraries later too."""
@@ -154,3 +146,29 @@ def test_a_node_writes_no_word_of_a_servers_into_its_log(stub, caplog):
         with caplog.at_level(logging.DEBUG, "fedpriv"):
             note_waiting(message)
     assert caplog.messages == []
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "accuracy", "said"),
+    [
+        (0.93051, None, "round 3: epsilon <= 0.931 at delta 0.001, accuracy on public users -"),
+        (0.93051, 0.5, "round 3: epsilon <= 0.931 at delta 0.001, accuracy on public users 50.00%"),
+        (None, None, "round 3: no privacy, epsilon is infinite, accuracy on public users -"),
+    ],
+)
+def test_every_round_is_logged_with_its_epsilon_evaluated_or_not(caplog, epsilon, accuracy, said):
+    released = Released(
+        round_num=3,
+        attempt=1,
+        epsilon=epsilon,
+        epsilon_charges=None if epsilon is None else 5,
+        delta=None if epsilon is None else 0.001,
+        measured={"accuracy": accuracy},
+        update_norm=None,
+    )
+    with caplog.at_level(logging.INFO, "fedpriv.server"):
+        server_app._report(
+            ACCURACY,
+            RoundRecord(released=released, diagnostics=None),
+        )
+    assert [record.getMessage() for record in caplog.records] == [said]

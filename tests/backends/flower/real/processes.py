@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -14,6 +15,8 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import psutil
 
 from fedpriv.experiments.agd import FederatedDescent
 from fedpriv.experiments.averaging import FederatedExperiment
@@ -53,6 +56,24 @@ def copy_app(target: Path, extra: Mapping[str, str] | None = None) -> Path:
 DECLARED = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text("utf-8"))["tool"][
     "flwr"
 ]["app"]["config"]
+
+
+def write_app(folder: Path, config: Mapping[str, object], **modules: str) -> Path:
+    """Write a bundle of `server_app`, `client_app` and further modules to a folder."""
+    folder.mkdir(parents=True)
+    for name, text in modules.items():
+        (folder / f"{name}.py").write_text(text, "utf-8")
+    project = {"name": "small", "version": "1.0.0", "description": "", "dependencies": ["fedpriv"]}
+    apps = {"serverapp": "server_app:app", "clientapp": "client_app:app"}
+    tables = {
+        "project": project, "tool.flwr.app": {"publisher": "small"},
+        "tool.flwr.app.components": apps, "tool.flwr.app.config": config,
+    }  # fmt: skip
+    lines = []
+    for name, table in tables.items():
+        lines += [f"[{name}]", *(f"{key} = {json.dumps(item)}" for key, item in table.items())]
+    (folder / "pyproject.toml").write_text("\n".join(lines), "utf-8")
+    return folder
 
 
 def simulated(nodes: int) -> str:
@@ -213,7 +234,12 @@ class Flower:
 
     def left(self) -> list[int]:
         """Return the processes, of whatever parent, that were born with this folder as Flower's."""
-        return _with(f"FLWR_HOME={self.home}", "environ")
+        home = str(self.home)
+        return [
+            process.pid
+            for process in psutil.process_iter(["environ"])
+            if (process.info["environ"] or {}).get("FLWR_HOME") == home
+        ]
 
     def log(self, name: str) -> str:
         """Return what a process wrote so far."""
@@ -221,11 +247,7 @@ class Flower:
 
     def stop(self) -> None:
         """Stop every started process and what it started, by process id."""
-        managed = _with(str(self.home / "local-superlink" / "superlink.log"), "cmdline")
         orphans = set(self.left()) - {process.pid for process in self.processes}
-        for pid in managed:
-            for member in [pid, *_descendants(pid)]:
-                _end(member)
         for process in reversed(self.processes):
             family = [*_descendants(process.pid), process.pid]
             if process.poll() is None:
@@ -251,10 +273,9 @@ def _run_command(config: str, federation: str) -> list[str]:
 def _is_gone(pid: int) -> bool:
     """Return whether a process is no more, or waits for nothing but its parent."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return True
-    return stat.rpartition(")")[2].split()[0] == "Z"
 
 
 def _listens(port: int) -> bool:
@@ -265,42 +286,20 @@ def _listens(port: int) -> bool:
         return False
 
 
-def _with(word: str, where: str) -> list[int]:
-    """Return the processes that were started with a word nobody else can have."""
-    found = []
-    for entry in Path("/proc").glob(f"[0-9]*/{where}"):
-        try:
-            if word.encode() in entry.read_bytes().split(b"\0"):
-                found.append(int(entry.parent.name))
-        except OSError:
-            continue
-    return found
-
-
 def _descendants(pid: int) -> list[int]:
     """Return the ids of a process's children and theirs, deepest first."""
-    parents: dict[int, list[int]] = {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = entry.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        parents.setdefault(int(fields[1]), []).append(int(entry.parent.name))
-    found: list[int] = []
-    for child in parents.get(pid, []):
-        found += [*_descendants(child), child]
-    return found
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return [child.pid for child in reversed(psutil.Process(pid).children(recursive=True))]
+    return []
 
 
 def _end(pid: int) -> None:
     """End one process: ask, wait a little, insist."""
-    try:
-        os.kill(pid, signal.SIGTERM)
-        for _ in range(30):
-            time.sleep(0.1)
-            os.kill(pid, 0)
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    while not _is_gone(pid):  # nothing withstands that, but it takes a moment
-        time.sleep(0.1)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        process.terminate()
+        try:
+            process.wait(3)
+        except psutil.TimeoutExpired:
+            process.kill()
+            process.wait(60)

@@ -5,7 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.backends.flower.real.processes import run_config
+import numpy as np
+from safetensors.numpy import load_file
+
+import fedpriv as fp
+from fedpriv.backends import SerialBackend
+from fedpriv.training.work import as_works
+from tests.backends.flower.real import processes
 
 SHARED = '''
 import numpy as np
@@ -128,41 +134,15 @@ def main(grid, context):
         out.with_name(out.name + ".counts").write_text(json.dumps(strategy.counts))
 """
 
-PROJECT = """
-[project]
-name = "small"
-version = "1.0.0"
-description = "A small federation."
-dependencies = ["fedpriv"]
-
-[tool.flwr.app]
-publisher = "small"
-
-[tool.flwr.app.components]
-serverapp = "server_app:app"
-clientapp = "client_app:app"
-
-[tool.flwr.app.config]
-out = ""
-rounds = 5
-deadline = 30.0
-register-seconds = 300.0
-allow-missing = false
-faults = false
-"""
+CONFIG = {
+    "out": "", "rounds": 5, "deadline": 30.0, "register-seconds": 300.0, "allow-missing": False,
+    "faults": False,
+}  # fmt: skip
 
 
 def write_app(folder: Path) -> Path:
     """Write the bundle to a folder."""
-    folder.mkdir(parents=True)
-    for name, text in (
-        ("small.py", SHARED),
-        ("client_app.py", CLIENT),
-        ("server_app.py", SERVER),
-        ("pyproject.toml", PROJECT),
-    ):
-        (folder / name).write_text(text, "utf-8")
-    return folder
+    return processes.write_app(folder, CONFIG, small=SHARED, client_app=CLIENT, server_app=SERVER)
 
 
 def measure_deadline(flower, app: Path, folder: Path, least: float) -> float:
@@ -172,7 +152,38 @@ def measure_deadline(flower, app: Path, folder: Path, least: float) -> float:
     `least`: on an idle machine it is `least`.
     """
     out = folder / "without-faults"
-    log = flower.run(app, run_config(out=str(out), rounds=1, deadline=600.0))
+    log = flower.run(app, processes.run_config(out=str(out), rounds=1, deadline=600.0))
     rounds = (out / "diagnostics.jsonl").read_text("utf-8").splitlines()
     assert len(rounds) == 1 and json.loads(rounds[0])["num_failed"] == 0, log[-4000:]
     return max(least, 3 * json.loads(rounds[0])["seconds"])
+
+
+class Without(SerialBackend):
+    """Training in this process without the users of nodes that are lost, by `gone(round, user)`.
+
+    `lost` has the number of users that were left out of each cohort.
+    """
+
+    def __init__(self, small, gone) -> None:
+        super().__init__(trainer=as_works(small.Step()), data=small.Users())
+        self.gone, self.lost = gone, []
+
+    def partial_sum(self, *, cohort, round_num, **given):
+        came = [user for user in cohort if not self.gone(round_num, user)]
+        self.lost.append(len(cohort) - len(came))
+        return super().partial_sum(cohort=came, round_num=round_num, **given)
+
+
+def in_process(small, out: Path, rounds: int, gone) -> Without:
+    """Run a plan here, without who is gone; return the backend."""
+    backend = Without(small, gone)
+    plan = small.plan(rounds)
+    fp.averaging(plan, roster=small.ROSTER, params=small.PARAMS, out=out)(backend)
+    return backend
+
+
+def check_same_end(run: Path, out: Path, rounds: int) -> None:
+    """Assert that two runs released the same params at last, to the bit."""
+    last = f"checkpoints/round-{rounds:06d}.safetensors"
+    released, expected = load_file(run / last), load_file(out / last)
+    assert np.array_equal(released["w"], expected["w"]) and np.any(released["w"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sqlite3
 from contextlib import closing
@@ -46,8 +45,8 @@ def test_nodes_host_their_own_people_and_are_told_who_waits(processes, flower, t
     config = processes.run_config(
         experiment="simulations.visits:experiment", rounds=2, cohort=20.0, out=str(tmp_path / "run")
     )
-    options = json.dumps({"roster-file": str(tmp_path / "roster.txt")})
-    log = flower.run(app, f"{config} own-options='{options}'")
+    more = f"options=\"roster-file = '{tmp_path / 'roster.txt'}'\""
+    log = flower.run(app, f"{config} {more}")
     assert (tmp_path / "run" / "summary.json").is_file(), log[-4000:]
     assert verify_run(tmp_path / "run").ok
     status = run_status(tmp_path / "run")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import shutil
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fedpriv.backends import SerialBackend
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
 
@@ -65,27 +63,6 @@ def main(grid, context):
     strategy.start(grid, loop)
 """
 
-PROJECT = """
-[project]
-name = "toys"
-version = "1.0.0"
-description = "Toys of the door."
-dependencies = ["fedpriv"]
-
-[tool.flwr.app]
-publisher = "toys"
-
-[tool.flwr.app.components]
-serverapp = "server_app:app"
-clientapp = "client_app:app"
-
-[tool.flwr.app.config]
-toy = ""
-whole = ""
-out = ""
-die-after = 0
-"""
-
 
 @pytest.fixture
 def methods():
@@ -95,16 +72,13 @@ def methods():
 
 
 @pytest.fixture
-def app(tmp_path):
+def app(processes, tmp_path):
     """A bundle of two short apps and the toys."""
-    folder = tmp_path / "app"
-    folder.mkdir()
-    for name, text in (("client_app.py", CLIENT), ("server_app.py", SERVER)):
-        (folder / name).write_text(text, "utf-8")
-    (folder / "pyproject.toml").write_text(PROJECT, "utf-8")
-    for name in ("toys.py", "toy_methods.py"):
-        shutil.copy(TOYS / name, folder)
-    return folder
+    config = {"toy": "", "whole": "", "out": "", "die-after": 0}
+    copies = {name: (TOYS / f"{name}.py").read_text("utf-8") for name in ("toys", "toy_methods")}
+    return processes.write_app(
+        tmp_path / "app", config, client_app=CLIENT, server_app=SERVER, **copies
+    )
 
 
 def spent(folder):
@@ -153,9 +127,6 @@ def test_it_runs_whole_and_after_a_kill(
         assert found.num_releases == verify_run(whole).num_releases - lost
 
     # What ran whole ended where it ends in this process: playing on finds nothing left to do.
-    here = SerialBackend(trainer=methods.toys.WORKS, data=methods.toys.TASK.data)
-    ended, alone = (
-        methods.play(methods.TOYS[name], at, here) for at in (whole, tmp_path / "alone")
-    )
+    ended, alone = (methods.play(methods.TOYS[name], at) for at in (whole, tmp_path / "alone"))
     assert spent(whole) == spent(tmp_path / "alone")
     np.testing.assert_allclose(ended, alone, rtol=1e-5)

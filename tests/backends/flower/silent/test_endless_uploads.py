@@ -30,7 +30,7 @@ def test_everybody_elses_answers_are_in_the_sum(released, num_endless):
     endless = hundred.nodes[:num_endless]
     hundred.grid.endless.update(endless)
     assert hundred.is_sum_without(hundred.sum(), *endless)
-    assert hundred.strategy.counts == {"missing": num_endless}
+    assert hundred.counts == {"missing": num_endless}
     assert hundred.grid.blocked == num_endless  # each was begun, and left
 
 
@@ -48,7 +48,7 @@ def test_what_an_abandoned_pull_brings_counts_for_no_later_round(released):
     ended_after(lambda: pulls.num_alive() == 0)
     assert hundred.is_sum_without(hundred.sum(round_num=3))
     # The first round's answer came too late, and so did the second's, which nobody had begun.
-    assert hundred.strategy.counts == {"missing": 2, "late": 2}
+    assert hundred.counts == {"missing": 2, "late": 2}
     assert hundred.grid.in_flight == 0
 
 

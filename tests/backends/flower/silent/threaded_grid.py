@@ -7,19 +7,11 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 from flwr.app import Error, Message
 
-from fedpriv import tree
-from fedpriv.backends import SerialBackend
 from fedpriv.backends.flower.registry import QUERY
-from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
-from fedpriv.mechanisms import Clip, Rounded
-from fedpriv.rng import Key
-from fedpriv.training.local.trainer import Schedule
-from tests.backends.flower.stub_grid import StubGrid, TinyTags, shards
-
-BOUND, SCHEDULE = Rounded(bound=Clip(l2_clip_norm=0.3)), Schedule(learning_rate=2.0)
+from fedpriv.backends.flower.strategy import GridSettings
+from tests.backends.flower.stub_grid import Federation, StubGrid
 
 
 @dataclass
@@ -73,7 +65,7 @@ class ThreadedGrid(StubGrid):
         return request.metadata.message_type != QUERY
 
 
-class Hundred:
+class Hundred(Federation):
     """A hundred users, each on a node of its own, and what their sum would be in this process.
 
     A round is played first in which everybody answers, however long it takes; the deadline is the
@@ -83,38 +75,16 @@ class Hundred:
     def __init__(
         self, *, deadline: float, num_users: int = 100, num_nodes: int = 0, **grid: object
     ) -> None:
-        self.task = TinyTags(num_users)
-        hosts = shards(self.task, num_nodes or num_users)
-        self.grid = ThreadedGrid(hosts, **grid)  # type: ignore[arg-type]
-        self.strategy = UserLevelStrategy(
-            roster=self.task.roster, settings=GridSettings(round_deadline=600.0)
-        )
-        self.oracle = SerialBackend(trainer=self.task.trainer(SCHEDULE, {}), data=self.task.data)
-        patient = self.strategy.start(self.grid, lambda backend: backend)
-        self.params = self.task.params()
+        patient = GridSettings(round_deadline=600.0)
+        super().__init__(num_users, num_nodes, settings=patient, kind=ThreadedGrid, **grid)
         began = time.monotonic()
-        self.sum(round_num=10**6, backend=patient)
+        self.sum(round_num=10**6)
         self.deadline = max(deadline, 10.0 * (time.monotonic() - began))
-        settings = replace(patient.settings, round_deadline=self.deadline)
-        self.backend = replace(patient, settings=settings)
-        self.strategy.counts.clear()
+        self.backend = replace(
+            self.backend, settings=replace(patient, round_deadline=self.deadline)
+        )
+        self.counts.clear()
 
     @property
     def nodes(self) -> list[int]:
         return list(self.grid.hosts)
-
-    def sum(self, *, round_num: int = 1, backend: object = None, cohort: object = None):
-        return (backend or self.backend).partial_sum(
-            params=self.params, bound=BOUND, cohort=cohort or self.task.roster,
-            key=Key.simulation(1), round_num=round_num, attempt=1,
-        )  # fmt: skip
-
-    def is_sum_without(self, found, *gone: int) -> bool:
-        """Whether a sum is, to the bit, that of all users but those of some nodes."""
-        lost = {self.task.roster[node_id - 101] for node_id in gone}
-        others = [user for user in self.task.roster if user not in lost]
-        expected = tree.to_dense(self.sum(backend=self.oracle, cohort=others).total)
-        total = tree.to_dense(found.total)
-        return found.num_failed == len(lost) and all(
-            np.array_equal(total[name], expected[name]) for name in expected
-        )
