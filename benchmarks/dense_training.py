@@ -25,7 +25,7 @@ from torch import nn
 from fedpriv.rng import Key
 from fedpriv.training.devices import keep_freed_memory
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
-from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.vectorised import VectorisedTrainer
 
 KEPT = ", memory kept"

@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from fedpriv.api.account import account as account
     from fedpriv.api.account import calibrate as calibrate
     from fedpriv.api.account import noise_grid as noise_grid
-    from fedpriv.api.bolted.bolt_on import Perturbed as Perturbed
-    from fedpriv.api.bolted.bolt_on import bolt_on as bolt_on
-    from fedpriv.api.bolted.bolt_on import loss_constants as loss_constants
-    from fedpriv.api.bolted.classifier import bolt_on_classifier as bolt_on_classifier
-    from fedpriv.api.forecast.forecast import Forecast as Forecast
-    from fedpriv.api.forecast.forecast import forecast as forecast
-    from fedpriv.api.own_loop import bounded_sum as bounded_sum
-    from fedpriv.api.own_loop import plan as plan
+    from fedpriv.api.bolt_on import Perturbed as Perturbed
+    from fedpriv.api.bolt_on import bolt_on as bolt_on
+    from fedpriv.api.bolt_on import loss_constants as loss_constants
+    from fedpriv.api.bolt_on_classifier import bolt_on_classifier as bolt_on_classifier
+    from fedpriv.api.custom_loop import bounded_sum as bounded_sum
+    from fedpriv.api.custom_loop import plan as plan
+    from fedpriv.api.forecast import Forecast as Forecast
+    from fedpriv.api.forecast import forecast as forecast
     from fedpriv.api.result import Run as Run
     from fedpriv.api.result import compare as compare
     from fedpriv.api.result import load as load
     from fedpriv.api.running import experiment as experiment
     from fedpriv.api.running import resume as resume
     from fedpriv.api.running import run as run
-    from fedpriv.api.tuning import tune as tune
+    from fedpriv.api.running import tune as tune
     from fedpriv.api.uncertainty import RunUncertainty as RunUncertainty
     from fedpriv.api.uncertainty import run_uncertainty as run_uncertainty
     from fedpriv.experiments.averaging import CentralExperiment as CentralExperiment
@@ -61,13 +61,12 @@ __version__ = "0.1.0"
 
 _ROOMS = {
     "fedpriv.api.account": ("Account", "account", "calibrate", "noise_grid"),
-    "fedpriv.api.bolted.bolt_on": ("Perturbed", "bolt_on", "loss_constants"),
-    "fedpriv.api.bolted.classifier": ("bolt_on_classifier",),
-    "fedpriv.api.forecast.forecast": ("Forecast", "forecast"),
-    "fedpriv.api.own_loop": ("bounded_sum", "plan"),
+    "fedpriv.api.bolt_on": ("Perturbed", "bolt_on", "loss_constants"),
+    "fedpriv.api.bolt_on_classifier": ("bolt_on_classifier",),
+    "fedpriv.api.forecast": ("Forecast", "forecast"),
+    "fedpriv.api.custom_loop": ("bounded_sum", "plan"),
     "fedpriv.api.result": ("Run", "compare", "load"),
-    "fedpriv.api.running": ("experiment", "resume", "run"),
-    "fedpriv.api.tuning": ("tune",),
+    "fedpriv.api.running": ("experiment", "resume", "run", "tune"),
     "fedpriv.api.uncertainty": ("RunUncertainty", "run_uncertainty"),
     "fedpriv.experiments": ("CentralExperiment", "Experiment", "FederatedExperiment"),
     "fedpriv.privacy.ledger.ledger": ("Ledger",),

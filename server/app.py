@@ -36,10 +36,9 @@ from fedpriv.measures import Measure
 from fedpriv.privacy.epsilon import format_delta, rounded_up
 from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.plan import plan_digest
-from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.privacy.statement.statement import describe_returned_model
 from fedpriv.report.page import write_report
-from fedpriv.runs.document import name_with_label, read_document
+from fedpriv.runs.document import read_document
 from fedpriv.runs.prepared import PreparedRun, resume_run, start_run
 from fedpriv.runs.progress import announcement, describe_early_end
 from fedpriv.runs.records import RoundRecord
@@ -61,14 +60,8 @@ def main(grid: Grid, context: Context) -> None:
 def _main(grid: Grid, context: Context) -> None:
     with recording_refusal(read_path("resume", context.run_config)):
         prepared, settings = _opened(context.run_config)
-    head = announcement(
-        name_with_label(prepared.experiment.name, prepared.folder.document),
-        prepared.experiment.description,
-        prepared.components.plan,
-        mode=prepared.ledger.mode,
-        covers=coverage_of(prepared.folder.document),
-    )
-    _LOG.info("%s; %s", head.title, head.promise)
+    head = announcement(prepared)
+    _LOG.info("%s; %s", head.title, head.guarantee)
     for caution in head.cautions:
         _LOG.warning("%s", caution)
     roster = prepared.components.task.roster
@@ -77,8 +70,6 @@ def _main(grid: Grid, context: Context) -> None:
     strategy = UserLevelStrategy(roster=roster, settings=settings, plan=plan)
 
     task = prepared.components.task
-    for line in filter(None, (prepared.untried, *prepared.noticed)):
-        _LOG.warning("%s", line)
     status = StatusFile(prepared.folder.path, prepared.ledger.mode)
 
     def report(record: RoundRecord) -> None:

@@ -2,8 +2,7 @@
 
 #: Modules with tables and figures of papers, loaded when one is asked for.
 REPRODUCTIONS = (
-    "simulations.threads.by_thread",
-    "simulations.threads.ablation",
+    "simulations.threads.command",
     "simulations.adadps.tables",
     "simulations.adadps.figure2",
     "simulations.adadps.toy",

@@ -30,6 +30,7 @@ from fedpriv.experiments.components import Components
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.rng import Key
 from fedpriv.runs.backends import on_threads
+from fedpriv.runs.document import RunDescription
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.loop import rounds
 
@@ -103,16 +104,13 @@ def main() -> None:
             carried(arguments.backend, job, experiment, components, path) as backend,
             tempfile.TemporaryDirectory() as out,
         ):
-            folder = RunFolder.create(
-                Path(out) / "run",
-                experiment=experiment,
-                reference=experiment.name,
+            described = RunDescription(
                 components=components,
+                reference=experiment.name,
                 corpus_path=path,
                 backend=arguments.backend,
-                mode=root.mode,
-                keep_last=2,
             )
+            folder = RunFolder.create(Path(out) / "run", described, keep_last=2)
             GATE.ready(**about(corpus))
             kept: Any = folder if arguments.checkpoints else LedgerOnly(folder)
             running = rounds(

@@ -30,7 +30,7 @@ from fedpriv.rng import Key
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.tasks.task import TaskDescription
 from fedpriv.training.local.module import ArrayExamples, load_params, module_params
-from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.work import LocalTrainer
 from fedpriv.tree import Params, Tree
 

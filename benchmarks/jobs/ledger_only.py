@@ -7,6 +7,7 @@ from typing import Any
 
 from fedpriv.experiments.components import Components
 from fedpriv.experiments.experiment import Experiment
+from fedpriv.runs.document import RunDescription
 from fedpriv.runs.folder import RunFolder
 
 
@@ -26,12 +27,7 @@ class LedgerOnly:
         return cls(
             RunFolder.create(
                 out,
-                experiment=experiment,
-                reference=experiment.name,
-                components=components,
-                corpus_path=None,
-                backend="serial",
-                mode="simulation",
+                RunDescription(components=components, reference=experiment.name),
                 keep_last=2,
             )
         )

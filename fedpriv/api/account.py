@@ -1,6 +1,6 @@
 """What rounds cost, and how much noise a budget needs: the numbers, without a run.
 
-Both price a `fedpriv.api.own_loop.plan`, so what no plan may be has no price here either.
+Both price a `fedpriv.api.custom_loop.plan`, so what no plan may be has no price here either.
 
 >>> price = account(users=400, cohort=20, rounds=100, noise_multiplier=1.0, delta=1 / 400)
 >>> print(price)
@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedpriv.api.own_loop import plan
+from fedpriv.api.custom_loop import plan
 from fedpriv.experiments.options import said_as_options
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.event import Event, Relation

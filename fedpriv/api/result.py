@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import textwrap
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedpriv.api import frames, shown
 from fedpriv.privacy.epsilon import Epsilon
-from fedpriv.privacy.statement.statement import Statement, run_statement
+from fedpriv.privacy.statement.coverage import KEY
+from fedpriv.privacy.statement.statement import (
+    NO_EPSILON_COVERS,
+    Statement,
+    describe_returned_model,
+    run_statement,
+)
+from fedpriv.report.comparison.files import as_rows
+from fedpriv.report.comparison.groups import gaps, mismatches, read_groups
 from fedpriv.report.export import released_params
+from fedpriv.report.head import badges, key_figures
 from fedpriv.report.page import write_report
-from fedpriv.report.run_record import RunRecord, read_run, spent
+from fedpriv.report.run_record import Row, RunRecord, read_run, spent
+from fedpriv.report.wording import as_html as sections_html
+from fedpriv.report.wording import labels_of
+from fedpriv.runs.progress import describe_failures
+from fedpriv.untrusted_text import plain, safe
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,7 +120,7 @@ class Run:
             every: Also the rounds in which nothing was measured, with NaN for what is missing. They
                 are there as well in a run that measures nothing at all.
         """
-        return frames.released(self.record, self.statement, every=every)
+        return _released(self.record, self.statement, every=every)
 
     def diagnostics(self, *, every: bool = False) -> pd.DataFrame:
         """Return what only a simulation sees, one row an evaluated round. No ε covers any of it.
@@ -115,11 +128,11 @@ class Run:
         Args:
             every: As for `rounds`.
         """
-        return frames.diagnosed(self.record, every=every)
+        return _diagnosed(self.record, every=every)
 
     def table(self) -> pd.DataFrame:
         """Return the run's key figures as one row; `compare` puts several below each other."""
-        return frames.compared([self.record.directory])
+        return _compared([self.record.directory])
 
     def report(self) -> Path:
         """Write the report, one self-contained page, into the run folder and return its path.
@@ -147,10 +160,10 @@ class Run:
         return load(target)
 
     def __repr__(self) -> str:
-        return shown.as_text(self.record, self.statement)
+        return _as_text(self.record, self.statement)
 
     def _repr_html_(self) -> str:
-        return shown.as_html(self.record, self.statement)
+        return _as_html(self.record, self.statement)
 
 
 def load(path: str | Path) -> Run:
@@ -186,6 +199,134 @@ def compare(*runs: Run | str | Path) -> pd.DataFrame:
     """
     if not runs:
         raise ValueError("there is nothing to compare; give runs, or their folders")
-    return frames.compared(
-        [run.record.directory if isinstance(run, Run) else Path(run) for run in runs]
+    return _compared([run.record.directory if isinstance(run, Run) else Path(run) for run in runs])
+
+
+def _released(run: RunRecord, statement: Statement, *, every: bool) -> pd.DataFrame:
+    """Return the released values, one row a round; without `every`, an evaluated round."""
+    measured = [measure.released_name for measure in run.figures]
+    usual = ("attempt", "epsilon", "epsilon_charges", "delta", *measured, "update_norm")
+    frame = _by_round(run.released if every else _evaluated(run.released, measured), usual)
+    frame.attrs = {"privacy": statement.headline, "covered_by_epsilon": True}
+    return frame
+
+
+def _diagnosed(run: RunRecord, *, every: bool) -> pd.DataFrame:
+    """Return the diagnostics, one row a round; without `every`, an evaluated round."""
+    measured = [measure.name for measure in run.measures]
+    usual = ("attempt", "cohort_size", "num_failed", *measured, "seconds")
+    frame = _by_round(run.diagnosed if every else _evaluated(run.diagnosed, measured), usual)
+    frame.attrs = {"privacy": "a diagnostic, not covered by ε", "covered_by_epsilon": False}
+    return frame
+
+
+def _compared(directories: Sequence[Path]) -> pd.DataFrame:
+    """Return the comparison of `fedpriv compare --json`, one row a group of runs.
+
+    `.attrs["notes"]` says what ε does not cover, and in what the runs are not like with like.
+    """
+    import pandas as pd
+
+    groups = read_groups(directories)
+    rows = [
+        {name: value for name, value in row.items() if name not in ("name", "runs")}
+        for row in as_rows(groups)
+    ]
+    frame = pd.DataFrame(rows, index=pd.Index([g.name for g in groups], name="experiment"))
+    unlike = mismatches(groups)
+    notes = list(gaps(groups))
+    if unlike:
+        notes.append(f"not like with like: these runs differ in {', '.join(unlike)}")
+    frame.attrs = {"notes": notes}
+    return frame
+
+
+def _evaluated(rows: Sequence[Row], measured: Sequence[str]) -> Sequence[Row]:
+    """Return the rows in which something was measured; all of them where nothing ever was."""
+    return [row for row in rows if any(row.get(name) is not None for name in measured)] or rows
+
+
+def _by_round(rows: Sequence[Row], usual: Sequence[str]) -> pd.DataFrame:
+    """Return rows under their names; a run without any has the usual columns, empty."""
+    import pandas as pd
+
+    left_out = ("round_num", "covered_by_epsilon", KEY)
+    names = list(dict.fromkeys(name for row in rows for name in row if name not in left_out))
+    index = pd.Index([int(row["round_num"]) for row in rows], name="round_num", dtype="int64")
+    columns = {name: [row.get(name) for row in rows] for name in names or usual}
+    frame = pd.DataFrame(columns, index=index)
+    # A figure that was not measured in any round is a column of numbers all the same.
+    unmeasured = [name for name in names if all(row.get(name) is None for row in rows)]
+    return frame.astype(dict.fromkeys(unmeasured, float))
+
+
+_WIDTH = 100
+
+
+def _as_text(run: RunRecord, statement: Statement) -> str:
+    """Return the figures and the promise of a run as lines of text."""
+    turns = _turns(run)
+    labels = ", ".join(label for label, warns in badges(run, statement) if warns)
+    lines = [f"Run of {plain(run.title)}: {turns}" + (f" [{labels}]" if labels else "")]
+    said, _ = describe_returned_model(run.summary)
+    if said:
+        lines.append(_line("returned", said))
+    lines += [_line("data", _data(run))]
+    for name, value, remarks in key_figures(run):
+        if name != "ε":
+            lines.append(_line(name.lower(), f"{value} ({'; '.join(remarks)})"))
+    if failed := describe_failures(run.summary):
+        lines.append(_line("failures", failed))
+    lines.append(_line("privacy", statement.headline))
+    for number, paragraph in enumerate(_not_covered(statement)):
+        lines.append(_line("" if number else "no ε covers", paragraph))
+    return "\n".join(lines)
+
+
+def _as_html(run: RunRecord, statement: Statement) -> str:
+    """Return the same as HTML without scripts, with the whole statement folded below."""
+    labels = "".join(f" <b>[{safe(label)}]</b>" for label, _ in badges(run, statement))
+    turns = _turns(run)
+    said, _ = describe_returned_model(run.summary)
+    returns = f"<p><b>Returned: {safe(said)}.</b></p>" if said else ""
+    figures = "".join(
+        f"<tr><th style='text-align:left'>{safe(name)}</th><td style='text-align:left'>"
+        f"{safe(value)}</td><td style='text-align:left'>{safe('; '.join(remarks))}</td></tr>"
+        for name, value, remarks in [("data", _data(run), []), *key_figures(run)]
+    )
+    return (
+        f"<div><p>Run of <b>{safe(run.title)}</b>: {safe(turns)}{labels}</p>"
+        f"{returns}<table><tbody>{figures}</tbody></table>"
+        f"<p>{safe(statement.headline)}</p>"
+        f"<details><summary>Privacy statement</summary>{sections_html(statement.sections)}"
+        "</details></div>"
+    )
+
+
+def _turns(run: RunRecord) -> str:
+    planned = "" if run.rounds_planned is None else f" of {run.rounds_planned:,}"
+    return f"{run.rounds_done:,}{planned} {labels_of(run.unit).turn}s"
+
+
+def _data(run: RunRecord) -> str:
+    made = "SYNTHETIC " if run.synthetic else ""
+    kind = "corpus" if run.unit == "user" else "data"
+    users, noun = run.corpus.get("num_users"), labels_of(run.unit).total
+    counted = f", {users:,} {noun}s" if isinstance(users, int) else ""
+    return f"{made}{kind} {plain(run.corpus.get('name', ''))}{counted}"
+
+
+def _not_covered(statement: Statement) -> tuple[str, ...]:
+    found = [part.paragraphs for part in statement.sections if part.title == NO_EPSILON_COVERS]
+    return found[0] if found else ()
+
+
+def _line(label: str, text: str) -> str:
+    return textwrap.fill(
+        " ".join(plain(text).split()),
+        width=_WIDTH,
+        initial_indent=f"  {label + ' ':<12}",
+        subsequent_indent=" " * 14,
+        break_on_hyphens=False,
+        break_long_words=False,
     )

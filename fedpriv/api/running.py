@@ -1,8 +1,8 @@
-"""Describe, run and resume experiments from Python; the same runs as those of `fedpriv run`."""
+"""Experiments from Python: described, run, resumed and tuned as by the commands."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from fedpriv.api.result import Run, TemporaryFolder, read
+from fedpriv.api.result import Run, TemporaryFolder, load, read
 from fedpriv.checkpoints.store import keep_last_from
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.locate import resolve_corpus
@@ -20,10 +20,12 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.options import Option, kebab
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.privacy.ledger.anchor import anchors_of
+from fedpriv.privacy.trials import Trials
 from fedpriv.runs.backends import named_backends
 from fedpriv.runs.document import check_experiment_name, read_document
 from fedpriv.runs.prepared import PreparedRun, resume_run, start_run
 from fedpriv.runs.progress import ShowProgress, follow, is_watched, plain_lines
+from fedpriv.tuning.grid import GridStudy
 
 
 def experiment(name: str, /, **options: Option) -> Experiment:
@@ -298,3 +300,59 @@ def _says_how_to_go_on(path: Path | None, name: str | None) -> Iterator[None]:
             named = "" if name is None or ":" not in name else f", experiment={name!r}"
             error.add_note(f"interrupted; continue with fedpriv.resume({str(path)!r}{named})")
         raise
+
+
+def tune(
+    experiment: str | Experiment,
+    out: str | Path,
+    *,
+    grid: Mapping[str, Sequence[Option]],
+    mean: float,
+    shape: float = 1.0,
+    score: str | None = None,
+    corpus: str | Path | None = None,
+    secure: bool = False,
+    progress: ShowProgress = "auto",
+    **options: Option,
+) -> Run:
+    """Choose options by a study whose ε covers the choice, and return its best run.
+
+    How many trials are run is drawn once by chance, and never said; nothing of the others is kept.
+    Interrupted, the same call goes on with the study.
+
+    Args:
+        experiment: A name of `fedpriv list`, or an experiment.
+        out: The study's folder.
+        grid: Values to try, by option name, such as `{"l2_clip_norm": [0.1, 0.3, 1.0]}`. A trial
+            draws one of each.
+        mean: How many trials there are on average, above 1.
+        shape: Of the law of their number, a truncated negative binomial; 1 is geometric.
+        score: Released figure to compare by, such as "accuracy_public"; None for the first.
+        corpus: A prepared corpus, or a known name; None looks where corpora are.
+        secure: Entropy from the operating system; no seed.
+        progress: Whether the making of a corpus is shown; of trials nothing ever is.
+        **options: Options of the experiment to change, such as `rounds=10`.
+
+    Guarantees:
+        * The run's ε is that of the whole study, by RDP.
+
+    Raises:
+        ValueError: If something does not fit together, or the folder holds another study. Nothing
+            is drawn then.
+    """
+    if secure and "seed" in options:
+        raise ValueError(f"secure=True takes no seed (got {options['seed']}); leave one out")
+    chosen, reference = chosen_experiment(experiment, options)
+    console = Console(stderr=True)
+    heard = console if is_watched(console, progress) else None
+    asked = None if corpus is None else str(corpus)
+    study = GridStudy(
+        experiment=chosen,
+        reference=reference,
+        corpus=find_corpus(chosen, asked, console=heard, importing=heard),
+        grid={kebab(name): tuple(values) for name, values in grid.items()},
+        trials=Trials(mean=mean, shape=shape),
+        measure=score,
+        secure=secure,
+    )
+    return load(study.run(Path(out)))

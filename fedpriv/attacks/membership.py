@@ -24,8 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.attacks.figures import AttackScores, matched
-from fedpriv.attacks.outcome import Membership
+from fedpriv.attacks.outcome import AttackScores, Membership, matched
 from fedpriv.checkpoints.tensor_files import read_start
 from fedpriv.experiments.build import make_task
 from fedpriv.experiments.experiment import Experiment

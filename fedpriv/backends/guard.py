@@ -33,7 +33,7 @@ from fedpriv.backends.backend import Order
 from fedpriv.ranges import finite_float
 from fedpriv.sums import PartialSum, RunningSum, merged
 from fedpriv.training.devices import use_one_thread
-from fedpriv.training.failures import say_of_users, users_unsaid
+from fedpriv.training.failures import log_of_users, users_not_logged
 from fedpriv.training.stopping import stop_if_asked
 from fedpriv.training.work import UserData, Work, find_work
 from fedpriv.tree import RowSparse, Tensor
@@ -102,7 +102,7 @@ class Guard:
                 send(_SUM + encode_sum(order.sum_of(works, watched, block)))
 
         _load(order.bound.granularity)
-        with users_unsaid(order.key):
+        with users_not_logged(order.key):
             parts, lost = self._parts(compute, user_ids, seconds)
         template = find_work(works, order.work).template(order.params)
         done = merged(template, parts or [order.nothing(template)], reuse=True)
@@ -134,11 +134,11 @@ class Guard:
                 else:
                     lost += 1
                     lost_one = "a user contributes zero: it took too long, or its process with it"
-                    say_of_users(_LOG, logging.WARNING, lost_one)
+                    log_of_users(_LOG, logging.WARNING, lost_one)
         left = sum(len(block) for block in blocks)
         if left:
             over = "%d users contribute zero: the time to answer was over"
-            say_of_users(_LOG, logging.WARNING, over, left)
+            log_of_users(_LOG, logging.WARNING, over, left)
         return parts, lost + left
 
     def _receive(

@@ -16,7 +16,7 @@ from fedpriv.backends.backend import Backend, Measure, Order
 from fedpriv.sums import PartialSum, merged
 from fedpriv.training.evaluate import Metrics, combined
 from fedpriv.training.stopping import end_if_interrupted
-from fedpriv.training.work import Trainers, UserData, as_works, find_work, looked_back
+from fedpriv.training.work import Trainers, UserData, as_works, checking_kept_state, find_work
 from fedpriv.tree import Params
 
 
@@ -39,9 +39,9 @@ class SerialBackend(Backend):
         """Return the sum of the cohort's bounded updates.
 
         Raises:
-            KeepsStateError: As of `fedpriv.training.work.looked_back`.
+            KeepsStateError: As of `fedpriv.training.work.checking_kept_state`.
         """
-        with looked_back(find_work(self._works, order.work), order.key):
+        with checking_kept_state(find_work(self._works, order.work), order.key):
             return order.sum_of(self._works, self._data, cohort)
 
     def evaluate(self, params: Params, *, public: bool) -> Metrics | None:

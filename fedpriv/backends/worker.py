@@ -15,7 +15,7 @@ from fedpriv.backends.backend import Measure, Order
 from fedpriv.sums import PartialSum
 from fedpriv.training.devices import device_description, usable_device, use_one_thread
 from fedpriv.training.evaluate import Metrics, Part
-from fedpriv.training.work import Trainers, UserData, as_works, find_work, looked_back
+from fedpriv.training.work import Trainers, UserData, as_works, checking_kept_state, find_work
 from fedpriv.tree import Params
 
 
@@ -62,9 +62,6 @@ class Worker:
 
     _context: WorkerContext
 
-    def __init__(self) -> None:
-        pass
-
     def open(
         self,
         make_context: WorkerContextFactory,
@@ -97,10 +94,10 @@ class Worker:
         """Return one sum over these users, stored by rows where that is smaller.
 
         Raises:
-            KeepsStateError: As of `fedpriv.training.work.looked_back`.
+            KeepsStateError: As of `fedpriv.training.work.checking_kept_state`.
         """
         works = as_works(self._context.trainer)
-        with looked_back(find_work(works, order.work), order.key):
+        with checking_kept_state(find_work(works, order.work), order.key):
             done = order.sum_of(works, self._context.data, user_ids)
         return done.compact()
 

@@ -71,9 +71,8 @@ def audit_command(
     Or, of a run: fedpriv audit --into runs/eps8
     """
     from fedpriv.api.running import chosen_experiment, find_corpus
-    from fedpriv.audit.into import AuditedRun, Candidate
     from fedpriv.audit.plot import check_plot_file, write_audit_plot
-    from fedpriv.audit.run import audit_plan, said_of
+    from fedpriv.audit.run import AuditedRun, Candidate, audit_plan, said_of
     from fedpriv.experiments.build import build
     from fedpriv.privacy.statement.sealed import AUDIT_FILE
     from fedpriv.report.page import write_report
@@ -162,8 +161,7 @@ def membership_command(
     For example: fedpriv attack membership runs/eps8 --out membership.svg
     """
     from fedpriv.attacks.membership import attack_runs
-    from fedpriv.attacks.outcome import said_of
-    from fedpriv.attacks.plot import write_membership_plot
+    from fedpriv.attacks.outcome import said_of, write_membership_plot
     from fedpriv.audit.plot import check_plot_file
 
     if out is not None:

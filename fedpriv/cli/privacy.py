@@ -291,12 +291,12 @@ def plan_command(
     """
     check_plot(out)
     cohorts, counts = cohorts_of(grid_cohorts), rounds_of(grid_rounds)
-    from fedpriv.api.forecast.forecast import forecast_chosen
+    from fedpriv.api.forecast import forecast
     from fedpriv.api.running import chosen_experiment
 
     chosen, _ = chosen_experiment(experiment, given_once(flags, settings_of(option or ())))
     with calibrating(quiet=as_json) as progress:
-        found = forecast_chosen(
+        found = forecast(
             chosen,
             corpus=corpus,
             grid_cohorts=cohorts,

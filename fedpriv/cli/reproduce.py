@@ -6,7 +6,6 @@ import importlib
 import importlib.metadata
 import importlib.util
 import sys
-import tomllib
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated
@@ -40,7 +39,7 @@ def reproduce(
     ] = None,
     seeds: Annotated[int, typer.Option(help="How many seeds are reported.")] = 3,
     reduced: Annotated[
-        bool, typer.Option("--reduced", help="A size that takes minutes; its figures are marked.")
+        bool, typer.Option("--reduced", help="A size that takes minutes; its values are marked.")
     ] = False,
     results: Annotated[
         Path, typer.Option(help="JSON lines of all runs; what is in it is not run again.")
@@ -54,6 +53,15 @@ def reproduce(
         ),
     ] = None,
     processes: Annotated[int, typer.Option(help="Runs at once, each on one thread.")] = 1,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            "-s",
+            metavar="NAME=VALUE",
+            help="Further options of a study, e.g. -s folds=1 or -s epsilons=2,8.",
+        ),
+    ] = None,
 ) -> None:
     """Print a table of a paper and what its methods do here, with ε as counted and as true."""
     find_studies().reproduce(
@@ -65,31 +73,21 @@ def reproduce(
         out=out,
         plot=plot,
         processes=processes,
+        settings=tuple(settings or ()),
     )
 
 
 def find_studies() -> ModuleType:
     """Return the module that runs studies, of the checkout that fedpriv is installed from.
 
-    A checkout's pyproject.toml names it, so that a checkout that was installed before it had
-    studies finds them, too; otherwise the entry-point group `fedpriv.studies` does.
-
     Raises:
         ValueError: If fedpriv is installed from no checkout.
     """
-    declared = CHECKOUT / "pyproject.toml"
-    groups = {}
-    if declared.is_file():
-        groups = (
-            tomllib.loads(declared.read_text("utf-8")).get("project", {}).get("entry-points", {})
-        )
-    modules = [*groups.get(STUDIES, {}).values()]
-    if modules and str(CHECKOUT) not in sys.path:
+    if (CHECKOUT / "pyproject.toml").is_file() and str(CHECKOUT) not in sys.path:
         sys.path.append(str(CHECKOUT))
-    modules += [entry.value for entry in importlib.metadata.entry_points(group=STUDIES)]
-    for module in modules:
-        if importlib.util.find_spec(module.partition(".")[0]) is not None:
-            return importlib.import_module(module)
+    for entry in importlib.metadata.entry_points(group=STUDIES):
+        if importlib.util.find_spec(entry.value.partition(".")[0]) is not None:
+            return importlib.import_module(entry.value)
     raise ValueError(
         "studies are run from a checkout of fedpriv, and this one is installed from none; install "
         "a checkout by `pip install -e .` in its folder"

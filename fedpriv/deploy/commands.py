@@ -86,7 +86,7 @@ def superexec(
     a process forked from there, and what happens to it happens to that message alone. Needs a
     release of Flower that this was tried with; flower-superexec gives the same results.
     """
-    from fedpriv.deploy.flower_private import Connection, check_flower, parse_config
+    from fedpriv.deploy.flower_private import Connection, check_flower, flower_home, parse_config
     from fedpriv.deploy.launcher import superexec as run
     from fedpriv.deploy.warm import Node
 
@@ -99,6 +99,13 @@ def superexec(
     pins = pinned_bundles(bundle or (), os.environ)
     if insecure and root_certificates is not None:
         raise ValueError("--insecure takes no --root-certificates: leave one of them out")
+    secret = None
+    if superexec_auth_secret_file is not None:
+        secret = superexec_auth_secret_file.read_bytes()
+        if not secret:
+            raise ValueError(
+                f"--superexec-auth-secret-file {str(superexec_auth_secret_file)!r} is empty"
+            )
     tls = ["--insecure"] if insecure else []
     if root_certificates is not None:
         tls = ["--root-certificates", str(root_certificates)]
@@ -111,10 +118,10 @@ def superexec(
             ),
             config=config,
             bundles=pins,
-            apps=apps_folder(apps),
+            apps=(apps or flower_home() / "launched").absolute(),
         ),
         ["--runtime-api-address", runtime_api_address, *tls],
-        _secret(superexec_auth_secret_file),
+        secret,
         idle_seconds,
     )
 
@@ -142,21 +149,3 @@ def pinned_bundles(given: Sequence[str], environment: Mapping[str, str]) -> froz
                     f"{name} {pin!r:.80} is no SHA-256: 64 hex digits, as sha256sum prints"
                 )
     return frozenset([*given, *listed])
-
-
-def apps_folder(given: Path | None) -> Path:
-    """Return where bundles are unpacked to."""
-    if given is not None:
-        return given.absolute()
-    from fedpriv.deploy.flower_private import flower_home
-
-    return flower_home() / "launched"
-
-
-def _secret(path: Path | None) -> bytes | None:
-    if path is None:
-        return None
-    found = path.read_bytes()
-    if not found:
-        raise ValueError(f"--superexec-auth-secret-file {str(path)!r} is empty")
-    return found

@@ -138,9 +138,12 @@ def acquire(client: Any) -> Task | None:
         RefusedError: If the API does not let this process ask, or is not who it should be.
     """
     import httpx
+    from flwr.proto.runtime_pb2 import AcquireTaskRequest
+    from flwr.supercore.constant import TaskType
 
+    kinds = [TaskType.SERVER_APP, TaskType.CLIENT_APP]
     try:
-        return _acquired(client)
+        found = client.AcquireTask(AcquireTaskRequest(supported_task_types=kinds))
     except httpx.HTTPStatusError as error:
         status = error.response.status_code
         raise RefusedError(
@@ -153,14 +156,6 @@ def acquire(client: Any) -> Task | None:
             f"the Runtime API cannot be asked: {reason:.200}; is --root-certificates of the "
             "authority that signed its certificate?"
         ) from error
-
-
-def _acquired(client: Any) -> Task | None:
-    from flwr.proto.runtime_pb2 import AcquireTaskRequest
-    from flwr.supercore.constant import TaskType
-
-    kinds = [TaskType.SERVER_APP, TaskType.CLIENT_APP]
-    found = client.AcquireTask(AcquireTaskRequest(supported_task_types=kinds))
     if not (found.HasField("task") and found.token):
         return None
     return Task(

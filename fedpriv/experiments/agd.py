@@ -28,7 +28,7 @@ from fedpriv.training.dp_agd import (
     StepSizes,
     losses_work,
 )
-from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.per_example.example_sum import CentralSum, SumsApart
 from fedpriv.training.work import TRAIN, Trainers
 

@@ -19,7 +19,7 @@ from fedpriv.experiments.bounds import (
 )
 from fedpriv.experiments.components import Components
 from fedpriv.experiments.experiment import Experiment, TaskFactory, Unit
-from fedpriv.experiments.local import LocalSgd, LocalTraining
+from fedpriv.experiments.local import LocalSgd
 from fedpriv.experiments.noise import CorrelatedNoise, GaussianNoise, Noise
 from fedpriv.experiments.optimizers import GradientOptimizer, ServerOptimizer, ServerSgd, Sgd
 from fedpriv.experiments.options import option, place
@@ -140,7 +140,7 @@ class FederatedExperiment(Averaging):
     rounds: int = option(100, "How many rounds are planned and paid for.", Range.AT_LEAST_ONE)
     sampling: Cohorts = place(PoissonCohorts(), "How cohorts are drawn.")
     bound: UserBound = place(AdaptableClip(), "How each update is bounded.")
-    local: LocalTraining = place(LocalSgd(), "Local training of a user.")
+    local: LocalSgd = place(LocalSgd(), "Local training of a user.")
     precondition: Precondition = place(
         Nowhere(), "Where A of side information acts: in local steps, on the update, or both."
     )

@@ -21,7 +21,7 @@ from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.ranges import Range
-from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.work import TRAIN, Trainers, UserByUser
 
 if TYPE_CHECKING:  # which load scipy

@@ -1,24 +1,17 @@
-"""Local training of a user, as a part.
-
-A new client optimiser is a `ClientOptimizer` and a part that derives from `LocalSgd`, makes it in
-its `schedule`, and is named in `LocalTraining`.
-"""
+"""Local training of a user, as a part."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from fedpriv.experiments.options import Part, option
 from fedpriv.ranges import Range
-from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.local.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalSgd(Part):
     """Local SGD on a user's examples."""
-
-    kind: ClassVar[str] = "sgd"
 
     learning_rate: float = option(1.0, "Step size of local SGD.", Range.ABOVE_ZERO)
     batch_size: int = option(100, "Examples a local step.", Range.AT_LEAST_ONE)
@@ -33,6 +26,3 @@ class LocalSgd(Part):
             epochs=self.epochs,
             max_examples=self.max_examples_per_user,
         )
-
-
-LocalTraining = LocalSgd

@@ -1,4 +1,4 @@
-"""What is made of the words of an example: weighted by rarity, and hashed pairs of them.
+"""Features of the words of an example: weighted by rarity, and hashed pairs of them.
 
 One call for the examples of one user or one block; nothing of another's enters.
 """

@@ -97,7 +97,7 @@ class Tokens:
 
     @property
     def pad(self) -> int:
-        """What stands behind a short sentence."""
+        """Padding behind a short sentence."""
         return 0
 
     @property
@@ -117,7 +117,7 @@ class Tokens:
 
     @property
     def total(self) -> int:
-        """How many tokens there are."""
+        """Number of tokens."""
         return self.num_words + 4
 
 

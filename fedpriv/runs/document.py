@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -61,76 +62,84 @@ def name_with_label(name: str, document: Mapping[str, Any]) -> str:
     return f"{label} ({name})" if label else name
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDescription:
+    """What a run folder states of a run when it is made.
+
+    Attributes:
+        components: Of the experiment.
+        reference: The name under which the experiment is found again; None if it has none.
+        corpus_path: Where the corpus was found; None without one.
+        backend: The backend's name.
+        mode: "simulation" or "secure".
+        begun: The params before the first round; None where the task makes them.
+        baseline: Values to compare with, of models that cost nothing.
+        label: What the run is called wherever it is shown; None for the experiment's name. It is
+            neither in the plan nor in the root of the noise.
+    """
+
+    components: Components
+    reference: str | None = None
+    corpus_path: str | None = None
+    backend: str = "serial"
+    mode: str = "simulation"
+    begun: Start | None = None
+    baseline: Mapping[str, float] = field(default_factory=dict)
+    label: str | None = None
+
+
 def make_document(
-    *,
-    experiment: Experiment,
-    reference: str | None,
-    components: Components,
-    corpus_path: str | None,
-    backend: str,
-    mode: str,
-    files: Mapping[str, bytes],
-    secret: bytes | None,
-    begun: Start | None,
-    baseline: Mapping[str, float] | None,
-    label: str | None = None,
+    described: RunDescription, files: Mapping[str, bytes], secret: bytes | None
 ) -> dict[str, Any]:
     """Return the content of a run's experiment.json.
 
     Args:
-        experiment: What is run.
-        reference: The name under which it is found again, if it has one.
-        components: Made from it.
-        corpus_path: Where the corpus was found.
-        backend: The backend's name.
-        mode: "simulation" or "secure".
+        described: The run.
         files: The task's files by name.
         secret: What keys the digests of a secure run's data; None in simulation.
-        begun: The params before the first round; None where the task makes them.
-        baseline: Further figures to compare with.
-        label: What the run is called wherever it is shown; neither in the plan nor in the root of
-            the noise.
     """
+    components, begun, mode = described.components, described.begun, described.mode
+    experiment = experiment_of(components)
     side, task = components.side_information, components.task
-    described = task.describe().to_json()
+    corpus = task.describe().to_json()
     if mode == "secure":  # counted on rostered users: diagnostics
-        described["majority_class_accuracy"] = None
-        provenance = described["provenance"]
-        described["provenance"] = {
+        corpus["majority_class_accuracy"] = None
+        provenance = corpus["provenance"]
+        corpus["provenance"] = {
             name: value
             for name, value in provenance.items()
             if name not in DIAGNOSTIC_FACTS and not (name == "source" and _is_digest(value))
         }
     else:
         learnt = begun is not None and begun.facts["kind"] == "public"
-        described |= public_of_rostered(task, learnt_from=learnt)
+        corpus |= public_of_rostered(task, learnt_from=learnt)
     if frozen := read_frozen_bytes(files):
-        described["frozen"] = frozen_digests(frozen)
+        corpus["frozen"] = frozen_digests(frozen)
     if isinstance(components.task, KnowsDigests):
-        described["data_sha256"] = data_digests(task, secret)
+        corpus["data_sha256"] = data_digests(task, secret)
     return {
         "format": FORMAT,
         "version": VERSION,
         "name": experiment.name,
-        **({} if label is None else {"label": label}),
+        **({} if described.label is None else {"label": described.label}),
         "description": experiment.description,
-        "reference": reference,
+        "reference": described.reference,
         "experiment": experiment.options(),
         "plan": components.plan.to_json(),
-        "corpus": {**described, "path": corpus_path},
+        "corpus": {**corpus, "path": described.corpus_path},
         "side_information": None
         if side is None
         else {"source": side.source, "description": side.description},
         "mode": mode,
         "hardened": mode == "secure" and is_exact(components.plan, components.algorithm),
-        "backend": backend,
+        "backend": described.backend,
         # Inside a Flower bundle fedpriv is a folder on the path, not an installed package.
         "versions": {"fedpriv": __version__, **_versions()},
         "measures": [measure.to_json() for measure in task.measures],
         "files": sorted(files),
         "baseline": {
-            "majority_class_accuracy": described.get("majority_class_accuracy"),
-            **(baseline or {}),
+            "majority_class_accuracy": corpus.get("majority_class_accuracy"),
+            **described.baseline,
         },
         "settings": None if components.settings is None else components.settings.to_json(),
         "start": {"kind": "fresh"} if begun is None else dict(begun.facts),
@@ -218,6 +227,12 @@ def restore_experiment(
     elif given.name != document["name"]:
         raise ValueError(f"{path} is a run of {document['name']}, not of {given.name}")
     return given.restored(document["experiment"])
+
+
+def experiment_of(components: Components) -> Experiment:
+    """Return the experiment of which components were made, each option with its value."""
+    assert components.experiment is not None
+    return components.experiment
 
 
 def rounds_between_checkpoints(document: Mapping[str, Any]) -> int:

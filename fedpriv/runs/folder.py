@@ -43,9 +43,6 @@ from fedpriv import json_lines
 from fedpriv.checkpoints.store import CheckpointStore, load_state, save_state
 from fedpriv.checkpoints.tensor_files import check_frozen, read_frozen_bytes, write_start
 from fedpriv.datasets.digests import read_secret, write_secret
-from fedpriv.experiments.components import Components
-from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.start import Start
 from fedpriv.hashes import document_sha256
 from fedpriv.measures import figures_of, read_measures, recorded
 from fedpriv.output_paths import refuse_links
@@ -55,6 +52,8 @@ from fedpriv.privacy.plan import AnyPlan
 from fedpriv.privacy.statement.coverage import FLOATS, KEY, coverage_of, coverage_without_document
 from fedpriv.privacy.statement.sealed import SEAL
 from fedpriv.runs.document import (
+    RunDescription,
+    experiment_of,
     make_document,
     read_document,
     rounds_between_checkpoints,
@@ -101,34 +100,18 @@ class RunFolder:
     def create(
         cls,
         path: Path,
+        described: RunDescription,
         *,
-        experiment: Experiment,
-        reference: str | None,
-        components: Components,
-        corpus_path: str | None,
-        backend: str,
-        mode: str,
         keep_last: int | None = 10,
-        begun: Start | None = None,
-        baseline: Mapping[str, float] | None = None,
         anchors: Sequence[Anchor] = (),
-        label: str | None = None,
     ) -> RunFolder:
         """Start a run in a folder that does not hold one yet.
 
         Args:
             path: The folder; made if missing.
-            experiment: What is run.
-            reference: The name under which the experiment is found again, if it has one.
-            components: Made from it.
-            corpus_path: Where the corpus was found, for `--resume`.
-            backend: The backend's name.
-            mode: "simulation" or "secure".
+            described: What is run.
             keep_last: Newest checkpoints to keep besides every tenth; None keeps all.
-            begun: The params before the first round; None where the task makes them.
-            baseline: Further figures to compare with, of models that cost nothing.
             anchors: Where the ledger's lines are marked outside the folder.
-            label: What the run is called wherever it is shown; None for the experiment's name.
 
         Raises:
             ValueError: If the folder already holds a run, or the task's files cannot lie in it.
@@ -137,29 +120,18 @@ class RunFolder:
             raise ValueError(
                 f"{path} already holds a run; give --resume {path} to continue it, or another --out"
             )
+        components, mode, begun = described.components, described.mode, described.begun
         files = _read_task_files(components.task)
         secret = secrets.token_bytes(32) if mode == "secure" else None
-        document = make_document(
-            experiment=experiment,
-            reference=reference,
-            components=components,
-            corpus_path=corpus_path,
-            backend=backend,
-            mode=mode,
-            files=files,
-            secret=secret,
-            begun=begun,
-            baseline=baseline,
-            label=label,
-        )
+        document = make_document(described, files, secret)
         path.mkdir(parents=True, exist_ok=True)
         refuse_links(path)
         if secret is not None and document["corpus"].get("data_sha256") is not None:
             write_secret(path / "data.key", secret)
         # The ledger first: with it but without experiment.json there is no run to resume.
-        extra = {"experiment": experiment.name, SEAL: document_sha256(document)}
+        extra = {"experiment": document["name"], SEAL: document_sha256(document)}
         if mode == "simulation":
-            extra[NOISE] = noise_digest(experiment, document)
+            extra[NOISE] = noise_digest(experiment_of(components), document)
         ledger = Ledger.create(
             path / "ledger.jsonl", plan=components.plan, mode=mode, extra=extra, anchors=anchors
         )

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_left
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from fedpriv.backends import Backend
@@ -155,6 +155,15 @@ def rounds(
         noise = unkept_noise_root(root, components, state.params)
     backend = backend.under(plan_digest(plan, components.task.roster))
     secret_state = SecretState(None if folder is None else folder.path / "secret", noise)
+    loop = _Loop(
+        components=components,
+        backend=backend,
+        ledger=ledger,
+        folder=folder,
+        participation=participation,
+        eval_every=eval_every,
+        accounted=accounted_rounds(plan, eval_every),
+    )
     _forget_secrets_if_over(ledger, secret_state)  # what a kill left
     with interruptible(), ThreadPoolExecutor(1, thread_name_prefix="noise") as noise_thread:
         door = RunDoor(
@@ -170,10 +179,7 @@ def rounds(
             participation=participation,
             exact=exact,
         )
-        played = _rounds(
-            components, backend, door, ledger, folder, state, eval_every, participation
-        )
-        with closing(played):
+        with closing(loop.play(door, state)) as played:
             for found in played:
                 _forget_secrets_if_over(ledger, secret_state)
                 yield found
@@ -187,145 +193,158 @@ def _forget_secrets_if_over(ledger: Ledger, secret_state: SecretState) -> None:
             secret_state.forget(name)
 
 
-def _rounds(
-    components: Runnable,
-    backend: Backend,
-    door: RunDoor,
-    ledger: Ledger,
-    folder: RunFolder | None,
-    state: State,
-    eval_every: int,
-    participation: Participation | None,
-) -> Generator[tuple[RoundRecord, Any], None, None]:
-    plan, algorithm = components.plan, components.algorithm
-    accounted = accounted_rounds(plan, eval_every)
-    for count in accounted:
-        if count > ledger.charges:  # accounting keeps it; the loop asks again, for nothing
-            plan.epsilon(count)
-    free_memory()
-    open_ = door.must_replay and ledger.state.ended is None
-    record, reason = None, ""
-    while ledger.pays_for_more or open_:
-        open_ = False
-        stop_if_asked()
-        started = time.perf_counter()
-        round_num = state.round_num + 1
-        door.begin(round_num)
-        if participation is not None:
-            participation.begin()
-        following, reason = _step(algorithm, state, door, plan)
-        if following is None:
-            break
-        state = following
-        last = not ledger.pays_for_more
-        due = round_num % eval_every == 0 or last
-        if participation is not None:
-            participation.warn_once(round_num, plan.unit)
-        if folder is not None:
-            folder.keep(state)
-        seconds = time.perf_counter() - started
-        params = algorithm.measured(state) if due else None
-        record = RoundRecord(
-            released=_make_released(components, backend, ledger, state, params, accounted),
-            diagnostics=None
-            if participation is None
-            else _make_diagnostics(
-                components, backend, ledger, state, params, participation, seconds
-            ),
-        )
-        if folder is not None:
-            seen = record.diagnostics
-            folder.record(
-                record_to_json(record.released), None if seen is None else record_to_json(seen)
-            )
-        yield record, state
-    if reason:
-        ledger.end(reason)
-    if ledger.state.ended is not None and state.round_num:
-        record = _complete_last_round(components, backend, ledger, folder, state, record)
-        if record is not None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Loop:
+    """The loop of one run; fields as of `rounds`, `accounted` as of `accounted_rounds`."""
+
+    components: Runnable
+    backend: Backend
+    ledger: Ledger
+    folder: RunFolder | None
+    participation: Participation | None
+    eval_every: int
+    accounted: Sequence[int]
+
+    def play(self, door: RunDoor, state: State) -> Generator[tuple[RoundRecord, Any], None, None]:
+        """Yield the rounds after a state, as `rounds` does."""
+        plan, ledger, folder = self.components.plan, self.ledger, self.folder
+        for count in self.accounted:
+            if count > ledger.charges:  # accounting keeps it; the loop asks again, for nothing
+                plan.epsilon(count)
+        free_memory()
+        open_ = door.must_replay and ledger.state.ended is None
+        record, reason = None, ""
+        while ledger.pays_for_more or open_:
+            open_ = False
+            stop_if_asked()
+            started = time.perf_counter()
+            round_num = state.round_num + 1
+            door.begin(round_num)
+            if self.participation is not None:
+                self.participation.begin()
+            following, reason = self._step(state, door)
+            if following is None:
+                break
+            state = following
+            due = round_num % self.eval_every == 0 or not ledger.pays_for_more
+            if self.participation is not None:
+                self.participation.warn_once(round_num, plan.unit)
+            if folder is not None:
+                folder.keep(state)
+            record = self._record(state, due, time.perf_counter() - started)
+            if folder is not None:
+                seen = record.diagnostics
+                folder.record(
+                    record_to_json(record.released), None if seen is None else record_to_json(seen)
+                )
             yield record, state
+        if reason:
+            ledger.end(reason)
+        if ledger.state.ended is not None and state.round_num:
+            record = self._complete_last_round(state, record)
+            if record is not None:
+                yield record, state
 
+    def _step(self, state: State, door: RunDoor) -> tuple[State | None, str]:
+        """Return the state after one more step; None and the reason where the run is over.
 
-def _step(
-    algorithm: Algorithm, state: State, door: RunDoor, plan: AnyPlan
-) -> tuple[State | None, str]:
-    """Return the state after one more step; None and the reason where the run is over.
+        Raises:
+            BudgetSpentError: If a plan refuses a charge that it had counted on.
+            ValueError: If the step returned the state of another round.
+        """
+        try:
+            following = self.components.algorithm.step(state, door)
+        except BudgetSpentError:
+            if self.components.plan.planned_rounds is not None:
+                raise
+            return None, "refused"  # what an adaptive plan has left does not pay for the answer
+        if following is None:
+            return None, "finished"
+        if following.round_num != door.round_num:
+            raise ValueError(
+                f"the step of round {door.round_num} returned a state of round "
+                f"{following.round_num}; a step advances round_num by one, or returns None at its "
+                "end"
+            )
+        return following, ""
 
-    Raises:
-        BudgetSpentError: If a plan refuses a charge that it had counted on.
-        ValueError: If the step returned the state of another round.
-    """
-    try:
-        following = algorithm.step(state, door)
-    except BudgetSpentError:
-        if plan.planned_rounds is not None:
-            raise
-        return None, "refused"  # what an adaptive plan has left does not pay for the next answer
-    if following is None:
-        return None, "finished"
-    if following.round_num != door.round_num:
-        raise ValueError(
-            f"the step of round {door.round_num} returned a state of round {following.round_num}; "
-            "a step advances round_num by one, or returns None at its end"
+    def _record(self, state: State, due: bool, seconds: float) -> RoundRecord:
+        """Return the record of a round, evaluated where that is due.
+
+        Its ε is the price of the first of the accounted counts that its charges do not exceed.
+        """
+        plan, algorithm = self.components.plan, self.components.algorithm
+        params = algorithm.measured(state) if due else None
+        counted = accounted_charges(self.accounted, self.ledger.charges)
+        released = Released(
+            round_num=state.round_num,
+            attempt=self.ledger.last_attempt,
+            measured=self._measured(params, public=True),
+            epsilon=plan.epsilon(counted).value if plan.is_private else None,
+            epsilon_charges=counted if plan.is_private else None,
+            delta=plan.delta if plan.is_private else None,
+            update_norm=state.update_norm,
+            decided=algorithm.decided(state.save().numbers),
         )
-    return following, ""
-
-
-def _complete_last_round(
-    components: Runnable,
-    backend: Backend,
-    ledger: Ledger,
-    folder: RunFolder | None,
-    state: State,
-    record: RoundRecord | None,
-) -> RoundRecord | None:
-    """Evaluate the last round of a run that ended without notice, and write that down.
-
-    Args:
-        components: Of the experiment.
-        backend: Evaluates.
-        ledger: Of the run, ended.
-        folder: Of the run, or None.
-        state: The last one.
-        record: The last round's; None of a resumed run that had released it before.
-
-    Returns:
-        The completed record; None if it was complete, or there is none here to complete.
-    """
-    plan, measures = components.plan, components.task.measures
-    through = ledger.state.charged_before  # what was charged later is not in the last release
-    num_charges = through[-1] if through else ledger.charges
-    if record is not None:
-        stated = record_to_json(record.released)
-    else:
-        stated = {} if folder is None else folder.last_stated(state.round_num)
-    names = [measure.released_name for measure in figures_of(recorded(measures))]
-    evaluated = not names or any(stated.get(name) is not None for name in names)
-    spent: dict[str, Any] = {}
-    if plan.is_private:
-        spent = {"epsilon": plan.epsilon(num_charges).value, "epsilon_charges": num_charges}
-    if evaluated and stated.get("epsilon") == spent.get("epsilon"):
-        return None
-    params = components.algorithm.measured(state)
-    figures = figures_of(recorded(measures))
-    public = measured(figures, backend.evaluate(params, public=True))
-    seen = None
-    if ledger.mode == "simulation":
-        seen = measured(recorded(measures), backend.evaluate(params, public=False))
-    if folder is not None:
-        folder.complete(
-            state.round_num,
-            {**figures_as_json(public, "_public"), **spent},
-            figures_as_json(seen or {}, ""),
+        if self.participation is None:
+            return RoundRecord(released=released, diagnostics=None)
+        diagnostics = Diagnostics(
+            round_num=state.round_num,
+            attempt=self.ledger.last_attempt,
+            cohort_size=self.participation.cohort_size,
+            num_failed=self.participation.num_failed,
+            measured=self._measured(params, public=False),
+            seconds=seconds,
         )
-    if record is None:
-        return None
-    diagnostics = record.diagnostics
-    return RoundRecord(
-        released=replace(record.released, measured=public, **spent),
-        diagnostics=None if diagnostics is None else replace(diagnostics, measured=seen or {}),
-    )
+        return RoundRecord(released=released, diagnostics=diagnostics)
+
+    def _measured(self, params: Params | None, *, public: bool) -> Mapping[str, float | None]:
+        """Return the measures of public or rostered users; None for each without params."""
+        measures = recorded(self.components.task.measures)
+        found = None if params is None else self.backend.evaluate(params, public=public)
+        return measured(figures_of(measures) if public else measures, found)
+
+    def _complete_last_round(self, state: State, record: RoundRecord | None) -> RoundRecord | None:
+        """Evaluate the last round of a run that ended without notice, and write that down.
+
+        Args:
+            state: The last one.
+            record: The last round's; None of a resumed run that had released it before.
+
+        Returns:
+            The completed record; None if it was complete, or there is none here to complete.
+        """
+        plan, ledger, folder = self.components.plan, self.ledger, self.folder
+        through = ledger.state.charged_before  # what was charged later is not in the last release
+        num_charges = through[-1] if through else ledger.charges
+        if record is not None:
+            stated = record_to_json(record.released)
+        else:
+            stated = {} if folder is None else folder.last_stated(state.round_num)
+        figures = figures_of(recorded(self.components.task.measures))
+        names = [measure.released_name for measure in figures]
+        evaluated = not names or any(stated.get(name) is not None for name in names)
+        spent: dict[str, Any] = {}
+        if plan.is_private:
+            spent = {"epsilon": plan.epsilon(num_charges).value, "epsilon_charges": num_charges}
+        if evaluated and stated.get("epsilon") == spent.get("epsilon"):
+            return None
+        params = self.components.algorithm.measured(state)
+        public = self._measured(params, public=True)
+        seen = self._measured(params, public=False) if ledger.mode == "simulation" else {}
+        if folder is not None:
+            folder.complete(
+                state.round_num,
+                {**figures_as_json(public, "_public"), **spent},
+                figures_as_json(seen),
+            )
+        if record is None:
+            return None
+        diagnostics = record.diagnostics
+        return RoundRecord(
+            released=replace(record.released, measured=public, **spent),
+            diagnostics=None if diagnostics is None else replace(diagnostics, measured=seen),
+        )
 
 
 def accounted_rounds(plan: AnyPlan, eval_every: int) -> tuple[int, ...]:
@@ -351,53 +370,6 @@ def accounted_charges(accounted: Sequence[int], charges: int) -> int:
     """Return the least count of `accounted_rounds` that is not below the charges, or these."""
     place = bisect_left(accounted, charges)
     return accounted[place] if charges and place < len(accounted) else charges
-
-
-def _make_released(
-    components: Runnable,
-    backend: Backend,
-    ledger: Ledger,
-    state: State,
-    params: Params | None,
-    accounted: Sequence[int],
-) -> Released:
-    """Return what a round releases: evaluated where there are params to; ε of its charges at most.
-
-    That is the price of the first of the accounted counts that its charges do not exceed.
-    """
-    plan, measures = components.plan, recorded(components.task.measures)
-    public = None if params is None else backend.evaluate(params, public=True)
-    counted = accounted_charges(accounted, ledger.charges)
-    return Released(
-        round_num=state.round_num,
-        attempt=ledger.last_attempt,
-        epsilon=plan.epsilon(counted).value if plan.is_private else None,
-        epsilon_charges=counted if plan.is_private else None,
-        delta=plan.delta if plan.is_private else None,
-        measured=measured(figures_of(measures), public),
-        update_norm=state.update_norm,
-        decided=components.algorithm.decided(state.save().numbers),
-    )
-
-
-def _make_diagnostics(
-    components: Runnable,
-    backend: Backend,
-    ledger: Ledger,
-    state: State,
-    params: Params | None,
-    participation: Participation,
-    seconds: float,
-) -> Diagnostics:
-    roster = None if params is None else backend.evaluate(params, public=False)
-    return Diagnostics(
-        round_num=state.round_num,
-        attempt=ledger.last_attempt,
-        cohort_size=participation.cohort_size,
-        num_failed=participation.num_failed,
-        measured=measured(recorded(components.task.measures), roster),
-        seconds=seconds,
-    )
 
 
 def first_state(components: Runnable, root: Key) -> State:

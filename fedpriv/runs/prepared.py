@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,12 @@ from fedpriv.privacy.statement.sealed import read_sealed
 from fedpriv.privacy.trials import Trials
 from fedpriv.rng import Key
 from fedpriv.runs.backends import BackendFactory, CheckedFactory, open_corpus, serial
-from fedpriv.runs.document import check_label, restore_experiment
+from fedpriv.runs.document import (
+    RunDescription,
+    check_label,
+    experiment_of,
+    restore_experiment,
+)
 from fedpriv.runs.door import RunDoor
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.loop import Runnable, rounds
@@ -73,34 +78,55 @@ from fedpriv.tree import Params
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedRun:
-    """Everything a run needs, in one place.
+class Trial:
+    """Outcome of trying a task once, before anything is charged.
 
     Attributes:
-        experiment: What is run.
-        components: Made from it.
-        folder: Where it is kept.
-        state: The last released one.
-        root: The root key.
-        make_backend: Brings the work to the users.
-        synthetic: Whether the corpus is made up.
-        begun: The params before the first round, and where they came from.
+        state: Before round 1.
+        begun: The params before round 1, and where they came from.
         public: What public examples alone make, where that is known already.
+        baseline: What that reaches, where the run is measured.
         untried: What of the task could not be tried beforehand, in one line; "" for nothing.
         noticed: What was noticed of it besides, in a line each.
     """
 
-    experiment: Experiment
+    state: Any
+    begun: Start
+    public: PublicOnly | None = None
+    baseline: Mapping[str, float] = field(default_factory=dict)
+    untried: str = ""
+    noticed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedRun:
+    """Everything a run needs, in one place.
+
+    Attributes:
+        components: Made from the experiment.
+        folder: Where it is kept.
+        state: The last released one.
+        root: The root key.
+        make_backend: Brings the work to the users.
+        trial: Of the task.
+    """
+
     components: Components
     folder: RunFolder
     state: Any
     root: Key
     make_backend: BackendFactory
-    synthetic: bool
-    begun: Start
-    public: PublicOnly | None = None
-    untried: str = ""
-    noticed: tuple[str, ...] = ()
+    trial: Trial
+
+    @property
+    def experiment(self) -> Experiment:
+        """What is run."""
+        return experiment_of(self.components)
+
+    @property
+    def synthetic(self) -> bool:
+        """Whether its data are synthetic."""
+        return bool(self.folder.document["corpus"]["synthetic"])
 
     @property
     def ledger(self) -> Ledger:
@@ -163,7 +189,9 @@ class PreparedRun:
         released = released_models(store.load(round_num)[0])
         # As where the run was started; a secure root is another one after a resume.
         key = self.root.fold("init") if self.root.mode == "simulation" else None
-        found = select(self.components, self.begun, self.public, released, key=key, tell=tell)
+        found = select(
+            self.components, self.trial.begun, self.trial.public, released, key=key, tell=tell
+        )
         trained = read_sealed(self.folder.path).trained().to_json()
         write_selected(self.folder.path, found.params, {TRAINED: json.dumps(trained)})
         return found
@@ -211,10 +239,8 @@ def start_run(
     label = check_label(label)
     if experiment.automatic:
         tell("choosing settings from the data's size")
-    components = _build(experiment, reference, corpus)
-    experiment = components.experiment or experiment
-    components = in_study(experiment, components, trials)
-    _check_backend(make_backend, experiment, components)
+    components = _built(experiment, reference, corpus, trials, make_backend)
+    experiment = experiment_of(components)
     if experiment.unit == "user" and backend != "flower":  # whose nodes have the users
         with own_code("while rostered users were looked for"):
             check_users(components.task, experiment.name)
@@ -227,24 +253,27 @@ def start_run(
     root = Key.secure() if secure else Key.simulation(experiment.seed)
     if isinstance(components.task, HasPublicFolds):
         tell("learning from public examples alone")
-    trial, baseline = _with_baseline(experiment, components, root)
+    trial = _try_with_baseline(components, root)
     if secure:
         refuse_start_without_privacy(components.plan, trial.begun.facts, experiment.options())
-    folder = RunFolder.create(
-        out,
-        experiment=experiment,
-        reference=reference and from_anywhere(reference),
+    described = RunDescription(
         components=components,
+        reference=reference and from_anywhere(reference),
         corpus_path=str(corpus.directory.resolve()) if corpus is not None else None,
         backend=backend,
         mode=root.mode,
-        keep_last=keep_last,
         begun=trial.begun,
-        baseline=baseline,
-        anchors=anchors,
+        baseline=trial.baseline,
         label=label,
     )
-    return _prepared(experiment, components, folder, root, make_backend, trial, trial.state)
+    return PreparedRun(
+        components=components,
+        folder=RunFolder.create(out, described, keep_last=keep_last, anchors=anchors),
+        state=trial.state,
+        root=root,
+        make_backend=make_backend,
+        trial=trial,
+    )
 
 
 def resume_run(
@@ -279,11 +308,8 @@ def resume_run(
     try:
         document = folder.document
         experiment = restore_experiment(document, path, experiment)
-        components = _build(
-            experiment, document["reference"], open_corpus(document["corpus"]["path"])
-        )
-        components = in_study(experiment, components, folder.ledger.plan.trials)
-        _check_backend(make_backend, experiment, components)
+        corpus, trials = open_corpus(document["corpus"]["path"]), folder.ledger.plan.trials
+        components = _built(experiment, document["reference"], corpus, trials, make_backend)
         if components.plan.to_json() != folder.ledger.plan.to_json():
             raise ValueError(
                 f"the corpus or the experiment changed since {path} was started: its plan is no "
@@ -292,48 +318,36 @@ def resume_run(
         secure = folder.ledger.mode == "secure"
         root = Key.secure() if secure else Key.simulation(experiment.seed)
         folder.check_data(components.task)
-        trial = _try_components(experiment, components, root, _read_start(path, document))
+        trial = _try(components, root, _read_start(path, document))
         state = folder.resume(trial.state, components.algorithm.decided)
     except BaseException:
         folder.close()
         raise
-    return _prepared(experiment, components, folder, root, make_backend, trial, state)
-
-
-def _build(experiment: Experiment, reference: str | None, corpus: Corpus | None) -> Components:
-    with own_code(f"while the task of {reference or experiment.name} was made"):
-        return build(experiment, corpus)
-
-
-def _check_backend(
-    make_backend: BackendFactory, experiment: Experiment, components: Components
-) -> None:
-    if isinstance(make_backend, CheckedFactory):
-        make_backend.check(experiment, components)
-
-
-def _prepared(
-    experiment: Experiment,
-    components: Components,
-    folder: RunFolder,
-    root: Key,
-    make_backend: BackendFactory,
-    trial: _Trial,
-    state: Any,
-) -> PreparedRun:
     return PreparedRun(
-        experiment=experiment,
         components=components,
         folder=folder,
         state=state,
         root=root,
         make_backend=make_backend,
-        synthetic=bool(folder.document["corpus"]["synthetic"]),
-        begun=trial.begun,
-        public=trial.public,
-        untried=trial.untried,
-        noticed=trial.noticed,
+        trial=trial,
     )
+
+
+def _built(
+    experiment: Experiment,
+    reference: str | None,
+    corpus: Corpus | None,
+    trials: Trials | None,
+    make_backend: BackendFactory,
+) -> Components:
+    """Return components that a backend can carry."""
+    with own_code(f"while the task of {reference or experiment.name} was made"):
+        components = build(experiment, corpus)
+    experiment = experiment_of(components)
+    components = in_study(experiment, components, trials)
+    if isinstance(make_backend, CheckedFactory):
+        make_backend.check(experiment, components)
+    return components
 
 
 def _read_start(path: Path, document: Mapping[str, Any]) -> Start | None:
@@ -344,58 +358,38 @@ def _read_start(path: Path, document: Mapping[str, Any]) -> Start | None:
     return Start(params=read_start(path, facts["sha256"]), facts=facts)
 
 
-def _with_baseline(
-    experiment: Experiment, components: Components, root: Key
-) -> tuple[_Trial, Mapping[str, float]]:
-    """Return the trial of a task, and what public examples alone reach where the run is measured.
+def _try_with_baseline(components: Components, root: Key) -> Trial:
+    """Try a task, and measure what public examples alone reach where the run is measured.
 
     That is on rostered users' held-out examples, a diagnostic, and so of simulations alone; on
     public ones where a task has no others; and of single examples on the test set.
     """
-    task, begun = components.task, None
+    task = components.task
     if root.mode != "simulation" or not task.measures:
-        return _try_components(experiment, components, root), {}
+        return _try(components, root)
     with own_code("while public examples alone were learnt from"):
         found = public_only(task, root.fold("init"))
         if found is None:
-            return _try_components(experiment, components, root), {}
+            return _try(components, root)
         begun = components.begin(root.fold("init"), found)
         measured = task.evaluate(found.model.params, public=False)
         if measured is None:
             measured = task.evaluate(found.model.params, public=True)
     headline = task.measures[0].name
-    figure = None if measured is None else measured.get(headline)
-    baseline = {} if figure is None else {f"{headline}{PUBLIC_ONLY}": figure}
-    return _try_components(experiment, components, root, begun, found), baseline
+    value = None if measured is None else measured.get(headline)
+    baseline = {} if value is None else {f"{headline}{PUBLIC_ONLY}": value}
+    return replace(_try(components, root, begun), public=found, baseline=baseline)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Trial:
-    """Outcome of trying a task, and the state before round 1; fields as of `PreparedRun`."""
-
-    state: Any
-    begun: Start
-    public: PublicOnly | None
-    untried: str
-    noticed: tuple[str, ...]
-
-
-def _try_components(
-    experiment: Experiment,
-    components: Components,
-    root: Key,
-    begun: Start | None = None,
-    public: PublicOnly | None = None,
-) -> _Trial:
-    """Try a task once, before anything is charged, and return the state before round 1.
+def _try(components: Components, root: Key, begun: Start | None = None) -> Trial:
+    """Try a task once, before anything is charged.
 
     Args:
-        experiment: That is run.
-        components: Of it.
+        components: Of the experiment that is run.
         root: The root key.
-        begun: The params before, of a run that is resumed; None to make them.
-        public: What public examples alone make, where that is known.
+        begun: The params before, where they are known; None to make them.
     """
+    experiment = experiment_of(components)
     when = (
         "while the task was tried on public or synthetic examples, before anything was charged; if "
         "its model takes no such examples, give the task a synthetic_batch of some that it takes"
@@ -414,8 +408,7 @@ def _try_components(
         else:
             batch = synthetic_batch(task)
             untried = describe_untried(task) if batch is None else ""
-            made = components.experiment or experiment
-            again = partial(made.make_trainer, task, components.side_information)
+            again = partial(experiment.make_trainer, task, components.side_information)
             train = partial(_train_synthetic_user, components, state.params, again=again)
             found = try_task(task, state.params, batch, train)
     check_metrics(task, found)
@@ -430,7 +423,7 @@ def _try_components(
     if experiment.unit == "user":
         with own_code("while public examples were compared with rostered users'"):
             noticed += find_cautions(task, found, simulated=root.mode == "simulation")
-    return _Trial(state=state, begun=begun, public=public, untried=untried, noticed=noticed)
+    return Trial(state=state, begun=begun, untried=untried, noticed=noticed)
 
 
 def _describe_noise_length(plan: AnyPlan, num_params: int) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -26,7 +26,7 @@ from rich.progress import (
 
 from fedpriv.measures import Measure
 from fedpriv.privacy.epsilon import BudgetUse, format_delta, privacy_line, rounded_up
-from fedpriv.privacy.plan import AnyPlan, unit_words
+from fedpriv.privacy.plan import unit_words
 from fedpriv.privacy.statement.coverage import Coverage, coverage_of
 from fedpriv.privacy.statement.statement import NO_MEANINGFUL_PROTECTION_ABOVE
 from fedpriv.runs.document import name_with_label
@@ -76,7 +76,7 @@ def follow(
         return prepared.run()
     covers = coverage_of(prepared.folder.document)
     if head:
-        for line in head_lines(prepared, covers):
+        for line in head_lines(prepared):
             console.print(line, highlight=False, soft_wrap=True)
     bar = way == "bar"
     shows = _bar(prepared, covers, console) if bar else _lines(prepared, covers, console, clock)
@@ -265,19 +265,10 @@ def _way(console: Console, shown: ShowProgress) -> Literal["bar", "lines", "noth
     return "lines" if shown is True else "nothing"
 
 
-def head_lines(prepared: PreparedRun, covers: Coverage) -> Iterator[str]:
+def head_lines(prepared: PreparedRun) -> Iterator[str]:
     """Yield what is said before the first round, as markup: the guarantee, and its cautions."""
-    experiment = prepared.experiment
-    head = announcement(
-        name_with_label(experiment.name, prepared.folder.document),
-        experiment.description,
-        prepared.components.plan,
-        mode=prepared.ledger.mode,
-        covers=covers,
-        untried=prepared.untried,
-        noticed=prepared.noticed,
-    )
-    yield from (escape(head.title), escape(head.promise))
+    head = announcement(prepared)
+    yield from (escape(head.title), escape(head.guarantee))
     for caution in head.cautions:
         yield f"[yellow]{escape(caution)}[/]"
 
@@ -422,36 +413,20 @@ class Announcement:
 
     Attributes:
         title: The experiment's name and description.
-        promise: The ε of the whole plan, with all that makes it a statement.
+        guarantee: The ε of the whole plan, with all that makes it a statement.
         cautions: What to beware of; empty where there is nothing.
     """
 
     title: str
-    promise: str
+    guarantee: str
     cautions: tuple[str, ...]
 
 
-def announcement(
-    name: str,
-    description: str,
-    plan: AnyPlan,
-    *,
-    mode: str,
-    covers: Coverage,
-    untried: str = "",
-    noticed: Sequence[str] = (),
-) -> Announcement:
-    """Return the head of a run: its figures are the plan's, whatever an experiment is called.
-
-    Args:
-        name: The experiment's.
-        description: Likewise.
-        plan: What is guaranteed.
-        mode: "simulation" or "secure".
-        covers: What the ε does not cover.
-        untried: What could not be tried beforehand, and what to do about that; "" for nothing.
-        noticed: What was noticed of the task besides, in a line each.
-    """
+def announcement(prepared: PreparedRun) -> Announcement:
+    """Return the head of a run: its values are the plan's, whatever an experiment is called."""
+    experiment, plan = prepared.experiment, prepared.components.plan
+    document, trial = prepared.folder.document, prepared.trial
+    covers, name = coverage_of(document), name_with_label(experiment.name, document)
     affordable, turn = plan.affordable_rounds, unit_words(plan.unit).turn
     whole = covers.explained(plan.guaranteed())
     paid = (
@@ -468,7 +443,7 @@ def announcement(
             unit=whole.unit,
             relation=whole.relation.value,
             accountant=whole.accountant,
-            mode=mode,
+            mode=prepared.ledger.mode,
         )
         said = f"{line} {paid}"
     cautions = []
@@ -485,14 +460,12 @@ def announcement(
             f"the target ε of {target:g} pays for {affordable:,} of the {planned:,} planned "
             f"{turn}s, and the run stops there"
         )
-    if untried:
-        cautions.append(untried)
-    cautions += noticed
+    cautions += filter(None, (trial.untried, *trial.noticed))
     if covers.mark:
         cautions.append(f"ε {covers.mark}")
     return Announcement(
-        title=f"{name}: {description}" if description else name,
-        promise=f"plan: {said}",
+        title=f"{name}: {experiment.description}" if experiment.description else name,
+        guarantee=f"plan: {said}",
         cautions=tuple(cautions),
     )
 

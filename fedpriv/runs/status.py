@@ -16,12 +16,12 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fedpriv.experiments.own_code import one_line
 from fedpriv.output_paths import refuse_links
@@ -35,6 +35,7 @@ from fedpriv.runs.document import write_json
 STATES = ("waiting for nodes", "training", "finished", "failed", "stopped")
 _STATUS_FILE, _REFUSED_FILE = "status.json", "refused.json"
 _MOST_CHARS = 500
+_Content = TypeVar("_Content")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,16 +78,12 @@ class Refusal:
 
 def read_server_status(folder: Path) -> ServerStatus | None:
     """Return what a server wrote down; None where nothing is, or nothing of this version."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        return ServerStatus(**_read(folder / _STATUS_FILE, "fedpriv-status"))
-    return None
+    return _read(folder / _STATUS_FILE, "fedpriv-status", ServerStatus)
 
 
 def read_refusal(folder: Path) -> Refusal | None:
     """Return the last one; None where there was none, or nothing of this version."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        return Refusal(**_read(folder / _REFUSED_FILE, "fedpriv-refused"))
-    return None
+    return _read(folder / _REFUSED_FILE, "fedpriv-refused", Refusal)
 
 
 class StatusFile:
@@ -100,14 +97,10 @@ class StatusFile:
     def __init__(self, folder: Path, mode: str) -> None:
         self._folder, self._secure = folder, mode == "secure"
         before, begun = read_server_status(folder), _utc_now()
-        self._status = ServerStatus(state=STATES[0], changed=begun, started=begun)
-        if before is not None:
-            self._status = replace(
-                self._status,
-                last_round_ended=before.last_round_ended,
-                last_error=before.last_error,
-                last_error_at=before.last_error_at,
-            )
+        fresh = ServerStatus(state=STATES[0], changed=begun, started=begun)
+        self._status = replace(
+            before or fresh, state=STATES[0], changed=begun, started=begun, nodes=None, users=None
+        )
 
     @contextmanager
     def kept(self) -> Iterator[StatusFile]:
@@ -158,11 +151,12 @@ def recording_refusal(folder: Path | None) -> Iterator[None]:
         raise
 
 
-def _read(file: Path, kind: str) -> dict[str, Any]:
-    document = json.loads(file.read_text("utf-8"))
-    if document.pop("format") != kind or document.pop("version") != 1:
-        raise ValueError(f"{file} is no {kind} of version 1")
-    return document
+def _read(file: Path, kind: str, made: Callable[..., _Content]) -> _Content | None:
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        document = json.loads(file.read_text("utf-8"))
+        if (document.pop("format"), document.pop("version")) == (kind, 1):
+            return made(**document)
+    return None
 
 
 def _write(file: Path, kind: str, fields: Mapping[str, Any]) -> None:
@@ -251,28 +245,14 @@ class RunStatus:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        spent, whole = self.spent, self.guaranteed
+        found = asdict(self)
+        found["round"] = found.pop("round_num")
         return {
-            "run_dir": self.run_dir,
-            "experiment": self.experiment,
-            "label": self.label,
-            "mode": self.mode,
-            "state": self.state,
-            "held": self.held,
-            "round": self.round_num,
-            "rounds_planned": self.rounds_planned,
-            "lost_attempts": self.lost_attempts,
-            "spent": None if spent is None else spent.to_json(),
-            "guaranteed": None if whole is None else whole.to_json(),
+            **found,
+            "spent": None if self.spent is None else self.spent.to_json(),
+            "guaranteed": None if self.guaranteed is None else self.guaranteed.to_json(),
             "epsilon_left": self.left,
-            "not_covered": [] if whole is None else list(whole.not_covered),
-            "nodes": self.nodes,
-            "users": self.users,
-            "last_round_ended": self.last_round_ended,
-            "last_error": self.last_error,
-            "last_error_at": self.last_error_at,
-            "refused": self.refused,
-            "refused_at": self.refused_at,
+            "not_covered": [] if self.guaranteed is None else list(self.guaranteed.not_covered),
             "failed": self.failed,
         }
 

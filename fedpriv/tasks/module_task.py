@@ -40,8 +40,8 @@ from fedpriv.training.local.module_measures import (
     with_loss,
 )
 from fedpriv.training.local.module_state import SameFrozen, made_from, own_stream, refuse_kept_state
-from fedpriv.training.local.sgd import as_tensor
-from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.sgd import SGD, ClientOptimizer, as_tensor
 from fedpriv.training.local.vectorised import VectorisedTrainer, default_users_at_once
 from fedpriv.training.per_example.backends import synthetic_inputs
 from fedpriv.training.per_example.losses import check_loss, check_pairs, mean_losses
@@ -261,6 +261,9 @@ class ModuleTask:
             the model cannot take those that `synthetic_batch()` makes.
         users_at_once: How many users a trainer trains together; None for the rule of
             `fedpriv.training.local.vectorised` (on the CPU one by one), 1 for one by one.
+        client_optimizer: Takes a user's local steps: `SGD`, `Momentum` or `Adam` of
+            `fedpriv.training.local.sgd` (settings by `functools.partial`), or your own. With any
+            but `SGD` users are trained one by one.
     """
 
     def __init__(
@@ -278,6 +281,7 @@ class ModuleTask:
         files: Mapping[str, bytes] | None = None,
         synthetic_batch: ArrayLike | None = None,
         users_at_once: int | None = None,
+        client_optimizer: Callable[..., ClientOptimizer] = SGD,
     ) -> None:
         if users_at_once is not None and (users_at_once is True or users_at_once < 1):
             raise ValueError(f"users_at_once {users_at_once!r} must be at least 1, or None")
@@ -296,7 +300,7 @@ class ModuleTask:
         self._synthetic_batch = None
         if synthetic_batch is not None:
             self._synthetic_batch = array_examples(synthetic_batch, "the synthetic_batch examples")
-        self._users_at_once = users_at_once
+        self._users_at_once, self._client_optimizer = users_at_once, client_optimizer
         self._files = dict(files or {})
         if FROZEN in self._files:
             raise ValueError(
@@ -334,7 +338,7 @@ class ModuleTask:
     def trainer(
         self, schedule: Schedule, multiplier: Mapping[str, np.ndarray], device: str = "cpu"
     ) -> LocalTrainer:
-        """Return plain local SGD on the module.
+        """Return local training of the module.
 
         Args:
             schedule: How much work.
@@ -355,12 +359,11 @@ class ModuleTask:
             schedule=schedule,
             multiplier=multiplier,
             device=where,
+            make_optimizer=self._client_optimizer,
         )
         if where.type == "cpu":
             keep_freed_memory()
         users_at_once = self._users_at_once
-        if schedule.make_optimizer is not None:
-            return alone
         if users_at_once is None:
             batch, _ = self._batch()
             users_at_once = default_users_at_once(alone, np.empty(0) if batch is None else batch.x)

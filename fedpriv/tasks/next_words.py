@@ -36,8 +36,8 @@ from fedpriv.training.devices import usable_device
 from fedpriv.training.evaluate import WHOLE, Metrics, Part, Total, chunks, combined
 from fedpriv.training.local.module import module_params
 from fedpriv.training.local.module_state import made_from
+from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.sgd import as_tensor, one_thread
-from fedpriv.training.local.trainer import Schedule
 from fedpriv.training.local.words import WordTrainer, dense_gradients, token_scores
 from fedpriv.training.periodic_shift import Shift, shifted_users
 from fedpriv.training.public_learning import GradientLearner

@@ -30,7 +30,8 @@ from fedpriv.rng import Key
 from fedpriv.tasks.task import TaskDescription
 from fedpriv.training.devices import check_of_use
 from fedpriv.training.evaluate import WHOLE, ClassScores, Metrics, Part, Total, combined
-from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
+from fedpriv.training.local.compiled_softmax import CompiledSoftmaxTrainer
+from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.per_example.linear import losses_on_line, softmax_losses
 from fedpriv.training.permutation_sgd import Constants, softmax_constants
 from fedpriv.training.public_learning import TagLearner
@@ -309,7 +310,7 @@ class TagPrediction:
             ValueError: For any device but the CPU: its rows are short and many.
         """
         rows = multiplier.get("kernel")
-        trainer = SparseSoftmaxTrainer(
+        trainer = CompiledSoftmaxTrainer(
             schedule=schedule,
             inputs=self.norm,
             multiplier=None if rows is None else rows.reshape(-1),

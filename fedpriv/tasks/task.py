@@ -23,7 +23,7 @@ from fedpriv.measures import Measure
 from fedpriv.mechanisms.side_information import PublicWords, SideInformation
 from fedpriv.rng import Key
 from fedpriv.training.evaluate import WHOLE, Metrics, Part
-from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.public_learning import PublicLearner
 from fedpriv.training.work import LocalTrainer, UserData
 from fedpriv.tree import Params

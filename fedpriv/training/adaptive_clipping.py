@@ -48,7 +48,7 @@ _GROUP = "clip"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptiveClip:
-    """How the clip norm moves; all of it is public.
+    """Rule by which the clip norm moves; all of it is public.
 
     Attributes:
         initial: The clip norm of the first round.

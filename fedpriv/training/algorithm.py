@@ -72,11 +72,11 @@ class Held(Protocol):
 
 
 class RawSums(Protocol):
-    """What a program sees that releases once, at its end."""
+    """Raw sums, for a program that releases once, at its end."""
 
     @property
     def num_users(self) -> int:
-        """How many users the query is asked of."""
+        """Number of users that the query is asked of."""
         ...
 
     def sum(
@@ -116,7 +116,7 @@ class Door(Protocol):
 
     @property
     def rho_left(self) -> float:
-        """What an adaptive plan has not spent yet; infinite for a fixed plan."""
+        """Unspent ρ of an adaptive plan; infinite for a fixed plan."""
         ...
 
     def key(self, stream: str) -> Key:
@@ -160,7 +160,7 @@ class Saved:
 
 
 class State(Protocol):
-    """What one step passes to the next. All of it is released, or made of what is."""
+    """State between two steps: all of it is released, or computed from releases."""
 
     @property
     def round_num(self) -> int:
@@ -187,7 +187,7 @@ class State(Protocol):
 
 
 class Algorithm(ABC):
-    """What asks queries, and steps by their answers.
+    """Base of server algorithms: asks queries, and steps by their answers.
 
     Three methods make one; the others have defaults that suit an algorithm with nothing to say.
     """

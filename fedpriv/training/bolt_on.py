@@ -100,7 +100,7 @@ _FLOAT32 = 2.0**-23
 
 
 class ReleasesOnce(Algorithm):
-    """What bolt-on algorithms share: one answer, and the end."""
+    """Base of bolt-on algorithms: one answer, and the run ends."""
 
     __slots__ = ()
 
@@ -170,7 +170,7 @@ class BoltOn(ReleasesOnce):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserSchedule:
-    """How long users train, all of it public and the same for every user.
+    """Schedule of training over users, public and the same for every user.
 
     Attributes:
         passes: k passes over the users, b at a time, in an order drawn without looking at them.
@@ -345,7 +345,7 @@ def _within(params: dict[str, np.ndarray], radius: float | None) -> dict[str, np
 MISTAKES = "mistakes"
 """The name of the work that judges a candidate."""
 CHOSEN = "chosen"
-"""What a state calls the number of the candidate that was released."""
+"""Name in a state of the number of the released candidate."""
 
 
 def candidate(number: int) -> str:
@@ -404,7 +404,7 @@ class Tuned(Algorithm):
         return {**trained, MISTAKES: Mistakes(sgd=self.choices[0])}
 
     def plan(self, relation: Relation = Relation.REPLACE_ONE) -> Plan:
-        """Return the promise of one choice: of a replaced example its ε is twice the choice's."""
+        """Return the plan of one choice: of a replaced example its ε is twice the choice's."""
         mechanism = Mechanism(
             sampler=Everybody(num_users=self.num_examples),
             bound=Displaced(l2_bound=max(self.sensitivities())),

@@ -294,7 +294,7 @@ _LARGEST, _CHOSEN = "largest_step", "chosen"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """What the two answers of an iteration cost.
+    """Prices in ρ of the two answers of an iteration.
 
     Attributes:
         gradient: ρ of the first gradient; it grows, and never shrinks.

@@ -1,4 +1,4 @@
-"""What is said of a user that fails: in a log its kind, never its text.
+"""Logging of users that fail: the kind of an error, never its text.
 
 The text of an error may hold the user's data. It is kept for whoever runs a simulation in the
 process that has the users, and nowhere else: what a node of Flower's sends names the places in the
@@ -29,7 +29,7 @@ class KeepsStateError(ValueError):
 
 @dataclass(slots=True)
 class Failures:
-    """How many contributions were zero because they failed, and the first error.
+    """Number of contributions that are zero because they failed, and the first error.
 
     Attributes:
         count: How many.
@@ -67,7 +67,7 @@ _PLACES: ContextVar[bool] = ContextVar("places of errors alone", default=False)
 
 
 @contextmanager
-def places_alone() -> Iterator[None]:
+def only_places_of_errors() -> Iterator[None]:
     """Keep of errors within the `with` their kinds and places in the code: it may leave a node."""
     before = _PLACES.set(True)
     try:
@@ -83,7 +83,7 @@ _RAISED: ContextVar[bool] = ContextVar("failures raised", default=False)
 def raised_failures() -> Iterator[None]:
     """Raise within the `with` what would else contribute zero, in this thread and no other.
 
-    For users who are made up: nothing of anybody's is in the text, and it says what is wrong.
+    For synthetic users: no private data is in the text, and it says what is wrong.
     """
     before = _RAISED.set(True)
     try:
@@ -96,7 +96,7 @@ _UNSAID: ContextVar[bool] = ContextVar("users unsaid", default=False)
 
 
 @contextmanager
-def users_unsaid(key: Key) -> Iterator[None]:
+def users_not_logged(key: Key) -> Iterator[None]:
     """Log nothing of drawn users and their answers within the `with`, where the key is secure.
 
     How many failed, or answered, bounds the size of the cohort, which an ε takes to be secret; a
@@ -114,8 +114,8 @@ def users_unsaid(key: Key) -> Iterator[None]:
         _UNSAID.reset(before)
 
 
-def say_of_users(log: logging.Logger, level: int, text: str, *values: object) -> None:
-    """Log something that depends on who was drawn, or on what came of it; see `users_unsaid`."""
+def log_of_users(log: logging.Logger, level: int, text: str, *values: object) -> None:
+    """Log something that depends on who was drawn; see `users_not_logged`."""
     if not _UNSAID.get():
         log.log(level, text, *values)
 
@@ -139,9 +139,9 @@ def contributes_zero(error: BaseException) -> None:
             failures.text = None if _UNSAID.get() else _as_text(error)
     # Of one sum the first of a kind: hundreds of equal lines would bury everything else.
     level = logging.DEBUG if again else logging.WARNING
-    say_of_users(_LOG, level, "a user contributes zero: %s", kind)
+    log_of_users(_LOG, level, "a user contributes zero: %s", kind)
     if _LOG.isEnabledFor(logging.DEBUG):
-        say_of_users(_LOG, logging.DEBUG, "it was raised at %s", raised_at(error))
+        log_of_users(_LOG, logging.DEBUG, "it was raised at %s", raised_at(error))
 
 
 @contextmanager

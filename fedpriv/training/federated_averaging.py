@@ -39,7 +39,7 @@ _EMA = "ema/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerState:
-    """What one round passes to the next; all of it is released.
+    """State between two rounds; all of it is released.
 
     Attributes:
         round_num: Rounds released so far.

@@ -262,7 +262,7 @@ class StepSchedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Displacement:
-    """What one example that is there or not does to the result, at most.
+    """Largest distance by which one example, added or removed, moves the result.
 
     Attributes:
         last: To the last iterate.
@@ -419,7 +419,7 @@ Residual = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
-    """How long, in which steps, and what is returned. All of it is public.
+    """Passes, batches and step sizes of a training, and what it returns; all public.
 
     Attributes:
         passes: k.

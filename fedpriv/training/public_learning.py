@@ -40,7 +40,7 @@ class PublicLearner(Protocol):
 
     @property
     def num_examples(self) -> int:
-        """How many examples it learns from."""
+        """Number of examples that it learns from."""
         ...
 
     @property
@@ -86,7 +86,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """What a search found.
+    """Result of a search.
 
     Attributes:
         by_loss: With the lowest loss: what private training starts from.
@@ -386,7 +386,7 @@ class TagLearner:
 
     @property
     def num_examples(self) -> int:
-        """How many examples it learns from."""
+        """Number of examples that it learns from."""
         return len(self.examples)
 
     @property

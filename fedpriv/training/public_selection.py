@@ -61,7 +61,7 @@ class HasPublicFolds(Protocol):
 
     @property
     def measures(self) -> Sequence[Measure]:
-        """What is measured, the headline first."""
+        """The measures, the headline first."""
         ...
 
     def public_folds(self) -> Sequence[PublicFold] | None:
@@ -75,7 +75,7 @@ class HasPublicFolds(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """How one model compares with the reference on public examples.
+    """Comparison of one model with the reference on public examples.
 
     Attributes:
         value: Mean of the headline measure.

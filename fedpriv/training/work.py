@@ -21,7 +21,7 @@ from fedpriv.sums import Adder, BeyondBound, PartialSum, RunningSum
 from fedpriv.training.failures import (
     contributing_zero_on_failure,
     counted_failures,
-    users_unsaid,
+    users_not_logged,
 )
 from fedpriv.training.stopping import stop_if_asked
 from fedpriv.tree import Params, Tree
@@ -58,8 +58,8 @@ class LocalTrainer(Protocol):
 
     A trainer, or a `Work`, may besides have `thread_safe`, true where threads may share it (it has
     no memory of users); `cpu_only`, why it has no use for a GPU; and
-    `unchanged_by_users()` (`looked_back`). Without them it is not shared, may use a GPU and is not
-    looked at.
+    `unchanged_by_users()` (`checking_kept_state`). Without them it is not shared, may use a GPU
+    and is not looked at.
     """
 
     def train(self, params: Params, examples: Any, key: Key) -> Tree:
@@ -105,7 +105,7 @@ class SumRequest:
 
 @runtime_checkable
 class Work(Protocol):
-    """What is done with the drawn users on the way to one sum."""
+    """Client work: from the drawn users to one sum of bounded contributions."""
 
     def template(self, params: Params) -> Params:
         """Return names and shapes of the sum, which need not be the params'."""
@@ -177,12 +177,12 @@ def summed(
 
     Of a secure run nothing is logged of users, and no error is told.
     """
-    with users_unsaid(key), counted_failures() as failures:
+    with users_not_logged(key), counted_failures() as failures:
         done = work.partial_sum(params=params, bound=bound, data=data, user_ids=user_ids, key=key)
     return done if failures.text is None else replace(done, first_error=failures.text)
 
 
-def looked_back(work: Work, key: Key) -> AbstractContextManager[None]:
+def checking_kept_state(work: Work, key: Key) -> AbstractContextManager[None]:
     """Refuse at the end of the `with` what users left behind in a work, where that may be said.
 
     Of a secure run nothing is looked at: whether it raises would depend on who was drawn.
@@ -202,7 +202,7 @@ def looked_back(work: Work, key: Key) -> AbstractContextManager[None]:
 
 
 class AroundTrainer:
-    """What trainers and works share that hand users on to a `trainer`."""
+    """Base of trainers and works that hand users on to a `trainer`."""
 
     __slots__ = ()
 
@@ -271,7 +271,7 @@ def as_work(trainer: LocalTrainer | Work) -> Work:
 
 
 Trainers = LocalTrainer | Work | Mapping[str, LocalTrainer | Work]
-"""What a user does: one trainer, or works by name."""
+"""Client work: one trainer, or works by name."""
 
 
 def as_works(trainer: Trainers) -> Mapping[str, Work]:

@@ -1,7 +1,6 @@
 """AdaDPS, Figure 2: what noise does to the statistics that adaptive methods divide by.
 
-    python -m simulations.adadps.figure2 --plot figure2.png   # half a minute
-    python -m simulations.adadps.figure2 --reduced            # seconds
+    fedpriv reproduce adadps-figure2 --plot figure2.png   # half a minute
 
 Along a private run on IMDB, second moments of gradients are gathered in three ways: of clean
 private batches (never released: a diagnostic that no ε covers), of what DP-SGD releases, and
@@ -11,8 +10,6 @@ rank correlation with these. That the paper's figure shows this is remembered, n
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -26,20 +23,11 @@ from fedpriv.runs.loop import rounds
 from fedpriv.runs.progress import Pace
 from fedpriv.training.per_example.example_sum import public_gradient
 from simulations.adadps.setups import imdb
-from simulations.reproduction.items import Script
+from simulations.adadps.setups.setup import BATCH
+from simulations.reproduction.items import Study
+from simulations.reproduction.study import drawing, save
 
 KINDS = ("clean private", "released by DP-SGD", "public")
-
-REPRODUCTIONS = (
-    Script(
-        name="adadps-figure2",
-        title="AdaDPS, Figure 2, second moments: clean, noisy and public",
-        module="simulations.adadps.figure2",
-        calls=(("--plot", "results/adadps-figure2.png"),),
-        reduced=(("--reduced", "--plot", "results/adadps-figure2.png"),),
-        minutes=(1, 0.5),
-    ),
-)
 
 
 def moments(warm_up: int, steps: int) -> dict[str, np.ndarray]:
@@ -54,7 +42,7 @@ def moments(warm_up: int, steps: int) -> dict[str, np.ndarray]:
     components = build(made)
     task, plan, key = components.task, components.plan, Key.simulation(0)
     mechanism = plan.live_mechanism
-    clean = public_gradient(task.train, task.num_train, imdb.BATCH)
+    clean = public_gradient(task.train, task.num_train, BATCH)
     public = public_gradient(task.public_examples(), task.num_public, 20)
     noise = key.fold("figure").generator()
     squares = {kind: np.zeros(imdb.NUM_WORDS) for kind in KINDS}
@@ -68,7 +56,7 @@ def moments(warm_up: int, steps: int) -> dict[str, np.ndarray]:
         if step < warm_up:
             continue
         own = key.fold("look").fold(step - warm_up)
-        index = own.generator().choice(task.num_train, imdb.BATCH, replace=False)
+        index = own.generator().choice(task.num_train, BATCH, replace=False)
         total = task.train.bounded_sum(state.params, np.sort(index), mechanism.bound)["weight"]
         noised = total + mechanism.stddev * noise.standard_normal(total.shape)
         released = noised / mechanism.denominator
@@ -89,13 +77,9 @@ def agreement(found: dict[str, np.ndarray]) -> dict[str, float]:
     return {kind: float(np.corrcoef(clean, ranks[kind])[0, 1]) for kind in KINDS[1:]}
 
 
-def plot(found: dict[str, np.ndarray], path: Path, *, synthetic: bool) -> None:
+def draw_moments(found: dict[str, np.ndarray], path: Path, *, synthetic: bool) -> None:
     """Draw √v with coordinates in the order of the clean one, means of a hundred neighbours."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.0, 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = drawing(7.0, 4.2)
     axes = figure.subplots()
     order, correlation = np.argsort(found[KINDS[0]]), agreement(found)
     for kind, colour in zip(KINDS, ("#0072b2", "#d55e00", "#009e73"), strict=True):
@@ -107,24 +91,26 @@ def plot(found: dict[str, np.ndarray], path: Path, *, synthetic: bool) -> None:
     axes.set_title(f"Second moments of gradients on IMDB{', SYNTHETIC' if synthetic else ''}")
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    save(figure, path)
 
 
-def main(given: Sequence[str] | None = None) -> None:
-    """Print how far noisy and public moments agree with the clean ones."""
-    parser = argparse.ArgumentParser(description="AdaDPS, Figure 2: noisy second moments.")
-    parser.add_argument("--reduced", action="store_true", help="a tenth of the steps")
-    parser.add_argument("--plot", type=Path, help="where to draw, a .png")
-    arguments = parser.parse_args(given)
-    scale = 10 if arguments.reduced else 1
-    found, synthetic = moments(400 // scale, 200 // scale), imdb.reviews().synthetic
+def reproduce(
+    *, plot: Path = Path("results/adadps-figure2.png"), warm_up: int = 400, steps: int = 200
+) -> None:
+    """Print and draw how far noisy and public moments agree with the clean ones."""
+    found, synthetic = moments(warm_up, steps), imdb.reviews().synthetic
     label = "SYNTHETIC reviews: " if synthetic else ""
     for kind, correlation in agreement(found).items():
         print(f"{label}√v {kind}: rank correlation with the clean one {correlation:.3f}")
-    if arguments.plot:
-        plot(found, arguments.plot, synthetic=synthetic)
+    draw_moments(found, plot, synthetic=synthetic)
 
 
-if __name__ == "__main__":
-    main()
+REPRODUCTIONS = (
+    Study(
+        name="adadps-figure2",
+        title="AdaDPS, Figure 2, second moments: clean, noisy and public",
+        run=reproduce,
+        reduced={"warm_up": 40, "steps": 20},
+        minutes=(1, 0.5),
+    ),
+)

@@ -23,10 +23,10 @@ from simulations.reproduction.items import (
     Cell,
     Given,
     Layout,
-    Reproduction,
     Row,
     Settings,
     Split,
+    Table,
 )
 
 
@@ -318,9 +318,8 @@ def _columns(settings: Sequence[str]) -> dict[str, str]:
 
 def _given(label: str, real: tuple[float, float], paper: tuple[float, float]) -> Given:
     """Return a row that no ε changes, by roster and inputs: TFF, unit norm."""
-    figures = dict(zip((f"{setting} {inputs}" for setting in SETTINGS for inputs in INPUTS),
-                       (*real, *real, *paper), strict=True))  # fmt: skip
-    return Given(label=label, figures=figures)
+    columns = (f"{setting} {inputs}" for setting in SETTINGS for inputs in INPUTS)
+    return Given(label=label, values=dict(zip(columns, (*real, *real, *paper), strict=True)))
 
 
 #: From `docs/results/public-only.jsonl`, made by `python -m simulations.adadps.public_only.tags`.
@@ -337,7 +336,7 @@ _PANELS = {
 }
 
 REPRODUCTIONS = (
-    Reproduction(
+    Table(
         name="adadps-figure6",
         title=(
             "AdaDPS, Figure 6, federated with user-level privacy, split by sentence as the paper "

@@ -16,8 +16,8 @@ from functools import partial
 
 from fedpriv.experiments.experiment import Experiment
 from simulations.adadps.setups import imdb, lstm, mnist, pooled_tags
-from simulations.adadps.setups.setup import Setup, figure, table
-from simulations.reproduction.items import Figure, Reproduction, Row
+from simulations.adadps.setups.setup import Setup, table
+from simulations.reproduction.items import Row, Table
 
 ELSEWHERE, HERE = "AdaDPS, public data from elsewhere", "AdaDPS, public data of its own"
 
@@ -91,7 +91,7 @@ def _tables(
     printed: Iterable[tuple[Setup, _Printed]],
     orderings: tuple[tuple[str, str], ...],
     notes: tuple[str, ...] = (),
-) -> list[Reproduction]:
+) -> list[Table]:
     """Return a table of the paper on each of its set-ups, of the values that it printed."""
     named = f"adadps-table{number}", f"AdaDPS, Table {number}, {title}"
     return [
@@ -100,8 +100,9 @@ def _tables(
     ]
 
 
-def _figures(number: int, title: str, setup: Setup, *labels: str) -> Figure:
-    return figure(f"adadps-figure{number}", f"AdaDPS, Figure {number}, {title}", setup, labels)
+def _figures(number: int, title: str, setup: Setup, *labels: str) -> Table:
+    named = f"adadps-figure{number}", f"AdaDPS, Figure {number}, {title}"
+    return table(*named, setup, setup.rows(dict.fromkeys(labels)), points=20)
 
 
 def _five(*values: float) -> dict[str, float | None]:
@@ -114,7 +115,7 @@ def _from_elsewhere(
     elsewhere: Setup,
     values: tuple[float, float, float],
     note: str,
-) -> Reproduction:
+) -> Table:
     """Return Table 3 on a set-up: public data of its own, or from elsewhere."""
     without, out, own = values
     return table(
@@ -136,7 +137,7 @@ def _less_public(
     with_public: Callable[[int], Setup],
     size: int,
     values: tuple[float, float, float, float],
-) -> Reproduction:
+) -> Table:
     """Return Table 10 on a set-up: all of its public data, a fifth and a 25th of them."""
     upper, own, *fewer = values
 

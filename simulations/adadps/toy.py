@@ -4,19 +4,17 @@
 0.01), 450 once in a hundred and decide (weight 1). Knowing which are rare is the side information:
 A is 1 for the frequent and 0.01 for the rare ones. About a minute on 2 cores for 5 seeds.
 
-    python -m simulations.adadps.toy            # the figure's four methods, 5 seeds, a plot
-    python -m simulations.adadps.toy --reduced  # seconds
+    fedpriv reproduce adadps-figure3            # the figure's four methods, 5 seeds, a plot
 
 As the paper ran it, a batch is a window of 8 neighbours from a random start. No accountant prices
-windows, so such runs have no ε to state; `--sampling poisson` draws batches that have one.
+windows, so such runs have no ε to state; `-s sampling=poisson` draws batches that have one.
 
 Source: Li et al., "Private Adaptive Optimization with Side Information" (ICML 2022), section 6.1.
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,20 +32,8 @@ from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.per_example.example_sum import CentralSum, example_ids
 from fedpriv.training.per_example.linear import LinearRegressionGradients
 from fedpriv.transform import identity
-from simulations.reproduction.items import Script
-
-REPRODUCTIONS = (
-    Script(
-        name="adadps-figure3",
-        title="AdaDPS, Figure 3, regression on frequent and rare features",
-        module="simulations.adadps.toy",
-        calls=((),),
-        reduced=(("--reduced",),),
-        minutes=(1, 0.2),
-        passes=("out", "plot"),
-    ),
-)
-
+from simulations.reproduction.items import Study
+from simulations.reproduction.study import drawing, save, write
 
 Sampling = Literal["window", "poisson"]
 
@@ -121,7 +107,7 @@ METHODS = {
 
 
 def plan(method: Method, steps: int | None = None) -> Plan:
-    """Return what Poisson batches of the same mean would promise."""
+    """Return the plan of Poisson batches of the same mean."""
     private = method.private
     return cohort_plan(
         num_users=NUM_EXAMPLES,
@@ -193,24 +179,19 @@ def _sampler(
     return window
 
 
-def said_of_privacy(method: Method, steps: int, sampling: Sampling) -> str:
+def epsilon_words(method: Method, steps: int, sampling: Sampling) -> str:
     """Return what is known of the privacy of so many steps, in words."""
     if method.private and sampling == "window":
-        return "no ε: no accountant prices batches of neighbours; use --sampling poisson"
+        return "no ε: no accountant prices batches of neighbours; use -s sampling=poisson"
     return f"{plan(method, steps).epsilon(steps)}{', simulated' if method.private else ''}"
 
 
-def plot(
+def draw_losses(
     curves: dict[str, list[list[tuple[int, float]]]], path: Path, *, sampling: Sampling
 ) -> None:
     """Draw mean losses with their spread over seeds, private and not side by side."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, panels = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
-    for panel, private in zip(panels, (False, True), strict=True):
+    figure = drawing(9, 3.8)
+    for panel, private in zip(figure.subplots(1, 2), (False, True), strict=True):
         for name, runs in curves.items():
             if METHODS[name].private != private:
                 continue
@@ -220,53 +201,55 @@ def plot(
             panel.fill_between(
                 steps, losses.min(axis=0), losses.max(axis=0), alpha=0.2, color=line.get_color()
             )
-        panel.set(
-            yscale="log",
-            xlabel="step",
-            ylabel="loss on the training data",
-        )
+        panel.set(yscale="log", xlabel="step", ylabel="loss on the training data")
         steps = next(iter(curves["AdaDPS"]))[-1][0]
-        said = said_of_privacy(METHODS["AdaDPS"], steps, sampling).replace("; use", ";\nuse")
-        panel.set_title(f"clipped and noised, {said}" if private else "not private", fontsize=9)
+        words = epsilon_words(METHODS["AdaDPS"], steps, sampling).replace("; use", ";\nuse")
+        panel.set_title(f"clipped and noised, {words}" if private else "not private", fontsize=9)
         panel.locator_params(axis="x", nbins=5)
         panel.legend(frameon=False)
         panel.spines[["top", "right"]].set_visible(False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    save(figure, path)
 
 
-def main(given: Sequence[str] | None = None) -> None:
-    """Run the four methods and print their final losses."""
-    parser = argparse.ArgumentParser(description="AdaDPS, Figure 3: the toy regression.")
-    parser.add_argument("--reduced", action="store_true", help="a tenth of the steps, two seeds")
-    parser.add_argument("--sampling", choices=("window", "poisson"), default="window")
-    parser.add_argument(
-        "--plot",
-        type=Path,
-        default=Path("results/adadps-figure3.png"),
-        help="where to draw the curves, a .png",
-    )
-    parser.add_argument("--out", type=Path, help="write what is printed here, too")
-    arguments = parser.parse_args(given)
-    data, seeds = toy(), SEEDS[:2] if arguments.reduced else SEEDS
+def reproduce(
+    *,
+    out: Path | None = None,
+    plot: Path = Path("results/adadps-figure3.png"),
+    sampling: Sampling = "window",
+    share: int = 1,
+    number: int = len(SEEDS),
+) -> None:
+    """Run the four methods, and print and draw their losses.
+
+    Args:
+        out: Where to write what is printed, too.
+        plot: Where to draw the curves.
+        sampling: "window", or "poisson", whose batches have an ε.
+        share: By what the steps are divided.
+        number: Of seeds.
+    """
+    data, seeds, lines = toy(), SEEDS[:number], []
     curves: dict[str, list[list[tuple[int, float]]]] = {}
-    lines: list[str] = []
     pace = Pace(len(METHODS) * len(seeds))
     for name, method in METHODS.items():
-        steps = method.steps // 10 if arguments.reduced else method.steps
-        run = partial(train, method, data, sampling=arguments.sampling, steps=steps)
+        steps = method.steps // share
+        run = partial(train, method, data, sampling=sampling, steps=steps)
         curves[name] = [pace.work(f"{name}, seed {seed}", partial(run, seed)) for seed in seeds]
         final = [run[-1][1] for run in curves[name]]
-        said = said_of_privacy(method, steps, arguments.sampling)
         loss = f"loss {mean(final):.4g} (sd {stdev(final):.2g})"
-        lines.append(f"{name:8s} {steps:6d} steps  {loss}  {said}")
+        words = epsilon_words(method, steps, sampling)
+        lines.append(f"{name:8s} {steps:6d} steps  {loss}  {words}")
         print(lines[-1])
-    plot(curves, arguments.plot, sampling=arguments.sampling)
-    if arguments.out is not None:
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_text("\n".join(["SYNTHETIC data", *lines, ""]), "utf-8")
+    draw_losses(curves, plot, sampling=sampling)
+    write("\n".join(["SYNTHETIC data", *lines, ""]), out)
 
 
-if __name__ == "__main__":
-    main()
+REPRODUCTIONS = (
+    Study(
+        name="adadps-figure3",
+        title="AdaDPS, Figure 3, regression on frequent and rare features",
+        run=reproduce,
+        reduced={"share": 10, "number": 2},
+        minutes=(1, 0.2),
+    ),
+)

@@ -13,13 +13,8 @@ import numpy as np
 from scipy.special import gammaln, logsumexp
 
 from fedpriv.mechanisms import Capped, Clip
-from fedpriv.mechanisms.bounds import Displaced
-from fedpriv.mechanisms.perturbation import OutputGaussian
-from fedpriv.privacy.accounting import calibrate, rho_of_epsilon
-from fedpriv.privacy.event import Event, Relation
-from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plan import AdaptivePlan, Plan
-from fedpriv.privacy.sampling import Everybody
+from fedpriv.privacy.accounting import rho_of_epsilon
+from fedpriv.privacy.plan import AdaptivePlan
 from fedpriv.training.bolt_on import BoltOn
 from fedpriv.training.dp_agd import (
     LOSSES,
@@ -34,8 +29,15 @@ from fedpriv.training.dp_agd import (
 from fedpriv.training.work import TRAIN
 from simulations.linear_models.comparators import dp_sgd, fixed_steps, full_descent
 from simulations.linear_models.problems import problem
-from simulations.linear_models.training import Model, Outcome, perturbed_objective, run
-from simulations.reproduction.items import TUNING_SEED, Split
+from simulations.linear_models.study import Settings
+from simulations.linear_models.training import (
+    Model,
+    Outcome,
+    perturbed_objective,
+    released_once,
+    run,
+)
+from simulations.reproduction.items import Split
 from simulations.reproduction.study import Row, Spec
 
 LAST = 32
@@ -74,8 +76,7 @@ DELTA = 1e-8
 EPSILONS = (0.1, 0.4, 0.8, 1.6)
 LOSS_KINDS = ("logistic", "hinge")
 REGULARISER = 1e-4
-
-Settings = Mapping[str, Any]
+CLIP = Clip(l2_clip_norm=1.0)
 
 LABELS = {
     "agd": "DP-AGD",
@@ -117,31 +118,6 @@ ABLATIONS: Mapping[str, Settings] = {
     "permute-and-flip": {"form": "permute-and-flip"},
     "the paper's prices, 60 splits": {"prices": "paper"},
 }
-
-
-def spec(
-    problem_key: str,
-    loss: str,
-    method: str,
-    epsilon: float,
-    settings: Settings,
-    *,
-    split: Split = "test",
-    seed: int = TUNING_SEED,
-    tiny: bool = False,
-) -> Spec:
-    """Return everything that decides one run."""
-    return {
-        "problem": problem_key,
-        "loss": loss,
-        "method": method,
-        "epsilon": epsilon,
-        "delta": DELTA,
-        "settings": dict(settings),
-        "split": split,
-        "seed": seed,
-        "tiny": tiny,
-    }
 
 
 @lru_cache(maxsize=4)
@@ -221,7 +197,7 @@ def _fixed(model: Model, epsilon: float, seed: int, chosen: dict[str, Any]) -> A
         num_examples=model.num_train,
         rho=rho_of_epsilon(epsilon, DELTA),
         delta=DELTA,
-        bound=Clip(l2_clip_norm=1.0),
+        bound=CLIP,
         regulariser=REGULARISER,
         **chosen,
     )
@@ -236,16 +212,7 @@ def _output(model: Model, epsilon: float, seed: int, chosen: dict[str, Any]) -> 
     passes = full_descent(num_examples=model.num_train, steps=chosen["steps"], rate=rate)
     sgd = train.permutation_sgd(passes, regulariser=0.0)
     moved = passes.sensitivity(constants, model.num_train)
-    plan = Plan(
-        mechanism=Mechanism(
-            sampler=Everybody(num_users=model.num_train),
-            bound=Displaced(l2_bound=moved),
-            privatizer=OutputGaussian(noise_multiplier=_sigma_once(epsilon)),
-        ),
-        num_rounds=1,
-        delta=DELTA,
-        unit="example",
-    )
+    plan = released_once(model.num_train, moved, epsilon, DELTA)
     return run(model, plan, BoltOn(), sgd, seed), {}
 
 
@@ -257,17 +224,6 @@ def _objective(model: Model, epsilon: float, seed: int, chosen: dict[str, Any]) 
     return outcome, {"noise_multiplier": algorithm.noise.inside}
 
 
-@lru_cache(maxsize=16)
-def _sigma_once(epsilon: float) -> float:
-    return calibrate(
-        lambda sigma: Event(kind="gaussian", noise_multiplier=sigma),
-        1,
-        target_epsilon=epsilon,
-        delta=DELTA,
-        relation=Relation.ADD_REMOVE,
-    )
-
-
 def _batch(model: Model) -> float:
     """Return the paper's √n + 10."""
     return float(round(math.sqrt(model.num_train) + 10))
@@ -275,20 +231,15 @@ def _batch(model: Model) -> float:
 
 def _sgd(model: Model, epsilon: float, seed: int, chosen: dict[str, Any]) -> Any:
     sigma = _sigma_sgd(model.num_train, _batch(model), chosen["steps"], epsilon)
-    return _stochastic(model, epsilon, seed, chosen, sigma)
+    return _stochastic(model, seed, chosen, sigma)
 
 
 @lru_cache(maxsize=64)
 def _sigma_sgd(number: int, batch: float, steps: int, epsilon: float) -> float:
     made = dp_sgd(
-        num_examples=number,
-        epsilon=epsilon,
-        delta=DELTA,
-        bound=Clip(l2_clip_norm=1.0),
-        batch_size=batch,
-        steps=steps,
-        rate=1.0,
-    )
+        num_examples=number, epsilon=epsilon, delta=DELTA, bound=CLIP, batch_size=batch,
+        steps=steps, rate=1.0,
+    )  # fmt: skip
     sigma = made.plan.noise_multiplier
     assert sigma is not None
     return sigma
@@ -296,22 +247,14 @@ def _sigma_sgd(number: int, batch: float, steps: int, epsilon: float) -> float:
 
 def _sgd_old(model: Model, epsilon: float, seed: int, chosen: dict[str, Any]) -> Any:
     sigma = sigma_of_last_order(_batch(model) / model.num_train, chosen["steps"], epsilon, DELTA)
-    return None if sigma is None else _stochastic(model, epsilon, seed, chosen, sigma)
+    return None if sigma is None else _stochastic(model, seed, chosen, sigma)
 
 
-def _stochastic(
-    model: Model, epsilon: float, seed: int, chosen: dict[str, Any], sigma: float
-) -> Any:
+def _stochastic(model: Model, seed: int, chosen: dict[str, Any], sigma: float) -> Any:
     made = dp_sgd(
-        num_examples=model.num_train,
-        epsilon=epsilon,
-        delta=DELTA,
-        bound=Clip(l2_clip_norm=1.0),
-        batch_size=_batch(model),
-        noise_multiplier=sigma,
-        regulariser=REGULARISER,
-        **chosen,
-    )
+        num_examples=model.num_train, epsilon=math.inf, delta=DELTA, bound=CLIP,
+        batch_size=_batch(model), noise_multiplier=sigma, regulariser=REGULARISER, **chosen,
+    )  # fmt: skip
     outcome = run(model, made.plan, made.algorithm, model.sums(), seed)
     return outcome, {"noise_multiplier": sigma}
 

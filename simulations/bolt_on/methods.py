@@ -1,4 +1,4 @@
-"""What the study of bolt-on runs: a spec in, a row of figures out.
+"""Runs of the study of bolt-on: from everything that decides one to a row of values.
 
 Every ε is of one example that is there or not, whose place in the order stays empty then: how many
 there are is public (add-remove). The papers' neighbours differ by a replaced example, which is two
@@ -8,32 +8,33 @@ of ours: what is stated here as ε they would call 2ε, of all methods.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from statistics import median
 from typing import Any, Literal
 
 from fedpriv.mechanisms import Clip
-from fedpriv.mechanisms.bounds import Displaced
 from fedpriv.mechanisms.gaussian import Unprotected
-from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere, Unperturbed
-from fedpriv.privacy.accounting import calibrate
-from fedpriv.privacy.event import Event, Relation
-from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.mechanisms.perturbation import Unperturbed
 from fedpriv.privacy.plan import Plan
-from fedpriv.privacy.sampling import Everybody
 from fedpriv.runs.progress import Pace
 from fedpriv.training.bolt_on import BoltOn
 from fedpriv.training.permutation_sgd import Passes, StepSchedule
 from simulations.linear_models.comparators import bst14, dp_sgd, scs13
 from simulations.linear_models.problems import problem
-from simulations.linear_models.training import Model, Remembered, perturbed_objective, run
-from simulations.reproduction.items import TUNING_SEED, Split
+from simulations.linear_models.study import Settings
+from simulations.linear_models.training import (
+    Model,
+    Remembered,
+    perturbed_objective,
+    released_once,
+    run,
+)
+from simulations.reproduction.items import Split
 from simulations.reproduction.study import Row, Spec
 
 Guarantee = Literal["pure", "approximate"]
-Settings = Mapping[str, Any]
 
 EPSILONS = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
 PASSES = (1, 5, 10)
@@ -71,41 +72,13 @@ GRIDS: Mapping[str, tuple[Settings, ...]] = {
 HUBER_GRID: tuple[Settings, ...] = tuple({"rate": rate} for rate in (0.01, 0.03, 0.1, 0.2, 0.4))
 
 
-def spec(
-    problem_key: str,
-    loss: str,
-    guarantee: Guarantee | None,
-    method: str,
-    epsilon: float,
-    passes: int,
-    settings: Settings,
-    *,
-    split: Split = "test",
-    seed: int = TUNING_SEED,
-    batch: int = BATCH,
-    rows: int | None = None,
-    tiny: bool = False,
-) -> Spec:
-    """Return everything that decides one run; without a guarantee it has no noise."""
-    return {
-        "problem": problem_key,
-        "loss": loss,
-        "guarantee": guarantee,
-        "method": method,
-        "epsilon": epsilon,
-        "passes": passes,
-        "settings": dict(settings),
-        "split": split,
-        "seed": seed,
-        "batch": batch,
-        "rows": rows,
-        "tiny": tiny,
-    }
-
-
 def delta_of(num_examples: int) -> float:
     """Return 1/m², as the talk has it."""
     return 1.0 / num_examples**2
+
+
+def _model_place(asked: Spec) -> tuple[Any, ...]:
+    return tuple(asked[name] for name in ("problem", "loss", "split", "rows", "tiny"))
 
 
 @lru_cache(maxsize=4)
@@ -117,7 +90,7 @@ def model_of(problem_key: str, loss: str, split: Split, rows: int | None, tiny: 
 
 def perform(asked: Spec) -> Row:
     """Run a spec; its figures, its ε, and the CPU time of training alone."""
-    model = model_of(*(asked[n] for n in ("problem", "loss", "split", "rows", "tiny")))
+    model = model_of(*_model_place(asked))
     started = time.process_time()
     outcome = _METHODS[asked["method"]](model, asked)
     seconds = time.process_time() - started
@@ -133,29 +106,12 @@ def perform(asked: Spec) -> Row:
     }
 
 
-def noiseless_works(asked: Spec) -> Any:
-    """Return permutation SGD, whose end is found once a seed and remembered."""
-    found = _remembered(
-        *(asked[n] for n in ("problem", "loss", "split", "rows", "tiny", "passes", "batch")),
-        tuple(sorted(asked["settings"].items())),
-    )
-    found.seed = asked["seed"]
-    return found
-
-
 @lru_cache(maxsize=64)
 def _remembered(
-    problem_key: str,
-    loss: str,
-    split: Split,
-    rows: int | None,
-    tiny: bool,
-    passes: int,
-    batch: int,
-    settings: tuple[tuple[str, Any], ...],
+    place: tuple[Any, ...], passes: int, batch: int, settings: tuple[tuple[str, Any], ...]
 ) -> Remembered:
-    model = model_of(problem_key, loss, split, rows, tiny)
-    return Remembered(sgd=permutation_sgd(model, passes, batch, dict(settings)))
+    """Return permutation SGD, whose end is found once a seed and remembered."""
+    return Remembered(sgd=permutation_sgd(model_of(*place), passes, batch, dict(settings)))
 
 
 def permutation_sgd(model: Model, passes: int, batch: int, settings: Settings) -> Any:
@@ -175,63 +131,51 @@ def permutation_sgd(model: Model, passes: int, batch: int, settings: Settings) -
 
 
 def _bolt_on(model: Model, asked: Spec) -> Any:
-    works = noiseless_works(asked)
-    return run(model, plan_of(model, works.sgd, asked), BoltOn(), works, asked["seed"])
-
-
-def plan_of(model: Model, sgd: Any, asked: Spec) -> Plan:
-    """Return the promise of one release."""
-    guarantee, epsilon, number = asked["guarantee"], asked["epsilon"], model.num_train
-    noise: Any = Unperturbed()
-    if guarantee == "pure":
-        noise = Sphere(epsilon=epsilon)
-    elif guarantee == "approximate":
-        noise = OutputGaussian(noise_multiplier=_sigma_once(epsilon, delta_of(number)))
-    return Plan(
-        mechanism=Mechanism(
-            sampler=Everybody(num_users=number),
-            bound=Displaced(l2_bound=sgd.passes.sensitivity(sgd.constants, number)),
-            privatizer=noise,
-        ),
-        num_rounds=1,
-        delta=delta_of(number) if guarantee == "approximate" else None,
-        unit="example",
+    works = _remembered(
+        _model_place(asked),
+        asked["passes"],
+        asked["batch"],
+        tuple(sorted(asked["settings"].items())),
     )
+    works.seed = asked["seed"]
+    plan = plan_of(model, works.sgd, asked["guarantee"], asked["epsilon"])
+    return run(model, plan, BoltOn(), works, asked["seed"])
 
 
-@lru_cache(maxsize=64)
-def _sigma_once(epsilon: float, delta: float) -> float:
-    return calibrate(
-        lambda sigma: Event(kind="gaussian", noise_multiplier=sigma),
-        1,
-        target_epsilon=epsilon,
-        delta=delta,
-        relation=Relation.ADD_REMOVE,
-    )
+def plan_of(model: Model, sgd: Any, guarantee: Guarantee | None, epsilon: float) -> Plan:
+    """Return the plan of one release; without a guarantee of one without noise."""
+    number = model.num_train
+    moved = sgd.passes.sensitivity(sgd.constants, number)
+    delta = delta_of(number) if guarantee == "approximate" else None
+    noise = Unperturbed() if guarantee is None else None
+    return released_once(number, moved, epsilon, delta, noise)
 
 
 def _per_step(model: Model, asked: Spec) -> Any:
-    made = stepwise(model, asked)
+    made = stepwise(model, asked["method"], asked["epsilon"], asked["passes"], asked["batch"],
+                    **asked["settings"])  # fmt: skip
     return run(model, made.plan, made.algorithm, model.sums(), asked["seed"])
 
 
-def stepwise(model: Model, asked: Spec) -> Any:
+def stepwise(
+    model: Model, method: str, epsilon: float, passes: int, batch: int, **settings: Any
+) -> Any:
     """Return a method that adds noise to every step."""
     shared: dict[str, Any] = {
         "num_examples": model.num_train,
-        "epsilon": asked["epsilon"],
+        "epsilon": epsilon,
         "bound": Clip(l2_clip_norm=1.0),
-        "batch_size": asked["batch"],
+        "batch_size": batch,
+        **settings,
     }
-    delta, passes = delta_of(model.num_train), asked["passes"]
-    if asked["method"] == "scs13":
-        return scs13(passes=passes, **shared, **asked["settings"])
-    if asked["method"] == "bst14":
+    delta = delta_of(model.num_train)
+    if method == "scs13":
+        return scs13(passes=passes, **shared)
+    if method == "bst14":
         params = model.task.init_params(_NO_KEY)
         size = sum(array.size for array in params.values())
-        return bst14(delta=delta, passes=passes, dimension=size, **shared, **asked["settings"])
-    steps = passes * model.num_train // asked["batch"]
-    return dp_sgd(delta=delta, steps=steps, **shared, **asked["settings"])
+        return bst14(delta=delta, passes=passes, dimension=size, **shared)
+    return dp_sgd(delta=delta, steps=passes * model.num_train // batch, **shared)
 
 
 def _objective(model: Model, asked: Spec) -> Any:
@@ -257,9 +201,6 @@ _NO_KEY: Any = None
 
 PAIRS = 11
 
-Training = Callable[[int], object]
-"""From a seed to a finished run."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
@@ -267,24 +208,23 @@ class Timed:
 
     Attributes:
         name: What is compared.
-        with_noise: Median seconds.
+        with_noise: Seconds, run by run.
         without: Likewise.
-        ratios: With over without, sorted.
     """
 
     name: str
-    with_noise: float
-    without: float
-    ratios: tuple[float, ...]
+    with_noise: Sequence[float]
+    without: Sequence[float]
 
-    @property
-    def shown(self) -> str:
-        """A row of a table."""
-        low, high = self.ratios[0], self.ratios[-1]
-        return (
-            f"| {self.name} | {self.with_noise:.3f} | {self.without:.3f} | "
-            f"{median(self.ratios):.3f} ({low:.3f} to {high:.3f}) |"
-        )
+    def cells(self) -> list[str]:
+        """Return a row of a table: medians, and the ratio's median and range."""
+        ratios = sorted(a / b for a, b in zip(self.with_noise, self.without, strict=True))
+        return [
+            self.name,
+            f"{median(self.with_noise):.3f}",
+            f"{median(self.without):.3f}",
+            f"{median(ratios):.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f})",
+        ]
 
 
 def timed(
@@ -297,61 +237,42 @@ def timed(
         loss: Of the model.
         passes: k.
         pairs: How many, alternating.
-        tiny: Of made-up data.
+        tiny: Of synthetic data.
     """
     model = model_of(problem_key, loss, "test", None, tiny)
-    noised, plain = _bolt_on_trainings(model, problem_key, loss, passes)
+    sgd = permutation_sgd(model, passes, BATCH, {"rate": 0.1})
+    plans = plan_of(model, sgd, "pure", 1.0), plan_of(model, sgd, None, 1.0)
     pace = Pace(3 * pairs, of="pairs")
-    found = [_pair("bolt-on (pure ε)", noised, plain, pairs, pace)]
+    found = [_timed("bolt-on (pure ε)", model, plans, BoltOn(), sgd, pairs, pace)]
     for method, label in (("scs13", "SCS13 (pure ε)"), ("dp-sgd", "DP-SGD")):
-        asked = spec(problem_key, loss, None, method, 1.0, passes, {"rate": 1.0})
-        noised, plain = _stepwise(model, stepwise(model, asked))
-        found.append(_pair(label, noised, plain, pairs, pace))
+        made = stepwise(model, method, 1.0, passes, BATCH, rate=1.0)
+        bare = replace(made.plan.live_mechanism, privatizer=Unprotected(stddev=0.0))
+        plain = replace(made.plan, mechanism=bare, target_epsilon=None, delta=1e-6)
+        plans = made.plan, plain
+        found.append(_timed(label, model, plans, made.algorithm, model.sums(), pairs, pace))
     return found
 
 
-def _bolt_on_trainings(
-    model: Model, problem_key: str, loss: str, passes: int
-) -> tuple[Training, Training]:
-    sgd = permutation_sgd(model, passes, 50, {"rate": 0.1})
-
-    def one(guarantee: Any) -> Training:
-        asked = spec(problem_key, loss, guarantee, "bolt-on", 1.0, passes, {"rate": 0.1})
-        plan = plan_of(model, sgd, asked)
-        return lambda seed: run(model, plan, BoltOn(), sgd, seed)
-
-    return one("pure"), one(None)
-
-
-def _stepwise(model: Model, made: Any) -> tuple[Training, Training]:
-    mechanism = made.plan.live_mechanism
-    bare = replace(mechanism, privatizer=Unprotected(stddev=0.0))
-    plain = replace(made.plan, mechanism=bare, target_epsilon=None, delta=1e-6)
-    works = model.sums()
-    return (
-        lambda seed: run(model, made.plan, made.algorithm, works, seed),
-        lambda seed: run(model, plain, made.algorithm, works, seed),
-    )
-
-
-def _pair(name: str, noised: Training, plain: Training, pairs: int, pace: Pace) -> Timed:
-    times: Mapping[str, list[float]] = {"noised": [], "plain": []}
-    noised(0)  # what is compiled and accounted once is not counted
-    plain(0)
+def _timed(
+    name: str,
+    model: Model,
+    plans: tuple[Plan, Plan],
+    algorithm: Any,
+    works: Any,
+    pairs: int,
+    pace: Pace,
+) -> Timed:
+    trainings = [lambda seed, p=plan: run(model, p, algorithm, works, seed) for plan in plans]
+    times: tuple[list[float], list[float]] = [], []
+    for training in trainings:  # what is compiled and accounted once is not counted
+        training(0)
 
     def both(seed: int) -> None:
-        turn = [("noised", noised), ("plain", plain)]
-        for which, training in turn if seed % 2 else reversed(turn):
+        for which in (0, 1) if seed % 2 else (1, 0):
             started = time.process_time()
-            training(seed)
+            trainings[which](seed)
             times[which].append(time.process_time() - started)
 
     for seed in range(pairs):
         pace.work(name, partial(both, seed))
-    ratios = sorted(a / b for a, b in zip(times["noised"], times["plain"], strict=True))
-    return Timed(
-        name=name,
-        with_noise=median(times["noised"]),
-        without=median(times["plain"]),
-        ratios=tuple(ratios),
-    )
+    return Timed(name=name, with_noise=times[0], without=times[1])

@@ -1,18 +1,13 @@
-r"""Bolt-on beside SCS13, BST14 and DP-SGD: tunes, runs, prints a page and draws.
+"""Bolt-on beside SCS13, BST14 and DP-SGD, problem by problem, and three sides of it; one page.
 
-    python -m simulations.bolt_on.study --study mnist pair-svm --side batches time excess \
-        --results docs/results/runs.jsonl --out docs/results/bolt-on.md \
-        --plot docs/results/bolt-on.png
-    python -m simulations.bolt_on.study --tiny     # seconds, made-up data
-
-What has been run is in --results and is not run again.
+fedpriv reproduce bolt-on-mnist --seeds 5 -s studies=mnist,pair-svm -s sides=batches,time,excess
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
@@ -32,24 +27,31 @@ from simulations.bolt_on.methods import (
     OF_ONE_LINE,
     PASSES,
     Guarantee,
-    Settings,
     Timed,
     model_of,
     perform,
-    spec,
     timed,
 )
-from simulations.linear_models.drawing import Curve, Panel, draw
-from simulations.linear_models.problems import problem
-from simulations.linear_models.training import REDUCED, references, shown, softmax_fit, spread
-from simulations.reproduction.items import Script
+from simulations.linear_models.study import (
+    LEVELS,
+    REDUCED,
+    Curve,
+    Panel,
+    Settings,
+    Study,
+    accuracies,
+    draw,
+)
+from simulations.linear_models.training import softmax_fit
+from simulations.reproduction import items
 from simulations.reproduction.study import (
     Row,
     Store,
-    parse_study,
+    mean_and_spread,
     publish,
     results_of,
-    study_parser,
+    spread,
+    table,
 )
 
 #: Comparators with noise in every step keep the settings that were best in one pass.
@@ -57,181 +59,165 @@ TUNED_IN_ONE_PASS = ("scs13", "bst14", "dp-sgd")
 #: Beyond five passes they are run at these ε only: a run of them asks a question a batch.
 LONG_RUNS = (0.1, 1.0, 4.0)
 
-Cell = tuple[Guarantee, str, float, int]  # method, ε, passes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Study:
-    """One loss on one problem.
-
-    Attributes:
-        problem_key: Its name.
-        loss: "softmax", "one-vs-all", "logistic" or "huber".
-        store: Of finished runs.
-        seeds: How many are reported; of methods that are noised in every step 3 at most beyond
-            one pass.
-        epsilons: At which.
-        passes: k.
-        tiny: Made-up data and a grid of two, to see whether everything runs.
-    """
-
-    problem_key: str
-    loss: str
-    store: Store
-    seeds: int = 5
-    epsilons: Sequence[float] = EPSILONS
-    passes: Sequence[int] = PASSES
-    tiny: bool = False
-
-    def grid(self, method: str) -> tuple[Settings, ...]:
-        """Return the settings that a method chooses from."""
-        huber = self.loss == "huber" and method == "bolt-on"
-        grid = HUBER_GRID if huber else GRIDS[method]
-        return grid[1:3] if self.tiny else grid
-
-    def methods(self, guarantee: Guarantee, passes: int) -> tuple[str, ...]:
-        """Return the methods under a guarantee; objective perturbation has no passes."""
-        whole = self.loss in OF_ONE_LINE and passes == self.passes[0]
-        return tuple(name for name in METHODS[guarantee] if whole or name != "objective")
-
-    def chosen(
-        self, guarantee: Guarantee, method: str, epsilon: float, passes: int, **rest: Any
-    ) -> tuple[Settings, list[float]]:
-        """Return the settings that are best on the validation part, and what all of them reach."""
-        if method in TUNED_IN_ONE_PASS:
-            passes = 1
-        found = [
-            self.row(guarantee, method, epsilon, passes, settings, split="validation", **rest)[
-                "accuracy"
-            ]
-            for settings in self.grid(method)
-        ]
-        return self.grid(method)[found.index(max(found))], found
-
-    def cell(
-        self, guarantee: Guarantee, method: str, epsilon: float, passes: int, **rest: Any
-    ) -> list[Row]:
-        """Return the reported runs of a method; none where a long one is left out."""
-        slow = method in TUNED_IN_ONE_PASS
-        if slow and passes > 5 and epsilon not in LONG_RUNS:
-            return []
-        settings, _ = self.chosen(guarantee, method, epsilon, passes, **rest)
-        few = slow and passes > 1
-        return [
-            self.row(guarantee, method, epsilon, passes, settings, seed=seed, **rest)
-            for seed in range(min(self.seeds, 3) if few else self.seeds)
-        ]
-
-    def row(
-        self,
-        guarantee: Guarantee | None,
-        method: str,
-        epsilon: float,
-        passes: int,
-        settings: Settings,
-        **rest: Any,
-    ) -> Row:
-        """Return one run."""
-        asked = spec(
-            self.problem_key, self.loss, guarantee, method, epsilon, passes, settings,
-            tiny=self.tiny, **rest,
-        )  # fmt: skip
-        return self.store.row(asked, perform)
-
-    def references(self) -> dict[str, float]:
-        """Return the rows that every table has."""
-        return references(self.store, self.problem_key, tiny=self.tiny)
-
-    def excess(
-        self, guarantee: Guarantee, method: str, epsilon: float, passes: int, rows: int
-    ) -> list[float]:
-        """Return excess risk on so many training rows, of the setting with the least of it.
-
-        The setting is chosen by the same figure on a seed of its own: a diagnostic, not private.
-        """
-        model = model_of(self.problem_key, self.loss, "test", rows, self.tiny)
-        fitted = softmax_fit(np.asarray(model.data.x_train), model.data.y_train, 2, 1e-9)
-        best = {
-            "weight": fitted["kernel"][:, 1] - fitted["kernel"][:, 0],
-            "bias": fitted["bias"][1:] - fitted["bias"][:1],
-        }
-        least = model.mean_loss({n: a.astype(np.float32) for n, a in best.items()})
-
-        def objective(settings: Settings, **rest: Any) -> float:
-            done = self.row(guarantee, method, epsilon, passes, settings, rows=rows, **rest)
-            return float(done["objective"])
-
-        chosen = min(self.grid(method), key=objective)
-        return [objective(chosen, seed=seed) - least for seed in range(self.seeds)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What a study came to.
-
-    Attributes:
-        title: Of the problem.
-        loss: Of the models.
-        data: What its data are called.
-        synthetic: Whether they were made up.
-        references: Rows of one figure each.
-        cells: Reported runs.
-        grids: Accuracies of all settings on the validation part.
-    """
-
-    title: str
-    loss: str
-    data: str
-    synthetic: bool
-    references: Mapping[str, float]
-    cells: Mapping[Cell, Sequence[Row]] = field(repr=False)
-    grids: Mapping[Cell, Sequence[float]] = field(repr=False)
-
-    def best(self, guarantee: Guarantee, method: str, epsilon: float) -> tuple[int, Sequence[Row]]:
-        """Return the number of passes with the best mean, and its runs."""
-        found = [
-            (passes, rows)
-            for (own, name, e, passes), rows in self.cells.items()
-            if (own, name, e) == (guarantee, method, epsilon) and rows
-        ]
-        return max(found, key=lambda pair: mean(row["accuracy"] for row in pair[1]))
-
-
-def found(study: Study) -> Found:
-    """Do what a study still needs, and return what it came to."""
-    own = problem(study.problem_key, tiny=study.tiny)
-    cells: dict[Cell, Sequence[Row]] = {}
-    grids: dict[Cell, Sequence[float]] = {}
-    places: list[Cell] = [
-        (guarantee, method, epsilon, passes)
-        for passes in study.passes
-        for guarantee in METHODS
-        for method in study.methods(guarantee, passes)
-        for epsilon in study.epsilons
-    ]
-    # Passes, as a cell of ten takes about ten times as long as one of one.
-    total = sum(passes for *_, passes in places)
-    pace = Pace(total, of="passes", rows=study.store.rows)
-    for place in places:
-        said = f"{study.problem_key} {study.loss} {place}"
-        cells[place] = pace.work(said, partial(study.cell, *place), counts=place[-1])
-        _, grids[place] = study.chosen(*place)
-    return Found(
-        title=own.title,
-        loss=study.loss,
-        data=own.data.name,
-        synthetic=own.data.synthetic,
-        references=study.references(),
-        cells=cells,
-        grids=grids,
-    )
-
-
-_LEVELS = ("majority class", "public examples alone (ε = 0)", "not private")
+#: Problem and loss by name.
+STUDIES: Mapping[str, tuple[str, str]] = {
+    "mnist": ("mnist", "softmax"),
+    "pair-logistic": ("mnist-3-8", "logistic"),
+    "pair-svm": ("mnist-3-8", "huber"),
+    "covertype": ("covertype", "logistic"),
+    "imdb": ("imdb", "logistic"),
+    "mnist-ova": ("mnist-projected", "one-vs-all"),
+}
+SIDES = ("batches", "time", "excess")
+_ROWS = (500, 1_000, 2_000, 4_000, 8_000, 11_862)
 _TITLES: Mapping[Guarantee, str] = {"pure": "pure ε, δ = 0", "approximate": "(ε, δ = 1/m²)"}
 
 Excess = Mapping[str, Mapping[int, Sequence[float]]]
 Batches = Mapping[tuple[Guarantee, int], Sequence[float]]
+
+
+def study_of(
+    key: str,
+    loss: str,
+    store: Store,
+    *,
+    seeds: int = 5,
+    epsilons: Sequence[float] = EPSILONS,
+    tiny: bool = False,
+) -> Study:
+    """Return the study of a loss on a problem; tiny with a grid of two."""
+    grids = {**GRIDS, "bolt-on": HUBER_GRID} if loss == "huber" else GRIDS
+    return Study(
+        key=key,
+        store=store,
+        perform=perform,
+        grids={name: grid[1:3] if tiny else grid for name, grid in grids.items()},
+        shared={"loss": loss, "batch": BATCH, "rows": None},
+        seeds=seeds,
+        epsilons=epsilons,
+        tiny=tiny,
+    )
+
+
+def _loss(study: Study) -> str:
+    return study.shared["loss"]
+
+
+def methods(study: Study, guarantee: Guarantee, passes: int, first: int) -> tuple[str, ...]:
+    """Return the methods under a guarantee; objective perturbation has no passes."""
+    whole = _loss(study) in OF_ONE_LINE and passes == first
+    return tuple(name for name in METHODS[guarantee] if whole or name != "objective")
+
+
+def tuned(
+    study: Study, guarantee: Guarantee, method: str, epsilon: float, passes: int, **rest: Any
+) -> tuple[Settings, list[float]]:
+    """Return the settings that are best on the validation part, and what all of them reach."""
+    return study.tuned(
+        guarantee=guarantee,
+        method=method,
+        epsilon=epsilon,
+        passes=1 if method in TUNED_IN_ONE_PASS else passes,
+        **rest,
+    )
+
+
+def cell(
+    study: Study, guarantee: Guarantee, method: str, epsilon: float, passes: int, **rest: Any
+) -> list[Row]:
+    """Return the reported runs of a method; none where a long one is left out.
+
+    Of methods that are noised in every step there are 3 seeds at most beyond one pass.
+    """
+    slow = method in TUNED_IN_ONE_PASS
+    if slow and passes > 5 and epsilon not in LONG_RUNS:
+        return []
+    place = {"guarantee": guarantee, "method": method, "epsilon": epsilon, "passes": passes, **rest}
+    settings, _ = tuned(study, **place)
+    few = slow and passes > 1
+    return study.reported(settings, seeds=min(study.seeds, 3) if few else study.seeds, **place)
+
+
+def excess(
+    study: Study, guarantee: Guarantee, method: str, epsilon: float, passes: int, rows: int
+) -> list[float]:
+    """Return excess risk on so many training rows, of the setting with the least of it.
+
+    The setting is chosen by the same value on a seed of its own: a diagnostic, not private.
+    """
+    model = model_of(study.key, _loss(study), "test", rows, study.tiny)
+    fitted = softmax_fit(np.asarray(model.data.x_train), model.data.y_train, 2, 1e-9)
+    best = {
+        "weight": fitted["kernel"][:, 1] - fitted["kernel"][:, 0],
+        "bias": fitted["bias"][1:] - fitted["bias"][:1],
+    }
+    least = model.mean_loss({n: a.astype(np.float32) for n, a in best.items()})
+
+    def objective(settings: Settings, **rest: Any) -> float:
+        done = study.row(
+            settings, guarantee=guarantee, method=method, epsilon=epsilon, passes=passes,
+            rows=rows, **rest,
+        )  # fmt: skip
+        return float(done["objective"])
+
+    chosen = min(study.grids[method], key=objective)
+    return [objective(chosen, seed=seed) - least for seed in range(study.seeds)]
+
+
+class Found:
+    """A study that is complete: its reported runs, and what its grids reach.
+
+    Args:
+        study: Whose runs are done that it still needs.
+        passes: k.
+
+    Attributes:
+        study: The study.
+        passes: Sorted.
+        epsilons: Sorted.
+        cells: Reported runs by guarantee, method, ε and passes.
+    """
+
+    def __init__(self, study: Study, passes: Sequence[int] = PASSES) -> None:
+        self.study = study
+        self.passes, self.epsilons = sorted(passes), sorted(study.epsilons)
+        places: list[tuple[Guarantee, str, float, int]] = [
+            (guarantee, method, epsilon, k)
+            for k in passes
+            for guarantee in METHODS
+            for method in methods(study, guarantee, k, passes[0])
+            for epsilon in study.epsilons
+        ]
+        # Passes, as a cell of ten takes about ten times as long as one of one.
+        pace = Pace(sum(k for *_, k in places), of="passes", rows=study.store.rows)
+        self.cells = {
+            place: pace.work(
+                f"{study.key} {_loss(study)} {place}",
+                partial(cell, study, *place),
+                counts=place[-1],
+            )
+            for place in places
+        }
+
+    @property
+    def title(self) -> str:
+        """Of the problem and the loss, with whether the data are synthetic."""
+        synthetic = " (SYNTHETIC data)" * self.study.problem.data.synthetic
+        return f"{self.study.problem.title}, {_loss(self.study)}{synthetic}"
+
+    def methods(self, guarantee: Guarantee) -> list[str]:
+        """Return the methods under a guarantee."""
+        known = {(own, method) for own, method, *_ in self.cells}
+        return [method for method in METHODS[guarantee] if (guarantee, method) in known]
+
+    def best(self, guarantee: Guarantee, method: str, epsilon: float) -> list[float]:
+        """Return the accuracies at the number of passes with the best mean."""
+        found = [
+            accuracies(rows)
+            for (own, name, e, _), rows in self.cells.items()
+            if (own, name, e) == (guarantee, method, epsilon) and rows
+        ]
+        return max(found, key=mean)
 
 
 def page(
@@ -250,14 +236,14 @@ def page(
 
     Args:
         items: One problem and loss after the other.
-        seeds: How many a figure is of.
+        seeds: How many a value is of.
         command: That makes it.
         pictures: Addresses of the plots, in the same order; none leaves them out.
         times: Of training.
         excess: Excess risk by method and training rows.
         excess_picture: Address of its plot.
         batches: Accuracies by guarantee and b.
-        reduced: Whether they are of made-up data, and of a grid of two.
+        reduced: Whether they are of synthetic data, and of a grid of two.
     """
     lines = [
         "# Bolt-on against noise in every step",
@@ -281,14 +267,10 @@ def page(
         *_notes(items),
     ]
     for number, item in enumerate(items):
-        lines += ["", f"## {item.title}, {item.loss}{' (SYNTHETIC data)' * item.synthetic}", ""]
-        own = item.references
-        lines += [
-            f"Data: {item.data}{', synthetic' * item.synthetic}; {int(own['num_train']):,} private "
-            f"and {int(own['num_public']):,} public examples.",
-        ]
+        lines += ["", f"## {item.title}", "", item.study.sizes()]
         if pictures:
-            lines += ["", f"![Accuracy against ε, {item.title}]({pictures[number]})"]
+            title = item.study.problem.title
+            lines += ["", f"![Accuracy against ε, {title}]({pictures[number]})"]
         for guarantee in METHODS:
             lines += ["", f"### {_TITLES[guarantee]}", "", *_table(item, guarantee)]
             lines += ["", *_verdict(item, guarantee)]
@@ -305,15 +287,15 @@ def page(
 
 
 def _notes(items: Sequence[Found]) -> list[str]:
-    lines = []
-    if any(item.loss in OF_ONE_LINE for item in items):
+    losses, lines = {_loss(item.study) for item in items}, []
+    if losses & set(OF_ONE_LINE):
         lines += [
             "",
             "Objective perturbation releases an approximate minimum, noised for what is not exact "
             "about it; its number is the share of ε that its regulariser costs. It has no passes, "
             "and wants a loss whose gradients are along one line.",
         ]
-    if any(item.loss == "one-vs-all" for item in items):
+    if "one-vs-all" in losses:
         lines += [
             "",
             "One-vs-all is ten logistic regressions in one vector, perturbed by their joint Δ₂, "
@@ -324,72 +306,47 @@ def _notes(items: Sequence[Found]) -> list[str]:
     return lines
 
 
-def plot(item: Found, path: Path) -> None:
+def draw_accuracies(item: Found, path: Path) -> None:
     """Draw accuracy against ε at the best number of passes, one panel a guarantee."""
-    place = {name: number for number, name in enumerate(LABELS)}
+    references, place, data = item.study.references(), list(LABELS), item.study.problem.data
     panels = [
         Panel(
             title=_TITLES[guarantee],
             curves=[
                 Curve(
                     label=LABELS[method],
-                    points={
-                        e: [row["accuracy"] for row in item.best(guarantee, method, e)[1]]
-                        for e in _epsilons(item)
-                    },
-                    place=place[method],
+                    points={e: item.best(guarantee, method, e) for e in item.epsilons},
+                    place=place.index(method),
                 )
-                for method in _methods(item, guarantee)
+                for method in item.methods(guarantee)
             ],
-            levels={name: item.references[name] for name in _LEVELS},
+            levels={name: references[name] for name in LEVELS},
         )
         for guarantee in METHODS
     ]
     draw(
         panels,
         path,
-        title=f"Bolt-on against noise in every step: {item.title}, {item.loss}"
-        f"{' (SYNTHETIC data)' * item.synthetic}",
+        title=f"Bolt-on against noise in every step: {item.title}",
         below=f"ε (add-remove, per example, simulated), b = {BATCH}, at the best of "
-        f"{', '.join(map(str, _passes(item)))} passes for each. Data: {item.data}.",
+        f"{', '.join(map(str, item.passes))} passes for each. Data: {data.name}.",
     )
 
 
-def _methods(item: Found, guarantee: Guarantee) -> list[str]:
-    known = {(own, method) for own, method, *_ in item.cells}
-    return [method for method in METHODS[guarantee] if (guarantee, method) in known]
-
-
-def _epsilons(item: Found) -> list[float]:
-    return sorted({epsilon for _, _, epsilon, _ in item.cells})
-
-
-def _passes(item: Found) -> list[int]:
-    return sorted({passes for *_, passes in item.cells})
-
-
 def _table(item: Found, guarantee: Guarantee) -> list[str]:
-    columns = _epsilons(item)
-    lines = [
-        "| | k | " + " | ".join(f"ε = {e:g}" for e in columns) + " |",
-        "|---|---:|" + "---:|" * len(columns),
-    ]
-    for name in _LEVELS:
-        lines.append(f"| {name} | – |" + f" {100 * item.references[name]:.1f} |" * len(columns))
-    for method in _methods(item, guarantee):
-        for passes in _passes(item)[: 1 if method == "objective" else None]:
-            cells = [
-                shown([row["accuracy"] for row in item.cells[guarantee, method, e, passes]])
-                for e in columns
-            ]
-            named = "–" if method == "objective" else str(passes)
-            lines.append(f"| {LABELS[method]} | {named} | " + " | ".join(cells) + " |")
-    return lines
+    references, columns = item.study.references(), item.epsilons
+    rows = [[name, "–", *[f"{100 * references[name]:.1f}"] * len(columns)] for name in LEVELS]
+    for method in item.methods(guarantee):
+        for k in item.passes[: 1 if method == "objective" else None]:
+            found = [accuracies(item.cells[guarantee, method, e, k]) for e in columns]
+            named = "–" if method == "objective" else str(k)
+            rows.append([LABELS[method], named, *map(mean_and_spread, found)])
+    return table(["", "k", *(f"ε = {e:g}" for e in columns)], rows)
 
 
 def _verdict(item: Found, guarantee: Guarantee) -> list[str]:
-    """Say where bolt-on wins, each method at its best number of passes."""
-    known = _methods(item, guarantee)
+    """Return where bolt-on wins, each method at its best number of passes."""
+    known = item.methods(guarantee)
     noisy = [m for m in known if m in TUNED_IN_ONE_PASS]
     lines = [
         "Bolt-on at its best, against the best of those with noise in every step, each with the k "
@@ -402,19 +359,18 @@ def _verdict(item: Found, guarantee: Guarantee) -> list[str]:
 
 
 def _against(item: Found, guarantee: Guarantee, others: Sequence[str]) -> str:
+    ours = [m for m in METHODS[guarantee] if m.startswith("bolt-on")]
     parts = []
-    for epsilon in _epsilons(item):
-        own, name = max(
-            (mean(_best(item, guarantee, m, epsilon)), m)
-            for m in METHODS[guarantee]
-            if m.startswith("bolt-on")
-        )
-        other, theirs = max((mean(_best(item, guarantee, m, epsilon)), m) for m in others)
-        half = math.hypot(
-            *(spread(_best(item, guarantee, method, epsilon)) for method in (name, theirs))
-        )
+    for epsilon in item.epsilons:
+
+        def best(names: Sequence[str], epsilon: float = epsilon) -> tuple[float, str, float]:
+            values = {name: item.best(guarantee, name, epsilon) for name in names}
+            top, name = max((mean(found), name) for name, found in values.items())
+            return top, name, spread(values[name])
+
+        (own, _, half), (other, theirs, their_half) = best(ours), best(others)
         said = "ahead of" if own > other else "behind"
-        if abs(own - other) <= half:
+        if abs(own - other) <= math.hypot(half, their_half):
             said = "even with"
         parts.append(
             f"ε {rounded_up_to(epsilon, 3):g}: {said} {LABELS[theirs]} ({100 * own:.1f} to "
@@ -423,56 +379,48 @@ def _against(item: Found, guarantee: Guarantee, others: Sequence[str]) -> str:
     return "; ".join(parts)
 
 
-def _best(item: Found, guarantee: Guarantee, method: str, epsilon: float) -> list[float]:
-    return [row["accuracy"] for row in item.best(guarantee, method, epsilon)[1]]
-
-
 def _grids(item: Found) -> list[str]:
-    lines = [
+    rows = []
+    for guarantee in METHODS:
+        for method in item.methods(guarantee):
+            cells = []
+            for epsilon in item.epsilons:
+                _, found = tuned(item.study, guarantee, method, epsilon, item.passes[0])
+                found = [100 * value for value in found]
+                cells.append(f"{min(found):.1f} to {max(found):.1f} (sd {stdev(found):.1f})")
+            rows.append([_TITLES[guarantee], LABELS[method], *cells])
+    head = ["guarantee", "method", *(f"ε = {e:g}" for e in item.epsilons)]
+    return [
         "Accuracy on the validation part over the five settings, one pass: worst to best, and the "
         "standard deviation. What spreads less is easier to tune.",
         "",
-        "| guarantee | method | " + " | ".join(f"ε = {e:g}" for e in _epsilons(item)) + " |",
-        "|---|---|" + "---|" * len(_epsilons(item)),
+        *table(head, rows, align="---"),
     ]
-    first = _passes(item)[0]
-    for guarantee in METHODS:
-        for method in _methods(item, guarantee):
-            cells = []
-            for epsilon in _epsilons(item):
-                found = [100 * v for v in item.grids[guarantee, method, epsilon, first]]
-                cells.append(f"{min(found):.1f} to {max(found):.1f} (sd {stdev(found):.1f})")
-            row = f"| {_TITLES[guarantee]} | {LABELS[method]} | "
-            lines.append(row + " | ".join(cells) + " |")
-    return lines
 
 
 def _batches(batches: Batches) -> list[str]:
     sizes = sorted({size for _, size in batches})
-    lines = [
+    rows = [
+        [_TITLES[guarantee], *(mean_and_spread(batches[guarantee, size]) for size in sizes)]
+        for guarantee in METHODS
+    ]
+    return [
         "Bolt-on, convex, constant step, ε = 1, 5 passes, the step chosen for each b; the largest "
         "b is m, which is full gradient descent.",
         "",
-        "| | " + " | ".join(f"b = {size:,}" for size in sizes) + " |",
-        "|---|" + "---:|" * len(sizes),
+        *table(["", *(f"b = {size:,}" for size in sizes)], rows),
     ]
-    for guarantee in METHODS:
-        cells = [shown(batches[guarantee, size]) for size in sizes]
-        lines.append(f"| {_TITLES[guarantee]} | " + " | ".join(cells) + " |")
-    return lines
 
 
 def _times(times: Sequence[Timed]) -> list[str]:
     return [
         f"CPU seconds of one pass over MNIST (softmax, b = {BATCH}), medians of "
-        f"{len(times[0].ratios)} pairs in turns, and the ratio of pairs: median and range. Each "
+        f"{len(times[0].without)} pairs in turns, and the ratio of pairs: median and range. Each "
         "method next to the same without noise. Both kinds go through the door: permutation SGD "
         "asks one question, the others one a batch, and so pay for a charge, a cohort and a record "
         "each time, with noise or without; the difference between rows is mostly that.",
         "",
-        "| | with noise | without | ratio |",
-        "|---|---:|---:|---:|",
-        *(item.shown for item in times),
+        *table(["", "with noise", "without", "ratio"], [item.cells() for item in times]),
     ]
 
 
@@ -485,30 +433,27 @@ def slope(points: Mapping[int, Sequence[float]]) -> float:
 
 def _excess(excess: Excess) -> list[str]:
     sizes = sorted({m for points in excess.values() for m in points})
-    lines = [
+    rows = [
+        [LABELS[method], *(f"{mean(points[m]):.4f} ± {spread(points[m]):.4f}" for m in sizes),
+         f"{slope(points):.2f}"]
+        for method, points in excess.items()
+    ]  # fmt: skip
+    return [
         "Mean training loss above its minimum, logistic regression on MNIST 3 or 8, (ε = 1, δ = "
         "1/m²), 10 passes, the best of five settings by this very figure on another seed. Last: "
         "the exponent of m.",
         "",
-        "| | " + " | ".join(f"m = {m:,}" for m in sizes) + " | exponent |",
-        "|---|" + "---:|" * (len(sizes) + 1),
+        *table(["", *(f"m = {m:,}" for m in sizes), "exponent"], rows),
     ]
-    for method, points in excess.items():
-        cells = [f"{mean(points[m]):.4f} ± {spread(points[m]):.4f}" for m in sizes]
-        lines.append(f"| {LABELS[method]} | " + " | ".join(cells) + f" | {slope(points):.2f} |")
-    return lines
 
 
-def plot_excess(excess: Excess, path: Path) -> None:
+def draw_excess(excess: Excess, path: Path) -> None:
     """Draw excess risk against m."""
     curves = [
-        Curve(
-            label=LABELS[method],
-            points={float(m): v for m, v in points.items()},
-            place=list(LABELS).index(method),
-        )
+        Curve(label=LABELS[method], points={float(m): v for m, v in points.items()},
+              place=list(LABELS).index(method))
         for method, points in excess.items()
-    ]
+    ]  # fmt: skip
     draw(
         [Panel(title="logistic regression, MNIST 3 or 8", curves=curves)],
         path,
@@ -521,141 +466,112 @@ def plot_excess(excess: Excess, path: Path) -> None:
     )
 
 
-_PASSED = ("seeds", "results", "out", "plot")
-_TINY = ("--tiny", "--seeds", "2", "--target-epsilon", "1", "--passes", "1")
-_ROWS = (500, 1_000, 2_000, 4_000, 8_000, 11_862)
-
-#: Problem and loss by name.
-STUDIES: Mapping[str, tuple[str, str]] = {
-    "mnist": ("mnist", "softmax"),
-    "pair-logistic": ("mnist-3-8", "logistic"),
-    "pair-svm": ("mnist-3-8", "huber"),
-    "covertype": ("covertype", "logistic"),
-    "imdb": ("imdb", "logistic"),
-    "mnist-ova": ("mnist-projected", "one-vs-all"),
-}
-SIDES = ("batches", "time", "excess")
-
-REPRODUCTIONS = (
-    *(
-        Script(
-            name=f"bolt-on-{name}",
-            title=f"Bolt-on against noise in every step, {title}",
-            module="simulations.bolt_on.study",
-            calls=(("--study", name, *more),),
-            reduced=(("--study", name, *_TINY),) if name != "imdb" else (),
-            minutes=(minutes, 0.3),
-            passes=_PASSED,
-        )
-        for name, title, minutes, *more in (
-            ("mnist", "MNIST, softmax", 20),
-            ("mnist-ova", "MNIST, one against all", 15, "--passes", "1", "10"),
-            ("pair-logistic", "MNIST 3 or 8, logistic", 5),
-            ("pair-svm", "MNIST 3 or 8, Huber SVM", 5),
-            ("covertype", "Covertype, logistic", 15),
-            ("imdb", "IMDB, logistic", 15),
-        )
-    ),
-    *(
-        Script(
-            name=f"bolt-on-{side}",
-            title=title,
-            module="simulations.bolt_on.study",
-            calls=(("--study", "--side", side),),
-            minutes=(minutes, 0.3),
-            passes=_PASSED,
-        )
-        for side, title, minutes in (
-            ("batches", "Bolt-on on MNIST, b from 1 to m", 10),
-            ("time", "Bolt-on on MNIST, training time by pairs", 2),
-            ("excess", "Excess risk of bolt-on and BST14 against m", 5),
-        )
-    ),
-)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run studies, or one of the three sides, and print one page of them."""
-    parser = study_parser(
-        __doc__,
-        "simulations.bolt_on.study",
-        seeds=5,
-        epsilons=EPSILONS,
-        tiny="synthetic data and a grid of two",
-    )
-    parser.add_argument("--study", nargs="*", default=["mnist"], choices=tuple(STUDIES))
-    parser.add_argument("--side", nargs="*", default=[], choices=SIDES)
-    parser.add_argument("--passes", type=int, nargs="+", default=list(PASSES))
-    given = parse_study(parser, arguments)
-    made, pictures, store = [], [], Store.at(results_of("bolt-on", given.results))
-
-    def study(name: str) -> Study:
-        key, loss = STUDIES[name]
-        return Study(
-            problem_key=key,
-            loss=loss,
-            store=store,
-            seeds=given.seeds,
-            epsilons=tuple(given.epsilon),
-            passes=tuple(given.passes),
-            tiny=given.tiny,
-        )
-
-    def picture(name: str) -> Path:
-        return given.plot.with_stem(f"{given.plot.stem}-{name}")
-
-    for name in given.study:
-        made.append(found(study(name)))
-        if given.plot is not None:
-            plot(made[-1], picture(name))
-            pictures.append(picture(name).name)
-    sides: dict[str, Any] = {}
-    if "batches" in given.side:
-        sides["batches"] = over_batches(study("mnist"))
-    if "time" in given.side:
-        sides["times"] = timed(*STUDIES["mnist"], tiny=given.tiny)
-    if "excess" in given.side:
-        sides["excess"] = over_rows(study("pair-logistic"))
-        if given.plot is not None:
-            plot_excess(sides["excess"], picture("excess"))
-            sides["excess_picture"] = picture("excess").name
-    named = [*given.study, *given.side]
-    own = f"-{named[0]}" if len(named) == 1 else ""
-    size = "--reduced" if given.tiny else f"--seeds {given.seeds}"
-    command = f"fedpriv reproduce bolt-on{own} {size}"
-    text = page(
-        made, seeds=given.seeds, command=command, pictures=pictures, reduced=given.tiny, **sides
-    )
-    publish(text, given.out)
-
-
 def over_batches(study: Study, sizes: Sequence[int] = (1, 10, 50, 500), passes: int = 5) -> Batches:
     """Return accuracies of bolt-on at ε = 1 for each b, and for b = m."""
-    number = problem(study.problem_key, tiny=study.tiny).data.num_train
     few = replace(study, seeds=min(3, study.seeds))
     places: list[tuple[Guarantee, int]] = [
-        (guarantee, size) for size in (*sizes, number) for guarantee in METHODS
+        (guarantee, size)
+        for size in (*sizes, study.problem.data.num_train)
+        for guarantee in METHODS
     ]
     pace = Pace(len(places), of="cells", rows=study.store.rows)
-
-    def accuracies(guarantee: Guarantee, size: int) -> list[float]:
-        cell = partial(few.cell, guarantee, "bolt-on", 1.0, passes, batch=size)
-        return [row["accuracy"] for row in pace.work(f"{guarantee}, b = {size}", cell)]
-
-    return {place: accuracies(*place) for place in places}
+    return {
+        (guarantee, size): accuracies(
+            pace.work(
+                f"{guarantee}, b = {size}",
+                partial(cell, few, guarantee, "bolt-on", 1.0, passes, batch=size),
+            )
+        )
+        for guarantee, size in places
+    }
 
 
 def over_rows(study: Study, sizes: Sequence[int] = _ROWS, passes: int = 10) -> Excess:
     """Return excess risks of a study of two classes, for each number of rows."""
-    methods = ("bolt-on", "bst14")
-    pace = Pace(len(methods) * len(sizes), of="cells", rows=study.store.rows)
+    names = ("bolt-on", "bst14")
+    pace = Pace(len(names) * len(sizes), of="cells", rows=study.store.rows)
 
-    def excess(method: str, m: int) -> list[float]:
-        risk = partial(study.excess, "approximate", method, 1.0, passes, m)
-        return pace.work(f"{method}, m = {m:,}", risk)
+    def risk(method: str, m: int) -> list[float]:
+        made = partial(excess, study, "approximate", method, 1.0, passes, m)
+        return pace.work(f"{method}, m = {m:,}", made)
 
-    return {method: {m: excess(method, m) for m in sizes} for method in methods}
+    return {method: {m: risk(method, m) for m in sizes} for method in names}
 
 
-if __name__ == "__main__":
-    main()
+def reproduce(
+    *,
+    seeds: int = 5,
+    results: Path | None = None,
+    out: Path | None = None,
+    plot: Path | None = None,
+    studies: tuple[str, ...] = ("mnist",),
+    sides: tuple[str, ...] = (),
+    epsilons: tuple[float, ...] = EPSILONS,
+    passes: tuple[int, ...] = PASSES,
+    tiny: bool = False,
+) -> None:
+    """Run studies, and any of the three sides, and publish one page of them."""
+    store, found, pictures = Store.at(results_of("bolt-on", results)), [], []
+
+    def study(name: str) -> Study:
+        return study_of(*STUDIES[name], store, seeds=seeds, epsilons=epsilons, tiny=tiny)
+
+    def picture(name: str) -> Path:
+        assert plot is not None
+        return plot.with_stem(f"{plot.stem}-{name}")
+
+    for name in studies:
+        found.append(Found(study(name), passes))
+        if plot is not None:
+            draw_accuracies(found[-1], picture(name))
+            pictures.append(picture(name).name)
+    more: dict[str, Any] = {}
+    if "batches" in sides:
+        more["batches"] = over_batches(study("mnist"))
+    if "time" in sides:
+        more["times"] = timed(*STUDIES["mnist"], tiny=tiny)
+    if "excess" in sides:
+        more["excess"] = over_rows(study("pair-logistic"))
+        if plot is not None:
+            draw_excess(more["excess"], picture("excess"))
+            more["excess_picture"] = picture("excess").name
+    named = [*studies, *sides]
+    own = f"-{named[0]}" if len(named) == 1 else ""
+    command = f"fedpriv reproduce bolt-on{own} {'--reduced' if tiny else f'--seeds {seeds}'}"
+    text = page(found, seeds=seeds, command=command, pictures=pictures, reduced=tiny, **more)
+    publish(text, out)
+
+
+def _items() -> Iterator[items.Study]:
+    small = {"tiny": True, "seeds": 2, "epsilons": (1.0,), "passes": (1,)}
+    for name, title, minutes, *more in (
+        ("mnist", "MNIST, softmax", 20),
+        ("mnist-ova", "MNIST, one against all", 15, {"passes": (1, 10)}),
+        ("pair-logistic", "MNIST 3 or 8, logistic", 5),
+        ("pair-svm", "MNIST 3 or 8, Huber SVM", 5),
+        ("covertype", "Covertype, logistic", 15),
+        ("imdb", "IMDB, logistic", 15),
+    ):
+        yield items.Study(
+            name=f"bolt-on-{name}",
+            title=f"Bolt-on against noise in every step, {title}",
+            run=reproduce,
+            options={"studies": (name,), **dict(*more)},
+            reduced=None if name == "imdb" else small,
+            minutes=(minutes, 0.3),
+        )
+    for side, title, minutes in (
+        ("batches", "Bolt-on on MNIST, b from 1 to m", 10),
+        ("time", "Bolt-on on MNIST, training time by pairs", 2),
+        ("excess", "Excess risk of bolt-on and BST14 against m", 5),
+    ):
+        yield items.Study(
+            name=f"bolt-on-{side}",
+            title=title,
+            run=reproduce,
+            options={"studies": (), "sides": (side,)},
+            minutes=(minutes, 0.3),
+        )
+
+
+REPRODUCTIONS = tuple(_items())

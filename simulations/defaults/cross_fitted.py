@@ -11,7 +11,6 @@ corpus of fitting and target gives the gain over public-only, in points, judged 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from fedpriv.experiments.settings import public_update_norms
 from fedpriv.experiments.start import public_only
 from fedpriv.rng import Key
 from fedpriv.runs.selection import without_fold
@@ -26,6 +26,7 @@ from fedpriv.training.public_learning import learn
 from fedpriv.tree import Params, interpolate
 from simulations.defaults import quick, shapes
 from simulations.defaults.sweep import settings_of
+from simulations.reproduction.study import table as markdown_table
 
 SIZES, EPSILONS, RATE = (300, 1_000, 3_000), (8.0, 2.0), 10.0
 _KEY = Key.simulation(0)
@@ -38,17 +39,12 @@ def main() -> None:
     parser.add_argument("--corpora", type=Path, default=Path("runs/synthetic"))
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
     given = parser.parse_args()
-    known = given.runs.read_text("utf-8").splitlines() if given.runs.exists() else []
-    done = [(line["kind"], line["users"]) for line in map(json.loads, known)]
+    done = [(line["kind"], line["users"]) for line in shapes.read(given.runs)]
     for size in given.sizes:
         for kind in shapes.FITTING:
-            if (kind.name, size) in done:
-                continue
-            for line in judged(quick.bench(shapes.corpus(given.corpora, kind, size))):
-                whole = {"kind": kind.name, "users": size, **line}
-                with given.runs.open("a") as file:
-                    file.write(json.dumps(whole) + "\n")
-                print(whole, flush=True)
+            if (kind.name, size) not in done:
+                for line in judged(quick.bench(shapes.corpus(given.corpora, kind, size))):
+                    shapes.keep(given.runs, {"kind": kind.name, "users": size, **line})
 
 
 def judged(bench: quick.Bench, epsilons: Sequence[float] = EPSILONS) -> Iterator[dict[str, Any]]:
@@ -58,6 +54,7 @@ def judged(bench: quick.Bench, epsilons: Sequence[float] = EPSILONS) -> Iterator
         bench: Of a corpus whose public threads can be dealt into folds.
         epsilons: Targets.
     """
+    norms, _ = public_update_norms(bench.experiment, bench.task)
     folds = bench.task.public_folds()
     alone = [one for fold in folds if (one := public_only(fold, _KEY)) is not None]
     choice = replace(bench.found.choices.by_loss, factor=1.0)
@@ -67,7 +64,7 @@ def judged(bench: quick.Bench, epsilons: Sequence[float] = EPSILONS) -> Iterator
         [fold.values(one.model.params) for fold, one in zip(folds, alone, strict=True)]
     )
     for target in epsilons:
-        chosen = settings_of(bench, {"epsilon": target, "rate": RATE}, _median_norm(bench))
+        chosen = settings_of(bench, {"epsilon": target, "rate": RATE}, float(np.median(norms)))
         share = chosen.cohort / bench.num_users
         run = quick.Settings(
             rounds=chosen.rounds,
@@ -93,40 +90,31 @@ def judged(bench: quick.Bench, epsilons: Sequence[float] = EPSILONS) -> Iterator
             "taken_out": gain(taken),
             "trained_again": gain(again),
             "left_in": gain([last] * len(folds)),
-            "on_rostered": round(bench.accuracy(last) - bench.accuracy(_public(bench)), 2),
+            "on_rostered": round(
+                bench.accuracy(last) - bench.accuracy(bench.found.model.params), 2
+            ),
         }
 
 
-def table(lines: Sequence[Mapping[str, Any]]) -> str:
+def table(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the lines as Markdown."""
     rows = [
-        f"| {one['kind']} | {one['users']:,} | {one['target']:g} | {one['examples']:,} "
-        f"| {one['left_in']:+.1f} | {one['taken_out']:+.1f} | {one['trained_again']:+.1f} |"
-        for one in lines
-    ]
-    gaps = [one["taken_out"] - one["trained_again"] for one in lines]
-    return "\n".join(
         [
-            "| SYNTHETIC corpus | users | ε | public examples | judged with the fold left in "
-            "| as runs judge it | trained again without the fold |",
-            "|---|---:|---:|---:|---:|---:|---:|",
-            *rows,
-            "",
-            f"As runs judge it less trained again: {np.mean(gaps):+.1f} points in the mean, "
-            f"{np.median(np.abs(gaps)):.1f} in the median of absolute values.",
+            one["kind"], f"{one['users']:,}", f"{one['target']:g}", f"{one['examples']:,}",
+            *(f"{one[name]:+.1f}" for name in ("left_in", "taken_out", "trained_again")),
         ]
-    )
-
-
-def _median_norm(bench: quick.Bench) -> float:
-    from fedpriv.experiments.settings import public_update_norms
-
-    norms, _ = public_update_norms(bench.experiment, bench.task)
-    return float(np.median(norms))
-
-
-def _public(bench: quick.Bench) -> Params:
-    return bench.found.model.params
+        for one in lines
+    ]  # fmt: skip
+    head = ["SYNTHETIC corpus", "users", "ε", "public examples",
+            "judged with the fold left in", "as runs judge it",
+            "trained again without the fold"]  # fmt: skip
+    gaps = [one["taken_out"] - one["trained_again"] for one in lines]
+    return [
+        *markdown_table(head, rows),
+        "",
+        f"As runs judge it less trained again: {np.mean(gaps):+.1f} points in the mean, "
+        f"{np.median(np.abs(gaps)):.1f} in the median of absolute values.",
+    ]
 
 
 if __name__ == "__main__":

@@ -11,18 +11,22 @@ writes the page, with the runs of `cross_fitted` and of `sweep`.
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from fedpriv.checkpoints.tensor_files import PUBLIC_MODELS
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.settings import FEWEST_PUBLIC_EXAMPLES, LONGEST_NOISE
 from fedpriv.runs.prepared import start_run
-from simulations.defaults import cross_fitted, shapes, table
+from simulations.defaults import cross_fitted, shapes, sweep
+from simulations.defaults.shapes import read
+from simulations.reproduction.study import table
+
+Run = Mapping[str, Any]
 
 EPSILONS = (8.0, 2.0)
 SEEDS = 5
@@ -55,10 +59,7 @@ def main() -> None:
     kinds = shapes.HARD if given.hard else shapes.EVALUATION
     for place, cell in enumerate(cells(given.sizes, given.seeds, kinds, given.target_epsilon)):
         if place % parts == number and cell not in [run["cell"] for run in read(given.runs)]:
-            line = {"cell": cell, **run(cell, given.corpora)}
-            with given.runs.open("a") as file:
-                file.write(json.dumps(line) + "\n")
-            print(line, flush=True)
+            shapes.keep(given.runs, {"cell": cell, **run(cell, given.corpora)})
 
 
 def cells(
@@ -113,14 +114,9 @@ def run(cell: Mapping[str, Any], corpora: Path) -> dict[str, Any]:
     }
 
 
-def read(file: Path) -> list[dict[str, Any]]:
-    """Return the runs of a file."""
-    return [json.loads(line) for line in file.open()] if file.exists() else []
-
-
 def page(
-    runs: Sequence[Mapping[str, Any]],
-    crossed: Sequence[Mapping[str, Any]] = (),
+    runs: Sequence[Run],
+    crossed: Sequence[Run] = (),
     compared: Sequence[dict[str, Any]] = (),
 ) -> str:
     """Return the page as Markdown.
@@ -151,14 +147,14 @@ def page(
         "",
         f"{_below(usual)}{said}",
         "",
-        *_table(usual),
+        *_gains_table(usual),
         "",
         "## Where little is to be gained",
         "",
         "Two SYNTHETIC shapes more: three public users for each on the roster, and words that tell "
         f"nothing of the class. {_below([one for one in runs if one not in usual])}",
         "",
-        *_table([one for one in runs if one not in usual]),
+        *_gains_table([one for one in runs if one not in usual]),
         "",
         "## Gains that public threads show",
         "",
@@ -171,11 +167,11 @@ def page(
     if compared:
         lines += ["", "## Compared with the best of six other settings", "", *_grid(compared)]
     if crossed:
-        lines += ["", "## How released models are judged", "", cross_fitted.table(crossed)]
+        lines += ["", "## How released models are judged", "", *cross_fitted.table(crossed)]
     return "\n".join(lines) + "\n"
 
 
-def _below(runs: Sequence[Mapping[str, Any]]) -> str:
+def _below(runs: Sequence[Run]) -> str:
     below = sum(one["gain"] < -POINT for one in runs)
     unselected = sum(unselected_gain(one) < -POINT for one in runs)
     return (
@@ -185,56 +181,47 @@ def _below(runs: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _table(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    lines = [
-        "| users | ε | runs | commonest tag | public-only | without selection | returned "
-        "| mean gain | worst | returned a public model | below by a point |",
-        "|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
-    ]
+def _gains_table(runs: Sequence[Run]) -> list[str]:
+    rows = []
     for size in sorted({one["cell"]["users"] for one in runs}):
         for target in EPSILONS:
             place = size, target
             found = [one for one in runs if (one["cell"]["users"], one["cell"]["epsilon"]) == place]
             if found:
-                lines.append(_row(size, target, found))
-    return lines
+                rows.append(_row(size, target, found))
+    head = ["users", "ε", "runs", "commonest tag", "public-only", "without selection", "returned",
+            "mean gain", "worst", "returned a public model", "below by a point"]  # fmt: skip
+    return table(head, rows, words=0)
 
 
-def unselected_gain(one: Mapping[str, Any]) -> float:
+def unselected_gain(one: Run) -> float:
     """Return the gain over public-only of what `select=last` returns: the average."""
     return (one["unselected"] or 0.0) - one["public_only"]
 
 
-def _row(size: int, target: float, found: Sequence[Mapping[str, Any]]) -> str:
-    def mean(name: str) -> float:
-        return 100 * sum(one[name] or 0.0 for one in found) / len(found)
-
-    public = sum(one["selected"] in PUBLIC_MODELS for one in found)
-    worst = 100 * min(one["gain"] for one in found)
-    below = sum(one["gain"] < -POINT for one in found)
-    return (
-        f"| {size:,} | {target:g} | {len(found)} | {mean('majority'):.1f} "
-        f"| {mean('public_only'):.1f} | {mean('unselected'):.1f} | {mean('returned'):.1f} "
-        f"| {100 * _mean_gain(found):+.1f} | {worst:+.1f} | {public} | {below} |"
-    )
-
-
-def _mean_gain(found: Sequence[Mapping[str, Any]]) -> float:
-    return sum(one["gain"] for one in found) / len(found)
-
-
-def _power(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return how often a gain of private training was shown, by its size and by public threads."""
-    lines = [
-        "Share of runs that returned a private model, by public threads that judged and by what "
-        "private training gained without selection (points over public-only; number of runs). "
-        "Runs that gained less, or had too few threads to judge, are left out.",
-        "",
-        "| public threads | " + " | ".join(f"{low} to {high}" for low, high in _GAINS) + " |",
-        "|---|" + "---:|" * len(_GAINS),
+def _row(size: int, target: float, found: Sequence[Run]) -> list[object]:
+    means = [
+        100 * mean(one[name] or 0.0 for one in found)
+        for name in ("majority", "public_only", "unselected", "returned")
     ]
+    gains = [one["gain"] for one in found]
+    return [
+        f"{size:,}",
+        f"{target:g}",
+        len(found),
+        *(f"{value:.1f}" for value in means),
+        f"{100 * mean(gains):+.1f}",
+        f"{100 * min(gains):+.1f}",
+        sum(one["selected"] in PUBLIC_MODELS for one in found),
+        sum(gain < -POINT for gain in gains),
+    ]
+
+
+def _power(runs: Sequence[Run]) -> list[str]:
+    """Return how often a gain of private training was shown, by its size and by public threads."""
+    rows = []
     for fewest, most in _THREADS:
-        cells = []
+        cells = [f"{fewest:,} to {most - 1:,}"]
         for low, high in _GAINS:
             found = [
                 one["selected"] not in PUBLIC_MODELS
@@ -243,8 +230,14 @@ def _power(runs: Sequence[Mapping[str, Any]]) -> list[str]:
                 and low <= 100 * unselected_gain(one) < high
             ]
             cells.append(f"{sum(found) / len(found):.0%} ({len(found)})" if found else "–")
-        lines.append(f"| {fewest:,} to {most - 1:,} | {' | '.join(cells)} |")
-    return lines
+        rows.append(cells)
+    return [
+        "Share of runs that returned a private model, by public threads that judged and by what "
+        "private training gained without selection (points over public-only; number of runs). "
+        "Runs that gained less, or had too few threads to judge, are left out.",
+        "",
+        *table(["public threads", *(f"{low} to {high}" for low, high in _GAINS)], rows),
+    ]
 
 
 _GAINS = (1, 5), (5, 10), (10, 20), (20, 60)
@@ -253,44 +246,46 @@ _THREADS = (10, 50), (50, 100), (100, 300), (300, 1_000), (1_000, 10_000)
 
 def _grid(compared: Sequence[dict[str, Any]]) -> list[str]:
     """Return the rule's settings beside the best of others on the same SYNTHETIC corpora."""
-    lines = [
+    rows = []
+    for (kind, users, _), found in sweep.cells(compared).items():
+        rule = max(sweep.gain(one) for one in found if sweep.is_rule(one["asked"]))
+        best = max(sweep.gain(one) for one in found if not sweep.is_rule(one["asked"]))
+        rows.append([kind, f"{users:,}", f"{rule:+.1f}", f"{best:+.1f}", f"{rule / best:.0%}"])
+    return [
         "Gain of the last model over public-only in points, ε 8, one corpus a row, all SYNTHETIC: "
         "with settings by the rule, and the best of six others (100 and 250 rounds; noise on a "
         "logit of 0.35, 0.7 and 1.4; cohort 0.3 n). Trained by the study's quick loop (`quick`), "
         "in which at 10,000 users a third of each cohort is trained, its noise scaled alike. The "
         "best of six is somewhat lucky.",
         "",
-        "| shape | users | by the rule | best of six | share |",
-        "|---|---:|---:|---:|---:|",
+        *table(["shape", "users", "by the rule", "best of six", "share"], rows),
     ]
-    for (kind, users, _), found in table.cells(compared).items():
-        rule = max(table.gain(one) for one in found if table.is_rule(one["asked"]))
-        best = max(table.gain(one) for one in found if not table.is_rule(one["asked"]))
-        share = f"{rule / best:.0%}"
-        lines.append(f"| {kind} | {users:,} | {rule:+.1f} | {best:+.1f} | {share} |")
-    return lines
 
 
-def _forecasts(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+def _forecasts(runs: Sequence[Run]) -> list[str]:
     """Return what was forecast before the run, beside what training gained and what was shown."""
-    lines = [
+    rows = [
+        [
+            forecast,
+            len(found),
+            sum(unselected_gain(one) > POINT for one in found),
+            sum(one["selected"] not in PUBLIC_MODELS for one in found),
+        ]
+        for forecast, found in _by_forecast(runs).items()
+    ]
+    head = ["forecast", "runs", "gained more than a point", "returned a private model"]
+    return [
         "What was said before any ε is spent, what private training then gained without "
         "selection, and how often public threads showed it.",
         "",
-        "| forecast | runs | gained more than a point | returned a private model |",
-        "|---|---:|---:|---:|",
+        *table(head, rows),
     ]
-    for said, found in _by_forecast(runs).items():
-        gained = sum(unselected_gain(one) > POINT for one in found)
-        shown = sum(one["selected"] not in PUBLIC_MODELS for one in found)
-        lines.append(f"| {said} | {len(found)} | {gained} | {shown} |")
-    return lines
 
 
 def _by_forecast(
-    runs: Sequence[Mapping[str, Any]],
-) -> dict[str, list[Mapping[str, Any]]]:
-    found: dict[str, list[Mapping[str, Any]]] = {
+    runs: Sequence[Run],
+) -> dict[str, list[Run]]:
+    found: dict[str, list[Run]] = {
         "a gain": [], "a gain that public examples can hardly show": [], "little or none": []
     }  # fmt: skip
     for one in runs:

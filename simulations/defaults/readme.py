@@ -25,7 +25,8 @@ from fedpriv.report.run_record import RunRecord, read_run
 from fedpriv.rng import Key
 from simulations.evaluation.evaluate import Estimate, evaluate
 from simulations.evaluation.held_out import measure_fold
-from simulations.evaluation.table import shown
+from simulations.evaluation.table import percent
+from simulations.reproduction.study import table as markdown_table
 
 PUBLIC = "public-only"
 
@@ -79,21 +80,18 @@ def table(rows: Mapping[str, Any]) -> str:
     """Return the README's rows, as Markdown."""
     epsilons = [name for name in rows if name.replace(".", "").isdigit()]
     read = Estimate.from_json
-    lines = [
-        f"| | {' | '.join(f'ε = {name}' for name in epsilons)} |",
-        f"|---|{'---:|' * len(epsilons)}",
-        *(
-            f"| {label} | {' | '.join([shown(read(rows[name]))] * len(epsilons))} |"
-            for label, name in (("majority class", "majority"), (PUBLIC, PUBLIC))
-        ),
-        "| returned by `fedpriv run adadps-tags` | "
-        + " | ".join(shown(read(rows[name]["accuracy"])) for name in epsilons)
-        + " |",
-        "| gain over public-only, points | "
-        + " | ".join(shown(read(rows[name]["gain"]), signed=True) for name in epsilons)
-        + " |",
+    cells = {
+        label: [percent(read(rows[name]))] * len(epsilons)
+        for label, name in (("majority class", "majority"), (PUBLIC, PUBLIC))
+    }
+    cells["returned by `fedpriv run adadps-tags`"] = [
+        percent(read(rows[name]["accuracy"])) for name in epsilons
     ]
-    return "\n".join(lines) + "\n"
+    cells["gain over public-only, points"] = [
+        percent(read(rows[name]["gain"]), signed=True) for name in epsilons
+    ]
+    lines = [[label, *found] for label, found in cells.items()]
+    return "\n".join(markdown_table(["", *(f"ε = {name}" for name in epsilons)], lines)) + "\n"
 
 
 if __name__ == "__main__":

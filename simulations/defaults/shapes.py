@@ -7,9 +7,12 @@ classes are to tell differ, since these are what the rule must not depend on wit
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.synthetic import Shape, synthesize
@@ -106,6 +109,18 @@ def corpus(
         max_words=max_words or kind.words,
         max_tags=kind.tags,
     )
+
+
+def read(file: Path) -> list[dict[str, Any]]:
+    """Return the runs of a file."""
+    return [json.loads(line) for line in file.open()] if file.exists() else []
+
+
+def keep(file: Path, line: Mapping[str, Any]) -> None:
+    """Append a run to a file, and print it."""
+    with file.open("a") as lines:
+        lines.write(json.dumps(line) + "\n")
+    print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +31,7 @@ _SHRUNK = (0.25, 0.5, 0.75)
 
 def main(folder: Path, out: Path, cells: list[dict[str, Any]]) -> None:
     """Make what is not there yet."""
-    done = set()
-    if out.exists():
-        done = {json.dumps(json.loads(line)["asked"], sort_keys=True) for line in out.open()}
+    done = [json.dumps(line["asked"], sort_keys=True) for line in shapes.read(out)]
     benches: dict[tuple, quick.Bench] = {}
     for cell in cells:
         for run in cell["runs"]:
@@ -42,9 +42,7 @@ def main(folder: Path, out: Path, cells: list[dict[str, Any]]) -> None:
             if place not in benches:
                 benches.clear()
                 benches[place] = _bench(folder, asked)
-            line = {"asked": asked, **measured(benches[place], asked)}
-            with out.open("a") as file:
-                file.write(json.dumps(line) + "\n")
+            shapes.keep(out, {"asked": asked, **measured(benches[place], asked)})
 
 
 def _bench(folder: Path, asked: dict[str, Any]) -> quick.Bench:
@@ -142,6 +140,43 @@ def _public_length(bench: quick.Bench, factor: float | None, rate: float) -> np.
         found, _ = public_update_norms(experiment, bench.task)
         _LENGTHS[place] = np.quantile(found or [1.0], (0.25, 0.5, 0.75, 0.9))
     return _LENGTHS[place]
+
+
+_PLATEAU = (None, 0.7, 0.8)  # of the noise on a logit: None is the rule's own
+_VARIED = (
+    "words",
+    "decay",
+    "quantile",
+    "seed",
+    "clip_share",
+    "factor",
+    "most_rounds",
+)
+
+
+def cells(lines: Iterable[dict[str, Any]]) -> dict[tuple[str, int, float], list[dict[str, Any]]]:
+    """Return runs by kind, users and ε; those of smaller vocabularies are of other corpora."""
+    found = defaultdict(list)
+    for line in lines:
+        asked = line["asked"]
+        if "words" not in asked:
+            found[asked["kind"], line["facts"]["users"], asked["epsilon"]].append(line)
+    return dict(sorted(found.items()))
+
+
+def is_rule(asked: dict[str, Any]) -> bool:
+    """Return whether a run is what the rule says, with nothing changed."""
+    return (
+        bool(asked.get("by_rule"))
+        and asked["rate"] == 10.0
+        and asked.get("logit_noise") in _PLATEAU
+        and not any(name in asked for name in _VARIED)
+    )
+
+
+def gain(line: dict[str, Any]) -> float:
+    """Return the last model's gain over public-only."""
+    return line["accuracy"]["last 1"] - line["public_only"]
 
 
 def grid() -> list[dict[str, Any]]:

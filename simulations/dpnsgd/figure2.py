@@ -15,7 +15,7 @@ from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.measures import LOSS
 from simulations.dpnsgd.images import MNIST, Rule, bounded
-from simulations.reproduction.items import Cell, Figure, Row, Split
+from simulations.reproduction.items import Cell, Row, Split, Table
 
 _SIZES: Mapping[str, tuple[Rule, float]] = {
     "normalised, r = 0.01 (not private)": ("normalise", 0.01),
@@ -36,12 +36,12 @@ def _make(rule: Rule, size: float, split: Split, reduced: bool) -> Experiment:
 
 
 REPRODUCTIONS = (
-    Figure(
+    Table(
         name="dpnsgd-figure2-mnist",
         title="DP-NSGD, Figure 2, normalised and clipped SGD without noise",
         measure=LOSS,
         columns={"plain": "MNIST, learning rate 1.6, batches of 250"},
-        series=tuple(
+        rows=tuple(
             Row(label=label, paper=None, cells={"plain": Cell(make=partial(_make, rule, size))})
             for label, (rule, size) in _SIZES.items()
         ),

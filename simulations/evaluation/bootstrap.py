@@ -29,6 +29,8 @@ from typing import TypeVar
 import numpy as np
 
 REPLICATES = 2000
+#: Of every interval.
+CONFIDENCE = 0.95
 _BLOCK = 1 << 22  # weights that are held at once
 
 Name = TypeVar("Name", bound=Hashable)
@@ -102,18 +104,12 @@ class Resampled:
         draws = np.where(np.isnan(gain.draws) | np.isnan(gap.draws), np.nan, draws)
         return Resampled(value=value, draws=draws)
 
-    def interval(self, confidence: float = 0.95) -> Interval | None:
-        """Return the percentile interval; None where the draws give none.
-
-        Raises:
-            ValueError: If `confidence` is not between 0 and 1.
-        """
-        if not 0 < confidence < 1:
-            raise ValueError(f"confidence {confidence} is not between 0 and 1; give 0.95")
+    def interval(self) -> Interval | None:
+        """Return the percentile interval of `CONFIDENCE`; None where the draws give none."""
         if self.value is None or not len(self.draws) or np.isnan(self.draws).any():
             return None
         # To the wider side: between two draws an end would be made up, and no number if one is ∞.
-        tail = (1 - confidence) / 2
+        tail = (1 - CONFIDENCE) / 2
         low = float(np.quantile(self.draws, tail, method="lower"))
         high = float(np.quantile(self.draws, 1 - tail, method="higher"))
         return Interval(low=low, high=high) if np.isfinite([low, high]).all() else None

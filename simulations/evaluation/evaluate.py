@@ -10,6 +10,7 @@ import numpy as np
 
 from fedpriv.datasets.stackexchange.splits import Split
 from simulations.evaluation.bootstrap import (
+    CONFIDENCE,
     REPLICATES,
     Interval,
     Ratio,
@@ -85,15 +86,6 @@ class ModelFigures:
     closed_shares: Mapping[str, Estimate]
     users: Mapping[str, Estimate]
 
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> ModelFigures:
-        """Return what `dataclasses.asdict` wrote."""
-        groups = {
-            group: {name: Estimate.from_json(value) for name, value in document[group].items()}
-            for group in ("values", "gains", "closed_shares", "users")
-        }
-        return cls(seeds=document["seeds"], **groups)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
@@ -110,7 +102,6 @@ class Evaluation:
         num_untrained_examples: Those of users without training text in that fold.
         num_untrained_users: Users that have no training text in a fold that holds text of theirs.
         replicates: Of the bootstrap.
-        confidence: Of the intervals.
         public_only: The model that gains are over.
         best_nonprivate: The model that the gap ends at; None where there is none.
         models: By name.
@@ -136,28 +127,6 @@ class Evaluation:
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
         return {**asdict(self), "splits": list(self.splits)}
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Evaluation:
-        """Return what `to_json` wrote.
-
-        Raises:
-            ValueError: If something is missing or unknown.
-        """
-        try:
-            models = {
-                name: ModelFigures.from_json(found) for name, found in document["models"].items()
-            }
-            return cls(**{**document, "splits": tuple(document["splits"]), "models": models})
-        except (AttributeError, KeyError, TypeError) as error:
-            raise ValueError(f"the evaluation cannot be read ({error}); write it anew") from error
-
-    @property
-    def gap(self) -> Estimate | None:
-        """The best non-private model's accuracy less public-only's; None without one."""
-        if self.best_nonprivate is None:
-            return None
-        return self.models[self.best_nonprivate].gains["accuracy"]
 
 
 PERCENTILES = (10, 50)
@@ -250,7 +219,6 @@ def evaluate(
     best_nonprivate: str | None = None,
     generator: np.random.Generator,
     replicates: int = REPLICATES,
-    confidence: float = 0.95,
 ) -> Evaluation:
     """Return all figures of the models of one fold or several, with intervals.
 
@@ -261,7 +229,6 @@ def evaluate(
             None leaves out shares of the gap.
         generator: Draws seeds, threads and users.
         replicates: Of the bootstrap, at least 100.
-        confidence: Of the intervals.
 
     Raises:
         ValueError: A model that is named is none, replicates are few, folds do not add up.
@@ -290,10 +257,10 @@ def evaluate(
         name: ModelFigures(
             seeds=len(models[name]),
             users={
-                figure: Estimate(value=found.value, by_user=found.interval(confidence))
+                figure: Estimate(value=found.value, by_user=found.interval())
                 for figure, found in of_users[name].items()
             },
-            **_means(name, public_only, best_nonprivate, drawn, confidence),
+            **_means(name, public_only, best_nonprivate, drawn),
         )
         for name in models
     }
@@ -301,7 +268,7 @@ def evaluate(
     return Evaluation(
         data=dict(folds[0].data),
         splits=tuple(split.name for split in splits),
-        split_said=_said(splits),
+        split_said=_split_words(splits),
         shares_threads=any(split.shares_threads for split in splits),
         num_examples=len(held),
         num_threads=len(np.unique(held.threads)),
@@ -309,7 +276,7 @@ def evaluate(
         num_untrained_examples=int((~held.trained).sum()),
         num_untrained_users=len(np.unique(held.users[~held.trained])),
         replicates=replicates,
-        confidence=confidence,
+        confidence=CONFIDENCE,
         public_only=public_only,
         best_nonprivate=best_nonprivate,
         models=figures,
@@ -322,7 +289,6 @@ def differences(
     *,
     generator: np.random.Generator,
     replicates: int = REPLICATES,
-    confidence: float = 0.95,
 ) -> dict[tuple[str, str], Estimate]:
     """Return the accuracy of the first model of each pair less that of the second, with intervals.
 
@@ -331,7 +297,6 @@ def differences(
         pairs: Names of models; paired seed by seed where both have as many.
         generator: Draws seeds, threads and users.
         replicates: Of the bootstrap.
-        confidence: Of the intervals.
 
     Raises:
         ValueError: There is no such model, or folds do not add up.
@@ -347,18 +312,24 @@ def differences(
         name: _weighted(np.stack([s.right for s in models[name]], axis=1).astype(float), one)
         for name in names
     }
-    by_thread, by_user = (
+    drawn = [
         resampled(clusters, ratios.items(), generator=generator, replicates=replicates)
         for clusters in (held.threads, held.users)
-    )
+    ]
     return {
-        (first, second): Estimate(
-            value=(by_thread[first] - by_thread[second]).value,
-            by_thread=(by_thread[first] - by_thread[second]).interval(confidence),
-            by_user=(by_user[first] - by_user[second]).interval(confidence),
-        )
+        (first, second): _estimate(drawn, lambda at, a=first, b=second: at[a] - at[b])
         for first, second in wanted
     }
+
+
+def _estimate(
+    drawn: Sequence[Mapping[Any, Resampled]], make: Callable[[Mapping[Any, Resampled]], Resampled]
+) -> Estimate:
+    """Return a value that is made of means, drawn by thread and by user."""
+    by_thread, by_user = map(make, drawn)
+    return Estimate(
+        value=by_thread.value, by_thread=by_thread.interval(), by_user=by_user.interval()
+    )
 
 
 def _means(
@@ -366,7 +337,6 @@ def _means(
     public_only: str,
     best_nonprivate: str | None,
     drawn: Sequence[Mapping[_Figure, Resampled]],
-    confidence: float,
 ) -> dict[str, dict[str, Estimate]]:
     """Return a model's values, gains and closed shares of the gap, each by measure.
 
@@ -375,37 +345,27 @@ def _means(
         public_only: What gains are over.
         best_nonprivate: Where the gap ends; None for no shares.
         drawn: Every model's means, drawn by thread and by user.
-        confidence: Of the intervals.
     """
-
-    def estimate(make: Callable[[Mapping[_Figure, Resampled]], Resampled]) -> Estimate:
-        by_thread, by_user = (make(found) for found in drawn)
-        return Estimate(
-            value=by_thread.value,
-            by_thread=by_thread.interval(confidence),
-            by_user=by_user.interval(confidence),
-        )
-
     values, gains, shares = {}, {}, {}
     for m in MEASURES:
-        values[m] = estimate(lambda at, m=m: at[name, m])
+        values[m] = _estimate(drawn, lambda at, m=m: at[name, m])
         if name != public_only:
-            gains[m] = estimate(lambda at, m=m: at[name, m] - at[public_only, m])
+            gains[m] = _estimate(drawn, lambda at, m=m: at[name, m] - at[public_only, m])
         if best_nonprivate is not None and name not in (public_only, best_nonprivate):
             high = best_nonprivate, m
-            shares[m] = estimate(
-                lambda at, m=m, high=high: at[name, m].share_of(at[public_only, m], at[high])
+            shares[m] = _estimate(
+                drawn, lambda at, m=m, high=high: at[name, m].share_of(at[public_only, m], at[high])
             )
     return {"values": values, "gains": gains, "closed_shares": shares}
 
 
-def _said(splits: Sequence[Split]) -> str:
+def _split_words(splits: Sequence[Split]) -> str:
     """Return what reports say of splits that differ in the fold alone."""
-    said = splits[0].describe()
+    words = splits[0].describe()
     if len(splits) == 1:
-        return said
+        return words
     folds = ", ".join(str(split.fold) for split in splits)
-    return said.replace(f"fold {splits[0].fold} of", f"folds {folds} of", 1)
+    return words.replace(f"fold {splits[0].fold} of", f"folds {folds} of", 1)
 
 
 def _ratios(

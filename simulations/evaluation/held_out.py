@@ -18,7 +18,6 @@ from fedpriv.tasks.tag_prediction import evaluate_tags, measured_columns
 from fedpriv.training.public_learning import (
     MOST_PASSES,
     AdaGrad,
-    Choices,
     TagLearner,
     choose,
     columns_of,
@@ -372,21 +371,6 @@ def pooled(folds: Sequence[Fold]) -> tuple[HeldOut, dict[str, tuple[Outcomes, ..
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Central:
-    """Models of central training without privacy.
-
-    Attributes:
-        choices: Settings chosen on validation threads.
-        params: float32 tensors, one model a seed.
-        num_examples: How many examples each was trained on.
-    """
-
-    choices: Choices
-    params: tuple[Params, ...] = field(repr=False)
-    num_examples: int
-
-
 def central(
     view: TagView,
     choosing: TagView,
@@ -397,8 +381,8 @@ def central(
     rates: Sequence[float] | None = None,
     most_passes: int = MOST_PASSES,
     features: Callable[[TagView], WordFeatures | None] = lambda view: None,
-) -> Central:
-    """Return models of all training examples of a view.
+) -> list[Params]:
+    """Return models of all training examples of a view, without privacy: float32, one a key.
 
     Args:
         view: What is trained on.
@@ -424,12 +408,7 @@ def central(
     trial = _learner(choosing, inputs, keys[0], public_text, features(choosing))
     found = choose(trial, ACCURACY, rates=rates, most_passes=most_passes)
     whole = _learner(view, inputs, keys[0], public_text, features(view))
-    models = [learn(replace(whole, key=key), found.by_figure) for key in keys]
-    return Central(
-        choices=found,
-        params=tuple(model.params for model in models),
-        num_examples=whole.num_examples,
-    )
+    return [learn(replace(whole, key=key), found.by_figure).params for key in keys]
 
 
 def _learner(

@@ -15,6 +15,7 @@ from simulations.evaluation.evaluate import (
     ModelFigures,
 )
 from simulations.evaluation.held_out import MAJORITY
+from simulations.reproduction.study import table as lines_of
 
 NONE = "–"
 
@@ -44,47 +45,37 @@ class Layout:
         columns: Headings by column, one an ε.
         rows: From majority to the best non-private model.
         promise: What each ε is: δ, unit, relation and accountant.
-
-    Raises:
-        ValueError: An ε would stand there without what it is.
     """
 
     columns: Mapping[str, str]
     rows: Sequence[Row]
     promise: str
 
-    def __post_init__(self) -> None:
-        if not self.promise.strip():
-            raise ValueError("promise is empty; say δ, unit, relation and accountant of the ε")
 
-
-def markdown(evaluation: Evaluation, layout: Layout, measure: str = "accuracy") -> str:
-    """Return tables of a measure, in %: values, gains, shares of the gap, then figures of users.
+def markdown(evaluation: Evaluation, layout: Layout) -> str:
+    """Return tables of accuracy, in %: values, gains, shares of the gap, then values of users.
 
     An interval is the wider of that by thread and that by user.
 
     Raises:
-        ValueError: If a row names a model that was not measured, or the measure is unknown.
+        ValueError: If a row names a model that was not measured.
     """
-    if measure not in MEASURES:
-        raise ValueError(f"measure {measure!r} is unknown; choose one of {', '.join(MEASURES)}")
     for row in layout.rows:
         for column in layout.columns:
             name = row.model(column)
             if name is not None and name not in evaluation.models:
                 raise ValueError(f"row {row.label!r} names {name!r}, which was not measured")
-    what = MEASURES[measure]
     lines = list(_head(evaluation, layout))
-    lines += _section(f"Held-out {what}, %", layout, evaluation, lambda m: m.values.get(measure))
-    title = f"Gain in {what} over {evaluation.public_only}, percentage points"
-    lines += _section(title, layout, evaluation, lambda m: m.gains.get(measure), signed=True)
+    lines += _section("Held-out accuracy, %", layout, evaluation, lambda m: m.values["accuracy"])
+    title = f"Gain in accuracy over {evaluation.public_only}, percentage points"
+    lines += _section(title, layout, evaluation, lambda m: m.gains.get("accuracy"), signed=True)
     if evaluation.best_nonprivate is not None:
         title = (
-            f"Share closed of the gap in {what} from {evaluation.public_only} to "
+            f"Share closed of the gap in accuracy from {evaluation.public_only} to "
             f"{evaluation.best_nonprivate}, %"
         )
-        lines += _gap_said(evaluation, measure)
-        lines += _section(title, layout, evaluation, lambda m: m.closed_shares.get(measure))
+        lines += _gap_words(evaluation)
+        lines += _section(title, layout, evaluation, lambda m: m.closed_shares.get("accuracy"))
     return "\n".join([*lines, *_other_figures(evaluation, layout)]) + "\n"
 
 
@@ -95,7 +86,7 @@ def wider(estimate: Estimate) -> Interval | None:
     return max(estimate.by_thread, estimate.by_user, key=lambda ends: ends.high - ends.low)
 
 
-def shown(estimate: Estimate | None, *, signed: bool = False, of_users: bool = False) -> str:
+def percent(estimate: Estimate | None, *, signed: bool = False, of_users: bool = False) -> str:
     """Return a share as a cell of a table, in %, with its interval.
 
     Args:
@@ -135,18 +126,18 @@ def _head(evaluation: Evaluation, layout: Layout) -> Iterator[str]:
     )
 
 
-def _gap_said(evaluation: Evaluation, measure: str) -> Iterator[str]:
+def _gap_words(evaluation: Evaluation) -> Iterator[str]:
     best = evaluation.best_nonprivate
     assert best is not None
-    gap = evaluation.models[best].gains[measure]
+    gap = evaluation.models[best].gains["accuracy"]
     if not gap.excludes_zero or gap.value is None or gap.value <= 0:
         yield ""
         yield (
             f"**The data are too few to tell {best} from {evaluation.public_only} (a gap of "
-            f"{shown(gap, signed=True)} points), so they cannot say what private training is "
+            f"{percent(gap, signed=True)} points), so they cannot say what private training is "
             "worth.**"
         )
-    values = {name: model.values[measure].value for name, model in evaluation.models.items()}
+    values = {name: model.values["accuracy"].value for name, model in evaluation.models.items()}
     trivial, public = values.get(MAJORITY), values[evaluation.public_only]
     if trivial is not None and public is not None and public < trivial:
         yield ""
@@ -166,15 +157,13 @@ def _section(
     signed: bool = False,
 ) -> Iterator[str]:
     """Yield one table; rows without any value are left out."""
-    yield from ("", f"### {title}", "")
-    yield f"| | {' | '.join(layout.columns.values())} |"
-    yield f"|---|{'---:|' * len(layout.columns)}"
+    rows = []
     for row in layout.rows:
         names = [row.model(column) for column in layout.columns]
         found = [None if name is None else of(evaluation.models[name]) for name in names]
         if any(found):
-            cells = (shown(estimate, signed=signed) for estimate in found)
-            yield f"| {row.label} | {' | '.join(cells)} |"
+            rows.append([row.label, *(percent(estimate, signed=signed) for estimate in found)])
+    yield from ("", f"### {title}", "", *lines_of(["", *layout.columns.values()], rows))
 
 
 def _other_figures(evaluation: Evaluation, layout: Layout) -> Iterator[str]:
@@ -189,14 +178,13 @@ def _other_figures(evaluation: Evaluation, layout: Layout) -> Iterator[str]:
     for title, figures in (("Other measures, %", MEASURES), ("User by user, %", USER_FIGURES)):
         of_users = figures is USER_FIGURES
         names = [name for name in figures if name != "accuracy"]
-        yield from ("", f"### {title}", "")
-        yield f"| | {' | '.join(figures[name] for name in names)} |"
-        yield f"|---|{'---:|' * len(names)}"
+        rows = []
         for model, label in labels.items():
             own = evaluation.models[model]
             found = own.users if of_users else own.values
-            cells = (shown(found.get(name), of_users=of_users) for name in names)
-            yield f"| {label} | {' | '.join(cells)} |"
+            rows.append([label, *(percent(found.get(name), of_users=of_users) for name in names)])
+        head = ["", *(figures[name] for name in names)]
+        yield from ("", f"### {title}", "", *lines_of(head, rows))
     untrained, sentences = evaluation.num_untrained_users, evaluation.num_untrained_examples
     yield ""
     yield (

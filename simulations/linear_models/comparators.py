@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -20,13 +20,11 @@ from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import AdaptivePlan, AnyPlan, Plan
 from fedpriv.privacy.sampling import Everybody, Partition, PoissonSampler
 from fedpriv.ranges import Range, finite_float, positive_float, positive_int
-from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.algorithm import Algorithm, ArrayState, Door, Query, RawSums
 from fedpriv.training.permutation_sgd import Constants, Passes, PermutationSgd, StepSchedule
+from fedpriv.training.work import BaseWork, SumRequest
 from fedpriv.tree import Params
-
-_AVERAGE = "average "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +37,6 @@ class NoisyDescent(Algorithm):
         schedule: "constant", or "inverse-root": η_t = η/√t.
         regulariser: λ of λ/2 ‖w‖², public.
         radius: R of the ball onto which Π projects; None for none.
-        average: Whether the run stands for the mean of its iterates.
         mechanism: Of every answer; None for the plan's.
     """
 
@@ -48,7 +45,6 @@ class NoisyDescent(Algorithm):
     schedule: Literal["constant", "inverse-root"] = "constant"
     regulariser: float = 0.0
     radius: float | None = None
-    average: bool = False
     mechanism: Mechanism | None = None
 
     def __post_init__(self) -> None:
@@ -81,14 +77,11 @@ class NoisyDescent(Algorithm):
 
     def init(self, params: Params) -> ArrayState:
         """Return the state before the first step."""
-        memory = {_AVERAGE + name: np.zeros(a.shape) for name, a in params.items()}
-        return ArrayState(params=params, memory=memory if self.average else {})
+        return ArrayState(params=params)
 
     def result(self, state: ArrayState) -> Params:
-        """Return the params, or the mean of all that were released."""
-        if not self.average or not state.round_num:
-            return state.params
-        return {n: state.memory[_AVERAGE + n].astype(np.float32) for n in state.params}
+        """Return the params."""
+        return state.params
 
     def step(self, state: ArrayState, door: Door) -> ArrayState | None:
         """Return the state after one more step; None after the last."""
@@ -105,22 +98,15 @@ class NoisyDescent(Algorithm):
         }
         if self.radius is not None and (norm := tree.l2_norm(params)) > self.radius:
             params = {name: array * (self.radius / norm) for name, array in params.items()}
-        return state.after(
-            {name: array.astype(np.float32) for name, array in params.items()},
-            memory=self._averaged(state.memory, params, number),
-        )
-
-    def _averaged(self, memory: Mapping[str, np.ndarray], params: Params, number: int) -> Params:
-        if not self.average:
-            return {}
-        means = {name: memory[_AVERAGE + name] for name in params}
-        return {_AVERAGE + n: a + (params[n] - a) / number for n, a in means.items()}
+        return state.after({name: array.astype(np.float32) for name, array in params.items()})
 
 
 TERM = "linear term "
 """What the work's params call b, before the name of each param."""
 _UNIT = 2.0**-53
 _STEPS = 200
+#: Share of ε for the noise on the minimum that was found.
+_OUTSIDE = 0.01
 # Half the width over which a residual's slope is measured.
 _SLOPE = 1e-4
 #: Losses whose gradient is -c y x, c >= 0: an example's is along one ray, whatever the params are.
@@ -226,8 +212,8 @@ class ObjectivePerturbation(Algorithm):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PerturbedMinimum:
-    """Where a perturbed objective has its minimum, as its "sum". A `Work`.
+class PerturbedMinimum(BaseWork):
+    """Where a perturbed objective has its minimum, as its "sum".
 
     Attributes:
         sgd: Has the examples, the residual of their loss, and its constants; its passes are not
@@ -244,28 +230,16 @@ class PerturbedMinimum:
         """Return the params' own shapes."""
         return {name: array for name, array in params.items() if not name.startswith(TERM)}
 
-    def partial_sum(
-        self,
-        *,
-        params: Params,
-        bound: Bound,
-        data: object = None,
-        user_ids: Sequence[str],
-        key: Key,
-    ) -> PartialSum:
+    def answer(self, request: SumRequest) -> PartialSum:
         """Return the minimum, float64, as a function of the examples and of b alone.
 
-        Args:
-            params: Where the search starts, and b by `TERM` and the names of the params.
-            bound: Not looked at: it says how far the result moves.
-            data: Not looked at.
-            user_ids: All of the training set.
-            key: Not used.
+        The request's params are where the search starts, and b by `TERM` and the names of the
+        params; its users are all of the training set. Bound and key are not looked at.
 
         Raises:
             ValueError: If it is not all of them, or the gradient did not become as short as τ.
         """
-        sgd = self.sgd
+        sgd, params, user_ids = self.sgd, request.params, request.user_ids
         if len(user_ids) != len(sgd.y):
             raise ValueError(
                 f"{len(user_ids)} examples were asked for, and the objective is of all {len(sgd.y)}"
@@ -366,10 +340,10 @@ def _where_flat(slope: Callable[[float], float]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """A promise and the algorithm that keeps it.
+    """A plan and the algorithm that asks.
 
     Attributes:
-        plan: The promise.
+        plan: What is guaranteed.
         algorithm: What asks.
     """
 
@@ -402,8 +376,6 @@ def objective_perturbation(
     constants: Constants,
     regulariser: float = 0.0,
     most_shift: float = 0.5,
-    outside: float = 0.01,
-    tolerance: float | None = None,
 ) -> Method:
     """Return approximate minima perturbation (Iyengar et al. 2019), of add-remove neighbours.
 
@@ -418,21 +390,19 @@ def objective_perturbation(
         constants: Of the loss alone; one of margins.
         regulariser: λ of the *mean* loss + λ/2 ‖w‖², at least.
         most_shift: Share of ε that log(1 + β/Λ) may be.
-        outside: Share of ε for the noise on what was found.
-        tolerance: τ; None takes `least_tolerance`.
 
     Raises:
         ValueError: If shares leave nothing for the term.
     """
     target = positive_float("epsilon", epsilon)
-    if not 0.0 < most_shift + outside < 1.0:
+    if not 0.0 < most_shift + _OUTSIDE < 1.0:
         raise ValueError(
-            f"most_shift {most_shift:g} and outside {outside:g} leave nothing of ε for the term "
+            f"most_shift {most_shift:g} and {_OUTSIDE:g} outside leave nothing of ε for the term "
             "inside; together they are below 1"
         )
     needed = constants.smoothness / math.expm1(most_shift * target)
     strength = max(regulariser * num_examples, needed * (1.0 + 2.0**-30))
-    besides = (shift := shift_of(constants, strength)) + outside * target
+    besides = (shift := shift_of(constants, strength)) + _OUTSIDE * target
     if delta is None:
         inside = target - besides
     else:
@@ -446,12 +416,12 @@ def objective_perturbation(
     algorithm = ObjectivePerturbation(
         constants=constants,
         strength=strength,
-        tolerance=least_tolerance(num_examples) if tolerance is None else tolerance,
+        tolerance=least_tolerance(num_examples),
         noise=ObjectiveNoise(
             form="sphere" if delta is None else "gaussian",
             inside=inside,
             shift=shift,
-            outside=outside * target,
+            outside=_OUTSIDE * target,
         ),
     )
     mechanism = Mechanism(
@@ -472,7 +442,6 @@ def fixed_steps(
     delta: float,
     bound: Bound,
     steps: int,
-    relation: Relation = Relation.ADD_REMOVE,
     **descent: Any,
 ) -> Method:
     """Return noisy full gradient descent of T steps that share ρ equally.
@@ -483,21 +452,16 @@ def fixed_steps(
         delta: At which it is stated as an ε.
         bound: Of an example's gradient.
         steps: T.
-        relation: Of the plan.
         descent: Further fields of `NoisyDescent`; `rate` at least.
     """
-    sigma = relation.moved * math.sqrt(
-        positive_int("steps", steps) / (2.0 * positive_float("rho", rho))
-    )
+    sigma = math.sqrt(positive_int("steps", steps) / (2.0 * positive_float("rho", rho)))
     mechanism = Mechanism(
         sampler=Everybody(num_users=num_examples),
         bound=bound,
         privatizer=Gaussian(noise_multiplier=sigma),
     )
     return Method(
-        plan=AdaptivePlan(
-            num_users=num_examples, rho=rho, delta=delta, relation=relation, unit="example"
-        ),
+        plan=AdaptivePlan(num_users=num_examples, rho=rho, delta=delta, unit="example"),
         algorithm=NoisyDescent(steps=steps, mechanism=mechanism, **descent),
     )
 
@@ -509,7 +473,6 @@ def scs13(
     bound: Bound,
     batch_size: int,
     passes: int = 1,
-    relation: Relation = Relation.ADD_REMOVE,
     **descent: Any,
 ) -> Method:
     """Return SCS13: every batch of disjoint ones is noised for ε/k, and costs are not added up.
@@ -518,21 +481,17 @@ def scs13(
 
     Args:
         num_examples: m.
-        epsilon: ε of the whole run under `relation`, δ = 0.
+        epsilon: ε of the whole run, add-remove, δ = 0.
         bound: Of an example's gradient: L₂ of its length, which the paper gets from ‖x‖ <= 1.
         batch_size: b.
         passes: k.
-        relation: Of the plan; a replaced example is two that are there or not.
         descent: Further fields of `NoisyDescent`; `rate` at least.
     """
-    each = epsilon / relation.moved
     sampler = Partition(num_users=num_examples, size=batch_size, passes=passes)
     mechanism = Mechanism(
-        sampler=sampler, bound=bound, privatizer=SphereRows(epsilon=each, passes=passes)
+        sampler=sampler, bound=bound, privatizer=SphereRows(epsilon=epsilon, passes=passes)
     )
-    plan = Plan(
-        mechanism=mechanism, num_rounds=sampler.num_batches, relation=relation, unit="example"
-    )
+    plan = Plan(mechanism=mechanism, num_rounds=sampler.num_batches, unit="example")
     return Method(plan=plan, algorithm=_descent(sampler.num_batches, descent))
 
 

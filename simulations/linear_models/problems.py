@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -71,11 +71,8 @@ class Problem:
     def smaller(self, rows: int) -> Dataset:
         """Return the data with the first so many training rows of a public order."""
         order = Key.simulation(0).fold("smaller").generator().permutation(self.data.num_train)
-        return _of(
-            self.data,
-            x_train=self.data.x_train[order[:rows]],
-            y_train=self.data.y_train[order[:rows]],
-        )
+        x, y = self.data.x_train[order[:rows]], self.data.y_train[order[:rows]]
+        return replace(self.data, x_train=x, y_train=y)
 
 
 def problem(key: str, *, tiny: bool = False) -> Problem:
@@ -83,7 +80,7 @@ def problem(key: str, *, tiny: bool = False) -> Problem:
 
     Args:
         key: One of the table.
-        tiny: Of made-up data of a few hundred rows, for a look at whether everything runs.
+        tiny: Of synthetic data of a few hundred rows, for a look at whether everything runs.
 
     Raises:
         ValueError: If there is no such problem.
@@ -112,37 +109,31 @@ def _mnist(tiny: bool) -> Problem:
 @cache
 def _mnist_projected(tiny: bool) -> Problem:
     digits = _digits(tiny)
-    flat = {
-        name: np.asarray(getattr(digits, name), np.float32).reshape(len(getattr(digits, name)), -1)
-        for name in ("x_train", "x_test")
-    }
-    data = project(_of(digits, **flat), 50)
+    parts = {name: np.asarray(getattr(digits, name), np.float32) for name in ("x_train", "x_test")}
+    flat: dict[str, Any] = {name: x.reshape(len(x), -1) for name, x in parts.items()}
+    data = project(replace(digits, **flat), 50)
     dense: dict[str, Any] = {name: getattr(data, name).toarray() for name in flat}
-    made = hold_out_public(_of(data, **dense))
+    made = hold_out_public(replace(data, **dense))
     return Problem(key="mnist-projected", title="MNIST, ten digits", data=made, num_classes=10)
 
 
 @cache
 def _pair(tiny: bool) -> Problem:
     data = _digits(tiny)
-    chosen = {
-        part: np.flatnonzero(np.isin(getattr(data, f"y_{part}"), (3, 8)))
-        for part in ("train", "test")
-    }
-    kept = {
-        f"{kind}_{part}": getattr(data, f"{kind}_{part}")[index]
-        for part, index in chosen.items()
-        for kind in ("x", "y")
-    }
-    kept |= {name: (kept[name] == 8).astype(np.int64) for name in ("y_train", "y_test")}
-    return Problem(key="mnist-3-8", title="MNIST, 3 or 8", data=_rows(_of(data, **kept), 50))
+    kept: dict[str, Any] = {}
+    for part in ("train", "test"):
+        labels = getattr(data, f"y_{part}")
+        index = np.flatnonzero(np.isin(labels, (3, 8)))
+        kept[f"x_{part}"] = getattr(data, f"x_{part}")[index]
+        kept[f"y_{part}"] = (labels[index] == 8).astype(np.int64)
+    return Problem(key="mnist-3-8", title="MNIST, 3 or 8", data=_rows(replace(data, **kept), 50))
 
 
 @cache
 def _imdb(tiny: bool) -> Problem:
     if tiny:
         raise ValueError("problem 'imdb' has no tiny form; leave it out")
-    data = _of(imdb.dataset("right"), name=imdb.reviews().name)
+    data = replace(imdb.dataset("right"), name=imdb.reviews().name)
     return Problem(
         key="imdb", title="IMDB reviews, good or bad", data=_rows(data, 300, public=False)
     )
@@ -220,13 +211,9 @@ def _synthetic_covertype(rows: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _rows(data: Dataset, columns: int | None, *, public: bool = True) -> Dataset:
     """Return projected rows of length at most 1, and 1 % of them public where `public` says so."""
-    parts = ("x_train", "x_test", "x_public")
-    found: dict[str, Any] = {}
-    for part in parts:
-        x: Any = getattr(data, part)
-        if x is not None:
-            found[part] = _projected(x, columns)
-    made = _of(data, **found)
+    parts = {name: getattr(data, name) for name in ("x_train", "x_test", "x_public")}
+    found: dict[str, Any] = {n: _projected(x, columns) for n, x in parts.items() if x is not None}
+    made = replace(data, **found)
     return hold_out_public(made) if public else made
 
 
@@ -238,8 +225,3 @@ def _projected(x: Any, columns: int | None) -> np.ndarray:
         flat = np.asarray(flat @ matrix)
     norms = np.linalg.norm(flat, axis=1, keepdims=True)
     return (flat / np.maximum(norms, 1e-12)).astype(np.float32)
-
-
-def _of(data: Dataset, **changes: Any) -> Dataset:
-    fields = {name: getattr(data, name) for name in Dataset.__slots__ if not name.startswith("_")}
-    return Dataset(**{**fields, **changes})

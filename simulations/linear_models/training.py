@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from statistics import mean
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,13 @@ from scipy.special import logsumexp
 from fedpriv.backends import SerialBackend
 from fedpriv.datasets.dataset import Dataset, shape_of
 from fedpriv.experiments.components import Components
-from fedpriv.privacy.plan import AnyPlan
+from fedpriv.mechanisms.bounds import Displaced
+from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere
+from fedpriv.privacy.accounting import calibrate
+from fedpriv.privacy.event import Event, Relation
+from fedpriv.privacy.mechanism import Mechanism
+from fedpriv.privacy.plan import AnyPlan, Plan
+from fedpriv.privacy.sampling import Everybody
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
 from fedpriv.sums import PartialSum
@@ -40,8 +46,6 @@ from simulations.linear_models.comparators import (
     full_descent,
     objective_perturbation,
 )
-from simulations.linear_models.problems import problem
-from simulations.reproduction.study import Row, Store, t_half
 
 _MODELS: Mapping[str, Callable[[Any, np.ndarray], ExampleGradients]] = {
     "logistic": LogisticGradients,
@@ -83,8 +87,10 @@ class Model:
         def gradients(x: Any, y: np.ndarray) -> ExampleGradients:
             return _MODELS[loss](sparse.csr_matrix(x), y)
 
-        sparse_data = _as_sparse(data)
-        return cls(loss=loss, data=data, task=linear_task(sparse_data, gradients, shapes))
+        parts = {name: getattr(data, name) for name in ("x_train", "x_test", "x_public")}
+        made = {n: sparse.csr_matrix(x) for n, x in parts.items() if x is not None}
+        task = linear_task(replace(data, **made), gradients, shapes)
+        return cls(loss=loss, data=data, task=task)
 
     @property
     def num_train(self) -> int:
@@ -147,7 +153,7 @@ def run(
 
     Args:
         model: What is trained.
-        plan: The promise.
+        plan: What is guaranteed.
         algorithm: What asks.
         works: What it asks for.
         seed: Of cohorts, orders and noise.
@@ -170,6 +176,41 @@ def run(
         params=algorithm.result(states[-1]),
         epsilon=total.value if plan.is_private else math.inf,
         delta=total.delta,
+    )
+
+
+def released_once(
+    num_examples: int, displacement: float, epsilon: float, delta: float | None, noise: Any = None
+) -> Plan:
+    """Return the plan of one release of a trained model, of add-remove neighbours.
+
+    Args:
+        num_examples: m.
+        displacement: How far an example moves the model.
+        epsilon: ε of the release.
+        delta: δ of Gaussian noise; None for pure ε.
+        noise: In its place, such as none.
+    """
+    if noise is None and delta is None:
+        noise = Sphere(epsilon=epsilon)
+    elif noise is None:
+        noise = OutputGaussian(noise_multiplier=_sigma_once(epsilon, delta))
+    mechanism = Mechanism(
+        sampler=Everybody(num_users=num_examples),
+        bound=Displaced(l2_bound=displacement),
+        privatizer=noise,
+    )
+    return Plan(mechanism=mechanism, num_rounds=1, delta=delta, unit="example")
+
+
+@lru_cache(maxsize=64)
+def _sigma_once(epsilon: float, delta: float) -> float:
+    return calibrate(
+        lambda sigma: Event(kind="gaussian", noise_multiplier=sigma),
+        1,
+        target_epsilon=epsilon,
+        delta=delta,
+        relation=Relation.ADD_REMOVE,
     )
 
 
@@ -219,44 +260,6 @@ class Remembered(BaseWork):
         return PartialSum(total=total, num_users=known.num_users)
 
 
-def _as_sparse(data: Dataset) -> Dataset:
-    fields = {name: getattr(data, name) for name in Dataset.__slots__ if not name.startswith("_")}
-    for part in ("x_train", "x_test", "x_public"):
-        if fields[part] is not None:
-            fields[part] = sparse.csr_matrix(fields[part])
-    return Dataset(**fields)
-
-
-#: What a page of the reduced size says first.
-REDUCED = (
-    "**Reduced size: SYNTHETIC data of a few hundred rows, and two settings of each "
-    "method. That it runs is all that these figures say.**"
-)
-
-
-def references(store: Store, key: str, *, tiny: bool) -> dict[str, float]:
-    """Return the rows that every table of a problem has, kept in the store.
-
-    Args:
-        store: Of finished runs.
-        key: Of the problem.
-        tiny: Whether of synthetic data.
-    """
-
-    def found(_: object) -> Row:
-        own = problem(key, tiny=tiny)
-        return {
-            "majority class": majority(own.data),
-            "public examples alone (ε = 0)": public_only(own.data, own.num_classes),
-            "not private": not_private(own.data, own.num_classes),
-            "num_train": own.data.num_train,
-            "num_public": own.data.num_public,
-        }
-
-    row = store.row({"problem": key, "references": True, "tiny": tiny}, found)
-    return {name: value for name, value in row.items() if name != "spec"}
-
-
 def majority(data: Dataset) -> float:
     """Return the accuracy of the class that most test examples have."""
     return float(np.bincount(data.y_test).max() / len(data.y_test))
@@ -303,15 +306,3 @@ def softmax_fit(x: np.ndarray, y: np.ndarray, num_classes: int, regulariser: flo
     found = minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 500})
     kernel = found.x.reshape(rows.shape[1], num_classes)
     return {"kernel": kernel[:-1], "bias": kernel[-1]}
-
-
-def spread(values: Sequence[float]) -> float:
-    """Return half the 95 % t-interval of a mean; 0 of a single value."""
-    return t_half(values) if len(values) > 1 else 0.0
-
-
-def shown(values: Sequence[float]) -> str:
-    """Return a mean in per cent, with half its 95 % interval."""
-    if not values:
-        return "–"
-    return f"{100 * mean(values):.1f} ± {100 * spread(values):.1f}"

@@ -6,9 +6,8 @@ import difflib
 import importlib
 import importlib.metadata
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,13 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
+from rich.table import Table as Listing
 
 from fedpriv.cli.output import console, errors, print_table
 from fedpriv.output_paths import check_file, writing_to
 from fedpriv.runs.progress import Pace, moves, plain_lines
-from simulations.reproduction.items import AnyItem, Item
-from simulations.reproduction.page import figure_markdown, table_markdown
+from simulations.reproduction.items import Item, Table
+from simulations.reproduction.page import markdown
 from simulations.reproduction.plot import draw
 from simulations.reproduction.runs import (
     Run,
@@ -42,13 +41,13 @@ from simulations.reproduction.runs import (
 REPRODUCTIONS = "fedpriv.reproductions"
 
 
-def find_reproductions() -> dict[str, AnyItem]:
-    """Return every table and figure of a paper, by name.
+def find_reproductions() -> dict[str, Item]:
+    """Return every table, figure and study, by name.
 
     Looks in `simulations` and the packages of the entry-point group `fedpriv.reproductions`, in
     `REPRODUCTIONS`: names of modules with a tuple of that name.
     """
-    found: dict[str, AnyItem] = {}
+    found: dict[str, Item] = {}
     further = {entry.value for entry in importlib.metadata.entry_points(group=REPRODUCTIONS)}
     for package in sorted(further | {"simulations"}):
         for module in importlib.import_module(package).REPRODUCTIONS:
@@ -57,18 +56,13 @@ def find_reproductions() -> dict[str, AnyItem]:
     return found
 
 
-def reproduce(
-    *,
-    name: str | None,
-    corpus: str | None,
-    seeds: int,
-    reduced: bool,
-    results: Path,
-    out: Path | None,
-    plot: Path | None,
-    processes: int,
-) -> None:
-    """Reproduce a table or figure, or list them all; options as `fedpriv reproduce --help` says.
+def reproduce(*, name: str | None, settings: tuple[str, ...] = (), **given: Any) -> None:
+    """Reproduce a table, figure or study, or list them all.
+
+    Args:
+        name: Of one, or its beginning up to a hyphen for several; None to list them.
+        settings: "name=value" of further options of studies.
+        given: The other options of `fedpriv reproduce`, by name.
 
     Raises:
         ValueError: If an option is refused, or data of an item are not to be had.
@@ -77,43 +71,38 @@ def reproduce(
     if name is None:
         _list(found)
         return
-    if seeds < 1 or processes < 1:
-        raise ValueError(f"--seeds {seeds} and --processes {processes} must be at least 1")
+    out, plot = given["out"], given["plot"]
+    if given["seeds"] < 1 or given["processes"] < 1:
+        raise ValueError(
+            f"--seeds {given['seeds']} and --processes {given['processes']} must be at least 1"
+        )
     if plot is not None and plot.suffix.lower() not in (".png", ".svg"):
         raise ValueError(f"--plot {plot} must end in .png or .svg")
     items, pages = _named(found, name), list[str]()
-    if corpus is not None:
-        for item in items:
-            if item.kind != "script" or "corpus" not in item.passes:
-                raise ValueError(
-                    f"{item.name} brings its own data and takes no --corpus; leave it out, or "
-                    "reproduce tags"
-                )
-    for option, asked in (("out", out), ("plot", plot)):
-        without = [i.name for i in items if i.kind == "script" and option not in i.passes]
-        if asked is not None and without:
+    for option in ("corpus", "out", "plot"):
+        # A table brings its own data, and is written and drawn anywhere.
+        without = [
+            item.name
+            for item in items
+            if (option == "corpus" if item.kind != "study" else not item.takes(option))
+        ]
+        if given[option] is not None and without:
             raise ValueError(
-                f"--{option} {asked} is not taken by {', '.join(without)}, which prints or draws "
-                "in its own place; leave it out"
+                f"--{option} {given[option]} is not taken by {', '.join(without)}; leave it out"
             )
-    for option, file in (("--results", results), ("--out", out), ("--plot", plot)):
-        if file is not None:
-            check_file(file, option)
-    wanted = _Wanted(
-        seeds=range(seeds),
-        reduced=reduced,
-        results=results,
-        out=out,
-        processes=processes,
-        corpus=corpus,
-    )
+    if settings and any(item.kind != "study" for item in items):
+        raise ValueError(f"-s {settings[0]} is of studies, and {name} is a table of runs")
+    for option in ("results", "out", "plot"):
+        if given[option] is not None:
+            check_file(given[option], f"--{option}")
     missing: dict[str, ValueError] = {}
+    announced: set[str] = set()
     for item in items:
         picture = plot
         if plot is not None and len(items) > 1:
             picture = plot.with_stem(f"{plot.stem}-{item.name}")
         try:
-            text = _reproduced(item, wanted, picture)
+            text = _reproduced(item, {**given, "plot": picture}, settings, announced)
         except ValueError as error:
             if len(items) == 1:
                 raise
@@ -121,7 +110,7 @@ def reproduce(
             missing[item.name] = error
             errors.print(f"{item.name}: {error}", style="red", markup=False, soft_wrap=True)
             continue
-        if item.kind == "script":  # it prints, and writes, what it has
+        if item.kind == "study":  # it prints, and writes, what it has
             continue
         console.print(text, markup=False, highlight=False, soft_wrap=True)
         pages.append(text)
@@ -132,59 +121,37 @@ def reproduce(
         raise ValueError(f"not reproduced: {', '.join(missing)}; the reasons are above")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
-    """How items are reproduced.
-
-    Attributes:
-        seeds: Which are reported.
-        reduced: Whether in the size that takes minutes.
-        results: JSON lines of all runs.
-        out: Where the pages will lie; None to write none.
-        processes: Runs at once.
-        corpus: Of items that take one; None for their own.
-    """
-
-    seeds: Sequence[int]
-    reduced: bool
-    results: Path
-    out: Path | None
-    processes: int
-    corpus: str | None = None
-    said: set[str] = field(default_factory=set)
-
-
-def _reproduced(item: AnyItem, wanted: _Wanted, picture: Path | None) -> str:
-    """Do what an item still needs, draw it, and return its page."""
-    if item.kind == "script":
-        given = {
-            "corpus": wanted.corpus,
-            "seeds": len(wanted.seeds),
-            "results": wanted.results,
-            "out": wanted.out,
-            "plot": picture,
-        }
-        minutes = item.minutes[wanted.reduced]
-        said = f"{item.name}: about {minutes:,g} minutes on 2 cores"
-        errors.print(said, markup=False, highlight=False, soft_wrap=True)
-        item.run(reduced=wanted.reduced, given=given)
+def _reproduced(
+    item: Item, given: Mapping[str, Any], settings: tuple[str, ...], announced: set[str]
+) -> str:
+    """Do what an item still needs, draw it, and return its page; of a study ""."""
+    reduced = given["reduced"]
+    if item.kind == "study":
+        _tell(f"{item.name}: about {item.minutes[reduced]:,g} minutes on 2 cores")
+        shared = {n: given[n] for n in ("corpus", "seeds", "results", "out", "plot", "processes")}
+        item.call(shared, settings, reduced=reduced)
         return ""
-    done = _done(item, wanted)
+    assert isinstance(item, Table)
+    results, picture, seeds = given["results"], given["plot"], range(given["seeds"])
+    done = _done(item, given, announced)
     if picture is None and item.kind == "figure":
-        picture = wanted.results.parent / f"{item.name}.png"
-    seeds, reduced = wanted.seeds, wanted.reduced
+        picture = results.parent / f"{item.name}.png"
+    address = None
     if picture is not None:
         draw(item, done, picture, seeds=seeds, reduced=reduced)
-        errors.print(f"plot: {picture}", markup=False, highlight=False, soft_wrap=True)
-    if item.kind == "table":
-        return table_markdown(item, done, seeds=seeds, reduced=reduced)
-    folder = wanted.out.parent if wanted.out else "."
-    address = picture and Path(os.path.relpath(picture, folder)).as_posix()
-    return figure_markdown(item, done, seeds=seeds, reduced=reduced, picture=address)
+        _tell(f"plot: {picture}")
+        if item.kind == "figure":
+            folder = given["out"].parent if given["out"] else "."
+            address = Path(os.path.relpath(picture, folder)).as_posix()
+    return markdown(item, done, seeds=seeds, reduced=reduced, picture=address)
 
 
-def _named(found: Mapping[str, AnyItem], name: str) -> list[AnyItem]:
-    """Return the reproduction of a name, or all of a beginning up to a hyphen, by name."""
+def _tell(text: str, style: str | None = None) -> None:
+    errors.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def _named(found: Mapping[str, Item], name: str) -> list[Item]:
+    """Return the item of a name, or all of a beginning up to a hyphen, by name."""
     if name in found:
         return [found[name]]
     items = [found[known] for known in sorted(found) if f"{known}-".startswith(f"{name}-")]
@@ -197,36 +164,28 @@ def _named(found: Mapping[str, AnyItem], name: str) -> list[AnyItem]:
     raise ValueError(f"reproduction {name!r} is not known; {hint}`fedpriv reproduce` lists them")
 
 
-def _done(item: Item, wanted: _Wanted) -> dict[str, dict[str, Any]]:
-    """Do what an item still needs and return all runs; synthetic data are said before."""
-    with _progress(item.name) as shows:
+def _done(table: Table, given: Mapping[str, Any], announced: set[str]) -> dict[str, dict[str, Any]]:
+    """Do what a table still needs and return all runs; synthetic data are announced before."""
+    results, reduced = given["results"], given["reduced"]
+    with _progress(table.name) as shows:
 
         def stage(title: str, runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
-            done = read(wanted.results)
+            done = read(results)
             todo = pending(runs, done)
             if not todo:
                 return done
             for data in synthetic_data(todo):
-                if data not in wanted.said:
-                    wanted.said.add(data)
-                    errors.print(
-                        f"data: SYNTHETIC {data}; no figure of it is of real examples",
-                        style="yellow",
-                        markup=False,
-                        highlight=False,
-                        soft_wrap=True,
-                    )
+                if data not in announced:
+                    announced.add(data)
+                    _tell(f"data: SYNTHETIC {data}; no value of it is of real examples", "yellow")
             tell = shows(title, len(todo))
-            with writing_to(wanted.results, "; runs that had ended are kept"):
+            with writing_to(results, "; runs that had ended are kept"):
                 return complete(
-                    todo,
-                    wanted.results,
-                    processes=wanted.processes,
-                    tell=lambda done, total, row: tell(done),
+                    todo, results, processes=given["processes"], tell=lambda done, row: tell(done)
                 )
 
-        done = stage("tuning", tuning_runs(item, reduced=wanted.reduced))
-        finals = final_runs(item, done, seeds=wanted.seeds, reduced=wanted.reduced)
+        done = stage("tuning", tuning_runs(table, reduced=reduced))
+        finals = final_runs(table, done, seeds=range(given["seeds"]), reduced=reduced)
         return stage("seeds", finals)
 
 
@@ -268,10 +227,10 @@ def _progress(name: str) -> Iterator[Callable[[str, int], Callable[[int], None]]
         yield line
 
 
-def _list(found: Mapping[str, AnyItem]) -> None:
-    table = Table("name", "what it is", "minutes", "reduced", box=None, header_style="bold")
+def _list(found: Mapping[str, Item]) -> None:
+    listing = Listing("name", "what it is", "minutes", "reduced", box=None, header_style="bold")
     for name, item in sorted(found.items()):
         full, small = item.minutes
-        has_small = item.kind != "script" or item.reduced
-        table.add_row(name, item.title, f"{full:g}", f"{small:g}" if has_small else "–")
-    print_table(table)
+        has_small = item.kind != "study" or item.reduced is not None
+        listing.add_row(name, item.title, f"{full:g}", f"{small:g}" if has_small else "–")
+    print_table(listing)

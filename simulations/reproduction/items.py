@@ -1,11 +1,13 @@
-"""What is reproduced: a table or a figure, its methods, and how their values come about."""
+"""What `fedpriv reproduce` lists: tables and figures of runs, and studies that a function makes."""
 
 from __future__ import annotations
 
-import importlib
+import difflib
+import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.options import Option
@@ -20,7 +22,7 @@ TUNING_SEED = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """How one figure comes about.
+    """How one value comes about.
 
     Attributes:
         make: From (split, reduced) to the experiment, before its settings; its task brings the
@@ -53,15 +55,15 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """A row of figures that no run of the table made, as of public data alone.
+    """A row of values that no run of the table made, as of public data alone.
 
     Attributes:
         label: What it is.
-        figures: By column, before they are scaled; a column may be left out.
+        values: By column, before they are scaled; a column may be left out.
     """
 
     label: str
-    figures: Mapping[str, float]
+    values: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,17 +102,18 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reproduction:
-    """One table.
+class Table:
+    """A table of methods, or a figure of the same: a measure over the steps.
 
     Attributes:
         name: What `fedpriv reproduce` calls it.
         title: Of the table.
         measure: What is measured; it says whether the higher is the better.
-        scale: What the measure is multiplied by in the table, as the paper prints it.
+        scale: What the measure is multiplied by, as the paper prints it.
         measured_on: Which examples it is of, in words.
-        columns: Headings by key.
-        rows: Methods.
+        columns: Headings by key; of a figure one panel each.
+        rows: Methods; of a figure one curve each in every panel that they have a cell of.
+        points: How many points a curve has, at most, the last at the last step; 0 for a table.
         given: Rows above them that were measured elsewhere; a note says where.
         paper_epsilon: The ε as the paper counted it, with where that is known from.
         orderings: Pairs of labels of which the paper has the first ahead of the second.
@@ -119,8 +122,6 @@ class Reproduction:
         layout: How it is printed and drawn.
     """
 
-    kind: ClassVar[Literal["table"]] = "table"
-
     name: str
     title: str
     measure: Measure = ACCURACY
@@ -128,97 +129,105 @@ class Reproduction:
     measured_on: str = "test"
     columns: Mapping[str, str]
     rows: tuple[Row, ...]
+    points: int = 0
     given: tuple[Given, ...] = ()
-    paper_epsilon: str
+    paper_epsilon: str = ""
     orderings: tuple[tuple[str, str], ...] = ()
     minutes: tuple[float, float]
     notes: tuple[str, ...] = ()
     layout: Layout = field(default_factory=Layout)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """One figure: a measure over the steps.
-
-    Attributes:
-        name: What `fedpriv reproduce` calls it.
-        title: Of the figure.
-        measure: What is measured; it says whether the higher is the better.
-        scale: What the measure is multiplied by.
-        columns: Headings by key; one panel each.
-        series: Methods, one curve each in every panel that they have a cell of.
-        points: How many points a curve has, at most; the last is at the last step.
-        minutes: How long it takes on 2 cores, about, and reduced.
-        notes: What a reader has to know, a paragraph each.
-    """
-
-    kind: ClassVar[Literal["figure"]] = "figure"
-    layout: ClassVar[Layout] = Layout()
-
-    name: str
-    title: str
-    measure: Measure = ACCURACY
-    scale: float = 1.0
-    columns: Mapping[str, str]
-    series: tuple[Row, ...]
-    points: int = 20
-    minutes: tuple[float, float]
-    notes: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.points < 1:
-            raise ValueError(f"{self.name}: a curve of {self.points} points; give at least 1")
-
     @property
-    def rows(self) -> tuple[Row, ...]:
-        """The series, as a table calls them."""
-        return self.series
+    def kind(self) -> Literal["table", "figure"]:
+        """Which of the two it is."""
+        return "figure" if self.points else "table"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
-    """A figure that a program of its own makes: it is listed, and run by name, with the others.
+class Study:
+    """A page that a function makes of keyword options: it trains what is missing and publishes it.
+
+    Options named `corpus`, `seeds`, `results`, `out` and `plot` are those of `fedpriv reproduce`;
+    the others are set by `-s name=value`, and have the type of their default.
 
     Attributes:
         name: What `fedpriv reproduce` calls it.
-        title: Of the figure.
-        module: Has `main(arguments)`.
-        calls: Arguments of each call, one after the other; empty where a person has to choose.
-        reduced: Likewise, in the size that takes minutes; empty where there is none.
+        title: Of the page.
+        run: The function.
+        options: Which of its options this study sets.
+        reduced: Likewise in the size that takes minutes, over all that is given; None where there
+            is none.
         minutes: How long it takes on 2 cores, about, and reduced.
-        passes: Options of `fedpriv reproduce` that it takes too, by name.
     """
 
-    kind: ClassVar[Literal["script"]] = "script"
+    kind: ClassVar[Literal["study"]] = "study"
 
     name: str
     title: str
-    module: str
-    calls: tuple[tuple[str, ...], ...]
-    reduced: tuple[tuple[str, ...], ...] = ()
+    run: Callable[..., None]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    reduced: Mapping[str, Any] | None = None
     minutes: tuple[float, float]
-    passes: tuple[str, ...] = ()
 
-    def run(self, *, reduced: bool = False, given: Mapping[str, object] | None = None) -> None:
-        """Run the program.
+    def takes(self, option: str) -> bool:
+        """Return whether its function has an option."""
+        return option in inspect.signature(self.run).parameters
+
+    def call(
+        self,
+        given: Mapping[str, Any] | None = None,
+        settings: tuple[str, ...] = (),
+        *,
+        reduced: bool = False,
+    ) -> None:
+        """Run it.
 
         Args:
+            given: Options of the command by name; those that it takes and are not None count.
+            settings: "name=value" of its further options.
             reduced: Whether in the size that takes minutes.
-            given: Options by name; those of `passes` that are not None are handed on.
 
         Raises:
-            ValueError: If it needs options of its own, or has no reduced size.
+            ValueError: If it has no reduced size, or a setting is unknown or of another type.
         """
-        calls = self.reduced if reduced else self.calls
-        if not calls:
-            why = "has no reduced size" if reduced else "needs options of its own"
-            raise ValueError(f"{self.name} {why}; see `python -m {self.module} --help`")
-        values = {name: (given or {}).get(name) for name in self.passes}
-        more = [text for n, v in values.items() if v is not None for text in (f"--{n}", str(v))]
-        main = importlib.import_module(self.module).main
-        for arguments in calls:
-            main([*more, *arguments])  # what makes it small comes last, and holds
+        if reduced and self.reduced is None:
+            raise ValueError(f"{self.name} has no reduced size")
+        given = given or {}
+        own = {n: value for n, value in given.items() if value is not None and self.takes(n)}
+        further = {
+            name: parameter.default
+            for name, parameter in inspect.signature(self.run).parameters.items()
+            if name not in given
+        } | dict(self.options)
+        read = dict(_setting(self.name, text, further) for text in settings)
+        small = self.reduced or {} if reduced else {}
+        self.run(**{**self.options, **own, **read, **small})
 
 
-Item = Reproduction | Figure
-AnyItem = Item | Script
+def _setting(study: str, text: str, known: Mapping[str, Any]) -> tuple[str, Any]:
+    name, equals, written = text.partition("=")
+    name = name.replace("-", "_")
+    if name not in known or not equals:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise ValueError(f"-s {text}: {hint}{study} has the settings {', '.join(known) or 'none'}")
+    value, usual = _read(written), known[name]
+    if isinstance(usual, tuple) and not isinstance(value, tuple):
+        value = (value,) if written else ()
+    if isinstance(usual, float) and isinstance(value, int):
+        value = float(value)
+    if usual is not None and type(value) is not type(usual):
+        raise ValueError(f"-s {text}: {name} is {type(usual).__name__}, such as {usual}")
+    return name, value
+
+
+def _read(text: str) -> Any:
+    if "," in text:
+        return tuple(_read(part) for part in text.split(",") if part)
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return {"true": True, "false": False, "none": None}.get(text, text)
+
+
+Item = Table | Study

@@ -1,4 +1,4 @@
-"""What tuning chose for a table, and from how much."""
+"""Pages of tables and figures: ours beside the paper's, every ε, and what tuning chose."""
 
 from __future__ import annotations
 
@@ -7,114 +7,61 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
-from scipy.stats import t as student
-
 from fedpriv.privacy.epsilon import format_delta, rounded_up
 from fedpriv.privacy.statement.coverage import Coverage
-from simulations.reproduction.items import (
-    TUNING_SEED,
-    Block,
-    Cell,
-    Figure,
-    Item,
-    Reproduction,
-    Row,
-    Settings,
-)
-from simulations.reproduction.runs import Done, Run, all_figures, best, curve_of, tried, worth
-
-
-def choice_lines(table: Reproduction, done: Done, *, reduced: bool) -> list[str]:
-    """Return Markdown lines of the settings behind every cell, and of the grid.
-
-    Raises:
-        ValueError: If a tuning run is missing.
-    """
-    lines = ["", "## Chosen settings", "", "| column | method | settings |", "|---|---|---|"]
-    for column, row, cell in _tuned_cells(table):
-        settings = best(table, cell, done, reduced=reduced)
-        chosen = ", ".join(f"{name} {value}" for name, value in settings.items())
-        lines.append(f"| {table.columns[column]} | {row.label} | {chosen} |")
-    grids = [
-        (column, row, list(tried(cell, reduced=reduced)))
-        for column, row, cell in _tuned_cells(table)
-        if cell.tuned_as is None and len(cell.grid) > 1
-    ]
-    runs: set[str] = {run.identity for _, _, found in grids for run in found}
-    lines += [
-        "",
-        "## The grid",
-        "",
-        f"{len(runs)} tuning runs, on seed {TUNING_SEED}. What is not listed takes its settings "
-        "over from what is.",
-        "",
-        "| column | method | configurations | best on the tuning seed | on an edge of the grid |",
-        "|---|---|---:|---:|---|",
-    ]
-    for column, row, found in grids:
-        shown = _best_shown(table, done, found)
-        chosen = best(table, row.cells[column], done, reduced=reduced)
-        edges = ", ".join(edges_of(chosen, row.cells[column].grid)) or "nothing"
-        lines.append(
-            f"| {table.columns[column]} | {row.label} | {len(found)} | {shown} | {edges} |"
-        )
-    return lines
-
-
-def edges_of(chosen: Settings, grid: Sequence[Settings]) -> list[str]:
-    """Return which numbers of chosen settings are the least or the most that a grid has of them.
-
-    What has one value in the grid was not tuned, and is not on an edge.
-    """
-    found = []
-    for name, value in chosen.items():
-        tried_values = {settings[name] for settings in grid if name in settings}
-        numbers = [n for n in tried_values if isinstance(n, int | float)]
-        if len(numbers) > 1 and value in (min(numbers), max(numbers)):
-            found.append(f"{name} ({'least' if value == min(numbers) else 'most'})")
-    return found
-
-
-def _tuned_cells(table: Reproduction) -> Iterator[tuple[str, Row, Cell]]:
-    for column in table.columns:
-        for row in table.rows:
-            if column in row.cells:
-                yield column, row, row.cells[column]
-
-
-def _best_shown(table: Reproduction, done: Done, runs: Sequence[Run]) -> str:
-    top = max((done[run.identity] for run in runs), key=lambda row: worth(table, row))
-    if not math.isfinite(worth(table, top)):
-        return "diverged"
-    return f"{top[table.measure.name] * table.scale:.{table.layout.digits}f}"
-
+from simulations.reproduction import study
+from simulations.reproduction.items import TUNING_SEED, Block, Row, Settings, Table
+from simulations.reproduction.runs import Done, best, curve_of, reported_runs, runs_of_grid, worth
+from simulations.reproduction.study import synthetic_words, t_half
 
 #: Methods with one ε that are named; more of them are "all others".
 _MOST_NAMED = 6
 
+#: Reported rows by label and column.
 Found = Mapping[tuple[str, str], list[dict[str, Any]]]
 
 
-def table_markdown(
-    table: Reproduction, done: Done, *, seeds: Sequence[int], reduced: bool = False
+def markdown(
+    table: Table,
+    done: Done,
+    *,
+    seeds: Sequence[int],
+    reduced: bool = False,
+    picture: str | None = None,
 ) -> str:
-    """Return the table: paper and ours side by side, mean and spread, ε as counted and as true.
+    """Return the page of a table or figure: means and spreads, and ε as counted and as true.
+
+    Args:
+        table: What is shown.
+        done: Runs by identity.
+        seeds: Which are reported.
+        reduced: Whether they are of the reduced size.
+        picture: Address of a figure's plot, from where the page will lie; None leaves it out.
 
     Raises:
         ValueError: If a run is missing.
     """
-    found = all_figures(table, done, seeds=seeds, reduced=reduced)
+    found = reported_runs(table, done, seeds=seeds, reduced=reduced)
+    figure = table.kind == "figure"
+    kind = "standard deviation"
+    if table.layout.spread == "interval":
+        kind = "half the 95 % t-interval"
+    over = f"mean and {kind} of {len(seeds)} seeds.{' Reduced size.' if reduced else ''}"
     lines = [f"# {heading(table, found)}", ""]
-    lines += [
-        f"{measured(table)} on {table.measured_on}, {_over(table, seeds)}.{_size(reduced)} "
-        f"ε as the paper counted it: {table.paper_epsilon}.",
-    ]
+    if picture is not None:
+        lines += [f"![{measured(table)} over the steps]({picture})", ""]
+    if figure:
+        lines += [f"{measured(table)} on test after the last step, {over}"]
+    else:
+        lines += [f"{measured(table)} on {table.measured_on}, {over} "
+                  f"ε as the paper counted it: {table.paper_epsilon}."]  # fmt: skip
     for block in table.layout.sections or (Block(title="", columns=table.columns),):
         lines += ["", f"## {block.title}"] if block.title else []
-        lines += ["", *_table_lines(table, found, block.columns)]
+        lines += ["", *_values(table, found, block.columns)]
+        lines += _jumps(table, found) if figure else []
         lines += _epsilon_list(found, block.columns)
     if table.layout.choices:
-        lines += choice_lines(table, done, reduced=reduced)
+        lines += _choices(table, done, reduced=reduced)
     if table.orderings:
         lines += ["", "Orderings of the paper:", ""]
         for first, second in table.orderings:
@@ -127,134 +74,103 @@ def table_markdown(
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _table_lines(table: Reproduction, found: Found, columns: Mapping[str, str]) -> list[str]:
-    # A paper that printed nothing has no column.
-    printed = any(row.paper is not None for row in table.rows)
-    corner = "| | paper | " if printed else f"| {measured(table).lower()} | "
-    lines = [
-        corner + " | ".join(columns.values()) + " |",
-        "|---|" + "---:|" * (printed + len(columns)),
-    ]
+def heading(table: Table, found: Found) -> str:
+    """Return the title, and whether the data are synthetic."""
+    rows = [row for cell in found.values() for row in cell]
+    return table.title + synthetic_words(any(row["synthetic"] for row in rows))
+
+
+def measured(table: Table) -> str:
+    """Return the measure, with what it is multiplied by."""
+    if table.measure.form == "share" and table.scale == 100.0:
+        return f"{table.measure.title}, %"
+    return table.measure.title + (f" x {table.scale:g}" if table.scale != 1.0 else "")
+
+
+def values(rows: Sequence[Mapping[str, Any]], table: Table) -> list[float]:
+    """Return the values of runs, scaled; NaN where one diverged."""
+    found = [row[table.measure.name] for row in rows]
+    return [math.nan if value is None else value * table.scale for value in found]
+
+
+def spread(numbers: Sequence[float], table: Table) -> float:
+    """Return what stands behind ±, of two values or more."""
+    return stdev(numbers) if table.layout.spread == "deviation" else t_half(numbers)
+
+
+def _values(table: Table, found: Found, columns: Mapping[str, str]) -> list[str]:
+    # A paper that printed nothing has no column, nor has a figure.
+    printed = not table.points and any(row.paper is not None for row in table.rows)
+    head = ["", "paper"] if printed else ["" if table.points else measured(table).lower()]
+    rows = []
     for given in table.given:
-        cells = [
-            "–" if (value := given.figures.get(column)) is None else _figure(value, table)
-            for column in columns
-        ]
-        paper = "– | " if printed else ""
-        lines.append(f"| {given.label} | {paper}{' | '.join(cells)} |")
+        cells = [given.values.get(column) for column in columns]
+        shown = ["–" if v is None else _number(v * table.scale, table) for v in cells]
+        rows.append([given.label, *["–"] * printed, *shown])
     for row in table.rows:
-        paper = f"{'–' if row.paper is None else f'{row.paper:g}'} | " if printed else ""
-        lines.append(f"| {row.label} | {paper}{_cells(table, found, row.label, columns)} |")
-    return lines
+        paper = ["–" if row.paper is None else f"{row.paper:g}"] * printed
+        rows.append([row.label, *paper, *(_cell(table, found, row.label, c) for c in columns)])
+    return study.table([*head, *columns.values()], rows)
 
 
-def _figure(value: float, table: Reproduction) -> str:
-    return f"{value * table.scale:.{table.layout.digits}f}"
+def _number(value: float, table: Table) -> str:
+    return f"{value:.{table.layout.digits}f}"
 
 
-def figure_markdown(
-    figure: Figure,
-    done: Done,
-    *,
-    seeds: Sequence[int],
-    reduced: bool = False,
-    picture: str | None = None,
-) -> str:
-    """Return the page of a figure: where its curves end, and every ε.
-
-    Args:
-        figure: What is shown.
-        done: Runs by identity.
-        seeds: Which are reported.
-        reduced: Whether they are of the reduced size.
-        picture: Address of the plot, from where the page will lie; None leaves it out.
-
-    Raises:
-        ValueError: If a run is missing.
-    """
-    found = all_figures(figure, done, seeds=seeds, reduced=reduced)
-    lines = [f"# {heading(figure, found)}", ""]
-    if picture is not None:
-        lines += [f"![{measured(figure)} over the steps]({picture})", ""]
-    lines += [
-        f"{measured(figure)} on test after the last step, {_over(figure, seeds)}.{_size(reduced)}",
-        "",
-        "| | " + " | ".join(figure.columns.values()) + " |",
-        "|---|" + "---:|" * len(figure.columns),
-    ]
-    lines += [
-        f"| {row.label} | {_cells(figure, found, row.label, figure.columns)} |"
-        for row in figure.series
-    ]
-    lines += _jump_table(figure, found)
-    lines += _epsilon_list(found, figure.columns)
-    lines += ["", *(f"{note}\n" for note in figure.notes)]
-    return "\n".join(lines).rstrip() + "\n"
+def _cell(table: Table, found: Found, label: str, column: str) -> str:
+    if (label, column) not in found:
+        return "–"
+    numbers = values(found[label, column], table)
+    text = "diverged"
+    if all(map(math.isfinite, numbers)):
+        behind = f" ± {_number(spread(numbers, table), table)}" if len(numbers) > 1 else ""
+        text = f"{_number(mean(numbers), table)}{behind}"
+    bold = table.layout.bold_best and label in _best_private(table, found, column)
+    return f"**{text}**" if bold else text
 
 
-def jumps(row: Mapping[str, Any], figure: Figure) -> float:
+def _best_private(table: Table, found: Found, column: str) -> list[str]:
+    """Return the labels with the best mean of a column among what is private."""
+    means = {
+        label: mean(values(rows, table)) * (1.0 if table.measure.higher_is_better else -1.0)
+        for (label, own), rows in found.items()
+        if own == column and rows[0]["epsilon"] is not None
+    }
+    finite = [value for value in means.values() if math.isfinite(value)]
+    return [label for label, value in means.items() if finite and value == max(finite)]
+
+
+def jumps(row: Mapping[str, Any], table: Table) -> float:
     """Return how much a curve still fluctuates: how far a point lies from the middle of its two.
 
     The mean absolute distance of a point from the mean of its neighbours, which a steady descent
     does not count into, over the second half of the curve; scaled as the measure. NaN where it
     diverged or has fewer than three points there.
     """
-    track = curve_of(row, figure.measure)
+    track = curve_of(row, table.measure)
     points = [math.nan if value is None else value for _, value in track[len(track) // 2 :]]
     triples = zip(points, points[1:], points[2:], strict=False)
     gaps = [abs(own - (before + after) / 2) for before, own, after in triples]
-    return mean(gaps) * figure.scale if gaps else math.nan
+    return mean(gaps) * table.scale if gaps else math.nan
 
 
-def _jump_table(figure: Figure, found: Found) -> list[str]:
-    lines = [
+def _jumps(table: Table, found: Found) -> list[str]:
+    def cell(rows: Sequence[Mapping[str, Any]]) -> str:
+        numbers = [jumps(row, table) for row in rows]
+        fine = numbers and all(map(math.isfinite, numbers))
+        return f"{mean(numbers):.4f}" if fine else "–"
+
+    rows = [
+        [row.label, *(cell(found.get((row.label, column), ())) for column in table.columns)]
+        for row in table.rows
+    ]
+    return [
         "",
         "How much the curves still jump: the mean distance of a point from the middle of its two "
         "neighbours, over the second half.",
         "",
-        "| | " + " | ".join(figure.columns.values()) + " |",
-        "|---|" + "---:|" * len(figure.columns),
+        *study.table(["", *table.columns.values()], rows),
     ]
-    for row in figure.series:
-        cells = [found.get((row.label, column)) for column in figure.columns]
-        shown = ["–" if rows is None else _shown_jumps(rows, figure) for rows in cells]
-        lines.append(f"| {row.label} | " + " | ".join(shown) + " |")
-    return lines
-
-
-def _shown_jumps(rows: Sequence[Mapping[str, Any]], figure: Figure) -> str:
-    found = [jumps(row, figure) for row in rows]
-    return f"{mean(found):.4f}" if all(map(math.isfinite, found)) else "–"
-
-
-def heading(item: Item, found: Found) -> str:
-    """Return the title; synthetic data are said in it."""
-    rows = [row for cell in found.values() for row in cell]
-    return item.title + (" (SYNTHETIC data)" if any(row["synthetic"] for row in rows) else "")
-
-
-def measured(item: Item) -> str:
-    """Return the measure, with what it is multiplied by."""
-    if item.measure.form == "share" and item.scale == 100.0:
-        return f"{item.measure.title}, %"
-    return item.measure.title + (f" x {item.scale:g}" if item.scale != 1.0 else "")
-
-
-def values(rows: Sequence[Mapping[str, Any]], item: Item) -> list[float]:
-    """Return the figures of runs, scaled; NaN where one diverged."""
-    return [
-        float("nan") if row[item.measure.name] is None else row[item.measure.name] * item.scale
-        for row in rows
-    ]
-
-
-def spread(figures: Sequence[float], item: Item) -> float:
-    """Return what stands behind ±, of two figures or more."""
-    deviation = stdev(figures)
-    if item.layout.spread == "deviation":
-        return deviation
-    count = len(figures)
-    return float(student.ppf(0.975, count - 1)) * deviation / math.sqrt(count)
 
 
 def epsilons(found: Found, column: str) -> dict[str, list[str]]:
@@ -271,7 +187,7 @@ def _epsilon(row: Mapping[str, Any]) -> str:
         return "∞, not private"
     rdp = row["epsilon_rdp"]
     added = f", RDP {rounded_up(rdp, 2):.2f}" if rdp is not None else ""
-    if row.get("options", {}).get("target-epsilon") is not None and "noise_multiplier" in row:
+    if row.get("options", {}).get("noise.target_epsilon") is not None and "noise_multiplier" in row:
         added += f", noise multiplier {row['noise_multiplier']:.4f}"
     text = (
         f"{rounded_up(row['epsilon'], 2):.2f} at δ = {format_delta(row['delta'])} ("
@@ -286,60 +202,72 @@ def _epsilon_list(found: Found, columns: Mapping[str, str]) -> list[str]:
         labels_of = epsilons(found, column)
         if len(labels_of) == 1:
             lines.append(f"- {name}: {next(iter(labels_of))}")
-        else:
-            most = sorted(labels_of, key=lambda text: len(labels_of[text]))[-1:]
-            if most and len(labels_of[most[0]]) > _MOST_NAMED:
-                labels_of[most[0]] = ["all others"]
-            parts = (f"{text}: {', '.join(labels)}" for text, labels in labels_of.items())
-            lines.append(f"- {name}: {'; '.join(parts)}")
+            continue
+        most = sorted(labels_of, key=lambda text: len(labels_of[text]))[-1:]
+        if most and len(labels_of[most[0]]) > _MOST_NAMED:
+            labels_of[most[0]] = ["all others"]
+        parts = (f"{text}: {', '.join(labels)}" for text, labels in labels_of.items())
+        lines.append(f"- {name}: {'; '.join(parts)}")
     return lines
 
 
-def _over(item: Item, seeds: Sequence[int]) -> str:
-    kind = "standard deviation"
-    if item.layout.spread == "interval":
-        kind = "half the 95 % t-interval"
-    return f"mean and {kind} of {len(seeds)} seeds"
+def _choices(table: Table, done: Done, *, reduced: bool) -> list[str]:
+    """Return Markdown lines of the settings behind every cell, and of the grid."""
+    chosen, grids, identities = [], [], set()
+    for column, row in _places(table):
+        cell, heads = row.cells[column], [table.columns[column], row.label]
+        settings = best(table, cell, done, reduced=reduced)
+        words = ", ".join(f"{name} {value}" for name, value in settings.items())
+        chosen.append([*heads, words])
+        if cell.tuned_as is None and len(cell.grid) > 1:
+            runs = [run.identity for run in runs_of_grid(cell, reduced=reduced)]
+            identities.update(runs)
+            top = max((done[run] for run in runs), key=lambda one: worth(table, one))
+            text = "diverged"
+            if math.isfinite(worth(table, top)):
+                text = _number(top[table.measure.name] * table.scale, table)
+            edges = ", ".join(edges_of(settings, cell.grid)) or "nothing"
+            grids.append([*heads, len(runs), text, edges])
+    head = ["column", "method", "configurations", "best on the tuning seed",
+            "on an edge of the grid"]  # fmt: skip
+    grid = study.table(head, grids, words=2)
+    grid[1] = "|---|---|---:|---:|---|"
+    return [
+        "", "## Chosen settings", "",
+        *study.table(["column", "method", "settings"], chosen, words=3),
+        "", "## The grid", "",
+        f"{len(identities)} tuning runs, on seed {TUNING_SEED}. What is not listed takes its "
+        "settings over from what is.", "",
+        *grid,
+    ]  # fmt: skip
 
 
-def _size(reduced: bool) -> str:
-    return " Reduced size." if reduced else ""
+def edges_of(chosen: Settings, grid: Sequence[Settings]) -> list[str]:
+    """Return which numbers of chosen settings are the least or the most that a grid has of them.
+
+    What has one value in the grid was not tuned, and is not on an edge.
+    """
+    found = []
+    for name, value in chosen.items():
+        tried_values = {settings[name] for settings in grid if name in settings}
+        numbers = [n for n in tried_values if isinstance(n, int | float)]
+        if len(numbers) > 1 and value in (min(numbers), max(numbers)):
+            found.append(f"{name} ({'least' if value == min(numbers) else 'most'})")
+    return found
 
 
-def _cells(item: Item, found: Found, label: str, columns: Mapping[str, str]) -> str:
-    shown = []
-    for column in columns:
-        rows = found.get((label, column))
-        text = "–" if rows is None else _shown(values(rows, item), item)
-        bold = item.layout.bold_best and label in _best_private(item, found, column)
-        shown.append(f"**{text}**" if bold else text)
-    return " | ".join(shown)
+def _places(table: Table) -> Iterator[tuple[str, Row]]:
+    for column in table.columns:
+        for row in table.rows:
+            if column in row.cells:
+                yield column, row
 
 
-def _best_private(item: Item, found: Found, column: str) -> list[str]:
-    """Return the labels with the best mean of a column among what is private."""
-    means = {
-        label: mean(values(rows, item)) * (1.0 if item.measure.higher_is_better else -1.0)
-        for (label, own), rows in found.items()
-        if own == column and rows[0]["epsilon"] is not None
-    }
-    finite = [value for value in means.values() if math.isfinite(value)]
-    return [label for label, value in means.items() if finite and value == max(finite)]
-
-
-def _shown(figures: Sequence[float], item: Item) -> str:
-    if not all(map(math.isfinite, figures)):
-        return "diverged"
-    digits = item.layout.digits
-    behind = f" ± {spread(figures, item):.{digits}f}" if len(figures) > 1 else ""
-    return f"{mean(figures):.{digits}f}{behind}"
-
-
-def _verdict(table: Reproduction, found: Found, first: str, second: str, column: str) -> str:
+def _verdict(table: Table, found: Found, first: str, second: str, column: str) -> str:
     if (first, column) not in found or (second, column) not in found:
         return "not run"
     one, other = (values(found[label, column], table) for label in (first, second))
-    fine = [all(map(math.isfinite, figures)) for figures in (one, other)]
+    fine = [all(map(math.isfinite, numbers)) for numbers in (one, other)]
     if not all(fine):
         if any(fine):
             return "held (the other diverged)" if fine[0] else "NOT held (diverged)"

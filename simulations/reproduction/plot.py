@@ -11,25 +11,25 @@ from typing import Any
 
 import numpy as np
 
-from simulations.reproduction.items import Block, Figure, Item, Reproduction
+from simulations.reproduction.items import Block, Table
 from simulations.reproduction.page import Found, epsilons, heading, measured, spread, values
-from simulations.reproduction.runs import Done, all_figures, curve_of
+from simulations.reproduction.runs import Done, curve_of, reported_runs
+from simulations.reproduction.study import drawing, note_below, save
 
 #: Distinct to most people who do not tell red from green: Okabe and Ito, "Color Universal
 #: Design" (2008), without their yellow, which is too light on white. Marks and dashes differ too.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MARKS = ("o", "s", "^", "v", "D", "P", "X")
 _DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
-_GREY, _SHADE = "#595959", "#ececec"
-_DPI = 150
+_SHADE = "#ececec"
 #: Small letters below a drawing, an inch.
 _LETTERS = 16
-#: A column has more promises than a reader of a picture wants; the page has them all.
-_MOST_PROMISES = 3
+#: A column has more ε than a reader of a picture wants; the page has them all.
+_MOST_EPSILONS = 3
 
 
 def draw(
-    item: Item, done: Done, path: Path, *, seeds: Sequence[int], reduced: bool = False
+    table: Table, done: Done, path: Path, *, seeds: Sequence[int], reduced: bool = False
 ) -> None:
     """Draw a table or figure into a PNG or SVG file.
 
@@ -39,7 +39,7 @@ def draw(
     is written below.
 
     Args:
-        item: What is drawn.
+        table: What is drawn.
         done: Runs by identity.
         path: Where to, ending in .png or .svg; folders are made. The same runs give the same SVG.
         seeds: Which are reported.
@@ -48,36 +48,23 @@ def draw(
     Raises:
         ValueError: If a run is missing.
     """
-    found = all_figures(item, done, seeds=seeds, reduced=reduced)
-    title = heading(item, found) + (", reduced size" if reduced else "")
-    drawing, entries = _dots(item, found) if item.kind == "table" else _curves(item, found)
+    found = reported_runs(table, done, seeds=seeds, reduced=reduced)
+    title = heading(table, found) + (", reduced size" if reduced else "")
+    picture, entries = _dots(table, found) if table.kind == "table" else _curves(table, found)
     # The title is the legend's: above each other they would be laid over each other.
-    drawing.legend(
+    picture.legend(
         handles=entries,
         loc="outside upper center",
-        ncols=_abreast([entry.get_label() for entry in entries], drawing.get_figwidth()),
+        ncols=_abreast([entry.get_label() for entry in entries], picture.get_figwidth()),
         frameon=False,
         fontsize=9,
-        title=textwrap.fill(title, int(9 * drawing.get_figwidth())),
+        title=textwrap.fill(title, int(9 * picture.get_figwidth())),
         title_fontproperties={"size": 12, "weight": "bold"},
     )
-    below = [_spread_words(item, len(seeds)), *_promises(item, found)]
-    wide = int(_LETTERS * drawing.get_figwidth())
-    drawing.supxlabel(
-        "\n".join(textwrap.fill(line, wide) for line in below),
-        fontsize=7.5,
-        color=_GREY,
-        x=0.01,
-        ha="left",
-    )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix.lower() == ".svg":
-        import matplotlib
-
-        with matplotlib.rc_context({"svg.hashsalt": item.name}):
-            drawing.savefig(path, format="svg", metadata={"Date": None})
-    else:
-        drawing.savefig(path, dpi=_DPI, format="png")
+    below = [_spread_words(table, len(seeds)), *_epsilons_below(table, found)]
+    wide = int(_LETTERS * picture.get_figwidth())
+    note_below(picture, "\n".join(textwrap.fill(line, wide) for line in below))
+    save(picture, path, name=table.name)
 
 
 def _abreast(labels: Sequence[str], width: float) -> int:
@@ -86,44 +73,48 @@ def _abreast(labels: Sequence[str], width: float) -> int:
     return max(1, min(3, len(labels), int(width / one)))
 
 
-def _drawing(width: float, height: float) -> Any:
-    # Not pyplot, whose open figures and backend are global.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure as Drawing
-
-    drawing = Drawing(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(drawing)
-    return drawing
-
-
-def _dots(table: Reproduction, found: Found) -> tuple[Any, list[Any]]:
+def _dots(table: Table, found: Found) -> tuple[Any, list[Any]]:
     labels = [*(row.label for row in table.rows), *(given.label for given in table.given)]
     panels = table.layout.panels or (Block(title="", columns=table.columns),)
-    drawing = _drawing(
+    picture = drawing(
         8.0 if len(panels) == 1 else 2.5 + 3.2 * len(panels),
         1.9 + 0.34 * len(labels) + 0.2 * len(table.columns),
     )
-    row = drawing.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
+    row = picture.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
     entries: dict[str, Any] = {}
     for axes, block in zip(row, panels, strict=True):
         for entry in _panel(axes, table, found, block):
             entries.setdefault(entry.get_label(), entry)
-        axes.set_xlabel(_axis_words(table, 36 if block.title else 90))
+        better = "right" if table.measure.higher_is_better else "left"
+        words = f"{measured(table)} on {table.measured_on}, {better} is better"
+        axes.set_xlabel(textwrap.fill(words, 36 if block.title else 90))
     if any(_without_guarantee(found, label) for label in labels):
         shade = row[0].fill_between([], [], color=_SHADE, label="not private")
         entries[shade.get_label()] = shade
     row[0].set_yticks(range(len(labels)), [textwrap.fill(label, 34) for label in labels])
     row[0].set_ylim(len(labels) - 0.5, -0.5)
-    return drawing, list(entries.values())
+    return picture, list(entries.values())
 
 
-def _panel(axes: Any, table: Reproduction, found: Found, block: Block) -> list[Any]:
+def _panel(axes: Any, table: Table, found: Found, block: Block) -> list[Any]:
     """Draw columns that stand together and return what a legend says of them."""
     for place, row in enumerate(table.rows):
         if _without_guarantee(found, row.label):
             axes.axhspan(place - 0.5, place + 0.5, color=_SHADE, linewidth=0, zorder=0)
-    paper = _paper_dots(axes, table)
-    entries = [] if paper is None else [paper]
+    entries = []
+    printed = [(row.paper, place) for place, row in enumerate(table.rows) if row.paper is not None]
+    if printed:
+        dots = axes.scatter(
+            *zip(*printed, strict=True),
+            s=62,
+            marker="D",
+            facecolors="none",
+            edgecolors="#000000",
+            linewidths=1.3,
+            label="the paper",
+            zorder=2,
+        )
+        entries.append(dots)
     for index, (column, name) in enumerate(block.columns.items()):
         shift = 0.44 * ((index + 0.5) / len(block.columns) - 0.5)
         entries.append(_column_dots(axes, table, found, column, name, index, shift))
@@ -136,29 +127,9 @@ def _panel(axes: Any, table: Reproduction, found: Found, block: Block) -> list[A
     return entries
 
 
-def _axis_words(table: Reproduction, wide: int) -> str:
-    return textwrap.fill(f"{measured(table)} on {table.measured_on}, {_better(table)}", wide)
-
-
-def _paper_dots(axes: Any, table: Reproduction) -> Any:
-    printed = [(row.paper, place) for place, row in enumerate(table.rows) if row.paper is not None]
-    if not printed:
-        return None
-    return axes.scatter(
-        *zip(*printed, strict=True),
-        s=62,
-        marker="D",
-        facecolors="none",
-        edgecolors="#000000",
-        linewidths=1.3,
-        label="the paper",
-        zorder=2,
-    )
-
-
 def _column_dots(
     axes: Any,
-    table: Reproduction,
+    table: Table,
     found: Found,
     column: str,
     name: str,
@@ -170,8 +141,8 @@ def _column_dots(
     for place, row in enumerate(table.rows):
         if (row.label, column) not in found:
             continue
-        figures = values(found[row.label, column], table)
-        if not all(map(math.isfinite, figures)):
+        numbers = values(found[row.label, column], table)
+        if not all(map(math.isfinite, numbers)):
             axes.annotate(
                 "diverged",
                 (0.01, place + shift),
@@ -181,12 +152,12 @@ def _column_dots(
                 va="center",
             )
             continue
-        x.append(mean(figures))
+        x.append(mean(numbers))
         y.append(place + shift)
-        error.append(spread(figures, table) if len(figures) > 1 else 0.0)
+        error.append(spread(numbers, table) if len(numbers) > 1 else 0.0)
     for place, given in enumerate(table.given, start=len(table.rows)):
-        if column in given.figures:
-            x.append(given.figures[column] * table.scale)
+        if column in given.values:
+            x.append(given.values[column] * table.scale)
             y.append(place + shift)
             error.append(0.0)
     return axes.errorbar(
@@ -194,18 +165,18 @@ def _column_dots(
     )
 
 
-def _curves(figure: Figure, found: Found) -> tuple[Any, list[Any]]:
-    panels = len(figure.columns)
+def _curves(table: Table, found: Found) -> tuple[Any, list[Any]]:
+    panels = len(table.columns)
     width = max(7.0, 4.6 * panels)
-    abreast = _abreast([f"{row.label} †" for row in figure.series], width)
-    rows_of_legend = math.ceil(len(figure.series) / abreast)
-    drawing = _drawing(width, 4.3 + 0.22 * (rows_of_legend + panels))
-    axes = drawing.subplots(1, panels, sharey=True, squeeze=False)[0]
+    abreast = _abreast([f"{row.label} †" for row in table.rows], width)
+    rows_of_legend = math.ceil(len(table.rows) / abreast)
+    picture = drawing(width, 4.3 + 0.22 * (rows_of_legend + panels))
+    axes = picture.subplots(1, panels, sharey=True, squeeze=False)[0]
     entries: dict[str, Any] = {}
-    for panel, (column, name) in zip(axes, figure.columns.items(), strict=True):
-        for index, row in enumerate(figure.series):
+    for panel, (column, name) in zip(axes, table.columns.items(), strict=True):
+        for index, row in enumerate(table.rows):
             if (row.label, column) in found:
-                line = _curve(panel, figure, found[row.label, column], index)
+                line = _curve(panel, table, found[row.label, column], index)
                 line.set_label(row.label + (" †" if _without_guarantee(found, row.label) else ""))
                 entries.setdefault(row.label, line)
         panel.set_title(name, fontsize=10)
@@ -213,20 +184,20 @@ def _curves(figure: Figure, found: Found) -> tuple[Any, list[Any]]:
         panel.grid(color="#dddddd", linewidth=0.8)
         panel.set_axisbelow(True)
         _bare(panel)
-    axes[0].set_ylabel(f"{measured(figure)} on test")
-    return drawing, list(entries.values())
+    axes[0].set_ylabel(f"{measured(table)} on test")
+    return picture, list(entries.values())
 
 
-def _curve(panel: Any, figure: Figure, rows: Sequence[Mapping[str, Any]], index: int) -> Any:
+def _curve(panel: Any, table: Table, rows: Sequence[Mapping[str, Any]], index: int) -> Any:
     """Draw one method and return its line; where a seed diverged there is a gap."""
     # The seeds of a cell are measured at the same steps.
-    curves = [curve_of(row, figure.measure) for row in rows]
+    curves = [curve_of(row, table.measure) for row in rows]
     steps = [step for step, _ in curves[0]]
     tracks = np.array(
         [[np.nan if value is None else value for _, value in curve] for curve in curves],
         dtype=float,
     )
-    tracks = figure.scale * np.where(np.isfinite(tracks), tracks, np.nan)
+    tracks = table.scale * np.where(np.isfinite(tracks), tracks, np.nan)
     middle = tracks.mean(axis=0)
     colour = _COLOURS[index % len(_COLOURS)]
     if len(rows) > 1:
@@ -252,37 +223,33 @@ def _bare(axes: Any) -> None:
         axes.spines[side].set_visible(False)
 
 
-def _better(item: Item) -> str:
-    return "right is better" if item.measure.higher_is_better else "left is better"
-
-
 def _without_guarantee(found: Found, label: str) -> bool:
     """Return whether a method has no ε in some column."""
     return any(own == label and rows[0]["epsilon"] is None for (own, _), rows in found.items())
 
 
-def _spread_words(item: Item, num_seeds: int) -> str:
+def _spread_words(table: Table, num_seeds: int) -> str:
     if num_seeds == 1:
         return "One seed."
-    shape = "Bars" if item.kind == "table" else "Bands"
+    shape = "Bars" if table.kind == "table" else "Bands"
     kind = "one standard deviation"
-    if item.layout.spread == "interval":
+    if table.layout.spread == "interval":
         kind = "half the 95 % t-interval"
     return f"Mean of {num_seeds} seeds. {shape}: ± {kind}."
 
 
-def _promises(item: Item, found: Found) -> list[str]:
+def _epsilons_below(table: Table, found: Found) -> list[str]:
     """Return what is written below: every column's ε with what makes it mean something."""
     lines: list[str] = []
-    if item.kind == "figure" and any(_without_guarantee(found, row.label) for row in item.rows):
+    if table.kind == "figure" and any(_without_guarantee(found, row.label) for row in table.rows):
         lines.append("† not private")
-    for column, name in item.columns.items():
+    for column, name in table.columns.items():
         labels_of = epsilons(found, column)
         private = [text for text in labels_of if not text.startswith("∞")]
         if not private:
             text = "no ε, not private"
-        elif len(private) > _MOST_PROMISES:
-            text = f"{len(private)} promises; the page has them"
+        elif len(private) > _MOST_EPSILONS:
+            text = f"{len(private)} values of ε; the page has them"
         else:
             text = "ε = " + "; or ε = ".join(private)
         lines.append(f"{name}: {text}.")

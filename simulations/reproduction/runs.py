@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import multiprocessing
 import os
@@ -15,14 +14,12 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import closing
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any
 
 from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
 from fedpriv.experiments.build import build, make_task
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.options import Option
 from fedpriv.hashes import document_sha256
 from fedpriv.measures import Measure
 from fedpriv.privacy.statement.coverage import coverage
@@ -32,7 +29,7 @@ from fedpriv.runs.loop import rounds
 from fedpriv.runs.records import measured
 from fedpriv.training.devices import use_one_thread
 from fedpriv.training.stopping import end_if_interrupted
-from simulations.reproduction.items import TUNING_SEED, Cell, Item, Settings, Split
+from simulations.reproduction.items import TUNING_SEED, Cell, Settings, Split, Table
 from simulations.reproduction.study import Store
 
 Done = Mapping[str, dict[str, Any]]
@@ -59,19 +56,14 @@ class Run:
     reduced: bool
     curve: int = 0
 
-    def __post_init__(self) -> None:
-        if self.curve < 0:
-            raise ValueError(f"a curve every {self.curve} steps; give 0 for none, or more")
-
     @property
     def identity(self) -> str:
         """What finds it again: a digest of every option, the split, the size and the seed."""
-        return _digest(
-            self.experiment.name,
-            self.experiment.options(),
-            {"seed": self.seed, "split": self.split, "reduced": self.reduced},
-            self.curve,
-        )
+        described = {"name": self.experiment.name, **self.experiment.options()}
+        described |= {"seed": self.seed, "split": self.split, "reduced": self.reduced}
+        if self.curve:  # a run without one keeps the digest it had before there were curves
+            described["curve"] = self.curve
+        return document_sha256(described)[:16]
 
     def __str__(self) -> str:
         """What a person knows it by: name, split, seed and every option that is not a default."""
@@ -83,22 +75,6 @@ class Run:
         size = ", reduced" if self.reduced else ""
         text = f"{self.experiment.name} on {self.split}, seed {self.seed}{size}"
         return f"{text} ({', '.join(changed)})" if changed else text
-
-
-def identity_of(row: Mapping[str, Any]) -> str:
-    """Return the identity of the run that a row is of.
-
-    Rows that were written before options belonged to parts list all options and have a digest of
-    all; those without a part decided nothing, and the run is found by the others.
-    """
-    return row["identity"]
-
-
-def _digest(name: str, options: Mapping[str, Option], rest: Mapping[str, Any], curve: int) -> str:
-    described = {"name": name, **options, **rest}
-    if curve:  # a run without one keeps the digest it had before there were curves
-        described["curve"] = curve
-    return document_sha256(described)[:16]
 
 
 def perform(run: Run) -> dict[str, Any]:
@@ -177,15 +153,15 @@ def synthetic_data(runs: Iterable[Run]) -> list[str]:
     return list(dict.fromkeys(task.name for task in tasks if task.synthetic))
 
 
-def tuning_runs(item: Item, *, reduced: bool) -> Iterator[Run]:
+def tuning_runs(table: Table, *, reduced: bool) -> Iterator[Run]:
     """Yield the runs that choose settings: every setting of every cell that has a choice."""
-    for row in item.rows:
+    for row in table.rows:
         for cell in map(_tuned, row.cells.values()):
             if len(cell.grid) > 1:
-                yield from tried(cell, reduced=reduced)
+                yield from runs_of_grid(cell, reduced=reduced)
 
 
-def tried(cell: Cell, *, reduced: bool) -> Iterator[Run]:
+def runs_of_grid(cell: Cell, *, reduced: bool) -> Iterator[Run]:
     """Yield the tuning runs of a cell's own grid, one a setting."""
     made = cell.make("validation", reduced)
     for settings in cell.grid:
@@ -193,38 +169,38 @@ def tried(cell: Cell, *, reduced: bool) -> Iterator[Run]:
         yield Run(experiment=experiment, split="validation", seed=TUNING_SEED, reduced=reduced)
 
 
-def final_runs(item: Item, done: Done, *, seeds: Sequence[int], reduced: bool) -> Iterator[Run]:
+def final_runs(table: Table, done: Done, *, seeds: Sequence[int], reduced: bool) -> Iterator[Run]:
     """Yield the runs that a table or figure reports, in the settings that tuning chose.
 
     Raises:
         ValueError: If a cell has not been tuned.
     """
-    for row in item.rows:
+    for row in table.rows:
         for cell in row.cells.values():
-            yield from _reported(item, cell, done, seeds=seeds, reduced=reduced)
+            yield from _reported(table, cell, done, seeds=seeds, reduced=reduced)
 
 
-def best(item: Item, cell: Cell, done: Done, *, reduced: bool) -> Settings:
+def best(table: Table, cell: Cell, done: Done, *, reduced: bool) -> Settings:
     """Return the settings with the best figure on the validation split, the first of equals.
 
     Raises:
         ValueError: If some were not run.
     """
     if cell.tuned_as is not None:
-        return cell.adapt(best(item, cell.tuned_as, done, reduced=reduced))
+        return cell.adapt(best(table, cell.tuned_as, done, reduced=reduced))
     if len(cell.grid) == 1:
         return cell.grid[0]
     worths: list[float] = []
-    for settings, run in zip(cell.grid, tried(cell, reduced=reduced), strict=True):
+    for settings, run in zip(cell.grid, runs_of_grid(cell, reduced=reduced), strict=True):
         if run.identity not in done:
-            raise ValueError(f"{item.name}: {dict(settings)} was not run; tune it first")
-        worths.append(worth(item, done[run.identity]))
+            raise ValueError(f"{table.name}: {dict(settings)} was not run; tune it first")
+        worths.append(worth(table, done[run.identity]))
     return cell.grid[worths.index(max(worths))]
 
 
-def worth(item: Item, row: Mapping[str, Any]) -> float:
+def worth(table: Table, row: Mapping[str, Any]) -> float:
     """Return a run's figure, the higher the better; -∞ where it diverged."""
-    return item.measure.worth(row[item.measure.name])
+    return table.measure.worth(row[table.measure.name])
 
 
 def curve_of(row: Mapping[str, Any], measure: Measure) -> list[tuple[int, float | None]]:
@@ -233,35 +209,25 @@ def curve_of(row: Mapping[str, Any], measure: Measure) -> list[tuple[int, float 
     return [(point[0], point[where]) for point in row["curve"]]
 
 
-def figures(
-    item: Item, cell: Cell, done: Done, *, seeds: Sequence[int], reduced: bool
-) -> list[dict[str, Any]]:
-    """Return the reported runs of a cell, one a seed.
-
-    Raises:
-        ValueError: If one is missing.
-    """
-    rows = []
-    for run in _reported(item, cell, done, seeds=seeds, reduced=reduced):
-        if run.identity not in done:
-            raise ValueError(f"{item.name}: a run of seed {run.seed} is missing; run it first")
-        rows.append(done[run.identity])
-    return rows
-
-
-def all_figures(
-    item: Item, done: Done, *, seeds: Sequence[int], reduced: bool
+def reported_runs(
+    table: Table, done: Done, *, seeds: Sequence[int], reduced: bool
 ) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """Return the reported runs of every cell, by label and column.
+    """Return the reported rows of every cell, one a seed, by label and column.
 
     Raises:
         ValueError: If one is missing.
     """
-    return {
-        (row.label, column): figures(item, cell, done, seeds=seeds, reduced=reduced)
-        for row in item.rows
-        for column, cell in row.cells.items()
-    }
+    found = {}
+    for row in table.rows:
+        for column, cell in row.cells.items():
+            rows = found[row.label, column] = []
+            for run in _reported(table, cell, done, seeds=seeds, reduced=reduced):
+                if run.identity not in done:
+                    raise ValueError(
+                        f"{table.name}: a run of seed {run.seed} is missing; run it first"
+                    )
+                rows.append(done[run.identity])
+    return found
 
 
 def _tuned(cell: Cell) -> Cell:
@@ -270,13 +236,11 @@ def _tuned(cell: Cell) -> Cell:
 
 
 def _reported(
-    item: Item, cell: Cell, done: Done, *, seeds: Sequence[int], reduced: bool
+    table: Table, cell: Cell, done: Done, *, seeds: Sequence[int], reduced: bool
 ) -> Iterator[Run]:
-    settings = best(item, cell, done, reduced=reduced)
+    settings = best(table, cell, done, reduced=reduced)
     made = cell.make("test", reduced).with_options(settings)
-    curve = 0
-    if item.kind == "figure":
-        curve = math.ceil(_num_steps(made) / item.points)
+    curve = math.ceil(_num_steps(made) / table.points) if table.points else 0
     for seed in seeds:
         chosen = made.with_options({"seed": seed})
         yield Run(experiment=chosen, split="test", seed=seed, reduced=reduced, curve=curve)
@@ -317,144 +281,103 @@ def performed(todo: Sequence[Run], processes: int) -> Generator[dict[str, Any], 
         return
     positions = iter(range(len(todo)))
     workers: list[_Worker] = []
+    failure: Exception | None = None
     try:
         for _ in range(min(processes, len(todo))):
-            workers.append(_start(todo))
+            workers.append(_Worker(todo))
             workers[-1].assign(next(positions, None))
-        yield from _collected(todo, workers, positions)
+        while busy := {worker.pipe: worker for worker in workers if worker.at is not None}:
+            # After a failure only what has ended already is waited for.
+            ready: Any = wait(list(busy), 0 if failure else None)
+            if not ready:
+                break
+            for pipe in ready:
+                answer = busy[pipe].answer()
+                if isinstance(answer, Exception):
+                    failure = failure or answer
+                busy[pipe].assign(None if failure else next(positions, None))
+                if not isinstance(answer, Exception):
+                    yield answer
+        if failure is not None:
+            raise failure
     finally:
-        _end(workers)
+        for worker in workers:
+            if worker.at is not None:  # one that has nothing left to do leaves by itself
+                worker.process.terminate()
+        for worker in workers:
+            worker.end()
 
 
-@dataclass(slots=True)
 class _Worker:
-    """A process, the parent's ends of its pipes, and what it is at."""
+    """A process that does the runs whose positions it is sent, and the one that it is at."""
 
-    process: ForkProcess
-    numbers: Connection
-    rows: Connection
-    at: int | None = field(default=None)
+    def __init__(self, todo: Sequence[Run]) -> None:
+        forks = multiprocessing.get_context("fork")
+        self._todo, self.at = todo, None
+        self.pipe, theirs = forks.Pipe()
+        self.process = forks.Process(target=_work, args=(todo, theirs), daemon=True)
+        self.process.start()
+        theirs.close()  # it closes with its process, and no later worker inherits it
 
     def assign(self, position: int | None) -> None:
         """Give it its next run, or nothing more, at which it leaves."""
         self.at = position
         # A worker that is dead already is found by its answer that does not come.
         with contextlib.suppress(BrokenPipeError):
-            self.numbers.send_bytes(json.dumps(position).encode())
+            self.pipe.send(position)
 
-    def answer(self) -> dict[str, Any]:
-        """Return its answer; raise `EOFError` if it died."""
+    def answer(self) -> dict[str, Any] | Exception:
+        """Return the row of its run, or why there is none."""
+        assert self.at is not None
         try:
-            return json.loads(self.rows.recv_bytes())
-        except OSError as error:
-            raise EOFError from error
+            return self.pipe.recv()
+        except (EOFError, OSError):
+            self.process.join(_PATIENCE)
+            code = self.process.exitcode
+            how = f"exit status {code}"
+            if code is not None and code < 0:
+                how = f"killed by {signal.Signals(-code).name}"
+            return ChildProcessError(
+                f"the process of {self._todo[self.at]} died ({how}); runs that had ended are kept. "
+                "Start again with fewer processes if memory was short"
+            )
 
-
-def _start(todo: Sequence[Run]) -> _Worker:
-    forks = multiprocessing.get_context("fork")
-    numbers_in, numbers_out = forks.Pipe(duplex=False)
-    rows_in, rows_out = forks.Pipe(duplex=False)
-    process = forks.Process(target=_work, args=(todo, numbers_in, rows_out), daemon=True)
-    process.start()
-    # The worker's ends are its own: they close with it, and no later worker inherits them.
-    numbers_in.close()
-    rows_out.close()
-    return _Worker(process=process, numbers=numbers_out, rows=rows_in)
-
-
-def _collected(
-    todo: Sequence[Run], workers: Sequence[_Worker], positions: Iterator[int]
-) -> Iterator[dict[str, Any]]:
-    """Yield rows and assign what is left, until nothing is."""
-    failures: list[Exception] = []
-    while busy := {worker.rows: worker for worker in workers if worker.at is not None}:
-        # After a failure only what has ended already is waited for.
-        ready = [item for item in wait(list(busy), 0 if failures else None) if item in busy]
-        if not ready:
-            break
-        for worker in (busy[item] for item in ready):  # type: ignore[index]
-            assert worker.at is not None
-            run = todo[worker.at]
-            try:
-                answer = worker.answer()
-            except EOFError:
-                worker.at = None
-                failures.append(_death(worker, run))
-                continue
-            if "error" in answer:
-                failures.append(_error(answer))
-            worker.assign(None if failures else next(positions, None))
-            if "row" in answer:
-                yield answer["row"]
-    if failures:
-        raise failures[0]
-
-
-def _death(worker: _Worker, run: Run) -> ChildProcessError:
-    worker.process.join(_PATIENCE)
-    code = worker.process.exitcode
-    how = f"exit status {code}"
-    if code is not None and code < 0:
-        how = f"killed by {signal.Signals(-code).name}"
-    return ChildProcessError(
-        f"the process of {run} died ({how}); runs that had ended are kept. Start again with "
-        "fewer processes if memory was short"
-    )
-
-
-def _error(answer: dict[str, Any]) -> Exception:
-    error = (ValueError if answer["refused"] else RuntimeError)(answer["error"])
-    error.add_note(answer["traceback"])
-    return error
+    def end(self) -> None:
+        """Wait until it has left, and kill it if it does not."""
+        self.process.join(_PATIENCE)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+        self.pipe.close()
+        self.process.close()
 
 
 def _named(error: Exception, run: Run) -> Exception:
-    """Return the error with its run, of the kind that a worker's would be of."""
+    """Return the error with its run."""
     if isinstance(error, ValueError):
         return ValueError(f"{error}; in {run}")
     return RuntimeError(f"{type(error).__name__}: {error}; in {run}")
 
 
-def _end(workers: Sequence[_Worker]) -> None:
-    for worker in workers:
-        worker.numbers.close()
-        # One that has nothing left to do leaves by itself.
-        if worker.at is not None:
-            worker.process.terminate()
-    for worker in workers:
-        worker.process.join(_PATIENCE)
-        if worker.process.is_alive():
-            worker.process.kill()
-            worker.process.join()
-        worker.rows.close()
-        worker.process.close()
-
-
-def _work(todo: Sequence[Run], numbers: Connection, rows: Connection) -> None:
+def _work(todo: Sequence[Run], pipe: Connection) -> None:
     """Do the runs whose positions come, until none does or the parent is gone."""
     # A terminal sends Ctrl-C to every process: the parent alone decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     use_one_thread()
-    while (position := _next(numbers)) is not None:
+    while (position := _next(pipe)) is not None:
         try:
-            answer = json.dumps({"row": perform(todo[position])})
+            answer: Any = perform(todo[position])
         except Exception as error:
-            named = _named(error, todo[position])
-            answer = json.dumps(
-                {
-                    "error": str(named),
-                    "refused": isinstance(named, ValueError),
-                    "traceback": traceback.format_exc(),
-                }
-            )
-        rows.send_bytes(answer.encode())
+            answer = _named(error, todo[position])
+            answer.add_note(traceback.format_exc())
+        pipe.send(answer)
 
 
-def _next(numbers: Connection) -> int | None:
+def _next(pipe: Connection) -> int | None:
     try:
-        return json.loads(numbers.recv_bytes())
+        return pipe.recv()
     except EOFError:
         return None
 
@@ -469,7 +392,7 @@ def _leave_with_parent() -> None:
 
 def read(path: Path) -> dict[str, dict[str, Any]]:
     """Return the runs of a results file by identity; a torn last line is left out."""
-    return Store.at(path, identity_of).rows
+    return Store.at(path).rows
 
 
 def pending(runs: Iterable[Run], done: Done) -> list[Run]:
@@ -482,7 +405,7 @@ def complete(
     path: Path,
     *,
     processes: int = 1,
-    tell: Callable[[int, int, dict[str, Any]], None] = lambda done, total, row: None,
+    tell: Callable[[int, dict[str, Any]], None] = lambda done, row: None,
 ) -> dict[str, dict[str, Any]]:
     """Do what is not done yet, append it to the file as it ends, and return all of the file.
 
@@ -490,21 +413,17 @@ def complete(
         runs: What is wanted.
         path: JSON lines; made if missing.
         processes: How many runs at once, each on one thread of its own.
-        tell: Called with (done, total, row) after each.
+        tell: Called with how many are done, and the row, after each.
 
     Raises:
         ChildProcessError: If a process died; names its run. What had ended is in the file.
         ValueError: If a run is refused; names it. What had ended is in the file.
         RuntimeError: If a run fails otherwise, likewise.
     """
-    store = Store.at(path, identity_of)
-    todo = pending(runs, store.rows)
-    if not todo:
-        return store.rows
-    store.begin()
+    store = Store.at(path)
     # Closed at once, so that nothing works on while an error is on its way up.
-    with closing(performed(todo, processes)) as rows:
+    with closing(performed(pending(runs, store.rows), processes)) as rows:
         for number, row in enumerate(rows, start=1):
             store.add(row["identity"], row)
-            tell(number, len(todo), row)
+            tell(number, row)
     return store.rows

@@ -1,13 +1,13 @@
-"""What the commands of all studies share: options, the cache of finished runs, page and picture."""
+"""Shared by all studies: cache of finished runs, Markdown tables, pages, pictures, t-intervals."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -18,11 +18,6 @@ from fedpriv.hashes import document_sha256
 
 Spec = Mapping[str, Any]
 Row = dict[str, Any]
-
-
-def identity_of_spec(row: Row) -> str:
-    """Return the digest of everything that decides a run, which its row has as "spec"."""
-    return _digest(row["spec"])
 
 
 @dataclass(slots=True)
@@ -39,25 +34,28 @@ class Store:
     _writes: bool = False
 
     @classmethod
-    def at(cls, path: Path | None, identity: Callable[[Row], str] = identity_of_spec) -> Store:
-        """Return the store of a file; a torn last line is left out."""
-        lines = [] if path is None else json_lines.read(path)
-        return cls(path=path, rows={identity(row): row for row in lines})
+    def at(cls, path: Path | None) -> Store:
+        """Return the store of a file; a torn last line is left out.
 
-    def begin(self) -> None:
-        """Make the file if it is missing, and cut off what a killed command left half written."""
-        if self.path is not None and not self._writes:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            json_lines.cut_torn_line(self.path)
-            self.path.touch()
-        self._writes = True
+        A row has either its "identity", or the "spec" that it is the digest of.
+        """
+        lines = [] if path is None else json_lines.read(path)
+        return cls(
+            path=path,
+            rows={row["identity"] if "identity" in row else _digest(row["spec"]): row
+                  for row in lines},
+        )  # fmt: skip
 
     def add(self, identity: str, row: Row) -> None:
         """Keep the row of a run that has ended."""
-        self.begin()
         self.rows[identity] = row
-        if self.path is not None:
-            json_lines.append(self.path, row)
+        if self.path is None:
+            return
+        if not self._writes:  # what a killed command left half written is cut off
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            json_lines.cut_torn_line(self.path)
+            self._writes = True
+        json_lines.append(self.path, row)
 
     def find(self, spec: Spec) -> Row | None:
         """Return the row of a spec, or None."""
@@ -80,84 +78,80 @@ def results_of(study: str, results: Path | None) -> Path | None:
     return None if results is None else results.with_name(f"{study}-{results.name}")
 
 
-def study_parser(
-    description: str | None,
-    program: str,
-    *,
-    seeds: int | str | None,
-    epsilons: Sequence[float] | None = None,
-    results: Path | None = None,
-    tiny: str = "",
-    plot: str = "draw into this PNG or SVG",
-) -> argparse.ArgumentParser:
-    """Return a parser of --seeds, --target-epsilon, --tiny, --results, --out and --plot.
+def table(
+    head: Sequence[str], rows: Iterable[Sequence[object]], *, words: int = 1, align: str = "---:"
+) -> list[str]:
+    """Return the lines of a Markdown table.
 
     Args:
-        description: What the program does.
-        program: Its name.
-        seeds: By default; words where the default is not one number; None for no such option.
-        epsilons: By default; None for no such option.
-        results: By default.
-        tiny: What --tiny makes small; "" for no such option.
-        plot: What --plot draws, likewise.
+        head: Of each column.
+        rows: Cells.
+        words: How many columns, from the left, are aligned to the left.
+        align: Of the others.
     """
-    parser = argparse.ArgumentParser(description=description, prog=program)
-    if isinstance(seeds, int):
-        parser.add_argument("--seeds", type=int, default=seeds)
-    elif seeds is not None:
-        parser.add_argument("--seeds", type=int, help=f"of each run; by default {seeds}")
-    if epsilons is not None:
-        parser.add_argument(
-            "--target-epsilon", dest="epsilon", type=float, nargs="+", default=list(epsilons)
-        )
-    if tiny:
-        parser.add_argument("--tiny", action="store_true", help=tiny)
-    if seeds is not None:
-        parser.add_argument("--results", type=Path, default=results, help="where runs are kept")
-    parser.add_argument("--out", type=Path, default=None, help="write the page here, too")
-    if plot:
-        parser.add_argument("--plot", type=Path, default=None, help=plot)
-    return parser
+    rule = "|".join(["---"] * words + [align] * (len(head) - words))
+    return [_line(head), f"|{rule}|", *map(_line, rows)]
 
 
-def parse_study(
-    parser: argparse.ArgumentParser, arguments: Sequence[str] | None
-) -> argparse.Namespace:
-    """Return the options of a study.
-
-    Raises:
-        ValueError: If seeds are below 1, or a plot is no PNG and no SVG.
-    """
-    given = parser.parse_args(arguments)
-    seeds = getattr(given, "seeds", None)
-    if seeds is not None and seeds < 1:
-        raise ValueError(f"--seeds {seeds} must be at least 1")
-    if given.plot is not None and given.plot.suffix.lower() not in (".png", ".svg"):
-        raise ValueError(f"--plot {given.plot} must end in .png or .svg")
-    return given
+def _line(cells: Sequence[object]) -> str:
+    return f"|{'|'.join(f' {cell} ' if cell != '' else ' ' for cell in cells)}|"
 
 
-def publish(text: str, out: Path | None, found: object = None) -> None:
-    """Print a page, and write it where that is asked for, with what it is of, as JSON, next to it.
+def write(text: str, out: Path | None, found: object = None) -> None:
+    """Write a page where that is asked for, with what it is of, as JSON, next to it.
 
     Args:
         text: The page.
-        out: Where; None to print it only.
+        out: Where; None to write nothing.
         found: What it is of; None to write no JSON.
     """
+    if out is None:
+        return
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(text, "utf-8")
+    if found is not None:
+        data = json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+        out.with_suffix(".json").write_text(data, "utf-8")
+
+
+def publish(text: str, out: Path | None, found: object = None) -> None:
+    """Print a page, and `write` it."""
     print(text)
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, "utf-8")
-        if found is not None:
-            data = json.dumps(found, indent=1, ensure_ascii=False) + "\n"
-            out.with_suffix(".json").write_text(data, "utf-8")
+    write(text, out, found)
 
 
-def save_figure(figure: Any, path: Path) -> None:
-    """Write a picture in the format of its name's ending; the folder is made."""
+def drawing(width: float, height: float) -> Any:
+    """Return an empty matplotlib figure, none of pyplot's, whose backend is global."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save(figure: Any, path: Path, *, name: str = "", dpi: int = 150) -> None:
+    """Write a picture in the format of its name's ending; the same picture gives the same SVG.
+
+    Args:
+        figure: Of matplotlib.
+        path: Ends in .png or .svg; the folder is made.
+        name: Of an SVG's ids; "" for the file's.
+        dpi: Of a PNG.
+    """
+    import matplotlib
+
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130 if path.suffix == ".png" else "figure")
+    if path.suffix.lower() == ".svg":
+        with matplotlib.rc_context({"svg.hashsalt": name or path.stem}):
+            figure.savefig(path, format="svg", metadata={"Date": None})
+    else:
+        figure.savefig(path, dpi=dpi, format="png")
+
+
+def note_below(figure: Any, text: str, size: float = 7.5) -> None:
+    """Write what every ε of a picture is below it."""
+    figure.supxlabel(text, fontsize=size, color="#666666", x=0.01, ha="left")
 
 
 def t_half(values: Sequence[float] | np.ndarray) -> float:
@@ -167,3 +161,18 @@ def t_half(values: Sequence[float] | np.ndarray) -> float:
         return math.inf
     quantile = float(student.ppf(0.975, len(array) - 1))
     return quantile * float(array.std(ddof=1)) / math.sqrt(len(array))
+
+
+def spread(values: Sequence[float]) -> float:
+    """Return half the 95 % t-interval of a mean; 0 of a single value."""
+    return t_half(values) if len(values) > 1 else 0.0
+
+
+def mean_and_spread(values: Sequence[float]) -> str:
+    """Return a mean in per cent, with half its 95 % interval."""
+    return f"{100 * mean(values):.1f} ± {100 * spread(values):.1f}" if values else "–"
+
+
+def synthetic_words(synthetic: bool) -> str:
+    """Return what stands behind a title: whether its data are synthetic."""
+    return " (SYNTHETIC data)" if synthetic else ""

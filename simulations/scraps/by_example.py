@@ -1,7 +1,7 @@
-r"""Recycling checkpoints of photographs and conversions: trains, prints a page and draws.
+"""Recycling checkpoints of photographs and conversions: trains, prints a page and draws.
 
-    python -m simulations.scraps.by_example cifar10 --reduced
-    python -m simulations.scraps.by_example pcvr
+    fedpriv reproduce scraps-cifar10 --reduced
+    fedpriv reproduce scraps-pcvr
 
 The sizes that are not reduced need a GPU, but for conversions, whose log is synthetic.
 """
@@ -30,24 +30,26 @@ from fedpriv.measures import ACCURACY, Measure
 from fedpriv.privacy.epsilon import format_delta
 from fedpriv.runs.progress import Pace
 from fedpriv.tasks.dataset_tasks import AUC_LOSS, auc_total
-from simulations.reproduction.items import Script
+from simulations.reproduction.items import Study
 from simulations.reproduction.study import (
     Store,
-    parse_study,
+    drawing,
+    note_below,
     publish,
-    save_figure,
-    study_parser,
+    save,
+    synthetic_words,
     t_half,
+    table,
 )
 from simulations.scraps.checkpoints import (
     LAST,
     Aggregates,
     Averages,
     Marks,
-    asked,
     averages,
     checkpoints,
     draw_gains,
+    kind_of,
     states,
 )
 
@@ -220,9 +222,9 @@ class Case:
     epsilon: float
     rate: float
 
-    def said(self) -> str:
+    def words(self) -> str:
         """Return what it is called."""
-        noise = "no noise" if math.isinf(self.epsilon) else f"ε = {asked(self.epsilon)}"
+        noise = kind_of(None if math.isinf(self.epsilon) else self.epsilon)
         return f"{noise}, rate {self.rate:g}, {self.start}"
 
 
@@ -243,7 +245,7 @@ class Found:
     promise: str
 
 
-def found(problem: Problem, results: Path) -> Found:
+def trained(problem: Problem, results: Path) -> Found:
     """Return what all runs of a problem gave; those that are missing are trained.
 
     Args:
@@ -265,7 +267,7 @@ def found(problem: Problem, results: Path) -> Found:
         for seed in range(problem.seeds):
             experiment = problem.make().with_options({**options, "seed": seed})
             spec = _spec(problem, experiment, case)
-            said = f"{problem.name} {case.said()}, seed {seed}"
+            said = f"{problem.name} {case.words()}, seed {seed}"
             train = partial(_row, problem, experiment)
             if store.find(spec) is not None:
                 pace.keep()
@@ -299,7 +301,7 @@ def _cases(problem: Problem, folder: Path, pace: Pace) -> Iterator[tuple[Case, d
 def _spec(problem: Problem, experiment: Experiment, case: Case) -> dict[str, Any]:
     options = dict(experiment.options())
     if problem.public is not None:  # where a start lies says nothing of what it is
-        options["start-file"] = None
+        options["start.file"] = None
     which = [list(problem.which.decays), list(problem.which.ks), dict(problem.public or {})]
     return {"name": experiment.name, "start": case.start, "which": which, **options}
 
@@ -376,17 +378,16 @@ def page(problem: Problem, found: Found, *, command: str, picture: str = "") -> 
         command: That makes it.
         picture: Address of the plot; "" for none.
     """
-    made = " (SYNTHETIC data)" if found.synthetic else ""
     better = "higher is better" if problem.measure.higher_is_better else "lower is better"
     lines = [
-        f"# {problem.title}{made}", "", f"`{command}`", "",
+        f"# {problem.title}{synthetic_words(found.synthetic)}", "", f"`{command}`", "",
         f"{problem.about} Only the direction of gains may be compared, not figures.", "",
         f"{found.data}; {problem.seeds} seeds that are paired: all aggregates at inference are of "
         f"one run's checkpoints. ε at {found.promise}, simulated (seeded noise). Figures are "
         f"measured on test examples and are not covered by ε. Chance has {100 * problem.chance:g} "
         "%. No aggregate is chosen: all are "
         "shown, at every rate that was tried.", "",
-        "| the paper | |", "|---|---|", *(f"| {of} | {says} |" for of, says in problem.paper),
+        *table(["the paper", ""], problem.paper, words=2),
     ]  # fmt: skip
     if picture:
         lines += ["", f"![Gains over the last iterate]({picture})"]
@@ -397,22 +398,19 @@ def page(problem: Problem, found: Found, *, command: str, picture: str = "") -> 
         "paired seeds, of these test examples alone. A gain above 0 is for the better. A variance "
         "of few seeds says little.", "",
     ]  # fmt: skip
+    head = ["", problem.measure.label, "gain", "variance over seeds, of the last iterate's"]
     for case, values in found.values.items():
-        lines += [
-            f"### {case.said()}", "",
-            f"| | {problem.measure.label} | gain | variance over seeds, of the last iterate's |",
-            "|---|---:|---:|---:|",
-        ]  # fmt: skip
+        base, rows = _stddev(values[LAST]), []
         for name, own in values.items():
-            gain = gains(problem, values, name)
-            lines.append(
-                f"| {name} | {100 * own.mean():.2f}{_deviation(own)} | "
-                f"{'' if name == LAST else _shown(gain)} | "
-                f"{_variance(values, name)} |"
-            )
-        lines += ["", verdict(problem, values), ""]
+            deviation = f" ({_stddev(own):.2f})" if len(own) > 1 else ""
+            gain = "" if name == LAST else _gain_words(gains(problem, values, name))
+            variance = ""
+            if name != LAST and base:
+                variance = f"{100 * ((_stddev(own) / base) ** 2 - 1):+.0f} %"
+            rows.append([name, f"{100 * own.mean():.2f}{deviation}", gain, variance])
+        lines += [f"### {case.words()}", "", *table(head, rows), "", verdict(problem, values), ""]
     if problem.public is not None:
-        lines += _starts(problem, found)
+        lines += _starts(found)
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -438,52 +436,39 @@ def verdict(problem: Problem, values: Values) -> str:
     return f"Over seeds {'; '.join(shown)}." if shown else "No difference over seeds is clear."
 
 
-def _starts(problem: Problem, found: Found) -> list[str]:
+def _starts(found: Found) -> list[str]:
     """Return what starting from the average of public models brings the last iterate."""
     _, last, average = dict.fromkeys(case.start for case in found.values)
-    lines = [
-        "## What starting from the average of public models brings",
-        "",
-        "| | gain of the last iterate over the other start, points |",
-        "|---|---:|",
-    ]
+    rows = []
     for case, values in found.values.items():
         if case.start == average:
             other = found.values[Case(last, case.epsilon, case.rate)]
-            gain = 100 * (values[LAST] - other[LAST])
-            lines.append(f"| {case.said()} | {_shown(gain)} |")
-    return [*lines, "", "One public run; its own chance is in no interval."]
+            rows.append([case.words(), _gain_words(100 * (values[LAST] - other[LAST]))])
+    return [
+        "## What starting from the average of public models brings",
+        "",
+        *table(["", "gain of the last iterate over the other start, points"], rows),
+        "",
+        "One public run; its own chance is in no interval.",
+    ]
 
 
-def _shown(gain: np.ndarray) -> str:
+def _gain_words(gain: np.ndarray) -> str:
     half = t_half(gain)
     return f"{gain.mean():+.2f}" + (f" ± {half:.2f}" if math.isfinite(half) else " (one seed)")
-
-
-def _deviation(values: np.ndarray) -> str:
-    return f" ({_stddev(values):.2f})" if len(values) > 1 else ""
 
 
 def _stddev(values: np.ndarray) -> float:
     return 100 * float(values.std(ddof=1)) if len(values) > 1 else 0.0
 
 
-def _variance(values: Values, name: str) -> str:
-    base = _stddev(values[LAST])
-    if name == LAST or base == 0:
-        return ""
-    return f"{100 * ((_stddev(values[name]) / base) ** 2 - 1):+.0f} %"
-
-
-def plot(problem: Problem, found: Found, path: Path) -> None:
+def draw(problem: Problem, found: Found, path: Path) -> None:
     """Draw the gains of all aggregates over the last iterate."""
-    from matplotlib.figure import Figure
-
     names = [name for name in next(iter(found.values.values())) if name != LAST]
-    figure = Figure(figsize=(9.5, 1.6 + 0.42 * len(names)), layout="constrained")
+    figure = drawing(9.5, 1.6 + 0.42 * len(names))
     axis = figure.subplots()
     draw_gains(axis, names, [
-        Marks(label=case.said(), color=f"C{number % 10}", gains={
+        Marks(label=case.words(), color=f"C{number % 10}", gains={
             name: (float(gain.mean()), t_half(gain))
             for name in names for gain in [gains(problem, values, name)]
         })
@@ -492,66 +477,66 @@ def plot(problem: Problem, found: Found, path: Path) -> None:
     axis.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=7.5)
     data = "SYNTHETIC data" if found.synthetic else "real data"
     figure.suptitle(f"{problem.title}: gain over the last iterate, {data}", weight="bold")
-    figure.supxlabel(
+    note_below(
+        figure,
         f"points of {problem.measure.label}, above 0 is better; 95 % t-intervals over "
         f"{problem.seeds} paired seeds. ε at {found.promise}, simulated:\na diagnostic, not "
         "covered by ε.",
-        fontsize=7.5, color="#666666", x=0.01, ha="left",
-    )  # fmt: skip
-    save_figure(figure, path)
+    )
+    save(figure, path)
 
 
-_TITLES = {
-    "cifar10": ("Recycling checkpoints: DP-SGD on CIFAR-10", (2000, 10)),
-    "cifar100": ("Recycling checkpoints: averages of public training as a start", (2000, 10)),
-    "pcvr": ("Recycling checkpoints: predicted conversions, synthetic log", (10, 0.2)),
-}
+def reproduce(
+    *,
+    seeds: int | None = None,
+    results: Path = Path("results/scraps-by-example.jsonl"),
+    out: Path | None = None,
+    plot: Path | None = None,
+    what: str = "cifar10",
+    folder: str | None = None,
+    reduced: bool = False,
+) -> None:
+    """Train what is missing of a problem, and publish its page.
+
+    Args:
+        seeds: Of every run; None for the problem's own.
+        results: JSON lines.
+        out: Where the page is written.
+        plot: Where gains are drawn.
+        what: Of `PROBLEMS`.
+        folder: Of CIFAR's files; None to look around.
+        reduced: Whether little, on two cores.
+
+    Raises:
+        ValueError: If a folder is given and not needed, or data cannot be had.
+    """
+    problem = PROBLEMS[what](reduced=reduced)
+    if seeds is not None:
+        problem = replace(problem, seeds=seeds)
+    if folder is not None and what == "pcvr":
+        raise ValueError(f"folder {folder} is of photographs; the log is synthetic")
+    if folder is not None:
+        problem = within(problem, folder)
+    measured = trained(problem, results.with_suffix("").with_suffix(".jsonl"))
+    if plot is not None:
+        draw(problem, measured, plot)
+    size = " --reduced" if reduced else ""
+    command = f"fedpriv reproduce {problem.name} --seeds {problem.seeds}{size}"
+    publish(page(problem, measured, command=command, picture=plot.name if plot else ""), out)
+
+
 REPRODUCTIONS = tuple(
-    Script(
-        name=f"scraps-{name}",
-        title=title,
-        module="simulations.scraps.by_example",
-        calls=((name,),),
-        reduced=((name, "--reduced"),),
+    Study(
+        name=f"scraps-{what}",
+        title=f"Recycling checkpoints: {title}",
+        run=reproduce,
+        options={"what": what},
+        reduced={"reduced": True},
         minutes=minutes,
-        passes=("seeds", "results", "out", "plot"),
     )
-    for name, (title, minutes) in _TITLES.items()
+    for what, title, minutes in (
+        ("cifar10", "DP-SGD on CIFAR-10", (2000, 10)),
+        ("cifar100", "averages of public training as a start", (2000, 10)),
+        ("pcvr", "predicted conversions, synthetic log", (10, 0.2)),
+    )
 )
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Train what is missing and print the page."""
-    parser = study_parser(
-        __doc__,
-        "simulations.scraps.by_example",
-        seeds="its own",
-        results=Path("results/scraps-by-example.jsonl"),
-    )
-    parser.add_argument("what", choices=tuple(PROBLEMS))
-    parser.add_argument("--reduced", action="store_true", help="little, on two cores")
-    parser.add_argument("--folder", default=None, help="of CIFAR's files; none to look around")
-    given = parse_study(parser, arguments)
-    problem = PROBLEMS[given.what](reduced=given.reduced)
-    if given.seeds is not None:
-        problem = replace(problem, seeds=given.seeds)
-    if given.folder is not None and given.what == "pcvr":
-        raise ValueError(f"--folder {given.folder} is of photographs; the log is synthetic")
-    if given.folder is not None:
-        problem = within(problem, given.folder)
-    results = given.results.with_suffix("").with_suffix(".jsonl")
-    measured = found(problem, results)
-    if given.plot is not None:
-        plot(problem, measured, given.plot)
-    reduced = " --reduced" if given.reduced else ""
-    text = page(
-        problem,
-        measured,
-        command=f"fedpriv reproduce {problem.name} --seeds {problem.seeds}{reduced}",
-        picture="" if given.plot is None else given.plot.name,
-    )
-    publish(text, given.out)
-
-
-if __name__ == "__main__":
-    main()

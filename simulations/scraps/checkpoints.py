@@ -32,7 +32,7 @@ class Aggregates:
     ks: Sequence[int] = (3, 5, 10, 20)
 
 
-def named(which: Aggregates) -> list[str]:
+def names_of(which: Aggregates) -> list[str]:
     """Return what `Averages.models` calls its models, in its order."""
     emas = (f"EMA {decay:g}" for decay in which.decays)
     return [LAST, *emas, *(f"UPA {k}" for k in which.ks)]
@@ -94,9 +94,9 @@ def checkpoints(experiment: Experiment, made: Components, seed: int) -> Iterator
         yield state.params
 
 
-def asked(target: float) -> str:
-    """Return an ε that was asked for, which no run exceeds."""
-    return f"{target:g}"
+def kind_of(epsilon: float | None) -> str:
+    """Return what a column of a target ε is called; None is without noise."""
+    return "no noise" if epsilon is None else f"ε = {epsilon:g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

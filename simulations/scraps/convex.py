@@ -1,8 +1,7 @@
 r"""Recycling checkpoints on synthetic convex problems: measures, prints a page and draws.
 
-python -m simulations.scraps.convex --out docs/results/checkpoints.md \
+fedpriv reproduce scraps-convex --out docs/results/checkpoints.md \
         --plot docs/results/checkpoints.png
-python -m simulations.scraps.convex --tiny     # seconds
 """
 
 from __future__ import annotations
@@ -17,14 +16,9 @@ import numpy as np
 
 from fedpriv.privacy.epsilon import format_delta, format_epsilon
 from fedpriv.runs.progress import Pace
-from simulations.linear_models.training import spread
-from simulations.reproduction.items import Script
-from simulations.reproduction.study import (
-    parse_study,
-    publish,
-    save_figure,
-    study_parser,
-)
+from simulations.reproduction.items import Study
+from simulations.reproduction.study import drawing, note_below, publish, save, spread, table
+from simulations.scraps.checkpoints import kind_of
 from simulations.scraps.convex_studies import (
     DELTA,
     KS,
@@ -45,7 +39,7 @@ from simulations.scraps.convex_studies import (
 #: What the last iterate's best rate is multiplied by.
 FASTER = (1.0, 10.0)
 _AT = "trained at"
-_PROMISE = f"ε at δ = {format_delta(DELTA)} (add-remove, per example, by PLD, simulated)"
+_EPSILON = f"ε at δ = {format_delta(DELTA)} (add-remove, per example, by PLD, simulated)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,47 +99,44 @@ def ratios(found: Found) -> dict[int, float]:
 
 
 def _theorem(found: Found) -> list[str]:
-    names = list(next(iter(found.ordinary.values())))
-    usual = ratios(found)
-    lines = [
+    names, usual = list(next(iter(found.ordinary.values()))), ratios(found)
+    runs = len(next(iter(next(iter(found.ordinary.values())).values())))
+    rows = [
+        [f"{steps:,}", *(f"{mean(one[n]):.4f} ± {spread(one[n]):.4f}" for n in names),
+         f"{usual[steps]:.2f}"]
+        for steps, one in found.ordinary.items()
+    ]  # fmt: skip
+    hard = table(
+        ["T", *(f"{t:,}" for t in found.hard)],
+        [["last / average", *(f"{value:.2f}" for value in found.hard.values())]],
+        align="---",
+    )
+    better = sum(value > 1 for value in usual.values())
+    return [
         "", "## Theorem 3.2: the last iterate against averages", "",
         "The paper: the last iterate's excess empirical risk is log(n) times that of a weighted "
         "average of the past k checkpoints. On a hard function of subgradient descent, made for it "
         "(Harvey et al., 2019; without noise, f* = 0), the ratio of last iterate to the mean of "
-        "the last half is", "",
-        f"| T | {' | '.join(f'{t:,}' for t in found.hard)} |",
-        f"|---|{'---|' * len(found.hard)}",
-        f"| last / average | {' | '.join(f'{value:.2f}' for value in found.hard.values())} |", "",
+        "the last half is", "", *hard, "",
         f"It grows by {log_slope(found.hard):.3f} for each unit of ln T: the logarithm is real, on "
         "this function. On an ordinary problem (synthetic absolute-error regression, 10 columns, "
-        f"noise of stddev 1 a coordinate, step R/(G √t), {_runs(found)} runs), mean excess risk:",
-        "",
-        f"| T | {' | '.join(names)} | last / upa T/2 |",
-        f"|---|{'---|' * (len(names) + 1)}",
+        f"noise of stddev 1 a coordinate, step R/(G √t), {runs} runs), mean excess risk:", "",
+        *table(["T", *names, "last / upa T/2"], rows, align="---"), "",
+        f"There the ratio goes from {usual[min(usual)]:.2f} at the shortest to "
+        f"{usual[max(usual)]:.2f} at the longest, above 1 at {better} of {len(usual)} lengths, by "
+        "a factor that is the problem's own: while the start is not forgotten an average does not "
+        "help, and once noise is what is left it does.",
     ]  # fmt: skip
-    for steps, one in found.ordinary.items():
-        cells = [f"{mean(one[n]):.4f} ± {spread(one[n]):.4f}" for n in names]
-        lines.append(f"| {steps:,} | {' | '.join(cells)} | {usual[steps]:.2f} |")
-    better = sum(value > 1 for value in usual.values())
-    lines += ["", f"There the ratio goes from {usual[min(usual)]:.2f} at the shortest to "
-              f"{usual[max(usual)]:.2f} at the longest, above 1 at {better} of {len(usual)} "
-              "lengths, by a factor that is the problem's own: while the start is not forgotten an "
-              "average does not help, and once noise is what is left it does."]  # fmt: skip
-    return lines
-
-
-def _runs(found: Found) -> int:
-    return len(next(iter(next(iter(found.ordinary.values())).values())))
 
 
 def _control(found: Found) -> list[str]:
     kinds = list(found.rates)
-    heads = ["no noise" if e is None else f"ε {e:g}" for e in kinds]
+    heads = [_short(e) for e in kinds]
     seeds = len(next(iter(found.control.values()))["last"].accuracy)
     lines = [
         "", "## What aggregates bring, and the noiseless control", "",
         f"DP-SGD on synthetic logistic regression, {NUM:,} examples, {STEPS} steps, {seeds} seeds; "
-        f"{_PROMISE}. Methods at one ε, and its control, draw the same batches and noise. Gain: "
+        f"{_EPSILON}. Methods at one ε, and its control, draw the same batches and noise. Gain: "
         "accuracy on test less the last iterate's, in points, paired. Training over aggregates "
         "starts after half of the steps. The rate is the one that the last iterate does best "
         "with, and then ten times that.",
@@ -155,21 +146,26 @@ def _control(found: Found) -> list[str]:
             f"{head} (rate {by * found.rates[e]:g})" for head, e in zip(heads, kinds, strict=True)
         ]
         title = "The last iterate's best rate" if by == 1 else f"{by:g} times that rate"
-        lines += ["", f"### {title}", ""]
-        lines += [f"| method | {' | '.join(f'{s}: accuracy % | gain | variance' for s in shown)} |"]
-        lines += [f"|---|{'---|---|---|' * len(kinds)}"]
+        head = ["method"]
+        for one in shown:
+            head += [f"{one}: accuracy %", "gain", "variance"]
+        rows = []
         for name in next(iter(found.control.values())):
-            cells = []
+            cells = [name]
             for kind in kinds:
-                own = found.control[kind, by][name].accuracy
-                last = found.control[kind, by]["last"].accuracy
+                own, last = (found.control[kind, by][one].accuracy for one in (name, "last"))
                 gains = _gains(found, (kind, by), name)
                 gain = "–" if name == "last" else f"{mean(gains):+.2f} ± {spread(gains):.2f}"
                 cells += [f"{100 * mean(own):.2f}", gain, f"{variance(own) / variance(last):.2f}"]
-            lines.append(f"| {name} | {' | '.join(cells)} |")
+            rows.append(cells)
+        lines += ["", f"### {title}", "", *table(head, rows, align="---")]
         lines += ["", *_verdicts(found, by)]
     return [*lines, "", "Variance: of accuracy over seeds, over the last iterate's; below 1 is "
             "steadier."]  # fmt: skip
+
+
+def _short(epsilon: float | None) -> str:
+    return kind_of(epsilon).replace(" =", "")
 
 
 def _gains(found: Found, kind: tuple[float | None, float], name: str) -> list[float]:
@@ -200,41 +196,42 @@ def _verdicts(found: Found, by: float) -> list[str]:
 
 
 def _coverage(found: Found) -> list[str]:
-    lines = [
+    rows = [
+        [one.k, one.spacing, f"{100 * one.plain:.1f} ± {196 * one.error:.1f}",
+         f"{100 * one.corrected:.1f}"]
+        for one in found.coverage
+    ]  # fmt: skip
+    head = ["k", "spacing, rounds", "covered, %", "with the lag-1 correction, %"]
+    return [
         "", "## Coverage of parameter intervals", "",
         "Noisy gradient descent on synthetic least squares (5 parameters, all rows in every step). "
         "How often f̄ ± t √(S/k) holds the least-squares solution of these rows; it says nothing "
         "of the parameters that the rows were made by. Spacing in shares of the one that "
         "`fedpriv uncertainty --plan` gives (S/k at most 5 % short of the mean's variance).", "",
-        "| k | spacing, rounds | covered, % | with the lag-1 correction, % |",
-        "|---|---|---|---|",
+        *table(head, rows, align="---"),
     ]  # fmt: skip
-    for one in found.coverage:
-        lines.append(
-            f"| {one.k} | {one.spacing} | {100 * one.plain:.1f} ± {196 * one.error:.1f} | "
-            f"{100 * one.corrected:.1f} |"
-        )
-    return lines
 
 
 def _widths(found: Found) -> list[str]:
+    head = ["ε", "k", "t1", "t2", "T", "σ", "median width, checkpoints", "runs",
+            "within a factor 2", "the same of two samples of one law",
+            "checkpoints below"]  # fmt: skip
+    rows = [
+        [
+            format_epsilon(w.epsilon), w.k, w.burn_in, w.spacing, w.steps, f"{w.sigma:.3f}",
+            f"{w.medians['checkpoints']:.3f}", f"{w.medians['runs']:.3f}",
+            *(f"{100 * share:.0f} %" for share in (w.within_two, w.chance, w.below)),
+        ]
+        for w in found.widths
+    ]  # fmt: skip
     lines = [
         "", "## Checkpoints against independent runs", "",
         "The width of the 95 % interval of one draw of the predicted class's score, of 200 test "
         "examples, by k checkpoints of one run and by k runs of their own; both arms have the same "
         "σ and T = t1 + k t2, so that the runs cost k times as much. t2 is measured: where the "
-        f"scores' correlation has fallen to 0.05. {_PROMISE}, of one run.", "",
-        "| ε | k | t1 | t2 | T | σ | median width, checkpoints | runs | within a factor 2 | "
-        "the same of two samples of one law | checkpoints below |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        f"scores' correlation has fallen to 0.05. {_EPSILON}, of one run.", "",
+        *table(head, rows, align="---"),
     ]  # fmt: skip
-    for w in found.widths:
-        lines.append(
-            f"| {format_epsilon(w.epsilon)} | {w.k} | {w.burn_in} | {w.spacing} | {w.steps} | "
-            f"{w.sigma:.3f} | "
-            f"{w.medians['checkpoints']:.3f} | {w.medians['runs']:.3f} | "
-            f"{100 * w.within_two:.0f} % | {100 * w.chance:.0f} % | {100 * w.below:.0f} % |"
-        )
     enough = all(w.within_two >= 0.8 for w in found.widths)
     lower = all(w.below > 0.5 and w.ratio < 1 for w in found.widths)
     lines += [
@@ -249,11 +246,9 @@ def _widths(found: Found) -> list[str]:
     return lines
 
 
-def plot(found: Found, path: Path) -> None:
+def draw(found: Found, path: Path) -> None:
     """Draw the ratio over T, the gains at each ε and the coverage over the spacing."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(13.2, 5.6), layout="constrained")
+    figure = drawing(13.2, 5.6)
     one, two, three = figure.subplots(1, 3)
     for name, values, style in (
         ("hard function", found.hard, "o-"),
@@ -272,8 +267,7 @@ def plot(found: Found, path: Path) -> None:
             [mean(g) for g in gains], heights, xerr=[spread(g) for g in gains],
             fmt="osDosD"[place % 6], color=f"C{place % 3}", markersize=4, capsize=2,
             markerfacecolor=None if by == 1 else "white",
-            label=("no noise" if kind is None else f"ε {kind:g}")
-            + (", rate × 10" if by > 1 else ""),
+            label=_short(kind) + (", rate × 10" if by > 1 else ""),
         )  # fmt: skip
     two.axvline(0, color="#666666", linewidth=0.8)
     two.set_yticks(range(len(names)), names, fontsize=8)
@@ -293,39 +287,8 @@ def plot(found: Found, path: Path) -> None:
     three.set_xlabel("rounds between checkpoints")
     three.legend(frameon=False, fontsize=8)
     figure.suptitle("Recycling checkpoints on convex problems, SYNTHETIC data", weight="bold")
-    figure.supxlabel(f"{_PROMISE}.", fontsize=7.5, color="#666666", x=0.01, ha="left")
-    save_figure(figure, path)
-
-
-REPRODUCTIONS = (
-    Script(
-        name="scraps-convex",
-        title="Checkpoint aggregates, Theorem 3.2 and intervals on synthetic convex problems",
-        module="simulations.scraps.convex",
-        calls=((),),
-        reduced=(("--tiny",),),
-        minutes=(6, 0.5),
-        passes=("out", "plot"),
-    ),
-)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the studies and print their page."""
-    parser = study_parser(
-        __doc__,
-        "simulations.scraps.convex",
-        seeds=None,
-        epsilons=(8.0, 1.0),
-        tiny="few runs, short ones",
-    )
-    given = parse_study(parser, arguments)
-    found = measured(tuple(given.epsilon), tiny=given.tiny)
-    if given.plot is not None:
-        plot(found, given.plot)
-    picture = "" if given.plot is None else given.plot.name
-    text = page(found, command="fedpriv reproduce scraps-convex", picture=picture)
-    publish(text, given.out)
+    note_below(figure, f"{_EPSILON}.")
+    save(figure, path)
 
 
 def measured(epsilons: tuple[float, ...], *, tiny: bool = False) -> Found:
@@ -357,5 +320,27 @@ def measured(epsilons: tuple[float, ...], *, tiny: bool = False) -> Found:
     )
 
 
-if __name__ == "__main__":
-    main()
+def reproduce(
+    *,
+    out: Path | None = None,
+    plot: Path | None = None,
+    epsilons: tuple[float, ...] = (8.0, 1.0),
+    tiny: bool = False,
+) -> None:
+    """Run the studies and publish their page; tiny with few runs, short ones."""
+    found = measured(epsilons, tiny=tiny)
+    if plot is not None:
+        draw(found, plot)
+    picture = plot.name if plot else ""
+    publish(page(found, command="fedpriv reproduce scraps-convex", picture=picture), out)
+
+
+REPRODUCTIONS = (
+    Study(
+        name="scraps-convex",
+        title="Checkpoint aggregates, Theorem 3.2 and intervals on synthetic convex problems",
+        run=reproduce,
+        reduced={"tiny": True},
+        minutes=(6, 0.5),
+    ),
+)

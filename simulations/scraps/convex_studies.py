@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -45,7 +46,7 @@ class Linear:
     y_test: np.ndarray = field(repr=False)
 
 
-def made(kind: str, *, num: int, width: int, seed: int) -> Linear:
+def synthetic(kind: str, *, num: int, width: int, seed: int) -> Linear:
     """Return a synthetic problem.
 
     Args:
@@ -108,32 +109,6 @@ def noisy_descent(
         if math.isfinite(radius):
             theta = theta * np.minimum(1.0, radius / np.linalg.norm(theta, axis=0))
         yield theta
-
-
-class Averages:
-    """The last iterate, UPA of the past k for each of some k, and EMAs, of runs that go by."""
-
-    def __init__(self, ks: tuple[int, ...], decays: tuple[float, ...]) -> None:
-        """Start with nothing seen."""
-        self._ks, self._decays = ks, decays
-        self._past: list[np.ndarray] = []
-        self._moving: dict[float, np.ndarray] = {}
-        self._last = np.zeros(())
-
-    def see(self, theta: np.ndarray) -> None:
-        """Take one more iterate."""
-        self._last = theta
-        self._past.append(theta)
-        del self._past[: -max(self._ks, default=1)]
-        for decay in self._decays:
-            old = self._moving.get(decay, theta)
-            self._moving[decay] = decay * old + (1 - decay) * theta
-
-    def found(self) -> dict[str, np.ndarray]:
-        """Return each by its name, such as "upa 10"; of fewer iterates than k, all of them."""
-        upa = {f"upa {k}": np.mean(self._past[-k:], axis=0) for k in self._ks}
-        ema = {f"ema {decay:g}": self._moving[decay] for decay in self._decays}
-        return {"last": self._last, **upa, **ema}
 
 
 NUM, WIDTH, BATCH, STEPS, REGULARISER, DELTA = 1000, 20, 100, 400, 1e-3, 1e-5
@@ -224,7 +199,7 @@ def best_rate(epsilon: float | None, *, steps: int = STEPS, seeds: int = 20) -> 
 @cache
 def problem() -> Linear:
     """Return the synthetic classes that are learnt."""
-    return made("logistic", num=NUM, width=WIDTH, seed=5)
+    return synthetic("logistic", num=NUM, width=WIDTH, seed=5)
 
 
 def mean_gradients(data: Linear, theta: np.ndarray, drawn: np.ndarray) -> np.ndarray:
@@ -323,7 +298,7 @@ def coverage(
         ks: Numbers of checkpoints.
     """
     width, stddev = 5, 0.2
-    data = made("squares", num=400, width=width, seed=7)
+    data = synthetic("squares", num=400, width=width, seed=7)
     second = data.x.T @ data.x / len(data.y)
     values = np.linalg.eigvalsh(second)
     rate = 0.05 / float(values[-1])
@@ -520,7 +495,7 @@ def ordinary_ratios(
     long descent without noise.
     """
     width, radius = 10, 6.0
-    data = made("absolute", num=500, width=width, seed=seed)
+    data = synthetic("absolute", num=500, width=width, seed=seed)
 
     def slope(theta: np.ndarray) -> np.ndarray:
         return data.x.T @ np.sign(data.x @ theta - data.y[:, None]) / len(data.y)
@@ -529,7 +504,6 @@ def ordinary_ratios(
         return np.abs(data.x @ theta - data.y[:, None]).mean(axis=0)
 
     scale = radius / math.sqrt(1 + width * stddev**2)
-    seen = Averages((10, max(1, steps // 10), max(1, steps // 2)), (0.9,))
     descent = noisy_descent(
         slope,
         width=width,
@@ -540,14 +514,17 @@ def ordinary_ratios(
         rng=np.random.default_rng([seed, steps]),
         radius=radius,
     )
+    ks, decay = (10, max(1, steps // 10), max(1, steps // 2)), 0.9
+    past: deque[np.ndarray] = deque(maxlen=max(ks))
+    moving: np.ndarray | None = None
     for theta in descent:
-        seen.see(theta)
-    least = _least_risk(slope, risk, width)
+        past.append(theta)
+        moving = decay * (theta if moving is None else moving) + (1 - decay) * theta
+    recent, least = list(past), _least_risk(slope, risk, width)
+    assert moving is not None
+    found = [recent[-1], *(np.mean(recent[-k:], axis=0) for k in ks), moving]
     names = ("last", "upa 10", "upa T/10", "upa T/2", "ema 0.9")
-    return {
-        name: list(risk(theta) - least)
-        for name, theta in zip(names, seen.found().values(), strict=False)
-    }
+    return {name: list(risk(one) - least) for name, one in zip(names, found, strict=True)}
 
 
 _KNOWN: dict[int, float] = {}

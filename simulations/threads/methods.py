@@ -7,7 +7,7 @@ never with test threads; `docs/results/threads-tuning.jsonl` has every run that 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedpriv.datasets.stackexchange.tag_view import TagView
 from fedpriv.experiments.catalogue import load_experiment
@@ -16,7 +16,7 @@ from fedpriv.experiments.options import Option
 
 UNIT_NORM = "unit-norm"
 
-_COHORT = 0.3  # of the roster: near the knee of the noise on the mean
+_COHORT = 0.3  # of the roster: near the saturation point of the noise on the mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,3 +170,112 @@ ABLATION: Mapping[str, Method] = {
         options=_private(_TUNED, inputs="tf-idf"),
     ),
 }
+
+
+#: Behind the name of a method whose unit is a person's words wherever they stand.
+WIDER = ", owners all"
+
+
+def _with(method: Method, label: str, **more: Option) -> Method:
+    """Return the method under another label, with further options at every ε."""
+    options = {epsilon: {**chosen, **more} for epsilon, chosen in method.options.items()}
+    return replace(method, label=label, options=options)
+
+
+#: The best private method and the one without privacy, each with either unit.
+OWNED: Mapping[str, Method] = {
+    name: method
+    for plain in ("public start", "federated")
+    for name, method in (
+        (plain, METHODS[plain]),
+        (f"{plain}{WIDER}", _with(METHODS[plain], METHODS[plain].label + WIDER, owners="all")),
+    )
+}
+
+
+def _at(epsilons: tuple[float, ...], **options: Option) -> dict[float | None, Mapping[str, Option]]:
+    named = {name.replace("_", "-"): value for name, value in options.items()}
+    return {epsilon: {"target-epsilon": epsilon, **named} for epsilon in epsilons}
+
+
+def _without_cohorts(label: str, experiment: str, **options: Option) -> Method:
+    return Method(
+        label=label, experiment=experiment, options=_at((0.5, 2.0, 8.0), **options), cohort=None
+    )
+
+
+#: Users of `onstartups-all`: an update of bolt-on is of everybody.
+_PASSES = {"users_per_update": 6716, "passes": 20, "step_rate": 2.0}
+
+BY_METHOD: Mapping[str, Method] = {
+    "AdaDPS": replace(METHODS["public start"], label="AdaDPS, from the public start"),
+    "DP-FedAvg": _with(
+        Method(
+            label="",
+            experiment="dp-fedavg-tags",
+            options=_at((0.5, 2.0, 8.0), rounds=50, l2_clip_norm=20.0, local_learning_rate=30.0),
+        ),
+        "DP-FedAvg, from the public start",
+        **{"start": "public", "start-factor": 0.5},
+    ),
+    "agd": _without_cohorts("DP-AGD, from the public start", "agd-tags"),
+    "agd zero": _without_cohorts("DP-AGD, from zero", "agd-tags", start="fresh", largest_step=6.0),
+    "bolt-on": _without_cohorts(
+        "bolt-on (ε, δ), from the public start",
+        "bolt-on-tags",
+        output_noise="gaussian",
+        start="public",
+        **_PASSES,
+    ),
+    "bolt-on pure": _without_cohorts(
+        "bolt-on, pure ε, from the public start", "bolt-on-tags", start="public", **_PASSES
+    ),
+    "bolt-on zero": _without_cohorts(
+        "bolt-on (ε, δ), from zero",
+        "bolt-on-tags",
+        output_noise="gaussian",
+        start="fresh",
+        **_PASSES,
+    ),
+}
+
+_STREAMS = {"tree": "binary tree", "banded": "optimised bands", "blt": "BLT, three buffers"}
+
+
+def _stream(noise: str, label: str, *, drawn: float | None = None, **more: Option) -> Method:
+    """Return a method of correlated noise, in settings chosen on validation threads at ε 8."""
+    options = _at(
+        (2.0, 8.0),
+        noise=noise,
+        min_separation=4,
+        l2_clip_norm=60.0,
+        rounds=80,
+        local_learning_rate=30.0,
+        start_factor=0.5,
+        **more,
+    )
+    return Method(label=label, experiment="adadps-ftrl-tags", options=options, cohort=drawn)
+
+
+BY_STREAM: Mapping[str, Method] = {
+    "Poisson": replace(METHODS["public start"], label="independent noise, Poisson cohorts"),
+    "Poisson plain": replace(ABLATION["not adaptive"], label="the same without the preconditioner"),
+    "one band": _stream("banded", "independent noise, nothing claimed for sampling", bands=1),
+    **{name: _stream(name, label) for name, label in _STREAMS.items()},
+    # 0.15 of the roster a round: six tenths of a group.
+    "amplified": _stream("banded", "optimised bands, draws within groups", drawn=0.15),
+    **{
+        f"{name} plain": _stream(name, f"{label}, without the preconditioner", precondition="none")
+        for name, label in _STREAMS.items()
+    },
+}
+
+
+def from_zero(method: Method) -> Method:
+    """Return the method with its start taken away."""
+    options = {
+        epsilon: {name: value for name, value in given.items() if name != "start-factor"}
+        | {"start": "fresh"}
+        for epsilon, given in method.options.items()
+    }
+    return replace(method, options=options)

@@ -47,11 +47,11 @@ class OwnerTags:
         Raises:
             ValueError: If there is no such corpus or roster, or it does not know who asked.
         """
-        return made(self.corpus, self.roster, self.fold, self.examples_per_owner)
+        return make_task(self.corpus, self.roster, self.fold, self.examples_per_owner)
 
 
 @cache
-def made(
+def make_task(
     corpus: str | None, roster: str | None, fold: int, examples_per_owner: int | None
 ) -> CentralTask:
     """Return the task of these options, made once."""

@@ -1,20 +1,16 @@
-"""The page of the evaluation, and its chart: accuracy against ε."""
+"""Pages of the studies by thread, and their chart: accuracy against ε."""
 
 from __future__ import annotations
 
-import argparse
 import textwrap
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 
-from fedpriv.datasets.stackexchange.locate import resolve_corpus
-from fedpriv.datasets.stackexchange.splits import KINDS, NUM_FOLDS, Split
 from fedpriv.privacy.epsilon import format_delta
 from fedpriv.report.plots.charts import Point, Reference, tradeoff_plot
-from simulations.evaluation.evaluate import Evaluation
-from simulations.evaluation.table import Layout, Row, wider
-from simulations.reproduction.study import study_parser
-from simulations.threads.methods import UNIT_NORM, Method
+from simulations.evaluation.evaluate import Estimate, Evaluation
+from simulations.evaluation.held_out import MAJORITY, Fold
+from simulations.evaluation.table import Layout, Row, percent, wider
+from simulations.reproduction.study import table
 from simulations.threads.study import CENTRAL, LOCAL, PUBLIC, Study, model_name
 
 # Of methods in their order; reference lines have the others.
@@ -23,8 +19,8 @@ _MARKERS = ("o", "s", "^")
 _LINE = 100  # characters of a title
 
 
-def layout(study: Study) -> Layout:
-    """Return the rows and columns of the page."""
+def layout(study: Study, words: str) -> Layout:
+    """Return the rows and columns of the page; `words` are of every ε."""
     rows = [Row(label="majority class", models="majority"), Row(label=PUBLIC, models=PUBLIC)]
     rows += [
         Row(
@@ -44,13 +40,14 @@ def layout(study: Study) -> Layout:
     return Layout(
         columns={f"{e:g}": f"ε = {e:g}" for e in study.epsilons},
         rows=rows,
-        promise=promise(study),
+        promise=words,
     )
 
 
-def promise(study: Study) -> str:
+def epsilon_words(study: Study, otherwise: str = "") -> str:
     """Return what the ε of every row is: δ, unit, relation, accountant, and what it leaves out."""
-    return f"{_terms(study)}; tuning on validation threads is not covered."
+    words = f"{_terms(study)}; tuning on validation threads is not covered."
+    return f"{words} {otherwise}".rstrip()
 
 
 def _terms(study: Study) -> str:
@@ -109,63 +106,51 @@ def chart(evaluation: Evaluation, study: Study, more: str = "") -> str:
     )
 
 
-def parser_of(
-    described: str | None, program: str, *, seeds: int, plot: str = ""
-) -> argparse.ArgumentParser:
-    """Return a parser of the options that every study has.
+Differences = Mapping[tuple[str, str], Estimate]
 
-    Args:
-        described: What the program does.
-        program: Its name.
-        seeds: How many a method has by default.
-        plot: What --plot draws; "" for no such option.
+
+def difference_lines(found: Differences, title: str) -> Iterator[str]:
+    """Yield the table of differences.
+
+    A difference counts where one of the two is above the majority class by more than its interval;
+    where neither is, both have learnt nothing that a rule without an ε does not know. Of models
+    that were not compared with the majority class every difference counts.
     """
-    parser = study_parser(
-        described,
-        program,
-        seeds=seeds,
-        epsilons=(2.0, 8.0),
-        results=Path("results/tags"),
-        plot=plot,
-    )
-    parser.add_argument("--corpus", default=None, help="a prepared corpus, a dump or a name")
-    parser.add_argument("--roster", default=None, help="of the corpus; by default its own")
-    parser.add_argument(
-        "--split",
-        default="by-thread",
-        choices=[kind for kind in KINDS if kind != "by-sentence"],
-        help="what is held out; by-time has no folds",
-    )
-    parser.add_argument(
-        "--public-users", type=int, default=None, help="how many count as public; by default all"
-    )
-    parser.add_argument("--folds", type=int, default=NUM_FOLDS)
-    return parser
+    above = {
+        first: estimate.excludes_zero and (estimate.value or 0.0) > 0.0
+        for (first, second), estimate in found.items()
+        if second == MAJORITY
+    }
+    rows = []
+    for (first, second), estimate in found.items():
+        mute = second != MAJORITY and not above.get(first, True) and not above.get(second, True)
+        text = (
+            "no signal: neither is above the majority" if mute else percent(estimate, signed=True)
+        )
+        rows.append([first, second, text])
+    yield from ("", f"### {title}", "", *table(["", "against", "difference"], rows, words=2))
 
 
-def study_of(
-    given: argparse.Namespace, methods: Mapping[str, Method], inputs: str = UNIT_NORM
-) -> Study:
-    """Return the study that parsed options ask for; it says what it does on stderr.
-
-    Raises:
-        ValueError: If there are not so many folds or seeds, or no such corpus.
-    """
-    if not 1 <= given.folds <= NUM_FOLDS or given.seeds < 1:
-        raise ValueError(f"--folds {given.folds} must be 1 to {NUM_FOLDS}, --seeds at least 1")
-    if given.split == "by-time" and given.folds == NUM_FOLDS:  # which has no folds
-        given.folds = 1
-    splits = tuple(
-        Split(kind=given.split, fold=number, public_users=given.public_users)
-        for number in range(given.folds)
-    )
-    return Study(
-        corpus=resolve_corpus(given.corpus, allow_synthetic=False),
-        roster=given.roster,
-        splits=splits,
-        seeds=given.seeds,
-        epsilons=tuple(given.epsilon),
-        methods=methods,
-        kept=given.results.with_suffix("") / "outcomes",
-        inputs=inputs,
-    )
+def ablation_page(study: Study, held: Fold, found: Differences) -> str:
+    """Return the page of what each part of a method is worth; `held` is one of the folds."""
+    lines = []
+    if held.data.get("synthetic"):
+        lines = ["**Synthetic data: these figures say nothing of people.**", ""]
+    rows = []
+    for name, method in study.methods.items():
+        against, label = model_name, f"{method.label}, against it"
+        if name == "whole":
+            against, label = lambda *_: PUBLIC, f"{method.label}, over public-only"
+        pairs = [(model_name(name, e), against("whole", e)) for e in study.epsilons]
+        rows.append([label, *(percent(found[pair], signed=True) for pair in pairs)])
+    lines += [
+        f"{held.data['name']}, roster {held.data['roster']}, folds "
+        f"{', '.join(str(split.fold) for split in study.splits)} of threads pooled, "
+        f"{study.seeds} seed{'s' if study.seeds > 1 else ''} a model. Accuracy on held-out "
+        "sentences of rostered users, percentage points, with 95 % intervals: the wider of a "
+        f"paired bootstrap by thread and one by user. {epsilon_words(study)} Figures are not "
+        "covered by ε.",
+        "",
+        *table(["", *(f"ε = {epsilon:g}" for epsilon in study.epsilons)], rows),
+    ]
+    return "\n".join(lines) + "\n"

@@ -129,14 +129,14 @@ class Study:
                 "to compare private training with; the site is too small"
             )
         choosing = self.corpus.view(roster=self.roster, split=view.split.choosing())
-        whole = central(
+        (whole,) = central(
             view, choosing, UNIT_NORM, keys=[key.fold("central")], features=task.features_of
         )
         made = task.features_of(view)
         _keep(files[PUBLIC], outcomes(alone.model.params, view, UNIT_NORM, made))
         if LOCAL in files:
             _keep(files[LOCAL], local_only(view, alone.start.params, UNIT_NORM, key=key))
-        _keep(files[CENTRAL], outcomes(whole.params[0], view, UNIT_NORM, made))
+        _keep(files[CENTRAL], outcomes(whole, view, UNIT_NORM, made))
 
     def _trained(
         self,

@@ -10,8 +10,7 @@ import pytest
 from torch import nn
 
 import fedpriv as fp
-from fedpriv.api.forecast import noise_loss as loss_module
-from fedpriv.api.forecast import round_cost as cost_module
+from fedpriv.api import forecast as module
 from fedpriv.datasets.dataset import Dataset
 from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
 from fedpriv.privacy.ledger.ledger import Ledger
@@ -106,7 +105,7 @@ def test_nobody_is_trained_where_no_time_is_asked_for(monkeypatch):
             trained.append(query["user_ids"])
             return super().partial_sum(**query)
 
-    monkeypatch.setattr(cost_module, "as_works", lambda trainer: {TRAIN: Recorder(trainer=trainer)})
+    monkeypatch.setattr(module, "as_works", lambda trainer: {TRAIN: Recorder(trainer=trainer)})
     found = forecast(an_experiment(), timed=False)
     assert not trained and "not known" in found.cost.time()
     forecast(an_experiment())
@@ -137,7 +136,7 @@ def test_the_loss_from_noise_is_that_of_a_square(monkeypatch):
     Over 2,000 draws the mean of s²|x|²-like terms has a standard error below 3 %: 12 % is four.
     The same with √T or the server's rate forgotten is off by a factor of 4 and more.
     """
-    monkeypatch.setattr(loss_module, "NUM_DRAWS", 2000)
+    monkeypatch.setattr(module, "NUM_DRAWS", 2000)
     found = forecast(an_experiment(server_learning_rate=0.5), timed=False)
     stddev = 0.5 * math.sqrt(16) * 0.5 * found.planned.noise_multiplier / 10
     assert found.loss.stddev == pytest.approx(stddev, rel=1e-6)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import special
 
-from fedpriv.attacks import figures
-from fedpriv.attacks.figures import (
+from fedpriv.attacks import outcome as figures
+from fedpriv.attacks.outcome import (
     AttackScores,
     allowed_share,
     auc,

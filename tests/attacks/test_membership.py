@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 
 import fedpriv
-from fedpriv.attacks.figures import auc, with_interval
 from fedpriv.attacks.membership import attack_membership, attack_runs
-from fedpriv.attacks.outcome import differs, said_of
-from fedpriv.attacks.plot import write_membership_plot
+from fedpriv.attacks.outcome import auc, differs, said_of, with_interval, write_membership_plot
 
 TRAINING = {"rounds": 30, "cohort": 30, "local_learning_rate": 20.0, "local_epochs": 4}
 

@@ -20,8 +20,9 @@ from fedpriv.backends.worker import WorkerContext
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.evaluate import WHOLE, Metrics
+from fedpriv.training.local.compiled_softmax import CompiledSoftmaxTrainer
 from fedpriv.training.local.module import ArrayExamples
-from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
+from fedpriv.training.local.schedule import Schedule
 
 sys.path.append(str(Path(__file__).parent / "flower"))
 stub_grid = importlib.import_module("stub_grid")
@@ -96,7 +97,7 @@ class BadUsers(Users):
 
 def trainer(multiplier=None):
     rows = (multiplier or {}).get("kernel")
-    return SparseSoftmaxTrainer(
+    return CompiledSoftmaxTrainer(
         schedule=SCHEDULE, multiplier=None if rows is None else rows.reshape(-1)
     )
 

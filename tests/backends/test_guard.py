@@ -13,7 +13,7 @@ import pytest
 
 from fedpriv import tree
 from fedpriv.backends.backend import Order
-from fedpriv.backends.guard import Child, Guard, can_fork, decode_sum, encode_sum
+from fedpriv.backends.guard import Guard, can_fork, decode_sum, encode_sum
 from fedpriv.deploy.processes import children
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
@@ -188,15 +188,3 @@ def test_a_sum_reads_back_to_the_bit(granularity):
     assert (found.num_users, found.num_failed, found.granularity) == (4, 1, granularity)
     assert equal(tree.to_dense(found.total), tree.to_dense(done.total))
     assert all(found.total[name].dtype == kind for name in ("dense", "none", "scalar"))
-
-
-def test_a_child_dies_with_what_it_started_and_sends_what_it_had():
-    def target(send):
-        send(b"first")
-        raise ValueError("its end")
-
-    child = Child(target)
-    assert child.message(60.0) == b"first"
-    with pytest.raises(EOFError):
-        child.message(60.0)
-    child.close()

@@ -109,12 +109,6 @@ def test_a_user_that_raises_costs_no_worker(backend, deeds, staff):
     assert backend.processes() == before
 
 
-@pytest.mark.slow
-def test_a_worker_context_that_cannot_be_opened_is_said_at_once(hire):
-    with pytest.raises(ValueError, match="no such corpus"):
-        hire(1, refuse=ValueError("no such corpus"))
-
-
 def test_what_comes_back_is_one_sum_from_each_worker(backend, staff, monkeypatch):
     """Never an individual update: as many results as workers, over all their users."""
     results, run = [], backend._pool.run

@@ -86,11 +86,6 @@ def test_actors_that_died_since_are_replaced(hire):
     assert not {opened.process for opened in pool.opened} & set(before)
 
 
-def test_an_actor_that_dies_while_it_starts_is_started_again(hire, tmp_path):
-    assert len(hire(1, deaths=2).opened) == 1
-    assert count(tmp_path, "open") == 3
-
-
 def test_actors_that_never_start_are_an_error_that_tells_why(hire, tmp_path):
     with pytest.raises(ChildProcessError, match="no worker is left: 3 in a row") as caught:
         hire(1, deaths=99)

@@ -99,13 +99,6 @@ def test_a_run_begun_in_one_process_ends_on_ray_with_the_same_model(
     assert (seen["accuracy"], seen["num_failed"]) == (told["accuracy"], 0)
 
 
-@pytest.mark.slow
-def test_an_experiment_that_workers_do_not_find_is_said(ray, tiny_corpus, tmp_path):
-    prepared = start(tiny_corpus, tmp_path / "run", on_ray(ray, "adadps-tag", None))
-    with pytest.raises(ValueError, match="did you mean 'adadps-tags'"):
-        prepared.run()
-
-
 def command(corpus, out, *more, **changes):
     given = (OPTIONS | changes).items()
     options = [text for name, value in given for text in ("-s", f"{name}={value}")]

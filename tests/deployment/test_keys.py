@@ -120,13 +120,6 @@ def test_what_is_half_made_is_made_again(folder, lost):
     assert len(read_node_keys(folder / "node-users.json")) == 2
 
 
-def test_a_machine_may_have_names_and_addresses(folder):
-    assert made(folder, "2", "fl.example.org", "203.0.113.7", "2001:db8::7").returncode == 0
-    names = names_of(folder / "keys" / "gate" / "gate.pem")
-    for name in ("DNS:fl.example.org", "IP Address:203.0.113.7", "IP Address:2001:DB8:0:0:0:0:0:7"):
-        assert name in names
-
-
 def test_a_name_that_a_certificate_lacks_is_said(folder):
     assert made(folder, "2").returncode == 0
     done = made(folder, "2", "fl.example.org")

@@ -286,7 +286,7 @@ def test_half_a_node_config_a_partition_and_another_experiment_are_refused(place
         open_node(run_config, {"data": full["data"]})
     node = open_node(run_config, full)
     assert len(read_host(node, run_config, full).user_ids) == 22
-    with pytest.raises(ValueError, match="hosts everybody in its own data"):
+    with pytest.raises(ValueError, match="hosts everybody in its local data"):
         read_host(node, run_config, {**full, "partition-id": 0, "num-partitions": 2})
     with pytest.raises(ValueError, match=r"neither a roster nor a node's data"):
         open_node({**run_config, "options": ""}, {})

@@ -10,7 +10,7 @@ from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.gaussian import gaussian
 from fedpriv.rng import Key
 from fedpriv.tasks.task import TaskDescription
-from fedpriv.training.local.trainer import SparseSoftmaxTrainer
+from fedpriv.training.local.compiled_softmax import CompiledSoftmaxTrainer
 from fedpriv.training.work import as_work
 
 WORDS, TAGS, USERS = 6, 3, 5
@@ -72,7 +72,7 @@ class TinyTask:
 
     def trainer(self, schedule, multiplier):
         rows = multiplier.get("kernel")
-        return SparseSoftmaxTrainer(
+        return CompiledSoftmaxTrainer(
             schedule=schedule, multiplier=None if rows is None else rows.reshape(-1)
         )
 

@@ -14,7 +14,8 @@ from fedpriv import tree
 from fedpriv.datasets.stackexchange.tag_view import TagExamples
 from fedpriv.kernels.sparse_softmax import softmax_residual, train
 from fedpriv.rng import Key
-from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
+from fedpriv.training.local.compiled_softmax import CompiledSoftmaxTrainer
+from fedpriv.training.local.schedule import Schedule
 
 WORDS, CLASSES = 40, 6
 _rng = np.random.default_rng(0)
@@ -166,7 +167,7 @@ class TestPaths:
     @pytest.mark.parametrize("cap", [1, 7, 100])
     def test_every_dtype_of_counts_gives_the_same_bits(self, inputs, multiplier, cap):
         schedule = Schedule(learning_rate=0.9, batch_size=4, epochs=3, max_examples=cap)
-        trainer = SparseSoftmaxTrainer(schedule=schedule, inputs=inputs, multiplier=multiplier)
+        trainer = CompiledSoftmaxTrainer(schedule=schedule, inputs=inputs, multiplier=multiplier)
         params, user = {"kernel": KERNEL, "bias": BIAS}, arrays(30, 4)
         updates = []
         for dtype in (np.uint16, np.float32, np.uint8, np.int64, np.float64):
@@ -182,7 +183,10 @@ class TestPaths:
     def test_only_chosen_examples_are_looked_at(self, seed, epochs):
         """The others may hold anything at all, in place and in a copy: work follows the cap."""
         schedule = Schedule(learning_rate=0.9, batch_size=3, epochs=epochs, max_examples=5)
-        trainer, params = SparseSoftmaxTrainer(schedule=schedule), {"kernel": KERNEL, "bias": BIAS}
+        trainer, params = (
+            CompiledSoftmaxTrainer(schedule=schedule),
+            {"kernel": KERNEL, "bias": BIAS},
+        )
         key, user = Key.simulation(seed), arrays(60, seed, dtype=np.float32)
         chosen = schedule.choose(60, key.generator())
         poisoned = {name: array.copy() for name, array in user.items()}
@@ -276,7 +280,7 @@ class TestBeyond:
         user = arrays(8, 5)
         at = (int(user["indices"][0]), 1) if name == "kernel" else (1,)
         params[name][at] = bad
-        trainer = SparseSoftmaxTrainer(schedule=Schedule(learning_rate=0.5))
+        trainer = CompiledSoftmaxTrainer(schedule=Schedule(learning_rate=0.5))
         with pytest.raises(ValueError, match="not finite"):
             trainer.train(params, tag_examples(user), Key.simulation(0))
 
@@ -285,7 +289,7 @@ class TestBeyond:
         user = arrays(8, 5, dtype=np.float32)
         for dtype in (np.float32, np.float64):
             counts = np.full(len(user["indices"]), value, dtype)
-            trainer = SparseSoftmaxTrainer(schedule=Schedule(learning_rate=0.5))
+            trainer = CompiledSoftmaxTrainer(schedule=Schedule(learning_rate=0.5))
             with pytest.raises(ValueError, match="not finite"):
                 made = tag_examples(replace_counts(user, counts))
                 trainer.train({"kernel": KERNEL, "bias": BIAS}, made, Key.simulation(0))

@@ -6,7 +6,7 @@ from torch import nn
 from fedpriv.backends.worker import WorkerContext
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
-from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.local.schedule import Schedule
 
 #: Steep, so that a last bit does not stay one.
 SCHEDULE = Schedule(learning_rate=2.0, batch_size=4, epochs=2, max_examples=20)

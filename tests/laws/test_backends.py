@@ -19,7 +19,7 @@ from fedpriv.backends.in_process import ThreadBackend
 from fedpriv.mechanisms import Capped, Clip, Normalise, Preconditioned, Rounded, Unbounded
 from fedpriv.mechanisms.bounds import Checked
 from fedpriv.rng import Key
-from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.local.schedule import Schedule
 from tests.repeats import each_once
 
 _SPEC = importlib.util.spec_from_file_location(

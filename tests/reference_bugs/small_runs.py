@@ -21,10 +21,11 @@ def states(made, corpus, backend=None, seed=0):
     backend = backend or SerialBackend(
         trainer=components.trainer, data=components.task.data, measure=components.task.evaluate
     )
+    root = Key.simulation(seed)  # and the noise is of the seed alone: experiments are compared
     found = [
         (record, {n: t.copy() for n, t in state.params.items()})
         for record, state in rounds(
-            components, backend, Key.simulation(seed), eval_every=made.eval_every
+            components, backend, root, noise=root, eval_every=made.eval_every
         )
     ]
     return components, found

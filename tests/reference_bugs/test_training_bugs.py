@@ -16,7 +16,8 @@ from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
 from fedpriv.tasks.tag_prediction import evaluate_tags, majority_share
 from fedpriv.training.evaluate import combined
-from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
+from fedpriv.training.local.compiled_softmax import CompiledSoftmaxTrainer
+from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.work import as_work
 from tests.reference_bugs.small_runs import experiment, states
 
@@ -207,7 +208,7 @@ class TestBatches10:
             schedule = Schedule(learning_rate=1.0, batch_size=batch_size)
             batches = schedule.batches(len(examples), np.random.default_rng(0))
             assert sum(map(len, batches)) == len(examples)
-            update = SparseSoftmaxTrainer(schedule=schedule).train(
+            update = CompiledSoftmaxTrainer(schedule=schedule).train(
                 params, examples, Key.simulation(0)
             )
             rows = update["kernel"].rows[np.abs(update["kernel"].values).max(axis=1) > 0]

@@ -9,7 +9,7 @@ import pytest
 
 import fedpriv as fp
 from fedpriv.attacks.membership import attack_membership
-from fedpriv.audit.into import AuditedRun
+from fedpriv.audit.run import AuditedRun
 from fedpriv.cli import main
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.privacy.statement.verify import verify_run

@@ -48,7 +48,7 @@ class Prepared:
         )
         self.components = SimpleNamespace(plan=plan, task=SimpleNamespace(measures=UNNAMED))
         self.experiment = SimpleNamespace(name="[b]old", description="of [markup]", eval_every=5)
-        self.synthetic, self.untried, self.noticed = True, "", ()
+        self.synthetic, self.trial = True, SimpleNamespace(untried="", noticed=())
         self.ledger = Ledger.in_memory(plan, mode="simulation")
         self.folder = SimpleNamespace(document={"plan": plan.to_json(), "experiment": {}})
 
@@ -232,6 +232,6 @@ def test_an_adaptive_plan_is_followed_by_what_it_has_spent():
 
 def test_what_could_not_be_tried_is_said_before_the_run():
     to, prepared = console(), Prepared()
-    prepared.untried = "train [was] not tried"
+    prepared.trial.untried = "train [was] not tried"
     follow(prepared, console=to, shown=True)
     assert "train [was] not tried" in printed(to).splitlines()[:4]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 
 from fedpriv.datasets.reviews import synthetic_reviews
@@ -14,7 +13,6 @@ from simulations.adadps import figure2
 from simulations.adadps.setups import imdb
 
 COLUMNS = ("paper", "right")
-ORIGINAL = imdb.reviews
 
 
 def clear():
@@ -77,10 +75,6 @@ class TestSplits:
         with pytest.raises(ValueError, match="download a file of reviews"):
             imdb.dataset("right", "amazon")
 
-    def test_every_public_part_is_another_experiment(self):
-        names = {imdb.experiment(p, "right").name for p in ("held out", "amazon", 50, 10)}
-        assert len(names) == 4
-
 
 def of_the_real_size(label, column):
     """The plan on 24,750 examples, 25,000 without the public hundredth."""
@@ -129,22 +123,9 @@ class TestNoise:
             assert components.plan.live_mechanism.privatizer.stddev == pytest.approx(0.4)
 
 
-def test_synthetic_reviews_stand_in_where_the_real_ones_are_missing():
-    """And say that they are made up, in the name too."""
-
-    def missing():
-        raise ValueError("not to be had")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(imdb, "load_imdb", missing)
-        found = ORIGINAL.__wrapped__()
-    assert found.synthetic and "synthetic" in found.name
-    assert np.asarray(found.train.labels).size > 0
-
-
 def test_noise_hides_which_coordinates_are_large_and_public_data_show_it(tmp_path, capsys):
     """Figure 2, on made-up reviews: a tenth of its steps."""
-    figure2.main(["--reduced", "--plot", str(tmp_path / "f.png")])
+    figure2.reproduce(plot=tmp_path / "f.png", warm_up=40, steps=20)
     said = capsys.readouterr().out
     assert said.count("SYNTHETIC") == 2 and (tmp_path / "f.png").stat().st_size > 10_000
     told = figure2.agreement(figure2.moments(5, 10))

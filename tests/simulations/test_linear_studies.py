@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from statistics import mean
 
 import numpy as np
@@ -11,16 +10,13 @@ import pytest
 from fedpriv.privacy.accounting import epsilon
 from fedpriv.privacy.event import Event, Relation
 from simulations.agd import methods as agd
-from simulations.agd import study as agd_page
 from simulations.agd import study as agd_study
 from simulations.agd.methods import last_order, sigma_of_last_order
 from simulations.bolt_on import methods as bolt_on
-from simulations.bolt_on import study as bolt_on_page
 from simulations.bolt_on import study as bolt_on_study
 from simulations.bolt_on.methods import timed
 from simulations.bolt_on.study import over_batches
 from simulations.linear_models.problems import problem
-from simulations.linear_models.training import majority, not_private, public_only
 from simulations.reproduction.study import Store
 
 
@@ -59,16 +55,6 @@ class TestProblems:
         few, more = made.smaller(20), made.smaller(50)
         assert np.array_equal(few.x_train, np.asarray(more.x_train)[:20])
 
-    def test_an_unknown_one(self):
-        with pytest.raises(ValueError, match="unknown"):
-            problem("adult")
-
-
-def test_references():
-    data = problem("covertype", tiny=True).data
-    best, public = not_private(data, 2), public_only(data, 2)
-    assert majority(data) >= 0.5 and best > majority(data) and public <= best + 0.1
-
 
 def test_a_run_is_found_again(tmp_path):
     path, calls = tmp_path / "rows.jsonl", []
@@ -85,158 +71,112 @@ def test_a_run_is_found_again(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def adaptive(tmp_path_factory):
-    """Two settings of each method, two seeds, one ε."""
+def adaptive():
+    """Two settings of each method, two seeds, two ε."""
     few = {name: (grid[0], grid[-1]) for name, grid in agd.GRIDS.items()}
     few["sgd"] = few["sgd-old"] = ({"steps": 20, "rate": 2.0},)
-    before = dict(agd.GRIDS)
-    agd.GRIDS.update(few)
-    store = Store.at(tmp_path_factory.mktemp("agd") / "rows.jsonl")
-    study = agd_study.Study(
-        problem_key="mnist-3-8", store=store, seeds=2, epsilons=(0.4, 2.0), tiny=True
-    )
-    yield agd_study.found(study, ablated=(2.0,)), store
-    agd.GRIDS.update(before)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(agd_study, "GRIDS", few)
+        study = agd_study.study_of("mnist-3-8", Store(), seeds=2, epsilons=(0.4, 1.6), tiny=True)
+        agd_study.complete(study, ablated=(0.4, 1.6))
+        yield study
 
 
 @pytest.mark.slow
 class TestAdaptiveDescent:
     def test_page(self, adaptive):
-        found, _ = adaptive
-        text = agd_page.page([found], seeds=2, command="fedpriv reproduce agd-mnist-3-8")
+        text = agd_study.page([adaptive], command="c", ablated=("mnist-3-8",))
         for said in ("SYNTHETIC", "artefact", "add-remove, per example, simulated", "majority",
                      "no step", "truly", "T = 4", "γ = 0.5", "objective fell"):  # fmt: skip
             assert said in text, said
 
     def test_no_method_spends_more_than_it_says(self, adaptive):
-        _, store = adaptive
-        runs = [r for r in store.rows.values() if "method" in r["spec"] and r["accuracy"]]
+        rows = adaptive.store.rows.values()
+        runs = [r for r in rows if "method" in r["spec"] and r["accuracy"]]
         assert len(runs) > 30
         for row in runs:
             assert row["true_epsilon"] <= row["spec"]["epsilon"] * (1 + 1e-9), row["spec"]
 
     def test_plot(self, adaptive, tmp_path):
         for name in ("plot.png", "plot.svg"):
-            agd_page.plot(adaptive[0], tmp_path / name)
+            agd_study.draw_accuracies(adaptive, tmp_path / name)
             assert (tmp_path / name).stat().st_size > 10_000
+
+
+def small(key, loss, **given):
+    return bolt_on_study.study_of(key, loss, Store(), seeds=2, tiny=True, **given)
 
 
 @pytest.fixture(scope="module")
 def bolted():
-    study = bolt_on_study.Study(
-        problem_key="mnist", loss="softmax", store=Store(), seeds=2, epsilons=(2.0,),
-        passes=(1,), tiny=True,
-    )  # fmt: skip
-    return study, bolt_on_study.found(study)
+    return bolt_on_study.Found(small("mnist", "softmax", epsilons=(2.0,)), (1,))
 
 
 class TestBoltOn:
     def test_page_and_plot(self, bolted, tmp_path):
-        study, found = bolted
-        batches = over_batches(study, sizes=(10,), passes=1)
-        times = timed("mnist", "softmax", pairs=1, tiny=True)
-        text = bolt_on_page.page(
-            [found], seeds=2, command="fedpriv reproduce bolt-on-mnist", batches=batches,
-            times=times,
+        text = bolt_on_study.page(
+            [bolted], seeds=2, command="c",
+            batches=over_batches(bolted.study, sizes=(10,), passes=1),
+            times=timed("mnist", "softmax", pairs=1, tiny=True),
         )  # fmt: skip
         for said in ("SYNTHETIC", "pure ε, δ = 0", "δ = 1/m²", "SCS13", "BST14", "add-remove",
                      "Over the grid", "b = 10", "ratio of pairs"):  # fmt: skip
             assert said in text, said
-        bolt_on_page.plot(found, tmp_path / "plot.png")
+        bolt_on_study.draw_accuracies(bolted, tmp_path / "plot.png")
         assert (tmp_path / "plot.png").stat().st_size > 10_000
 
-    def test_every_row_states_its_own_epsilon(self, bolted):
-        for (guarantee, *_), rows in bolted[1].cells.items():
+    def test_every_row_states_its_epsilon(self, bolted):
+        for (guarantee, *_), rows in bolted.cells.items():
             for row in rows:
                 assert row["true_epsilon"] <= 2.0 * (1 + 1e-9)
                 assert (row["delta"] == 0.0) == (guarantee == "pure")
 
     def test_the_same_training_is_perturbed_for_every_epsilon(self, bolted):
         """With ε a million times larger hardly anything is left of the noise."""
-        study, _ = bolted
-        settings = {"rate": 0.3}
-        plain = study.row(None, "bolt-on", 1.0, 1, settings, seed=3)
-        much, little = (study.row("pure", "bolt-on", e, 1, settings, seed=3) for e in (1e-3, 1e6))
-        other = study.row(None, "bolt-on", 1.0, 1, settings, seed=4)
-        assert abs(little["objective"] - plain["objective"]) < 1e-4
-        assert much["objective"] > 2 * plain["objective"]
-        assert other["objective"] != plain["objective"]
+
+        def risk(guarantee, epsilon, seed=3):
+            place = {"guarantee": guarantee, "method": "bolt-on", "epsilon": epsilon, "passes": 1}
+            return bolted.study.row({"rate": 0.3}, seed=seed, **place)["objective"]
+
+        plain = risk(None, 1.0)
+        assert abs(risk("pure", 1e6) - plain) < 1e-4
+        assert risk("pure", 1e-3) > 2 * plain
+        assert risk(None, 1.0, seed=4) != plain
 
     def test_excess_risk_falls_with_noise(self):
-        study = bolt_on_study.Study(
-            problem_key="mnist-3-8", loss="logistic", store=Store(), seeds=2, tiny=True
-        )
+        study = small("mnist-3-8", "logistic")
         loud, quiet = (
-            mean(study.excess("approximate", "bolt-on", e, 2, 200)) for e in (0.01, 10.0)
+            mean(bolt_on_study.excess(study, "approximate", "bolt-on", e, 2, 200))
+            for e in (0.01, 10.0)
         )
         assert 0 <= quiet < loud
 
     def test_objective_perturbation_is_of_one_line_and_has_no_passes(self, bolted):
-        assert not any(method == "objective" for _, method, *_ in bolted[1].cells)
-        study = bolt_on_study.Study(
-            problem_key="mnist-3-8", loss="huber", store=Store(), seeds=2, epsilons=(2.0,),
-            passes=(1, 2), tiny=True,
-        )  # fmt: skip
-        found = bolt_on_study.found(study)
+        assert not any(method == "objective" for _, method, *_ in bolted.cells)
+        found = bolt_on_study.Found(small("mnist-3-8", "huber", epsilons=(2.0,)), (1, 2))
         places = [place for place in found.cells if place[1] == "objective"]
         assert places == [(g, "objective", 2.0, 1) for g in ("pure", "approximate")]
-        for guarantee, *rest in places:
-            for row in found.cells[guarantee, *rest]:
+        for place in places:
+            for row in found.cells[place]:
                 assert 1.99 < row["true_epsilon"] <= 2.0 * (1 + 1e-9)
-                assert (row["delta"] == 0.0) == (guarantee == "pure")
-        text = bolt_on_page.page([found], seeds=2, command="fedpriv reproduce bolt-on-pair-svm")
+                assert (row["delta"] == 0.0) == (place[0] == "pure")
+        text = bolt_on_study.page([found], seeds=2, command="c")
         assert "| objective perturbation | – |" in text and "Against objective perturb" in text
 
     def test_one_against_all_is_perturbed_jointly(self):
-        settings = {"rate": 0.3}
-        study, alone = (
-            bolt_on_study.Study(
-                problem_key="mnist-projected", loss=loss, store=Store(), tiny=True, seeds=1
-            )
-            for loss in ("one-vs-all", "softmax")
-        )
-        for own in (study, alone):
-            row = own.row("approximate", "bolt-on", 100.0, 1, settings)
-            assert row["true_epsilon"] <= 100.0 and row["accuracy"] > 0.3
         model = bolt_on.model_of("mnist-projected", "one-vs-all", "test", None, True)
-        sgd = bolt_on.permutation_sgd(model, 1, 50, settings)
+        sgd = bolt_on.permutation_sgd(model, 1, 50, {"rate": 0.3})
         assert sgd.constants.lipschitz == pytest.approx(10**0.5)
-        asked = bolt_on.spec(
-            "mnist-projected", "one-vs-all", "pure", "bolt-on", 1.0, 1, settings, tiny=True
-        )
-        bound = bolt_on.plan_of(model, sgd, asked).live_mechanism.l2_bound
+        bound = bolt_on.plan_of(model, sgd, "pure", 1.0).live_mechanism.l2_bound
         assert bound == pytest.approx(10**0.5 * 0.3 / 50, rel=1e-6)
 
-    def test_slopes(self):
-        points = {m: [m**-0.5] for m in (100, 400, 1600)}
-        assert bolt_on_page.slope(points) == pytest.approx(-0.5)
 
-
-def test_specs_are_plain_json():
-    one = bolt_on.spec("mnist", "softmax", "pure", "bolt-on", 1.0, 1, {"rate": 0.1})
-    two = agd.spec("mnist-3-8", "hinge", "agd", 0.1, {"iterations": 4})
-    for made in (one, two):
-        assert json.loads(json.dumps(made)) == made
-
-
-class TestCommands:
-    def test_bolt_on_writes_a_page_with_its_plot(self, tmp_path, capsys):
-        from simulations.bolt_on.study import main
-
-        main([
-            "--study", "pair-svm", "--tiny", "--seeds", "2", "--target-epsilon", "1",
-            "--passes", "1",
-            "--out", str(tmp_path / "page.md"), "--plot", str(tmp_path / "b.png"),
-            "--results", str(tmp_path / "runs.jsonl"),
-        ])  # fmt: skip
-        page = (tmp_path / "page.md").read_text("utf-8")
-        assert page in capsys.readouterr().out and "![Accuracy against ε" in page
-        assert (tmp_path / "b-pair-svm.png").exists()
-        assert (tmp_path / "bolt-on-runs.jsonl").exists()
-
-    def test_all_are_found_by_name(self):
-        from simulations.reproduction.command import find_reproductions
-
-        names = set(find_reproductions())
-        assert {"agd-mnist-3-8", "agd-covertype", "agd-imdb", "bolt-on-mnist"} <= names
-        assert {f"bolt-on-{side}" for side in ("batches", "time", "excess")} <= names
+def test_the_command_writes_a_page_with_its_plot(tmp_path, capsys):
+    bolt_on_study.reproduce(
+        studies=("pair-svm",), tiny=True, seeds=2, epsilons=(1.0,), passes=(1,),
+        out=tmp_path / "page.md", plot=tmp_path / "b.png", results=tmp_path / "runs.jsonl",
+    )  # fmt: skip
+    page = (tmp_path / "page.md").read_text("utf-8")
+    assert page in capsys.readouterr().out and "![Accuracy against ε" in page
+    assert (tmp_path / "b-pair-svm.png").exists()
+    assert (tmp_path / "bolt-on-runs.jsonl").exists()

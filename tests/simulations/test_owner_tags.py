@@ -10,8 +10,7 @@ from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.page import write_report
 from fedpriv.runs.prepared import start_run
-from simulations.threads import by_owners
-from simulations.threads.methods import METHODS
+from simulations.threads.methods import METHODS, OWNED
 from tests.laws.test_raw_deletion import LITTLE, community, imported
 from tests.resumed import resume_run
 
@@ -69,8 +68,8 @@ def test_without_a_bound_the_unit_is_a_sentence(site, tmp_path):
 
 def test_the_study_compares_like_with_like():
     for name in ("public start", "federated"):
-        plain, wider = METHODS[name], by_owners.OWNED[f"{name}, owners all"]
+        plain, wider = METHODS[name], OWNED[f"{name}, owners all"]
         assert wider.options.keys() == plain.options.keys()
         for epsilon, options in wider.options.items():
             assert dict(options) == {**plain.options[epsilon], "owners": "all"}
-    assert by_owners.OWNED["public start"] is METHODS["public start"]
+    assert OWNED["public start"] is METHODS["public start"]

@@ -37,14 +37,6 @@ def test_public_only_learns_from_public_users_alone_and_all_from_everybody(found
     assert [row["num_examples"] for row in found[1:]] == [public, public + trained]
 
 
-def test_a_setting_on_an_edge_is_named(tiny_corpus):
-    rows = script.lines(
-        tiny_corpus.default_roster, "tff", rates=(0.001, 0.002), most_passes=1,
-        corpus=str(tiny_corpus.directory),
-    )  # fmt: skip
-    assert list(rows)[1]["on_an_edge"] == ["learning_rate", "passes"]
-
-
 def test_the_command_prints_a_line_for_each(tiny_corpus, capsys):
     arguments = ["--corpus", str(tiny_corpus.directory), "--rosters", tiny_corpus.default_roster]
     script.main([*arguments, "--inputs", "tff", "--rates", "0.3", "--most-passes", "1"])
@@ -62,5 +54,5 @@ def test_the_rows_of_figure_6_are_the_recorded_ones():
     (table,) = figure6.REPRODUCTIONS
     for (roster, inputs, row), accuracy in recorded.items():
         setting = "paper" if roster.endswith("-400") else "private-8"
-        assert table.given[names[row]].figures[f"{setting} {inputs}"] == accuracy
+        assert table.given[names[row]].values[f"{setting} {inputs}"] == accuracy
     assert len(recorded) == 12

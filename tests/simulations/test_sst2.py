@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from importlib.util import find_spec
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -20,8 +20,9 @@ from fedpriv.rng import Key
 from fedpriv.tasks.central import CentralTask, zeros
 from fedpriv.training.local.module import module_params
 from fedpriv.training.per_example.module import ModuleGradients
-from simulations.dpnsgd import figure4, sst2
-from simulations.dpnsgd.figure4 import METHODS, Grid, experiment, main
+from simulations.dpnsgd import grid as grids
+from simulations.dpnsgd import sst2
+from simulations.dpnsgd.figure4 import METHODS, experiment, grid_of, reproduce
 from simulations.dpnsgd.sst2 import by_length, synthetic_sentences, write_tiny_weights
 from simulations.reproduction.runs import Run, perform, read
 
@@ -78,15 +79,6 @@ class TestPlan:
             plan = build(experiment(setup, method, 1.0, size, "test")).plan
             assert plan.live_mechanism.sensitivity == expected
 
-    def test_other_epsilons_are_refused(self, setup):
-        with pytest.raises(ValueError, match=r"epsilon 5\.0 is not one of the paper's"):
-            sst2.Setup(weights=setup.weights, data=setup.data, epsilon=5.0)
-
-    def test_a_length_beyond_the_positions_is_refused(self, setup):
-        long = sst2.Setup(weights=setup.weights, data=setup.data, length=65)
-        with pytest.raises(ValueError, match="length 65 is more than the 64 positions"):
-            sst2.task(long, "test")
-
 
 class TestTraining:
     @pytest.mark.parametrize(
@@ -100,17 +92,11 @@ class TestTraining:
         labels are drawn evenly), in one of four methods four times that. Seen: 0.76 to 0.95.
         """
         rate, size = CHOSEN[method]
-        made = Grid(setup=setup, method=method).run(rate, size, "test", 0)
+        made = grid_of(setup, method).run(rate, size, "test", 0)
         row = perform(made)
         assert row["synthetic"] and row["steps"] == 50 and row["unit"] == "example"
         assert row["epsilon"] <= 8.0 and row["delta"] == 1e-5
         assert row["accuracy"] > 0.62
-
-    def test_normalising_and_clipping_are_one_option_apart(self, setup):
-        clip = experiment(setup, "dp-sgd", 3.2, 1.0, "test").options()
-        normalise = experiment(setup, "dp-nsgd", 3.2, 0.0, "test").options()
-        differ = {name for name in clip if clip[name] != normalise[name]}
-        assert differ == {"bound"}
 
     def test_embeddings_stay_where_they_were(self, setup):
         made = experiment(setup, "dp-nsgd", 3.2, 0.001, "test").with_options({"steps": 2})
@@ -193,109 +179,74 @@ class TestByLength:
         for name in params:
             np.testing.assert_allclose(all_three[name], one[name] + two[name], atol=1e-6)
 
-    def test_other_sums_are_of_full_width(self, setup):
-        params, cut, whole = self.both(setup, 0.0)
-        groups, index = [np.array([0, 5]), np.array([2])], np.arange(6)
-        pairs = (
-            [m.grouped_sum(params, groups, Clip(l2_clip_norm=0.5)) for m in (cut, whole)],
-            [m.gradient(params, index) for m in (cut, whole)],
-        )
-        for found, expected in pairs:
-            for name in params:
-                np.testing.assert_allclose(found[name], expected[name], atol=1e-6)
-
 
 class TestGrid:
-    @pytest.mark.parametrize("method", METHODS)
-    def test_is_as_wide_as_the_proposal(self, setup, method):
-        full = sst2.Setup(weights=setup.weights, data=setup.data)
-        grid = Grid(setup=full, method=method)
-        runs = list(grid.tuning())
-        assert len(runs) == len(grid.rates) * 5 and len(grid.rates) >= 5
-        assert len({run.identity for run in runs}) == len(runs)
-        assert all(run.split == "validation" for run in runs)
-
     def test_best_is_the_best_held_out(self, setup):
-        grid = Grid(setup=setup, method="dp-nsgd")
+        grid = grid_of(setup, "dp-nsgd")
         runs = list(grid.tuning())
         done = {run.identity: {"accuracy": 0.5} for run in runs}
-        with pytest.raises(ValueError, match="1 runs of dp-nsgd are missing"):
+        with pytest.raises(ValueError, match=r"1 runs of DP-NSGD.* are missing"):
             grid.best({i: row for i, row in done.items() if i != runs[2].identity})
         done[runs[2].identity] = {"accuracy": 0.9}
         assert grid.best(done) == (grid.rates[1], grid.sizes[0])
-        assert {run.experiment.learning_rate for run in grid.finals(done)} == {grid.rates[1]}
-
-    def test_other_weights_are_other_runs(self, setup, tmp_path):
-        write_tiny_weights(tmp_path, seed=1)
-        other = sst2.Setup(weights=tmp_path, data=setup.data, length=setup.length, reduced=True)
-        names = [experiment(s, "dp-sgd", 0.1, 0.1, "test").name for s in (setup, other)]
-        assert names[0] != names[1]
+        assert {
+            run.experiment.options()["optimizer.learning_rate"] for run in grid.finals(done)
+        } == {grid.rates[1]}
 
 
 class TestCommand:
+    CHOICE: ClassVar = {"methods": ("dp-nsgd",), "rates": (3.2,), "sizes": (0.001,)}
+
     def test_reduced_runs_say_so_and_are_found_again(self, tmp_path, capsys, monkeypatch):
         monkeypatch.setattr(sst2, "synthetic_sentences", lambda: synthetic_sentences(400, 50))
-        monkeypatch.setattr(figure4, "SEEDS", (0, 1))
-        arguments = ["--reduced", "--results", str(tmp_path / "r.jsonl"), "--out", str(tmp_path)]
-        arguments += ["--method", "dp-nsgd", "--rate", "3.2", "--size", "0.001"]
-        main(arguments)
+        monkeypatch.setattr(grids, "SEEDS", (0, 1))
+        given = {"small": True, "results": tmp_path / "r.jsonl", "out": tmp_path / "p.md"}
+        reproduce(**given, **self.CHOICE)
         said, told = capsys.readouterr()
         assert "SYNTHETIC" in said and "a run, " in said and "step 2/10" in told
-        page = (tmp_path / "dpnsgd_sst2.md").read_text()
+        page = (tmp_path / "p.md").read_text()
         assert page.startswith("# DP-NSGD and DP-SGD on SST-2, SYNTHETIC sentences")
         assert "ε = 8 at δ = 1e-05 (add-remove, per example, PLD; RDP" in page
-        lines = (tmp_path / "r.jsonl").read_text()
-        rows = [json.loads(line) for line in lines.splitlines()]
-        assert len(rows) == 2 and all(row["synthetic"] for row in rows)
+        rows = read(tmp_path / "r.jsonl")
+        assert len(rows) == 2 and all(row["synthetic"] for row in rows.values())
 
         def never(run):
             raise AssertionError("it was done already")
 
         monkeypatch.setattr("simulations.reproduction.runs.perform", never)
-        main(arguments)
-        assert (tmp_path / "r.jsonl").read_text() == lines
-        assert "then 0 final runs" in capsys.readouterr().out
+        reproduce(**given, **self.CHOICE)
+        assert read(tmp_path / "r.jsonl") == rows
 
     def test_weights_and_glues_files_from_folders(self, tmp_path, monkeypatch):
         """At the paper's batch size, with noise of its σ; 1,100 sentences are 2 steps."""
         monkeypatch.setattr(sst2, "EPOCHS", 1)
-        monkeypatch.setattr(figure4, "SEEDS", (0, 1))
-        weights, results = tmp_path / "weights", tmp_path / "r.jsonl"
+        monkeypatch.setattr(grids, "SEEDS", (0, 1))
+        weights, results, out = (tmp_path / name for name in ("weights", "r.jsonl", "p.md"))
         weights.mkdir()
         write_tiny_weights(weights)
-        arguments = [
-            "--weights",
-            str(weights),
-            "--data",
-            str(glue(tmp_path)),
-            "--target-epsilon",
-            "2",
-        ]
-        arguments += ["--method", "dp-sgd", "--rate", "0.4", "--size", "0.4"]
-        main([*arguments, "--results", str(results), "--out", str(tmp_path)])
+        reproduce(
+            weights=str(weights), data=str(glue(tmp_path)), epsilon=2.0, methods=("dp-sgd",),
+            rates=(0.4,), sizes=(0.4,), results=results, out=out,
+        )  # fmt: skip
         rows = list(read(results).values())
         assert [row["steps"] for row in rows] == [2, 2]
-        assert {row["options"]["noise-multiplier"] for row in rows} == {1.1457}
+        assert {row["options"]["noise.multiplier"] for row in rows} == {1.1457}
         assert not any(row["synthetic"] for row in rows)
-        page = (tmp_path / "dpnsgd_sst2.md").read_text()
-        assert page.startswith("# DP-NSGD and DP-SGD on SST-2\n")
+        assert out.read_text().startswith("# DP-NSGD and DP-SGD on SST-2\n")
 
-    def test_what_is_missing_is_said(self, tmp_path):
+    def test_what_is_missing_is_named(self, tmp_path):
         weights, made = tmp_path / "weights", glue(tmp_path)
         weights.mkdir()
         (weights / "pytorch_model.bin").write_bytes(b"")
-        given = ["--weights", str(weights), "--results", str(tmp_path / "r.jsonl"), "--data"]
-        for arguments, says in (
-            ([], "give --weights DIR, or --reduced"),
-            ([*given, str(weights)], "fedpriv data fetch sst2"),
-            (
-                [*given, str(made), "--target-epsilon", "5"],
-                r"epsilon 5\.0 is not one of the paper's",
-            ),
-            ([*given, str(made)], "pickled weights .* convert them once"),
+        given = {"weights": str(weights), "results": tmp_path / "r.jsonl"}
+        for options, says in (
+            ({}, "give -s weights=DIR, or --reduced"),
+            ({**given, "data": str(weights)}, "fedpriv data fetch sst2"),
+            ({**given, "data": str(made), "epsilon": 5.0}, r"epsilon 5\.0 is not one of the paper"),
+            ({**given, "data": str(made)}, "pickled weights .* convert them once"),
         ):
-            with pytest.raises(SystemExit, match=says):
-                main(arguments)
+            with pytest.raises(ValueError, match=says):
+                reproduce(**options)
 
 
 def glue(folder):

@@ -18,7 +18,7 @@ from fedpriv.tasks.dataset_tasks import module_task
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import load_params
 from fedpriv.training.local.module_state import SameFrozen
-from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.local.schedule import Schedule
 
 
 def model(value: float | None = 0.25):

@@ -42,9 +42,9 @@ def experiment(**changes):
 def noticed(folder, *, secure=False, **changes):
     prepared = start_run(experiment(**changes), None, None, folder, secure=secure)
     prepared.folder.close()
-    head = "\n".join(head_lines(prepared, coverage_of(prepared.folder.document)))
-    assert all(line in head for line in prepared.noticed)
-    return prepared.noticed
+    head = "\n".join(head_lines(prepared))
+    assert all(line in head for line in prepared.trial.noticed)
+    return prepared.trial.noticed
 
 
 def mixed():

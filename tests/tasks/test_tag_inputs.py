@@ -10,7 +10,7 @@ from fedpriv.privacy.statement.coverage import private_knowledge
 from fedpriv.report.export import TagModel
 from fedpriv.rng import Key
 from fedpriv.tasks.tag_prediction import TagPrediction
-from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.local.schedule import Schedule
 from tests.datasets.corpus.sentences import write
 
 RICHER = {

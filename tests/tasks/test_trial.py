@@ -77,7 +77,7 @@ def test_rostered_examples_are_not_looked_at(tmp_path):
         hostile[user] = ArrayExamples(hostile[user].x, hostile[user].y + 1000)
     prepared = start_run(experiment(task(users=hostile)), "own:x", None, tmp_path / "run")
     prepared.folder.close()
-    assert prepared.untried == ""
+    assert prepared.trial.untried == ""
 
 
 def test_a_task_without_a_batch_is_not_tried(tmp_path):
@@ -85,11 +85,12 @@ def test_a_task_without_a_batch_is_not_tried(tmp_path):
     one = experiment(made, cohort=1.0)
     prepared = start_run(one, "own:x", None, tmp_path / "run")
     prepared.folder.close()
-    assert prepared.untried.startswith("what a user does in the task (ModuleTask) could not be")
-    assert "synthetic_batch()" in prepared.untried and "\n" not in prepared.untried
+    untried = prepared.trial.untried
+    assert untried.startswith("what a user does in the task (ModuleTask) could not be")
+    assert "synthetic_batch()" in untried and "\n" not in untried
     resumed = resume_run(tmp_path / "run", experiment=one)
     resumed.folder.close()
-    assert resumed.untried == prepared.untried
+    assert resumed.trial.untried == prepared.trial.untried
 
 
 @pytest.mark.parametrize("with_public", [True, False])

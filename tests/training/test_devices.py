@@ -12,7 +12,7 @@ from fedpriv.training.devices import (
 )
 from fedpriv.training.local import vectorised
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
-from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.vectorised import VectorisedTrainer
 
 

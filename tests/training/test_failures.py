@@ -10,9 +10,9 @@ from torch import nn
 from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
 from fedpriv.tasks.module_task import ModuleTask
-from fedpriv.training.failures import contributes_zero, raised_at, users_unsaid
+from fedpriv.training.failures import contributes_zero, raised_at, users_not_logged
 from fedpriv.training.local.module import ArrayExamples
-from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.work import as_work
 
 SECRET = "my diagnosis is private"
@@ -71,7 +71,7 @@ def test_nor_from_a_trainer_whose_library_quotes_the_data(caplog, users_at_once)
 def test_numpy_warns_of_no_users_numbers_in_a_secure_run(mode, said):
     """Whoever reads the terminal would know of a user with such a number that it was drawn."""
     key = Key.from_bytes(bytes(32), mode)
-    with warnings.catch_warnings(record=True) as found, users_unsaid(key):
+    with warnings.catch_warnings(record=True) as found, users_not_logged(key):
         warnings.simplefilter("always")
         np.array([1e300]).astype(np.float32)
     assert len(found) == said

@@ -26,8 +26,9 @@ from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
 from fedpriv.runs.prepared import start_run
 from fedpriv.training import stopping
+from fedpriv.training.local.compiled_softmax import CompiledSoftmaxTrainer
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
-from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
+from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.training.work import as_work
 
@@ -276,7 +277,7 @@ class TestRounds:
             ),
             tiny_corpus,
         )
-        real, calls, released = SparseSoftmaxTrainer.train, [], []
+        real, calls, released = CompiledSoftmaxTrainer.train, [], []
 
         def train(self, params, examples, key):
             calls.append(1)
@@ -284,7 +285,7 @@ class TestRounds:
                 how()
             return real(self, params, examples, key)
 
-        monkeypatch.setattr(SparseSoftmaxTrainer, "train", train)
+        monkeypatch.setattr(CompiledSoftmaxTrainer, "train", train)
         backend = SerialBackend(trainer=components.trainer, data=components.task.data)
         with pytest.raises(KeyboardInterrupt):
             for record, _ in rounds(components, backend, Key.simulation(0)):

@@ -17,8 +17,7 @@ from scipy import stats
 
 from fedpriv.privacy.trials import Trials
 from fedpriv.rng import Key
-from fedpriv.tuning.secret_state import SecretState
-from fedpriv.tuning.study import Score, _bits, private_study
+from fedpriv.tuning.study import Score, SecretState, _bits, private_study
 
 LAW = Trials(mean=4.0)
 NUM_STUDIES = 300

@@ -21,7 +21,7 @@ from fedpriv.backends.flower.messages import (
     read_answer,
 )
 from fedpriv.sums import BITS, PartialSum, add_sum, check_users_fit
-from fedpriv.training.failures import say_of_users
+from fedpriv.training.failures import log_of_users
 from fedpriv.tree import RowSparse, Tensor
 
 _LOG = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class BoundedSum:
             self.dropped["stale"] += 1
             return
         except OtherGridError as error:  # its text holds two numbers and nothing of the node's
-            say_of_users(_LOG, logging.WARNING, "an answer is not added: %s", error)
+            log_of_users(_LOG, logging.WARNING, "an answer is not added: %s", error)
             self.dropped["other-grid"] += 1
             return
         except MalformedRecordError:

@@ -24,7 +24,7 @@ from fedpriv.kernels import load_compiled
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
 from fedpriv.tasks.task import Task
-from fedpriv.training.failures import places_alone
+from fedpriv.training.failures import only_places_of_errors
 from fedpriv.training.work import Trainers, UserData, Work, as_works
 from fedpriv.tree import Params, Tree
 
@@ -108,7 +108,7 @@ class Host:
         check_plan(request.plan, self.plans)
         hosted = [item for item in dict.fromkeys(request.user_ids) if item in self.user_ids]
         asked = self.works, self.data, hosted
-        with places_alone():
+        with only_places_of_errors():
             if self.guard is None:
                 done = request.order.sum_of(*asked)
             else:
@@ -190,14 +190,14 @@ def allowed_plans(
     Raises:
         ValueError: If one is no SHA-256, or as `_allowed`.
     """
-    found = _allowed(node_config, environment, PLANS_VARIABLE, PLANS_KEY)
-    for item in sorted(found or ()):
+    both = f"{environment.get(PLANS_VARIABLE, '')} {node_config.get(PLANS_KEY, '')}"
+    for item in both.replace(",", " ").split():
         if not re.fullmatch("[0-9a-f]{64}", item):
             raise ValueError(
                 f"{PLANS_VARIABLE} or {PLANS_KEY} has {item!r:.80}, which is no digest: write the "
                 "64 hex digits that the server logs of a plan, several with spaces between them"
             )
-    return found
+    return _allowed(node_config, environment, PLANS_VARIABLE, PLANS_KEY)
 
 
 def check_plan(plan: str, allowed: frozenset[str] | None) -> None:

@@ -29,7 +29,7 @@ from fedpriv.backends.flower.pulls import (
     first_wait,
     num_alive,
 )
-from fedpriv.training.failures import say_of_users
+from fedpriv.training.failures import log_of_users
 from fedpriv.training.stopping import end_if_interrupted, stop_if_asked
 
 _LOG = logging.getLogger(__name__)
@@ -243,7 +243,7 @@ class Exchange:
                 return []  # still pending: it will be missing
             # What a node wrote broke Flower's decoder, or is too much: its own loss.
             dropped = "dropped an answer that cannot be read: %s"
-            say_of_users(_LOG, logging.WARNING, dropped, type(error).__name__)
+            log_of_users(_LOG, logging.WARNING, dropped, type(error).__name__)
             kind = "too-large" if isinstance(error, TooLargeError) else "unreadable"
             self.dropped[kind] += 1
             asked.pending.pop(message_id, None)

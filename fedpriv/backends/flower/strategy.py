@@ -3,7 +3,7 @@
 Flower's own strategies own the loop and average what nodes send, weighted by what nodes claim, once
 everybody has answered. Here the loop is the caller's, a node is asked for one unweighted sum over
 named users, the sum is bounded again on arrival and added at once, and it never becomes a record, a
-metric or a log line: it leaves only as the return value of `GridBackend.partial_sum`, to which the
+metric or a log line: it leaves only as the return value of `GridBackend.sum_over`, to which the
 round adds noise.
 """
 
@@ -27,7 +27,7 @@ from fedpriv.backends.flower.registry import NodeKeys, Registry, notify_latecome
 from fedpriv.ranges import positive_float, positive_int
 from fedpriv.sums import PartialSum
 from fedpriv.training.evaluate import Metrics
-from fedpriv.training.failures import say_of_users, users_unsaid
+from fedpriv.training.failures import log_of_users, users_not_logged
 from fedpriv.tree import Params
 
 _LOG = logging.getLogger(__name__)
@@ -118,10 +118,10 @@ class GridBackend(Backend):
 
         def note_failed(reply: Message) -> None:
             failed = f"a node failed: {reason_of(reply):.400}"
-            say_of_users(_LOG, logging.WARNING, "%s", failed)
+            log_of_users(_LOG, logging.WARNING, "%s", failed)
             total.first_error = total.first_error or failed
 
-        with users_unsaid(order.key):
+        with users_not_logged(order.key):
             for reply in self.exchange.answers(
                 requests,
                 seconds=self.settings.round_deadline,
@@ -133,7 +133,7 @@ class GridBackend(Backend):
                 del reply  # before the next one is pulled
             if odd := counts - before:
                 numbers = order.round_num, order.attempt, dict(odd)
-                say_of_users(_LOG, logging.WARNING, "round %d, attempt %d: %s", *numbers)
+                log_of_users(_LOG, logging.WARNING, "round %d, attempt %d: %s", *numbers)
         away = total.num_added == 0 and (odd["missing"] or odd["late"])
         if (
             order.key.mode == "secure" or away

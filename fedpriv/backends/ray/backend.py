@@ -22,7 +22,7 @@ from fedpriv.backends.worker import Opened, Worker, WorkerContextFactory
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, merged
 from fedpriv.training.evaluate import Metrics, combined
-from fedpriv.training.failures import say_of_users, users_unsaid
+from fedpriv.training.failures import log_of_users, users_not_logged
 from fedpriv.training.stopping import stop_if_asked
 from fedpriv.training.work import UserData
 from fedpriv.tree import Params
@@ -83,8 +83,8 @@ class RayBackend(Backend):
             if done := [done for done in sums if done is not LOST]:
                 found = [merged(order.shapes, [*found, *done])]  # no more than a few are ever held
         if num_lost:
-            with users_unsaid(key):
-                say_of_users(
+            with users_not_logged(key):
+                log_of_users(
                     _LOG,
                     logging.WARNING,
                     "%d drawn users contribute zero: each kills its worker",
@@ -97,7 +97,7 @@ class RayBackend(Backend):
         self, order: Any, shards: Sequence[Sequence[str]], tries: int, key: Key
     ) -> list[PartialSum]:
         calls = [Call("partial_sum", (order, shard)) for shard in shards]
-        with users_unsaid(key):
+        with users_not_logged(key):
             return self._pool.run(calls, tries=tries)
 
     def evaluate(self, params: Params, *, public: bool) -> Metrics | None:

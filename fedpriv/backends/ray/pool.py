@@ -21,7 +21,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError, TaskCancelledError
 
 from fedpriv.backends.worker import Opened
-from fedpriv.training.failures import say_of_users
+from fedpriv.training.failures import log_of_users
 
 _LOG = logging.getLogger(__name__)
 _STARTS = 3
@@ -184,8 +184,8 @@ class Pool:
     def _bury(self, slot: _Slot, error: RayError, *, starting: bool) -> None:
         """Put a new actor in the place of a dead one, unless too many died there at the start."""
         what = "while it started" if starting else "and its call is done again"
-        say_of_users(_LOG, logging.WARNING, "a worker died (%s) %s", type(error).__name__, what)
-        say_of_users(_LOG, logging.DEBUG, "how it died: %s", error)
+        log_of_users(_LOG, logging.WARNING, "a worker died (%s) %s", type(error).__name__, what)
+        log_of_users(_LOG, logging.DEBUG, "how it died: %s", error)
         self._last_death = str(error)
         slot.failed_starts += starting
         self._end(slot)

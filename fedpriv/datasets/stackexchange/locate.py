@@ -116,21 +116,16 @@ def find_candidates(name: str) -> Iterator[Candidate]:
     """
     if not _NAME.fullmatch(name):
         return
-    cache = cache_dir()
-    raws = [
-        Candidate(name=name, path=folder / place, prepared=False, where=where)
-        for folder, where in ((cache, "cache"), *((f, "data folder") for f in data_folders()))
-        for place in _PLACES.get(name, ())
-        if (folder / place).is_file()
-    ]
-    prepared = [
-        Candidate(name=name, path=path, prepared=True, where="cache")
-        for path in sorted((cache / "corpora").glob(f"{name}-{'[0-9a-f]' * 16}"))
-        if (path / manifests.FILE_NAME).is_file()
-    ]
-    yield from (found for found in raws if found.where == "cache")
-    yield from prepared
-    yield from (found for found in raws if found.where != "cache")
+    cache, places = cache_dir(), _PLACES.get(name, ())
+    for raw in (cache / place for place in places):
+        if raw.is_file():
+            yield Candidate(name=name, path=raw, prepared=False, where="cache")
+    for path in sorted((cache / "corpora").glob(f"{name}-{'[0-9a-f]' * 16}")):
+        if (path / manifests.FILE_NAME).is_file():
+            yield Candidate(name=name, path=path, prepared=True, where="cache")
+    for raw in (folder / place for folder in data_folders() for place in places):
+        if raw.is_file():
+            yield Candidate(name=name, path=raw, prepared=False, where="data folder")
 
 
 def _resolve_wish(wish: str, asked: str, progress: Progress | None) -> Corpus:
@@ -141,15 +136,10 @@ def _resolve_wish(wish: str, asked: str, progress: Progress | None) -> Corpus:
         return cached_synthetic(progress=progress)
     if (corpus := _by_name(wish, progress)) is not None:
         return corpus
+    why = f"there is no such file or folder, and no corpus of that name ({', '.join(NAMES)})"
     if wish in NAMES:
-        raise ValueError(
-            f"{asked} names the corpus {wish!r}, which is not here yet; get it with "
-            f"`fedpriv data fetch {wish}`"
-        )
-    raise ValueError(
-        f"{asked} names {wish!r}: there is no such file or folder, and no corpus of that name "
-        f"(known: {', '.join(NAMES)})"
-    )
+        why = f"the corpus is not here yet; get it with `fedpriv data fetch {wish}`"
+    raise ValueError(f"{asked} names {wish!r}: {why}")
 
 
 def _by_name(name: str, progress: Progress | None) -> Corpus | None:
@@ -188,18 +178,14 @@ def _open(path: Path, progress: Progress | None, name: str | None = None) -> Cor
         importer: Callable[..., Corpus] = partial(import_stackoverflow, path, name=name)
     else:
         name, about = stackexchange_name(path) if name is None else (name, _ABOUT.get(name, {}))
-        importer = partial(
-            import_stackexchange,
-            path,
-            name=name,
-            licence=about.get("licence"),
-            credit=about.get("credit"),
-        )
-
-    def make(target: Path, progress: Progress | None) -> Corpus:
-        return importer(target, progress=progress)
-
-    return cached(name, make, source=path, options={}, progress=progress)
+        importer = partial(import_stackexchange, path, name=name, **about)
+    return cached(
+        name,
+        lambda target, tell: importer(target, progress=tell),
+        source=path,
+        options={},
+        progress=progress,
+    )
 
 
 def stackexchange_name(path: Path) -> tuple[str, Mapping[str, str]]:

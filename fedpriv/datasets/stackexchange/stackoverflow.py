@@ -105,8 +105,9 @@ def import_stackoverflow(
     """
     if (word_counts is None) != (tag_counts is None):
         raise ValueError("published word counts and tag counts go together; give both or neither")
-    published_words = None if word_counts is None else read_word_counts(word_counts)
-    published_tags = None if tag_counts is None else read_tag_counts(tag_counts)
+    published = None
+    if word_counts is not None and tag_counts is not None:
+        published = {"words": read_word_counts(word_counts), "tags": read_tag_counts(tag_counts)}
     with open_client_data(
         path, split_name=split_name, schema="stackoverflow", progress=progress
     ) as data:
@@ -117,14 +118,14 @@ def import_stackoverflow(
             )
         roster = select_roster(data.client_ids, select, num_users, seed)
         outside = set(data.client_ids) - set(roster)
-        if published_words is None and not outside:
+        if published is None and not outside:
             raise ValueError(
                 f"all {len(roster):,} users of {path} are on the roster, which leaves none to take "
                 f"a public vocabulary from; {_smaller(Path(path), len(roster))}, or give it a "
                 "`--name` and `--vocabulary published`"
             )
         if public_users is not None and public_users < len(outside):
-            if public_users < 1 and published_words is None:
+            if public_users < 1 and published is None:
                 raise ValueError(f"--public-users {public_users}: at least one is needed")
             some = (
                 select_roster(sorted(outside), "seeded", public_users, seed) if public_users else ()
@@ -139,7 +140,7 @@ def import_stackoverflow(
             "select": select,
             "seed": seed if select == "seeded" else None,
             "vocabulary": "public users"
-            if published_words is None
+            if published is None
             else "published by TFF, counted over all users, rostered ones too (private source)",
             "users_in_split": len(data.client_ids),
             "users_read": len(roster) + len(outside) + len(held_out),
@@ -176,12 +177,7 @@ def import_stackoverflow(
                     f"{held.split_name}, by hashed ids, who train nothing by the split as-published"
                 )
             spec = RosterSpec(name=name, rule="declared", ids=ids, declared=declared)
-            return writer.finish(
-                [spec],
-                spec.name,
-                published_word_counts=published_words,
-                published_tag_counts=published_tags,
-            )
+            return writer.finish([spec], spec.name, published)
 
 
 def _held_out(data: ClientData, held: ClientData, number: int, seed: int) -> tuple[str, ...]:

@@ -506,8 +506,7 @@ class CorpusWriter:
         self,
         rosters: Sequence[RosterSpec],
         default_roster: str,
-        published_word_counts: Mapping[str, int] | None = None,
-        published_tag_counts: Mapping[str, int] | None = None,
+        published: Mapping[str, Mapping[str, int]] | None = None,
     ) -> Corpus:
         """Group by user, make the rosters' views, move into place and open.
 
@@ -515,25 +514,24 @@ class CorpusWriter:
             rosters: the rosters to make; one marked optional is noted and left out where the
                 corpus is too small for it.
             default_roster: name of the roster used when none is asked for.
-            published_word_counts: counts that replace public users' choice of the vocabulary,
-                as TFF publishes them; they include rostered users, and the manifest says so.
-            published_tag_counts: likewise for tags; give both or neither.
+            published: counts of "words" and of "tags" that replace public users' choice, as TFF
+                publishes them; they include rostered users, and the manifest says so.
 
         Raises:
             ValueError: no sentence, a roster that cannot be made, no default roster.
         """
         if self._state != "open":
             raise ValueError("finish is called once, inside the writer's `with` block")
-        if (published_word_counts is None) != (published_tag_counts is None):
-            raise ValueError("give published counts of both words and tags, or of neither")
         self._flush()
         for file in self._files.values():
             file.close()
         totals = group(self._raw, self._partial, self._interners)
         self._close()
         shutil.rmtree(self._raw)
-        if published_word_counts is not None and published_tag_counts is not None:
-            self._publish(published_word_counts, published_tag_counts)
+        if published is not None:
+            sizes = {"words": self._about["max_words"], "tags": self._about["max_tags"]}
+            kept = {kind: most_counted(published[kind], size) for kind, size in sizes.items()}
+            (self._partial / "published.json").write_text(json.dumps(kept), "utf-8")
         if self._held_users:
             (self._partial / HELD_USERS).write_text(json.dumps(self._held_users), "utf-8")
         corpus = self._with_rosters(rosters, totals, default_roster)
@@ -572,13 +570,6 @@ class CorpusWriter:
             )
         manifests.write(self._partial, corpus.manifest)
         return Corpus(self._target, corpus.manifest)
-
-    def _publish(self, words: Mapping[str, int], tags: Mapping[str, int]) -> None:
-        content = {
-            "words": most_counted(words, self._about["max_words"]),
-            "tags": most_counted(tags, self._about["max_tags"]),
-        }
-        (self._partial / "published.json").write_text(json.dumps(content), "utf-8")
 
     def _thread(self, sentence: Sentence) -> int:
         """Return the thread's number; a thread has the title that its first sentence has."""

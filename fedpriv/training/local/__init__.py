@@ -1,1 +1,1 @@
-"""What one user does, and many users at once."""
+"""Local training: of one user, and of many users at once."""

@@ -19,16 +19,16 @@ from fedpriv.training.local.module_state import (
     unchanged_buffers,
     unchanged_by_users,
 )
+from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.sgd import (
+    SGD,
     ClientOptimizer,
     Gradient,
     as_tensor,
-    client_optimizer,
     multiplier_tensor,
     one_thread,
     train_locally,
 )
-from fedpriv.training.local.trainer import Schedule
 from fedpriv.tree import Params, Tree
 
 
@@ -131,7 +131,7 @@ class ArrayExamples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleTrainer:
-    """Plain local SGD on one resident module, one user after another.
+    """Local training of one resident module, one user after another.
 
     On one CPU core the step is as bare as PyTorch lets it be: gradients come from
     `torch.autograd.grad` and not through `.grad` and an optimiser, which makes a whole user of a
@@ -154,7 +154,8 @@ class ModuleTrainer:
         schedule: How much work.
         multiplier: 1/A by parameter name, applied to every gradient before the step.
         device: Where the module lives, such as "cpu" or "cuda:0".
-        optimizer: Takes the steps, of the schedule's kind and rate, with the multiplier.
+        make_optimizer: From `learning_rate=` and `multiplier=` to the client optimiser.
+        optimizer: Takes the steps, at the schedule's rate and with the multiplier.
     """
 
     module: nn.Module
@@ -162,6 +163,7 @@ class ModuleTrainer:
     schedule: Schedule
     multiplier: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
     device: str | torch.device = "cpu"
+    make_optimizer: Callable[..., ClientOptimizer] = SGD
     _own: Mapping[str, nn.Parameter] = field(init=False, repr=False)
     optimizer: ClientOptimizer = field(init=False, repr=False)
     _state: OwnState = field(init=False, repr=False)
@@ -172,8 +174,10 @@ class ModuleTrainer:
         factors = {
             n: multiplier_tensor(n, m, own[n].ndim, self.device) for n, m in self.multiplier.items()
         }
+        rate = self.schedule.learning_rate
+        optimizer = self.make_optimizer(learning_rate=rate, multiplier=factors)
         object.__setattr__(self, "_own", own)
-        object.__setattr__(self, "optimizer", client_optimizer(self.schedule, factors))
+        object.__setattr__(self, "optimizer", optimizer)
         object.__setattr__(self, "_state", OwnState(self.module, self.loss))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ModuleTrainer:
@@ -182,7 +186,7 @@ class ModuleTrainer:
         return replace(self, module=module, loss=loss)
 
     def unchanged_by_users(self) -> AbstractContextManager[None]:
-        """As of `fedpriv.training.work.looked_back`."""
+        """As of `fedpriv.training.work.checking_kept_state`."""
         return unchanged_by_users(self.module, self.loss)
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""What any `nn.Module` is measured by: functions of its outputs and the targets, batch by batch.
+"""Measures of any `nn.Module`: functions of its outputs and the targets, batch by batch.
 
 Without a word from the person, outputs and targets say what kind of task it is:
 

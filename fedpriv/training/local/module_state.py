@@ -115,7 +115,7 @@ class SameFrozen:
 
     @property
     def frozen(self) -> Mapping[str, np.ndarray]:
-        """What is not trained, by name; empty for a module that is trained as a whole."""
+        """Untrained parameters and drawn buffers by name; empty where there are none."""
         if self._known is None:
             self()
         return {name: tensor.numpy() for name, tensor in (self._known or {}).items()}
@@ -181,7 +181,7 @@ _CONSTANTS = (
 
 
 class OwnState:
-    """What modules and a loss hold besides the values of their parameters, to be put back.
+    """State of modules and a loss besides the values of their parameters, to be put back.
 
     A forward pass may keep something of the user that trains: a running mean in an attribute, the
     hidden state of a recurrent layer. The next user would contribute of it, past its bound.

@@ -1,8 +1,8 @@
-"""The loop of local training on torch tensors, and the client optimiser that takes its steps.
+"""The loop of local training on torch tensors, and the client optimisers that take its steps.
 
 `train_locally` is the one loop: `ModuleTrainer` and `WordTrainer` give it gradients. Two fast paths
-take the same steps without it: `VectorisedTrainer` those of many users at once (`SGD.move`), and
-`SparseSoftmaxTrainer` is compiled (`fedpriv.kernels.sparse_softmax`).
+take the steps of `SGD` without it: `VectorisedTrainer` those of many users at once (`SGD.move`),
+and `CompiledSoftmaxTrainer` is compiled (`fedpriv.kernels.sparse_softmax`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.local.schedule import Schedule
 
 
 class StructuredGradient(Protocol):
@@ -42,7 +42,10 @@ class ClientOptimizer(Protocol):
         ...
 
     def step(self, name: str, parameter: torch.Tensor, gradient: Gradient, state: Any) -> None:
-        """Change a parameter, and the state, in place; a name may come twice in a step."""
+        """Change a parameter, and the state, in place.
+
+        A name may come twice in a step of `WordTrainer`, which takes its steps by `SGD` alone.
+        """
         ...
 
 
@@ -58,14 +61,19 @@ class SGD:
     learning_rate: float
     multiplier: Mapping[str, torch.Tensor] = field(default_factory=dict, repr=False)
 
-    def init(self, params: Mapping[str, torch.Tensor]) -> None:
+    def init(self, params: Mapping[str, torch.Tensor]) -> Any:
         """Return nothing: it remembers nothing."""
+        return None
 
-    def step(self, name: str, parameter: torch.Tensor, gradient: Gradient, state: None) -> None:
+    def preconditioned(self, name: str, parameter: torch.Tensor, gradient: Gradient) -> Gradient:
+        """Return the gradient times 1/A."""
+        if name not in self.multiplier:
+            return gradient
+        return as_dense(gradient, parameter) * self.multiplier[name]
+
+    def step(self, name: str, parameter: torch.Tensor, gradient: Gradient, state: Any) -> None:
         """Take one step."""
-        if name in self.multiplier:
-            whole = gradient if isinstance(gradient, torch.Tensor) else gradient.dense(parameter)
-            gradient = whole * self.multiplier[name]
+        gradient = self.preconditioned(name, parameter, gradient)
         if isinstance(gradient, torch.Tensor):
             parameter.sub_(gradient, alpha=self.learning_rate)
         else:
@@ -82,16 +90,56 @@ class SGD:
         return gradient * self.learning_rate
 
 
-def client_optimizer(schedule: Schedule, multiplier: Mapping[str, torch.Tensor]) -> ClientOptimizer:
-    """Return the optimiser of a schedule: `SGD`, where it makes no other.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Momentum(SGD):
+    """SGD with momentum: v <- decay v + g, w <- w - rate v.
 
-    Args:
-        schedule: Names the learning rate.
-        multiplier: 1/A by parameter name, as of `SGD`.
+    Attributes:
+        decay: Of the velocity.
     """
-    if schedule.make_optimizer is not None:
-        return schedule.make_optimizer(schedule.learning_rate, multiplier)
-    return SGD(learning_rate=schedule.learning_rate, multiplier=multiplier)
+
+    decay: float = 0.9
+
+    def init(self, params: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return velocities of zero."""
+        return {name: torch.zeros_like(tensor) for name, tensor in params.items()}
+
+    def step(self, name: str, parameter: torch.Tensor, gradient: Gradient, state: Any) -> None:
+        """Take one step."""
+        gradient = as_dense(self.preconditioned(name, parameter, gradient), parameter)
+        parameter.sub_(state[name].mul_(self.decay).add_(gradient), alpha=self.learning_rate)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adam(SGD):
+    """Adam (Kingma and Ba 2015, Algorithm 1).
+
+    Attributes:
+        decays: β₁ and β₂, of the first and the second moment.
+        epsilon: Added to the root of the second moment.
+    """
+
+    decays: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
+
+    def init(self, params: Mapping[str, torch.Tensor]) -> dict[str, list[Any]]:
+        """Return moments of zero, and how many steps there were."""
+        return {n: [torch.zeros_like(t), torch.zeros_like(t), 0] for n, t in params.items()}
+
+    def step(self, name: str, parameter: torch.Tensor, gradient: Gradient, state: Any) -> None:
+        """Take one step."""
+        gradient = as_dense(self.preconditioned(name, parameter, gradient), parameter)
+        (first, second, _), (one, two) = state[name], self.decays
+        state[name][2] = count = state[name][2] + 1
+        first.mul_(one).add_(gradient, alpha=1.0 - one)
+        second.mul_(two).addcmul_(gradient, gradient, value=1.0 - two)
+        root = (second / (1.0 - two**count)).sqrt_().add_(self.epsilon)
+        parameter.addcdiv_(first, root, value=-self.learning_rate / (1.0 - one**count))
+
+
+def as_dense(gradient: Gradient, like: torch.Tensor) -> torch.Tensor:
+    """Return a gradient as a tensor of a parameter's shape."""
+    return gradient if isinstance(gradient, torch.Tensor) else gradient.dense(like)
 
 
 def train_locally(

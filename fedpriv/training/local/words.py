@@ -17,15 +17,15 @@ import torch
 
 from fedpriv.models.text import IGNORED, lstm_states
 from fedpriv.rng import Key
+from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.sgd import (
+    SGD,
     Gradient,
     as_tensor,
-    client_optimizer,
     multiplier_tensor,
     one_thread,
     train_locally,
 )
-from fedpriv.training.local.trainer import Schedule
 from fedpriv.tree import Params, Tree
 
 Tensors = Mapping[str, torch.Tensor]
@@ -150,7 +150,7 @@ Encode = Callable[[Any], tuple[np.ndarray, np.ndarray]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WordTrainer:
-    """What a user does: plain local SGD on its sentences, `fedpriv.training.local.words`.
+    """Local SGD on a user's sentences, by gradients that are kept as products.
 
     It is `ModuleTrainer` on a `WordLSTM` with `next_word_loss`, to a relative 1e-4 of the update
     (float32 in another order), and keeps no model of its own, so that threads may share it. Several
@@ -199,7 +199,7 @@ class WordTrainer:
                 schedule=self.schedule,
                 num_chosen=len(chosen),
                 rng=rng,
-                optimizer=client_optimizer(self.schedule, factors),
+                optimizer=SGD(learning_rate=self.schedule.learning_rate, multiplier=factors),
             )
             # Subtracted in place: a copy of the whole model less.
             return {name: local[name].sub_(start[name]).cpu().numpy() for name in local}

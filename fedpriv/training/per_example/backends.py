@@ -240,7 +240,7 @@ class DiffersError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """What a trial computes in, and the relative differences that are still rounding.
+    """Precision of a trial, and the relative differences that count as rounding.
 
     Attributes:
         dtype: Of params, inputs and targets.

@@ -32,7 +32,7 @@ _LARGEST = torch.finfo(torch.float32).max
 
 @dataclass(frozen=True)
 class Before:
-    """What one parameter's updates go through before a norm is taken: (own Δ + offset) · m.
+    """Map of one parameter's updates before their norm is taken: (own Δ + offset) · m.
 
     Attributes:
         own: Weight of the example's own update.
@@ -95,7 +95,7 @@ class Factor(Protocol):
 
 
 class Summands(Protocol):
-    """What is left of a factor once its norms are known."""
+    """Gradients whose norms were taken, to be summed with weights."""
 
     def kept(self, good: Tensor) -> Summands:
         """Return the gradients with zeros where `good` (bool `(b,)`) is false."""
@@ -108,7 +108,7 @@ class Summands(Protocol):
 
 @dataclass(frozen=True)
 class Groups:
-    """Which examples of a chunk make up which group.
+    """Assignment of a chunk's examples to groups.
 
     Attributes:
         places: int64 `(groups, largest)`, positions in the chunk; anything where not `member`.

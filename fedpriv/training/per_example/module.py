@@ -92,7 +92,7 @@ class ModuleGradients:
 
     @property
     def backend(self) -> PerExampleBackend:
-        """How per-example gradients are made; chosen at the params of the moment if not yet."""
+        """Name of the backend of per-example gradients; chosen at the present params if not yet."""
         return self._chosen().backend
 
     def bounded_sum(

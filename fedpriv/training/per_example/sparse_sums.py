@@ -70,7 +70,7 @@ class SparseRows:
 
     @property
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """What compiled loops take."""
+        """The three arrays that compiled loops take."""
         return self.indptr, self.indices, self.values
 
     def logits(self, chosen: np.ndarray, kernel: np.ndarray, bias: np.ndarray) -> np.ndarray:

@@ -195,27 +195,22 @@ def chosen_by(
 
     Of equal figures the one with the lower loss is taken, and then the first.
     """
-    best: tuple[tuple[float, float], Choice] | None = None
+    tried: list[tuple[float, float, Choice]] = []
     for rate in rates:
         together = zip(*(trial.passes(rate) for trial in trials), strict=True)
         for number, params in enumerate(islice(together, most_passes), start=1):
             found = combined(map(_measured, trials, params))
             assert found is not None
-            loss, figure = found.get(LOSS.name), found.get(headline.name)
-            worth = headline.worth(figure), LOSS.worth(loss)
-            if best is None or worth > best[0]:
-                best = (
-                    worth,
-                    Choice(
-                        learning_rate=rate,
-                        passes=number,
-                        factor=1.0,
-                        loss=math.nan if loss is None else loss,
-                        figure=figure,
-                    ),
-                )
-    assert best is not None
-    return best[1]
+            loss, value = found.get(LOSS.name), found.get(headline.name)
+            choice = Choice(
+                learning_rate=rate,
+                passes=number,
+                factor=1.0,
+                loss=math.nan if loss is None else loss,
+                figure=value,
+            )
+            tried.append((headline.worth(value), LOSS.worth(loss), choice))
+    return max(tried, key=lambda one: one[:2])[2]
 
 
 def _measured(trial: GradientLearner, params: Params) -> Metrics:
@@ -235,36 +230,21 @@ def _edges(choice: Choice, rates: Sequence[float], most: int) -> list[str]:
 def lines(name: str, draws: int, *, private: bool = True) -> Iterator[dict[str, Any]]:
     """Yield a line for each draw, and one of the private training set of the first."""
     study = STUDIES[name]
-    measure: Measure = study.task(study.data(0)).measures[0]
-    for draw in range(draws):
+    rows = [("public-only", draw, public_only) for draw in range(draws)]
+    rows += [("all, not private", 0, private_without_noise)] * private
+    for row, draw, reach in rows:
         started = time.perf_counter()
-        found = public_only(study, draw)
-        yield _line(name, "public-only", draw, measure, study, found, started)
-    if private:
-        started = time.perf_counter()
-        found = private_without_noise(study, 0)
-        yield _line(name, "all, not private", 0, measure, study, found, started)
-
-
-def _line(
-    name: str,
-    row: str,
-    draw: int,
-    measure: Measure,
-    study: Study,
-    found: Mapping[str, Any],
-    started: float,
-) -> dict[str, Any]:
-    data = study.data(draw)
-    return {
-        "data": name,
-        "synthetic": data.synthetic,
-        "row": row,
-        "draw": draw,
-        **found,
-        measure.name: round(study.scale * found[measure.name], 4),
-        "seconds": round(time.perf_counter() - started, 1),
-    }
+        found = reach(study, draw)
+        headline = next(iter(found))
+        yield {
+            "data": name,
+            "synthetic": study.data(draw).synthetic,
+            "row": row,
+            "draw": draw,
+            **found,
+            headline: round(study.scale * found[headline], 4),
+            "seconds": round(time.perf_counter() - started, 1),
+        }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -23,7 +23,6 @@ from fedpriv.datasets.reviews import (
     review_features,
     synthetic_reviews,
 )
-from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms.side_information import (
     SideInformation,
@@ -34,13 +33,13 @@ from fedpriv.mechanisms.side_information import (
 from fedpriv.tasks.central import CentralTask
 from fedpriv.tasks.dataset_tasks import linear_task
 from fedpriv.training.per_example.linear import LogisticGradients
-from simulations.adadps.setups.setup import Column, Setup
+from simulations.adadps.setups.setup import Column, Setup, experiment_of
 from simulations.reproduction.items import Split
 
 #: Public reviews: 250 held out of IMDB, so many of these, or Amazon's.
 Public = Literal["held out", "amazon"] | int
 
-NUM_WORDS, BATCH, EPOCHS, DELTA = 10_000, 64, 32, 4e-5
+NUM_WORDS, EPOCHS, DELTA = 10_000, 32, 4e-5
 LENGTH = 290  # ids of a padded review
 
 
@@ -126,24 +125,24 @@ def experiment(
 ) -> Experiment:
     """Return one run, before its method."""
     paper = column == "paper"
-    variant = "" if public == "held out" else f"-public-{public}"
-    return CentralExperiment(
-        name=f"{reviews().name}-{column}{variant}",
-        description=f"Sentiment on IMDB, {'as the paper ran it' if paper else 'done right'}.",
-        task=lambda chosen, corpus: task(column, split, public),
-        batch_size=BATCH,
+    made = experiment_of(
+        reviews().name,
+        "Sentiment on IMDB",
+        column,
+        lambda: task(column, split, public),
         epochs=2 if reduced else EPOCHS,
-        micro_batch=4 if paper else 1,
         delta=DELTA,
         presets={
             "regulariser": 1e-10 if paper else 1e-3,
             "regulariser-inside": paper,
             "adaptivity": 1e-5,
         },
-        eval_every=10**9,
-    ).with_options(
-        {"noise_multiplier": 0.5 if paper else 1.0, "l2_clip_norm": 1.0, "learning_rate": 0.1}
+        noise_multiplier=0.5 if paper else 1.0,
+        l2_clip_norm=1.0,
+        learning_rate=0.1,
     )
+    variant = "" if public == "held out" else f"-public-{public}"
+    return replace(made, name=made.name + variant)
 
 
 SETUP = Setup(

@@ -14,17 +14,15 @@ from torch import nn
 
 from fedpriv.datasets.dataset import Dataset, hold_out_validation
 from fedpriv.datasets.reviews import review_features
-from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.models.text import TextLSTM
 from fedpriv.tasks.central import CentralTask
 from fedpriv.tasks.dataset_tasks import module_task
 from simulations.adadps.setups import imdb
-from simulations.adadps.setups.setup import Column, Rates, Setup
+from simulations.adadps.setups.setup import Column, Rates, Setup, experiment_of
 from simulations.reproduction.items import Split
 
 LENGTH, SHORT = 290, 40
-BATCH, DELTA = 64, 4e-5
 
 
 @cache
@@ -51,21 +49,20 @@ def _ids(words: np.ndarray) -> np.ndarray:
 def experiment(column: Column, split: Split, reduced: bool) -> Experiment:
     """Return one run, before its method."""
     paper, length = column == "paper", SHORT if reduced else LENGTH
-    return CentralExperiment(
-        name=f"{imdb.reviews().name}-lstm-{column}",
-        description=f"IMDB LSTM, {'as the paper ran it' if paper else 'done right'}.",
-        task=lambda chosen, corpus: task(column, split, length),
-        batch_size=BATCH,
+    return experiment_of(
+        f"{imdb.reviews().name}-lstm",
+        "IMDB LSTM",
+        column,
+        lambda: task(column, split, length),
         epochs=0.2 if reduced else 100,
-        micro_batch=4 if paper else 1,
-        delta=DELTA,
+        delta=imdb.DELTA,
         presets={
             "regulariser": 1e-10 if paper else 1e-3,
             "regulariser-inside": paper,
             "adaptivity": 1e-5,
         },
-        eval_every=10**9,
-    ).with_options({"noise_multiplier": 0.5 if paper else 1.0})
+        noise_multiplier=0.5 if paper else 1.0,
+    )
 
 
 _RATES: Rates = {

@@ -15,19 +15,17 @@ from torch import nn
 
 from fedpriv.datasets.dataset import Dataset, hold_out_public, hold_out_validation
 from fedpriv.datasets.images import load_mnist
-from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.measures import LOSS
 from fedpriv.models.images import Autoencoder, DigitClassifier
 from fedpriv.rng import Key
 from fedpriv.tasks.central import CentralTask
 from fedpriv.tasks.dataset_tasks import module_task
-from simulations.adadps.setups.setup import Column, Rates, Setup
+from simulations.adadps.setups.setup import Column, Rates, Setup, experiment_of
 from simulations.reproduction.items import Split
 
 Kind = Literal["autoencoder", "classifier"]
 
-BATCH, DELTA = 64, 1 / 60_000
 #: In full and reduced.
 EPOCHS: dict[Kind, tuple[float, float]] = {"autoencoder": (80, 0.2), "classifier": (40, 0.4)}
 
@@ -93,21 +91,20 @@ def experiment(kind: Kind, sigma: float, column: Column, split: Split, reduced: 
         reduced: For a fraction of the epochs.
     """
     paper = column == "paper"
-    return CentralExperiment(
-        name=f"{dataset().name}-{kind}-{column}",
-        description=f"MNIST {kind}, {'as the paper ran it' if paper else 'done right'}.",
-        task=lambda chosen, corpus: task(kind, column, split),
-        batch_size=BATCH,
+    return experiment_of(
+        f"{dataset().name}-{kind}",
+        f"MNIST {kind}",
+        column,
+        lambda: task(kind, column, split),
         epochs=EPOCHS[kind][1 if reduced else 0],
-        micro_batch=4 if paper else 1,
-        delta=DELTA,
+        delta=1 / 60_000,
         presets={
             "regulariser": 1e-6 if paper else 1e-8,
             "regulariser-inside": True,
             "adaptivity": 1e-8,
         },
-        eval_every=10**9,
-    ).with_options({"noise_multiplier": sigma / 2 if paper else sigma})
+        noise_multiplier=sigma / 2 if paper else sigma,
+    )
 
 
 _NOTES = (

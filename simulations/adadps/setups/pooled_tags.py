@@ -19,20 +19,19 @@ from fedpriv.datasets.dataset import Dataset, hold_out_public, hold_out_validati
 from fedpriv.datasets.stackexchange.locate import resolve_corpus
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
 from fedpriv.datasets.stackexchange.tag_view import TagView
-from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.side_information import rank_multiplier
 from fedpriv.tasks.central import CentralTask
 from fedpriv.tasks.dataset_tasks import linear_task
 from fedpriv.training.per_example.linear import SoftmaxGradients
-from simulations.adadps.setups.setup import Column, Rates, Setup
+from simulations.adadps.setups.setup import Column, Rates, Setup, experiment_of
 from simulations.reproduction.items import Split
 
 #: Public sentences: a hundredth of the pool, a fraction of them, or those of the first four users.
 Public = Literal["held out", "first users"] | int
 
-BATCH, NUM_USERS, FIRST, PUBLIC_SHARE = 64, 400, 4, 0.01
+NUM_USERS, FIRST, PUBLIC_SHARE = 400, 4, 0.01
 
 
 @cache
@@ -101,22 +100,22 @@ def _rank(num_words: int) -> SideInformation:
 def experiment(public: Public, column: Column, split: Split, reduced: bool = False) -> Experiment:
     """Return one run, before its method."""
     paper = column == "paper"
-    variant = "" if public == "held out" else f"-public-{public}".replace(" ", "-")
-    return CentralExperiment(
-        name=f"{view().name}-pooled-{column}{variant}",
-        description=f"Pooled tags, {'as the paper ran it' if paper else 'done right'}.",
-        task=lambda chosen, corpus: task(column, split, public),
-        batch_size=BATCH,
+    made = experiment_of(
+        f"{view().name}-pooled",
+        "Pooled tags",
+        column,
+        lambda: task(column, split, public),
         epochs=0.15 if reduced else 45,
-        micro_batch=4 if paper else 1,
         delta=1 / 240_000,
         presets={
             "regulariser": 1e-5 if paper else 1e-3,
             "regulariser-inside": paper,
             "adaptivity": 1e-5,
         },
-        eval_every=10**9,
-    ).with_options({"noise_multiplier": 0.475 if paper else 0.95})
+        noise_multiplier=0.475 if paper else 0.95,
+    )
+    variant = "" if public == "held out" else f"-public-{public}".replace(" ", "-")
+    return replace(made, name=made.name + variant)
 
 
 _RATES: Rates = {

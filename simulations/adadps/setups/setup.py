@@ -14,10 +14,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
+from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.options import Option
 from fedpriv.measures import ACCURACY, Measure
-from simulations.reproduction.items import Cell, Figure, Reproduction, Row, Settings, Split
+from fedpriv.tasks.central import CentralTask
+from simulations.reproduction.items import Cell, Row, Settings, Split, Table
 
 #: Methods of one family see gradients of one scale, and so search the same learning rates.
 Family = Literal["plain", "adaptive", "adagrad", "guided", "divided later"]
@@ -28,7 +30,7 @@ class Method:
     """One row.
 
     Attributes:
-        label: What it is called; with "(not private)" where it promises nothing.
+        label: What it is called; with "(not private)" where nothing is guaranteed.
         options: Of the experiment, but for clip norm, learning rate and what a setup adds.
         family: Whose learning rates it searches.
         public: Whether it looks at public gradients, in batches of the setup's size.
@@ -41,7 +43,7 @@ class Method:
 
     @property
     def is_private(self) -> bool:
-        """Whether it promises anything."""
+        """Whether anything is guaranteed."""
         return "(not private)" not in self.label
 
     @property
@@ -118,7 +120,47 @@ METHODS: Mapping[str, Method] = {
 Column = Literal["paper", "right"]
 Rates = Mapping[Family, tuple[float, ...]]
 
+#: Expected examples a step, of every setup.
+BATCH = 64
+
 COLUMNS: Mapping[str, str] = {"paper": "as the paper ran it", "right": "done right"}
+
+
+def experiment_of(
+    name: str,
+    title: str,
+    column: Column,
+    task: Callable[[], CentralTask],
+    *,
+    epochs: float,
+    delta: float,
+    presets: Mapping[str, Option],
+    **options: Option,
+) -> Experiment:
+    """Return one run of a setup, before its method.
+
+    Args:
+        name: Of the data and the model; the column is appended.
+        title: In words, likewise.
+        column: In the paper's one micro-batches are of 4 examples.
+        task: Makes it.
+        epochs: Over batches of `BATCH`.
+        delta: δ.
+        presets: Of parts that a method may choose.
+        options: Of the experiment.
+    """
+    paper = column == "paper"
+    return CentralExperiment(
+        name=f"{name}-{column}",
+        description=f"{title}, {'as the paper ran it' if paper else 'done right'}.",
+        task=lambda chosen, corpus: task(),
+        batch_size=BATCH,
+        epochs=epochs,
+        micro_batch=4 if paper else 1,
+        delta=delta,
+        presets=presets,
+        eval_every=10**9,
+    ).with_options(options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,8 +256,9 @@ def table(
     *,
     orderings: tuple[tuple[str, str], ...] = (),
     notes: tuple[str, ...] = (),
-) -> Reproduction:
-    """Return a table of rows on a setup.
+    points: int = 0,
+) -> Table:
+    """Return a table of rows on a setup, or a figure of their curves.
 
     Args:
         name: Of the table; the setup's key is appended.
@@ -224,15 +267,17 @@ def table(
         rows: As `Setup.rows` makes them.
         orderings: Of which label ahead of which; where the paper printed both, and not the same.
         notes: After the setup's.
+        points: Of a curve; 0 for a table.
     """
     printed = {row.label: row.paper for row in rows}
-    return Reproduction(
+    return Table(
         name=f"{name}-{setup.key}",
         title=f"{title}: {setup.title}",
         measure=setup.measure,
         scale=setup.scale,
         columns=COLUMNS,
         rows=rows,
+        points=points,
         paper_epsilon=setup.paper_epsilon,
         orderings=tuple(
             (one, other)
@@ -240,31 +285,6 @@ def table(
             if _is_ahead(setup, printed.get(one), printed.get(other))
         ),
         minutes=(_minutes(rows, setup.seconds[0]), _minutes(rows, setup.seconds[1])),
-        notes=(*setup.notes, *notes),
-    )
-
-
-def figure(
-    name: str, title: str, setup: Setup, labels: tuple[str, ...], notes: tuple[str, ...] = ()
-) -> Figure:
-    """Return the curves of methods on a setup, in the settings that its tables chose.
-
-    Args:
-        name: Of the figure; the setup's key is appended.
-        title: Likewise.
-        setup: What the methods are run on.
-        labels: Of the methods.
-        notes: After the setup's.
-    """
-    series = setup.rows(dict.fromkeys(labels))
-    return Figure(
-        name=f"{name}-{setup.key}",
-        title=f"{title}: {setup.title}",
-        measure=setup.measure,
-        scale=setup.scale,
-        columns=COLUMNS,
-        series=series,
-        minutes=(_minutes(series, setup.seconds[0]), _minutes(series, setup.seconds[1])),
         notes=(*setup.notes, *notes),
     )
 

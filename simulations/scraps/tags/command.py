@@ -1,7 +1,7 @@
-r"""Recycling checkpoints of tag models of real threads, by user: trains, prints a page and draws.
+"""Recycling checkpoints of tag models of real threads, by user: trains, prints a page and draws.
 
-    python -m simulations.scraps.tags.command aggregates --corpus onstartups
-    python -m simulations.scraps.tags.command shift --corpus onstartups
+    fedpriv reproduce scraps-stackoverflow --corpus onstartups --seeds 5
+    fedpriv reproduce scraps-pds --corpus onstartups
 
 The paper (Shejwalkar et al., "Recycling Scraps", PoPETs 2025) predicts next words of StackOverflow.
 This is another task and a smaller one, of threads of any Stack Exchange site.
@@ -9,8 +9,6 @@ This is another task and a smaller one, of threads of any Stack Exchange site.
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,13 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from fedpriv.datasets.stackexchange.locate import resolve_corpus
+from fedpriv.experiments.build import build
 from fedpriv.runs.progress import Pace
-from simulations.reproduction.items import Script
-from simulations.reproduction.study import (
-    parse_study,
-    publish,
-    study_parser,
-)
+from simulations.reproduction.items import Study
+from simulations.reproduction.study import publish
 from simulations.scraps.tags import page, shift_page
 from simulations.scraps.tags.page import lines_of
 from simulations.scraps.tags.runs import NotKeptError, Site
@@ -37,68 +32,13 @@ from simulations.scraps.tags.study import (
     accuracies,
     both_arms,
     case_runs,
-    found,
     options,
+    trained,
     tuned,
     tuning_runs,
 )
 
-_PASSES = ("corpus", "seeds", "results", "out", "plot")
-REPRODUCTIONS = (
-    Script(
-        name="scraps-stackoverflow",
-        title="Recycling checkpoints: aggregates and uncertainty, tags of real threads by user",
-        module="simulations.scraps.tags.command",
-        calls=(("aggregates",),),
-        reduced=(("aggregates", "--tiny"),),
-        minutes=(60, 1),
-        passes=_PASSES,
-    ),
-    Script(
-        name="scraps-pds",
-        title="Recycling checkpoints under periodic shift, tags of real threads by user",
-        module="simulations.scraps.tags.command",
-        calls=(("shift",),),
-        reduced=(("shift", "--tiny"),),
-        minutes=(10, 1),
-        passes=_PASSES,
-    ),
-)
 _TINY_ARMS = Arms(burn_in=2, longest=2, pilots=2, runs=3, k=3, examples=50)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Train what is missing and print the page."""
-    parser = study_parser(
-        __doc__,
-        "simulations.scraps.tags.command",
-        seeds="5 or 3",
-        results=Path("results/scraps"),
-        tiny="few runs, short ones",
-    )
-    parser.add_argument("what", choices=("aggregates", "shift"))
-    parser.add_argument("--corpus", default=None, help="a prepared corpus, a dump or a name")
-    parser.add_argument("--roster", default=None, help="of the corpus; by default its own")
-    parser.add_argument("--kept", action="store_true", help="train nothing: of what is kept alone")
-    given = parse_study(parser, arguments)
-    site = Site(
-        resolve_corpus(given.corpus, allow_synthetic=False),
-        given.roster,
-        given.results.with_suffix("") / "scraps",
-        trains=not given.kept,
-    )
-    picture = "" if given.plot is None else given.plot.name
-    if given.what == "aggregates":
-        measured = aggregates(site, tiny=given.tiny, seeds=given.seeds)
-        text = page.page(measured, command=_command(given, 0), picture=picture)
-        if given.plot is not None:
-            page.plot(measured, given.plot)
-    else:
-        shifted = shift(site, tiny=given.tiny, seeds=given.seeds)
-        text = shift_page.page(shifted, command=_command(given, 1), picture=picture)
-        if given.plot is not None:
-            shift_page.plot(shifted, given.plot)
-    publish(text, given.out)
 
 
 def aggregates(site: Site, *, tiny: bool = False, seeds: int | None = None) -> page.Measured:
@@ -112,7 +52,7 @@ def aggregates(site: Site, *, tiny: bool = False, seeds: int | None = None) -> p
     size, arms = _size(tiny, seeds), _TINY_ARMS if tiny else Arms()
     of_arms = len(size.epsilons) * (arms.pilots + arms.runs)
     site.pace = Pace(len(FAMILIES) * (tuning_runs(size) + case_runs(size) + 1) + of_arms)
-    every = {name: found(site, family, size) for name, family in FAMILIES.items()}
+    every = {name: trained(site, family, size) for name, family in FAMILIES.items()}
     lines = {}
     for name, one in every.items():
         given = options(site, FAMILIES[name], size, size.epsilons[0], 1.0)
@@ -124,7 +64,7 @@ def aggregates(site: Site, *, tiny: bool = False, seeds: int | None = None) -> p
         with suppress(NotKeptError):
             scores.append(both_arms(site, independent, size, epsilon, arms))
     return page.Measured(
-        site=_said(site),
+        site=_site_words(site),
         synthetic=site.corpus.synthetic,
         delta=_delta(site, size),
         size=size,
@@ -158,7 +98,7 @@ def shift(site: Site, *, tiny: bool = False, seeds: int | None = None) -> shift_
                     site, family, size, chosen[name][epsilon], epsilon, own
                 )
     return shift_page.Shifted(
-        site=_said(site),
+        site=_site_words(site),
         synthetic=site.corpus.synthetic,
         delta=_delta(site, size),
         rounds=size.rounds,
@@ -172,7 +112,7 @@ def _size(tiny: bool, seeds: int | None) -> Size:
     return size if seeds is None else replace(size, seeds=seeds)
 
 
-def _said(site: Site) -> str:
+def _site_words(site: Site) -> str:
     view = site.view()
     facts = view.describe()
     rows = sum(view.num_examples(user, view.split.measured_on) for user in view.roster)
@@ -184,8 +124,6 @@ def _said(site: Site) -> str:
 
 
 def _delta(site: Site, size: Size) -> float:
-    from fedpriv.experiments.build import build
-
     family = FAMILIES["DP-SGD"]
     given = options(site, family, size, size.epsilons[0], 1.0)
     delta = build(site.experiment(family.experiment, given), site.corpus).plan.delta
@@ -193,11 +131,68 @@ def _delta(site: Site, size: Size) -> float:
     return delta
 
 
-def _command(given: argparse.Namespace, number: int) -> str:
-    reduced = " --reduced" if given.tiny else ""
-    seeds = "" if given.seeds is None else f" --seeds {given.seeds}"
-    return f"fedpriv reproduce {REPRODUCTIONS[number].name} --corpus corpus{seeds}{reduced}"
+def reproduce(
+    *,
+    corpus: str | None = None,
+    seeds: int | None = None,
+    results: Path = Path("results/scraps"),
+    out: Path | None = None,
+    plot: Path | None = None,
+    what: str = "aggregates",
+    roster: str | None = None,
+    kept: bool = False,
+    tiny: bool = False,
+) -> None:
+    """Train what is missing and publish the page.
+
+    Args:
+        corpus: A prepared corpus, a dump or a name.
+        seeds: Of each method; None for 5 of aggregates, and 3 of a shift.
+        results: Next to it, in a folder, what is done is kept.
+        out: Where the page is written.
+        plot: Where it is drawn.
+        what: "aggregates", or "shift".
+        roster: Of the corpus; None for its own.
+        kept: Whether nothing is trained: the page is of what is kept alone.
+        tiny: Whether with few runs, short ones.
+    """
+    site = Site(
+        resolve_corpus(corpus, allow_synthetic=False),
+        roster,
+        results.with_suffix("") / "scraps",
+        trains=not kept,
+    )
+    name = "scraps-stackoverflow" if what == "aggregates" else "scraps-pds"
+    given = ("" if seeds is None else f" --seeds {seeds}") + (" --reduced" if tiny else "")
+    command = f"fedpriv reproduce {name} --corpus corpus{given}"
+    picture = "" if plot is None else plot.name
+    if what == "aggregates":
+        measured = aggregates(site, tiny=tiny, seeds=seeds)
+        text = page.page(measured, command=command, picture=picture)
+        if plot is not None:
+            page.draw(measured, plot)
+    else:
+        shifted = shift(site, tiny=tiny, seeds=seeds)
+        text = shift_page.page(shifted, command=command, picture=picture)
+        if plot is not None:
+            shift_page.draw(shifted, plot)
+    publish(text, out)
 
 
-if __name__ == "__main__":
-    main()
+REPRODUCTIONS = (
+    Study(
+        name="scraps-stackoverflow",
+        title="Recycling checkpoints: aggregates and uncertainty, tags of real threads by user",
+        run=reproduce,
+        reduced={"tiny": True},
+        minutes=(60, 1),
+    ),
+    Study(
+        name="scraps-pds",
+        title="Recycling checkpoints under periodic shift, tags of real threads by user",
+        run=reproduce,
+        options={"what": "shift"},
+        reduced={"tiny": True},
+        minutes=(10, 1),
+    ),
+)

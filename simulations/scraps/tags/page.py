@@ -14,10 +14,14 @@ from fedpriv.rng import Key
 from simulations.evaluation.bootstrap import Interval, Ratio, Resampled, resampled
 from simulations.evaluation.held_out import held_out, majority
 from simulations.reproduction.study import (
-    save_figure,
+    drawing,
+    note_below,
+    save,
+    synthetic_words,
     t_half,
+    table,
 )
-from simulations.scraps.checkpoints import LAST, Marks, asked, draw_gains
+from simulations.scraps.checkpoints import LAST, Marks, draw_gains, kind_of
 from simulations.scraps.tags.runs import Site
 from simulations.scraps.tags.study import (
     AT,
@@ -181,9 +185,9 @@ class Measured:
     scores: Sequence[Scores] = ()
 
 
-def promise(delta: float, families: Mapping[str, Family] = FAMILIES) -> str:
+def epsilon_words(delta: float, families: Mapping[str, Family] = FAMILIES) -> str:
     """Return what every ε of a page is."""
-    own = "; ".join(f"{name}: {family.promise}" for name, family in families.items())
+    own = "; ".join(f"{name}: {family.guarantee}" for name, family in families.items())
     return (
         f"ε at δ = n^-1.1 = {format_delta(delta)}, user-level, simulated (seeded noise); {own}. "
         "Tuning on rostered users' validation threads is not covered, and figures are measured on "
@@ -199,12 +203,12 @@ def page(found: Measured, *, command: str, picture: str = "") -> str:
         command: That makes it.
         picture: Address of the plot; "" for none.
     """
-    made = " (SYNTHETIC data)" if found.synthetic else ""
     lines = [
-        f"# Recycling checkpoints on real threads, by user{made}", "", f"`{command}`", "",
+        f"# Recycling checkpoints on real threads, by user{synthetic_words(found.synthetic)}", "",
+        f"`{command}`", "",
         f"{found.site} {found.size.rounds} rounds from the public start, {found.size.seeds} seeds "
-        "that are paired: methods of one seed have the same cohorts and the same noise. Aggregates "
-        "at inference are all made of one run's checkpoints.", "", promise(found.delta),
+        "that are paired: methods of one seed have the same cohorts. Aggregates at inference are "
+        "all made of one run's checkpoints.", "", epsilon_words(found.delta),
     ]  # fmt: skip
     if picture:
         lines += ["", f"![Gains over the last iterate]({picture})"]
@@ -213,27 +217,12 @@ def page(found: Measured, *, command: str, picture: str = "") -> str:
     return "\n".join(lines) + "\n"
 
 
-def kind_of(epsilon: Epsilon) -> str:
-    """Return what a column of an ε is called."""
-    return "no noise" if epsilon is None else f"ε = {asked(epsilon)}"
-
-
 def _paper(found: Measured) -> list[str]:
-    lines = [
-        "", "## The paper's figures and ours", "",
-        "The paper's task is **another one, and much larger**: next words of StackOverflow by an "
-        "LSTM (342,477 users), with DP-FTRL. Ours is softmax regression of tags on sentences of a "
-        "small site. Only the direction of gains may be compared, not accuracies.", "",
-        "| | ε | last iterate, % | with aggregates, % | gain, % of the last iterate | "
-        "of the best last iterate at any rate |",
-        "|---|---:|---:|---:|---:|---:|",
+    rows = [
+        ["paper, DP-FTRL", f"{epsilon:g}", f"{accuracy / (1 + 2.09 / 100):.2f} (implied)",
+         f"{accuracy:.2f}", gain, "–"]
+        for epsilon, accuracy, gain in PAPER
     ]  # fmt: skip
-    for epsilon, accuracy, gain in PAPER:
-        implied = accuracy / (1 + 2.09 / 100)
-        lines.append(
-            f"| paper, DP-FTRL | {asked(epsilon)} | {implied:.2f} (implied) | {accuracy:.2f} | "
-            f"{gain} | – |"
-        )
     for name, cases in found.lines.items():
         for (epsilon, by), own in cases.items():
             if by != 1 or epsilon is None:
@@ -242,24 +231,27 @@ def _paper(found: Measured) -> list[str]:
                 if not names:
                     continue
                 one = max(names, key=lambda n, own=own: own[n].accuracy)
-                last = own[LAST].accuracy
-                gain = own[one].gain
+                last, best, gain = own[LAST].accuracy, own[one].accuracy, own[one].gain
                 half = math.inf if gain is None else gain.by_seed
-                beyond = 100 * (own[one].accuracy / best_last(cases, epsilon) - 1)
-                shown = f"{100 * (own[one].accuracy / last - 1):+.2f} ± {100 * half / last:.2f}"
+                beyond = 100 * (best / best_last(cases, epsilon) - 1)
+                shown = f"{100 * (best / last - 1):+.2f} ± {100 * half / last:.2f}"
                 if own[LAST].over_majority.clear < 1:
                     shown = f"no signal ({shown})"
-                lines.append(
-                    f"| ours, {name}, {what}: {one} | {asked(epsilon)} | {last:.2f} | "
-                    f"{own[one].accuracy:.2f} | {shown} | "
-                    f"{beyond:+.2f} |"
-                )
+                rows.append([
+                    f"ours, {name}, {what}: {one}", f"{epsilon:g}", f"{last:.2f}", f"{best:.2f}",
+                    shown, f"{beyond:+.2f}",
+                ])  # fmt: skip
+    head = ["", "ε", "last iterate, %", "with aggregates, %", "gain, % of the last iterate",
+            "of the best last iterate at any rate"]  # fmt: skip
     return [
-        *lines,
-        "",
+        "", "## The paper's figures and ours", "",
+        "The paper's task is **another one, and much larger**: next words of StackOverflow by an "
+        "LSTM (342,477 users), with DP-FTRL. Ours is softmax regression of tags on sentences of a "
+        "small site. Only the direction of gains may be compared, not accuracies.", "",
+        *table(head, rows), "",
         "Of ours the best on test of those chosen beforehand is shown, which flatters it; "
         "± is the t-interval over seeds.",
-    ]
+    ]  # fmt: skip
 
 
 def best_last(cases: Mapping[tuple[Epsilon, float], Mapping[str, Line]], epsilon: Epsilon) -> float:
@@ -313,19 +305,17 @@ def _tables(found: Measured) -> list[str]:
         ]
         for by in dict.fromkeys(by for _, by in cases):
             own = {epsilon: one for (epsilon, b), one in cases.items() if b == by}
-            title = (
-                "At the rate that validation threads chose"
-                if by == 1
-                else f"At {by:g} times that rate"
-            )
-            rates = found.chosen[name].rates
-            heads = [f"{kind_of(epsilon)} (rate {by * rates[epsilon]:g})" for epsilon in own]
-            lines += ["", f"### {name}: {title[0].lower()}{title[1:]}", ""]
-            lines += [f"| | {' | '.join(f'{h} | gain' for h in heads)} |"]
-            lines += [f"|---|{'---:|---:|' * len(own)}"]
-            for method in _methods(own):
-                cells = [_cells(one[method]) if method in one else "– | –" for one in own.values()]
-                lines.append(f"| {method} | {' | '.join(cells)} |")
+            title = "at the rate that validation threads chose"
+            if by != 1:
+                title = f"at {by:g} times that rate"
+            rates, head = found.chosen[name].rates, [""]
+            for epsilon in own:
+                head += [f"{kind_of(epsilon)} (rate {by * rates[epsilon]:g})", "gain"]
+            rows = [
+                [method, *(text for one in own.values() for text in _cells(one.get(method)))]
+                for method in _methods(own)
+            ]
+            lines += ["", f"### {name}: {title}", "", *table(head, rows)]
     return lines
 
 
@@ -334,8 +324,10 @@ def _methods(own: Mapping[Epsilon, Mapping[str, Line]]) -> list[str]:
     return [MAJORITY, PUBLIC, LAST, *(n for n in names if n not in (MAJORITY, PUBLIC, LAST))]
 
 
-def _cells(line: Line) -> str:
-    return f"{line.accuracy:.2f} ({line.stddev:.2f}) | {_shown(line.gain)}"
+def _cells(line: Line | None) -> tuple[str, str]:
+    if line is None:
+        return "–", "–"
+    return f"{line.accuracy:.2f} ({line.stddev:.2f})", _shown(line.gain)
 
 
 def _shown(gain: Gain | None) -> str:
@@ -347,31 +339,43 @@ def _shown(gain: Gain | None) -> str:
 
 
 def _tuning(found: Measured) -> list[str]:
-    size = found.size
-    lines = [
-        "", "## What validation threads chose", "",
-        f"One run each, with seed {size.tuning_seed}, fitted without the validation threads: "
-        "accuracy of the last iterate in per cent by the server's rate. Clip norm and local rate "
-        "are those of the evaluations of [methods](tags-by-method.md) and "
-        "[streams](tags-by-stream.md). Aggregates were given no rate of their own.", "",
-        f"| | {' | '.join(f'{rate:g}' for rate in size.rates)} | chosen | aggregates |",
-        f"|---|{'---:|' * len(size.rates)}---:|---|",
-    ]  # fmt: skip
+    size, rows = found.size, []
     for name, chosen in found.chosen.items():
         for epsilon, rate in chosen.rates.items():
             tried = [f"{100 * chosen.tried[epsilon, one]:.2f}" for one in size.rates]
             kinds = ", ".join(chosen.aggregate.values()) if epsilon == size.epsilons[0] else ""
             edge = " (edge)" if rate in (min(size.rates), max(size.rates)) else ""
-            lines.append(
-                f"| {name}, {kind_of(epsilon)} | {' | '.join(tried)} | {rate:g}{edge} | {kinds} |"
-            )
-    return lines
+            rows.append([f"{name}, {kind_of(epsilon)}", *tried, f"{rate:g}{edge}", kinds])
+    head = ["", *(f"{rate:g}" for rate in size.rates), "chosen", "aggregates"]
+    return [
+        "", "## What validation threads chose", "",
+        f"One run each, with seed {size.tuning_seed}, fitted without the validation threads: "
+        "accuracy of the last iterate in per cent by the server's rate. Clip norm and local rate "
+        "are those of the evaluations of [methods](tags-by-method.md) and "
+        "[streams](tags-by-stream.md). Aggregates were given no rate of their own.", "",
+        *table(head, rows),
+    ]  # fmt: skip
 
 
 def _scores(found: Measured) -> list[str]:
     if not found.scores:
         return []
-    arms = found.arms
+    arms, rows = found.arms, []
+    for one in found.scores:
+        for w in one.widths:
+            there = f"{one.correlation:.2f}" if w.spacing == one.spacing else "–"
+            chains = f"({100 * min(w.chains):.0f} to {100 * max(w.chains):.0f})"
+            rows.append([
+                f"{one.epsilon:g}", w.k, w.spacing, there, one.rounds, f"{w.medians[0]:.3f}",
+                f"{w.medians[1]:.3f}", f"{w.ratio:.2f}", f"{100 * w.within_two:.0f} % {chains}",
+                f"{100 * w.chance:.0f} %", f"{100 * w.below:.0f} %",
+                "–" if math.isnan(w.correlation) else f"{w.correlation:.2f}",
+                f"{100 * w.corrected_within_two:.0f} %", f"{w.corrected_ratio:.2f}",
+            ])  # fmt: skip
+    head = ["ε", "k", "t2", "correlation there", "T", "median width, checkpoints", "runs",
+            "median ratio", "within a factor 2 (least and most of a chain)",
+            "two samples of one law", "checkpoints below", "lag-1 correlation seen",
+            "corrected: within a factor 2", "ratio"]  # fmt: skip
     lines = [
         "", "## Checkpoints against independent runs", "",
         "DP-SGD: the width of the 95 % interval of one draw of the predicted tag's score, of "
@@ -382,22 +386,8 @@ def _scores(found: Measured) -> list[str]:
         "shortest lag at which scores of "
         f"{arms.pilots} pilot runs correlate by at most 0.05, of those up to {arms.longest}; more "
         f"than {arms.k} checkpoints lie half as far apart.", "",
-        "| ε | k | t2 | correlation there | T | median width, checkpoints | runs | median ratio | "
-        "within a factor 2 (least and most of a chain) | two samples of one law | "
-        "checkpoints below | lag-1 correlation seen | corrected: within a factor 2 | ratio |",
-        f"|{'---|' * 14}",
+        *table(head, rows, align="---"),
     ]  # fmt: skip
-    for one in found.scores:
-        for w in one.widths:
-            there = f"{one.correlation:.2f}" if w.spacing == one.spacing else "–"
-            seen = "–" if math.isnan(w.correlation) else f"{w.correlation:.2f}"
-            lines.append(
-                f"| {asked(one.epsilon)} | {w.k} | {w.spacing} | {there} | {one.rounds} | "
-                f"{w.medians[0]:.3f} | {w.medians[1]:.3f} | {w.ratio:.2f} | "
-                f"{100 * w.within_two:.0f} % ({100 * min(w.chains):.0f} to "
-                f"{100 * max(w.chains):.0f}) | {100 * w.chance:.0f} % | {100 * w.below:.0f} % | "
-                f"{seen} | {100 * w.corrected_within_two:.0f} % | {w.corrected_ratio:.2f} |"
-            )
     main = [w for one in found.scores for w in one.widths if w.k == arms.k]
     enough = [100 * w.within_two for w in main]
     below = [100 * w.below for w in main]
@@ -413,20 +403,17 @@ def _scores(found: Measured) -> list[str]:
     return lines
 
 
-def kinds() -> str:
-    """Return the relation of each family's ε."""
-    return "; ".join(f"{name}: {family.promise.split(',')[0]}" for name, family in FAMILIES.items())
+def note_of(delta: float) -> str:
+    """Return what stands below a picture: what every ε of it is."""
+    kinds = "; ".join(f"{name}: {one.guarantee.split(',')[0]}" for name, one in FAMILIES.items())
+    return f"ε at δ = {format_delta(delta)}, user-level, simulated ({kinds})"
 
 
-def plot(found: Measured, path: Path) -> None:
+def draw(found: Measured, path: Path) -> None:
     """Draw the gains of the chosen methods over the last iterate."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11.5, 5.2), layout="constrained")
-    axes = figure.subplots(1, len(found.lines))
-    for axis, (name, cases) in zip(
-        [axes] if len(found.lines) == 1 else axes, found.lines.items(), strict=True
-    ):
+    figure = drawing(11.5, 5.2)
+    axes = figure.subplots(1, len(found.lines), squeeze=False)[0]
+    for axis, (name, cases) in zip(axes, found.lines.items(), strict=True):
         first = cases[found.size.epsilons[0], 1.0]
         chosen = chosen_methods(found.chosen[name], first)
         names = [*chosen["inference"], *chosen["training"]]
@@ -447,10 +434,9 @@ def plot(found: Measured, path: Path) -> None:
         axis.legend(frameon=False, fontsize=7.5)
     made = "SYNTHETIC data" if found.synthetic else "real threads"
     figure.suptitle(f"Gain over the last iterate, points of accuracy, {made}", weight="bold")
-    figure.supxlabel(
-        f"95 % t-intervals over {found.size.seeds} paired seeds. ε at δ = "
-        f"{format_delta(found.delta)}, user-level, simulated ({kinds()}): a diagnostic, not "
-        "covered by ε.",
-        fontsize=7.5, color="#666666", x=0.01, ha="left",
-    )  # fmt: skip
-    save_figure(figure, path)
+    note_below(
+        figure,
+        f"95 % t-intervals over {found.size.seeds} paired seeds. {note_of(found.delta)}: a "
+        "diagnostic, not covered by ε.",
+    )
+    save(figure, path)

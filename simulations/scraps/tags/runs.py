@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,15 +24,14 @@ from fedpriv.experiments.options import Option
 from fedpriv.experiments.start import public_only
 from fedpriv.hashes import document_sha256
 from fedpriv.kernels.sparse_softmax import train
-from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
 from fedpriv.runs.progress import Pace
 from fedpriv.sums import PartialSum
-from fedpriv.training.local.trainer import SparseSoftmaxTrainer
+from fedpriv.training.local.compiled_softmax import CompiledSoftmaxTrainer
 from fedpriv.training.periodic_shift import SHARE
-from fedpriv.training.work import UserData
+from fedpriv.training.work import BaseWork, SumRequest
 from fedpriv.tree import Params
-from simulations.scraps.checkpoints import Aggregates, averages, checkpoints, named, states
+from simulations.scraps.checkpoints import Aggregates, averages, checkpoints, names_of, states
 
 # Types within compiled code are the compiler's.
 # pyright: reportCallIssue=false, reportArgumentType=false, reportReturnType=false
@@ -77,8 +76,8 @@ def columns_of(view: TagView, asked: np.ndarray | None = None) -> Columns:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Together:
-    """A `fedpriv.training.work.Work`: the sum of a cohort's bounded updates in one call.
+class Together(BaseWork):
+    """The sum of a cohort's bounded updates in one call.
 
     Guarantees:
         * As of `fedpriv.training.work.UserByUser`: a user moves the sum by at most the bound, and
@@ -89,7 +88,7 @@ class Together:
         columns: The training examples.
     """
 
-    trainer: SparseSoftmaxTrainer
+    trainer: CompiledSoftmaxTrainer
     columns: Columns = field(repr=False)
 
     def __post_init__(self) -> None:
@@ -100,24 +99,17 @@ class Together:
         """Return the shapes of the params, without the share that a round has of questions."""
         return {name: array for name, array in params.items() if name != SHARE}
 
-    def partial_sum(
-        self,
-        *,
-        params: Params,
-        bound: Bound,
-        data: UserData | None,
-        user_ids: Sequence[str],
-        key: Key,
-    ) -> PartialSum:
+    def answer(self, request: SumRequest) -> PartialSum:
         """Return the sum; of whole numbers where the bound is on a grid.
 
         Raises:
             ValueError: If the bound multiplies or mixes first, or an update is not finite.
         """
+        params, bound, user_ids = request.params, request.bound, request.user_ids
         if bound.multiplier or bound.mixture is not None:
             raise ValueError(f"{bound!r} preconditions; train one user after another")
         share = float(params[SHARE][0]) if SHARE in params else None
-        orders = [self._order(user, key.fold(user), share) for user in user_ids]
+        orders = [self._order(user, request.key.fold(user), share) for user in user_ids]
         ends = np.cumsum([0, *(len(order) for order in orders)])
         kernel, bias = params["kernel"], params["bias"]
         grain = bound.granularity
@@ -207,8 +199,8 @@ def _grained(value: float, grain: float) -> float:
 
 #: What is said of a run, of all its options.
 _SHOWN = (
-    "target-epsilon", "rounds", "server-learning-rate", "aggregate", "aggregate-training",
-    "measured-on", "seed",
+    "noise.target_epsilon", "rounds", "server.learning_rate", "aggregate", "aggregate.training",
+    "task.measured_on", "seed",
 )  # fmt: skip
 Options = Mapping[str, Option]
 
@@ -266,7 +258,7 @@ class Site:
             first: Makes bool (rows,), which are of the first; asked once for each name.
         """
         made = build(experiment, self.corpus)
-        validation = experiment.options()["measured-on"] == "validation"
+        validation = experiment.options()["task.measured_on"] == "validation"
         name = f"{validation} {halves}"
         if name not in self._columns:
             rows = None if first is None else first()
@@ -274,7 +266,7 @@ class Site:
         trainer: Any = made.trainer
         return replace(made, trainer=Together(trainer=trainer, columns=self._columns[name]))
 
-    def found(
+    def cached(
         self, facts: Mapping[str, object], make: Callable[[], Mapping[str, np.ndarray]]
     ) -> dict[str, np.ndarray]:
         """Return what was kept under these facts, made now if there is nothing.
@@ -322,9 +314,9 @@ class Site:
 
         facts: dict[str, object] = {"aggregates": name, **experiment.options()}
         facts |= {"decays": list(which.decays), "ks": list(which.ks)}
-        found = self.found(facts, make)
+        found = self.cached(facts, make)
         kinds = ("OPA", "OMV")
-        names = [*named(which), *(f"{kind} {k}" for kind in kinds for k in which.ks)]
+        names = [*names_of(which), *(f"{kind} {k}" for kind in kinds for k in which.ks)]
         return {name: found[name] for name in names}
 
     def trained_over(
@@ -339,7 +331,7 @@ class Site:
             algorithm: Any = made.algorithm
             return {"right": right_of(made.task, algorithm.result(state))}
 
-        return self.found({"released": name, **experiment.options()}, make)["right"]
+        return self.cached({"released": name, **experiment.options()}, make)["right"]
 
     def start(self, name: str, options: Options) -> np.ndarray:
         """Return which held-out examples the public start alone has right."""
@@ -352,7 +344,7 @@ class Site:
                 raise ValueError("no public user asked a thread to learn from; use a larger site")
             return {"right": right_of(task, alone.model.params)}
 
-        return self.found({"public": name, **experiment.options()}, make)["right"]
+        return self.cached({"public": name, **experiment.options()}, make)["right"]
 
 
 def measured(task: Any, past: Iterable[Params], which: Aggregates) -> dict[str, np.ndarray]:

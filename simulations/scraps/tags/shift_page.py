@@ -8,13 +8,16 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpriv.privacy.epsilon import format_delta
 from simulations.reproduction.study import (
-    save_figure,
+    drawing,
+    note_below,
+    save,
+    synthetic_words,
     t_half,
+    table,
 )
-from simulations.scraps.checkpoints import LAST
-from simulations.scraps.tags.page import kind_of, kinds, promise
+from simulations.scraps.checkpoints import LAST, kind_of
+from simulations.scraps.tags.page import epsilon_words, note_of
 from simulations.scraps.tags.study import Epsilon, Halves, Period
 
 #: ε and the paper's gain under shift, relative, per cent.
@@ -58,14 +61,13 @@ def page(found: Shifted, *, command: str, picture: str = "") -> str:
         command: That makes it.
         picture: Address of the plot; "" for none.
     """
-    made = " (SYNTHETIC data)" if found.synthetic else ""
-    period = found.period
+    period, made = found.period, synthetic_words(found.synthetic)
     lines = [
         f"# Recycling checkpoints under periodic shift, by user{made}", "", f"`{command}`", "",
         f"{found.site} {found.rounds} rounds from the public start, in periods of {period.rounds}: "
         f"one of two halves of the text alone for {period.rounds // 2} rounds, then the other. "
         f"{period.seeds} seeds, paired. Accuracy is of test threads of both halves, after each "
-        "round of the last period.", "", promise(found.delta), "",
+        "round of the last period.", "", epsilon_words(found.delta), "",
         "The paper, on next words of StackOverflow (another task, and much larger): "
         + ", ".join(f"{gain} % of the last iterate's at ε = {e:g}" for e, gain in PAPER) + ".",
     ]  # fmt: skip
@@ -80,32 +82,30 @@ def page(found: Shifted, *, command: str, picture: str = "") -> str:
 
 
 def _table(own: Mapping[Case, Mapping[str, np.ndarray]]) -> list[str]:
-    lines = [
-        "Mean over the period in per cent, standard deviation over its rounds in points (mean of "
-        "the seeds'), gain of the mean over the last iterate's in points ± the t-interval over "
-        "seeds, and accuracy after the last round, in per cent.", "",
-        "| | | mean | deviation over the period | gain | after the last round |",
-        "|---|---|---:|---:|---:|---:|",
-    ]  # fmt: skip
+    rows = []
     for (_, family, epsilon), one in own.items():
         last = one[LAST].mean(axis=1)
         for name, values in one.items():
             gain = 100 * (values.mean(axis=1) - last)
-            shown = "" if name == LAST else f"{gain.mean():+.2f} ± {t_half(gain):.2f}"
-            lines.append(
-                f"| {family}, {kind_of(epsilon)} | {name} | {100 * values.mean():.2f} | "
-                f"{100 * values.std(axis=1).mean():.2f} | {shown} | "
-                f"{100 * values[:, -1].mean():.2f} |"
-            )
-    return lines
+            rows.append([
+                f"{family}, {kind_of(epsilon)}", name, f"{100 * values.mean():.2f}",
+                f"{100 * values.std(axis=1).mean():.2f}",
+                "" if name == LAST else f"{gain.mean():+.2f} ± {t_half(gain):.2f}",
+                f"{100 * values[:, -1].mean():.2f}",
+            ])  # fmt: skip
+    head = ["", "", "mean", "deviation over the period", "gain", "after the last round"]
+    return [
+        "Mean over the period in per cent, standard deviation over its rounds in points (mean of "
+        "the seeds'), gain of the mean over the last iterate's in points ± the t-interval over "
+        "seeds, and accuracy after the last round, in per cent.", "",
+        *table(head, rows, words=2),
+    ]  # fmt: skip
 
 
-def plot(found: Shifted, path: Path) -> None:
+def draw(found: Shifted, path: Path) -> None:
     """Draw accuracy over the last period, mean of the seeds."""
-    from matplotlib.figure import Figure
-
     cases = found.accuracy
-    figure = Figure(figsize=(3.3 * len(cases), 3.9), layout="constrained")
+    figure = drawing(3.3 * len(cases), 3.9)
     axes = figure.subplots(1, len(cases), squeeze=False)[0]
     for axis, ((halves, family, epsilon), one) in zip(axes, cases.items(), strict=True):
         for number, (name, values) in enumerate(one.items()):
@@ -122,9 +122,6 @@ def plot(found: Shifted, path: Path) -> None:
     axes[0].legend(frameon=False, fontsize=7.5)
     made = "SYNTHETIC data" if found.synthetic else "real threads"
     figure.suptitle(f"Accuracy over a period of shift, {made}", weight="bold", fontsize=10)
-    figure.supxlabel(
-        f"ε at δ = {format_delta(found.delta)}, user-level, simulated ({kinds()}):\n"
-        f"a diagnostic, not covered by ε. Mean of {found.period.seeds} seeds.",
-        fontsize=7, color="#666666", x=0.01, ha="left",
-    )  # fmt: skip
-    save_figure(figure, path)
+    words = f"{note_of(found.delta)}:\na diagnostic, not covered by ε. Mean of "
+    note_below(figure, f"{words}{found.period.seeds} seeds.", 7)
+    save(figure, path)

@@ -32,14 +32,14 @@ class Family:
         experiment: Its name.
         options: Of it.
         cohort: Share of the roster, where cohorts are drawn; None for groups that take turns.
-        promise: What its ε is.
+        guarantee: What its ε is.
     """
 
     label: str
     experiment: str
     options: Mapping[str, Option] = field(repr=False)
     cohort: float | None
-    promise: str
+    guarantee: str
 
 
 FAMILIES: Mapping[str, Family] = {
@@ -53,7 +53,7 @@ FAMILIES: Mapping[str, Family] = {
             "start-factor": 0.5,
         },
         cohort=None,
-        promise="zero-out, PLD, one charge a run, no assumption on how cohorts are drawn",
+        guarantee="zero-out, PLD, one charge a run, no assumption on how cohorts are drawn",
     ),
     "DP-SGD": Family(
         label="DP-SGD by user (independent noise, Poisson cohorts)",
@@ -65,7 +65,7 @@ FAMILIES: Mapping[str, Family] = {
             "aggregate": "none",
         },
         cohort=0.3,
-        promise="add-remove, PLD, Poisson cohorts",
+        guarantee="add-remove, PLD, Poisson cohorts",
     ),
 }
 
@@ -239,7 +239,7 @@ def case_runs(size: Size) -> int:
     return size.seeds * sum(each)
 
 
-def found(site: Site, family: Family, size: Size) -> Found:
+def trained(site: Site, family: Family, size: Size) -> Found:
     """Return what a family does on test threads; every run that is missing is trained."""
     chosen = tuned(site, family, size)
     right = {at: case(site, family, size, chosen, *at) for at in cases(size)}
@@ -340,7 +340,7 @@ def _run(site: Site, family: Family, given: Any, seed: int, period: Period) -> d
         **experiment.options(),
     }
     facts |= {"decays": list(period.decays)}
-    found = site.found(facts, make)
+    found = site.cached(facts, make)
     return {name: found[name] for name in (LAST, *_ways(period))}
 
 
@@ -541,4 +541,4 @@ def _seen(
 
     facts = {"scores": family.experiment, **experiment.options()}
     facts |= {"at": list(at), "examples": examples}
-    return site.found(facts, make)["scores"]
+    return site.cached(facts, make)["scores"]

@@ -36,7 +36,8 @@ from fedpriv.datasets.stackexchange.tag_view import TagExamples
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
-from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
+from fedpriv.training.local.compiled_softmax import CompiledSoftmaxTrainer
+from fedpriv.training.local.schedule import Schedule
 
 Tamper = Callable[[Message, Message], list[Message]]
 
@@ -259,9 +260,9 @@ class TinyTags:
             num_tags=self.num_tags,
         )
 
-    def trainer(self, schedule: Any, multiplier: Any) -> SparseSoftmaxTrainer:
+    def trainer(self, schedule: Any, multiplier: Any) -> CompiledSoftmaxTrainer:
         rows = multiplier.get("kernel")
-        return SparseSoftmaxTrainer(
+        return CompiledSoftmaxTrainer(
             schedule=schedule,
             inputs="tff" if self.word_features is None else "unit-norm",
             multiplier=None if rows is None else rows.reshape(-1),

@@ -156,16 +156,6 @@ def _lines(run):
     return [json.loads(line) for line in (run / "rounds.jsonl").read_text("utf-8").splitlines()]
 
 
-def test_a_node_works_as_its_run_config_says(tiny_corpus):
-    config = DECLARED | {"corpus": str(tiny_corpus), "noise-multiplier": 1.0}
-    trainers = [
-        settings.open_node(config | changes, {}).trainer
-        for changes in ({}, {"local-learning-rate": 0.125, "local-epochs": 3})
-    ]
-    assert trainers[0].schedule != trainers[1].schedule
-    assert (trainers[1].schedule.learning_rate, trainers[1].schedule.epochs) == (0.125, 3)
-
-
 OWN_BOUND = """
 from dataclasses import dataclass, replace
 

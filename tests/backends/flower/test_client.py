@@ -19,7 +19,7 @@ from fedpriv.backends.flower.messages import (
 from fedpriv.mechanisms import Capped, Clip, Normalise, Preconditioned, Rounded, Unbounded
 from fedpriv.mechanisms.bounds import Checked
 from fedpriv.rng import Key
-from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.local.schedule import Schedule
 from fedpriv.tree import RowSparse
 
 SCHEDULE = Schedule(learning_rate=2.0, batch_size=3, epochs=2, max_examples=5)

@@ -173,14 +173,3 @@ class TestBounded:
 
         assert self.total(train).num_failed == 2
         assert "RuntimeError" in caplog.text and "secret" not in caplog.text
-
-    def test_every_user_has_a_generator_of_its_own(self):
-        drawn = []
-
-        def train(params, examples, rng):
-            drawn.append(rng.random())
-            return params
-
-        self.total(train)
-        self.total(train)
-        assert drawn[:2] == drawn[2:] and drawn[0] != drawn[1]

@@ -84,9 +84,3 @@ def test_params_come_back_in_order_and_writable():
     for record in odd:
         with pytest.raises(MalformedRecordError):
             decode_params(record)
-
-
-def test_a_scalar_cannot_be_row_sparse():
-    record = encode({"a": RowSparse(rows=np.array([0]), values=np.ones((1,)), num_rows=1)})
-    with pytest.raises(MalformedRecordError, match="'a' is missing"):
-        decode(record, {"a": np.zeros(())})

@@ -30,7 +30,7 @@ SENTENCES = [
 ROSTER = RosterSpec(name="inside", rule="declared", ids=["in2", "in1", "gone"])
 
 
-def write(directory, sentences=SENTENCES, rosters=(ROSTER,), published=(None, None), **options):
+def write(directory, sentences=SENTENCES, rosters=(ROSTER,), published=None, **options):
     settings = {
         "name": "tiny", "synthetic": True, "source": {"kind": "test"}, "licence": "CC0-1.0",
         "credit": "nobody", **options,
@@ -39,7 +39,7 @@ def write(directory, sentences=SENTENCES, rosters=(ROSTER,), published=(None, No
         for sentence in sentences:
             writer.add(sentence)
         writer.drop("bad rows", 3)
-        return writer.finish(list(rosters), rosters[0].name, *published)
+        return writer.finish(list(rosters), rosters[0].name, published)
 
 
 def cut(path: Path):

@@ -77,7 +77,8 @@ def test_own_text_only_drops_foreign_titles_and_their_tokens(tmp_path):
 
 def test_published_counts_replace_the_choice_and_are_called_private(tmp_path):
     words, tags = {"king": 9, "absent": 50, "cash": 9, "is": 1}, {"rare": 8, "law": 2}
-    view = write(tmp_path / "c", published=(words, tags), max_words=3).view(split=BY_SENTENCE)
+    published = {"words": words, "tags": tags}
+    view = write(tmp_path / "c", published=published, max_words=3).view(split=BY_SENTENCE)
     assert view.words == ("absent", "king", "cash")
     assert view.word_counts.tolist() == [50, 9, 9]
     assert view.word_users.tolist() == [0, 1, 1]
@@ -90,7 +91,9 @@ def test_published_counts_need_no_public_user_but_a_chosen_vocabulary_does(tmp_p
     everybody = RosterSpec(name="all", rule="first-sorted")
     with pytest.raises(ValueError, match="outside the roster"):
         write(tmp_path / "c", rosters=[everybody])
-    corpus = write(tmp_path / "c", rosters=[everybody], published=({"is": 1}, {"law": 1}))
+    corpus = write(
+        tmp_path / "c", rosters=[everybody], published={"words": {"is": 1}, "tags": {"law": 1}}
+    )
     assert corpus.view(split=BY_SENTENCE).public_users == ()
 
 

@@ -34,7 +34,6 @@ def test_an_error_while_writing_leaves_nothing(tmp_path):
         ({"sentences": []}, "no sentence"),
         ({"sentences": [said("u", "", "law")]}, "without tokens"),
         ({"sentences": [Sentence(user_id="u", tokens=["a\nb"], title_tokens=(), tags=())]}, "line"),
-        ({"published": ({"a": 1}, None)}, "both"),
         ({"rosters": [RosterSpec(name="r", rule="first-sorted", size=50)]}, "the corpus has"),
         (
             {"rosters": [RosterSpec(name="r", rule="first-sorted", size=50, optional=True)]},

@@ -8,7 +8,7 @@ from fedpriv.backends.worker import WorkerContext
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.word_view import open_word_view
 from fedpriv.tasks.next_words import NextWords, Size
-from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.local.schedule import Schedule
 
 SCHEDULE = Schedule(learning_rate=2.0, batch_size=2, epochs=2, max_examples=6)
 

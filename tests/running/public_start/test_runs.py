@@ -170,7 +170,7 @@ def test_public_examples_to_learn_from_that_are_somebodys(tmp_path):
     """Red before they were compared: an ε was printed that does not hold for user u03."""
     own = {"public_train": tuple(map(np.concatenate, zip(person(3), person(99), strict=True)))}
     prepared = start_run(of_users(start="public", **own), None, None, tmp_path / "r")
-    assert "6 of 12 examples of public_train are equal to examples of" in prepared.noticed[0]
+    assert "6 of 12 examples of public_train are equal to examples of" in prepared.trial.noticed[0]
     prepared.folder.close()
     covered = coverage_of(prepared.folder.document)
     assert covered.not_covered == (
@@ -178,7 +178,7 @@ def test_public_examples_to_learn_from_that_are_somebodys(tmp_path):
     )
     prepared = start_run(of_users(**own), None, None, tmp_path / "fresh")  # nothing is taken over
     prepared.folder.close()
-    assert prepared.noticed and coverage_of(prepared.folder.document).not_covered == ()
+    assert prepared.trial.noticed and coverage_of(prepared.folder.document).not_covered == ()
 
 
 def test_public_examples_that_cannot_be_learnt_from():

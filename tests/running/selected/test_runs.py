@@ -289,7 +289,8 @@ def test_a_model_that_is_not_finite_is_no_candidate(corpus, folders, tmp_path):
     topical.start(corpus, tmp_path / "r", server_learning_rate=3e38, select="last").run()
     prepared = topical.start(corpus, tmp_path / "s")
     broken = {n: np.full_like(a, np.nan) for n, a in last_params(folders["gains"]).items()}
-    found = select(prepared.components, prepared.begun, prepared.public, {"last": broken})
+    trial = prepared.trial
+    found = select(prepared.components, trial.begun, trial.public, {"last": broken})
     prepared.folder.close()
     assert found.name in ("public-only", "start") and set(found.judgement.judged) <= {
         "public-only",

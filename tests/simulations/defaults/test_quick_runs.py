@@ -8,7 +8,7 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
-from fedpriv.training.local.trainer import SparseSoftmaxTrainer
+from fedpriv.training.local.compiled_softmax import CompiledSoftmaxTrainer
 from fedpriv.tree import to_dense
 from simulations.defaults import quick
 
@@ -33,7 +33,7 @@ def test_a_round_without_noise_is_the_mean_of_the_trainers_clipped_updates(corpu
     )
     components = build(experiment, corpus, task=bench.task)
     trainer = components.trainer
-    assert isinstance(trainer, SparseSoftmaxTrainer)
+    assert isinstance(trainer, CompiledSoftmaxTrainer)
     start, clip = bench.start(0.5), Clip(l2_clip_norm=20.0)
     users = bench.task.roster
     assert max(bench.view.num_examples(user) for user in users) > 100  # users of two batches

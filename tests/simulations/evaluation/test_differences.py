@@ -23,18 +23,8 @@ def test_a_difference_to_public_only_is_the_gain(folds):
     assert one.by_thread.low < one.value < one.by_thread.high
 
 
-def test_a_model_against_itself_differs_by_exactly_nothing(folds):
-    one = found(folds, [("less", "less")])["less", "less"]
-    assert (one.value, one.by_thread.low, one.by_user.high) == (0.0, 0.0, 0.0)
-
-
 def test_the_other_way_round_is_the_same_with_the_other_sign(folds):
     pairs = [("whole", "less"), ("less", "whole")]
     there, back = found(folds, pairs).values()
     assert there.value == -back.value
     assert there.by_user.low == -back.by_user.high
-
-
-def test_a_model_that_is_not_there_is_named(folds):
-    with pytest.raises(ValueError, match="no model 'other', only public"):
-        found(folds, [("whole", "other")])

@@ -8,8 +8,8 @@ import pytest
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
 from simulations.evaluation.bootstrap import Interval
 from simulations.evaluation.evaluate import Estimate, evaluate
-from simulations.evaluation.table import Layout, Row, markdown, shown, wider
-from tests.simulations.evaluation.made import DATA, fold, held, random_fold
+from simulations.evaluation.table import Layout, Row, markdown, percent, wider
+from tests.simulations.evaluation.made import DATA, random_fold
 
 PROMISE = "ε at δ = 0.001, per user, add or remove one, PLD, simulated."
 LAYOUT = Layout(
@@ -85,49 +85,19 @@ def test_what_a_reader_has_to_know(text):
     assert "ynthetic data" not in told and "by sentence, as the papers did" in told
 
 
-def test_data_that_cannot_tell_methods_apart():
-    few = fold(
-        held([0, 1, 2], [0, 1, 2]),
-        **{"majority": [[0, 0, 1]], "public": [[1, 0, 0]], "central": [[1, 1, 0]]},
-        **{"private-8": [[0, 1, 0]]},
-    )
-    text = markdown(evaluated(few), LAYOUT)
-    assert "too few to tell central from public" in text
-    assert section(text, "Share closed")[3][1] == "0.0 (no interval)"
-
-
-def test_public_data_below_a_trivial_rule_are_named():
-    made = held([0, 1, 2, 3], [0, 1, 2, 3])
-    models = {"public": [[1, 0, 0, 0]], "central": [[1, 1, 1, 1]], "private-8": [[0, 1, 0, 1]]}
-    better = fold(made, **{"majority": [[0, 0, 1, 1]]}, **models)
-    worse = fold(made, **{"majority": [[0, 0, 0, 1]]}, **models)
-    said = "public is below the class that most training examples of all users have (25.0 against"
-    assert f"{said} 50.0)" in markdown(evaluated(better), LAYOUT)
-    assert said not in markdown(evaluated(worse), LAYOUT)
-
-
-def test_another_measure():
-    found = evaluated(random_fold(threads=60, **MODELS))
-    assert "### Held-out recall@5, %" in markdown(found, LAYOUT, "recall_at_5")
-    with pytest.raises(ValueError, match="'f1' is unknown"):
-        markdown(found, LAYOUT, "f1")
-
-
 def test_the_wider_interval_is_shown():
     narrow, wide = Interval(low=0.1, high=0.2), Interval(low=0.05, high=0.25)
     assert wider(Estimate(value=0.15, by_thread=narrow, by_user=wide)) == wide
     assert wider(Estimate(value=0.15, by_thread=wide, by_user=narrow)) == wide
     assert wider(Estimate(value=0.15, by_thread=None, by_user=narrow)) is None
-    assert shown(Estimate(value=0.15, by_thread=narrow, by_user=wide)) == "15.0 (5.0 to 25.0)"
+    assert percent(Estimate(value=0.15, by_thread=narrow, by_user=wide)) == "15.0 (5.0 to 25.0)"
     only = Estimate(value=0.15, by_user=wide)
-    assert shown(only) == "15.0 (no interval)"
-    assert shown(only, of_users=True, signed=True) == "+15.0 (+5.0 to +25.0)"
-    assert shown(None) == shown(Estimate(value=None)) == "–"
+    assert percent(only) == "15.0 (no interval)"
+    assert percent(only, of_users=True, signed=True) == "+15.0 (+5.0 to +25.0)"
+    assert percent(None) == percent(Estimate(value=None)) == "–"
 
 
 def test_what_is_refused():
-    with pytest.raises(ValueError, match="say δ"):
-        Layout(columns={}, rows=[], promise=" ")
     with pytest.raises(ValueError, match="row 'x' names 'y', which was not measured"):
         row = Row(label="x", models="y")
         markdown(

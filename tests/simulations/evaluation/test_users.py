@@ -12,12 +12,6 @@ def test_a_users_mean_is_over_its_examples_and_all_seeds():
     np.testing.assert_array_equal(user_means(users, right), [3 / 4, 3 / 6])
 
 
-def test_the_same_share_of_one_seed_and_of_five_is_the_same_number():
-    users = np.zeros(3, np.int64)
-    one, five = np.array([[1], [0], [0]]), np.repeat([[1], [0], [0]], 5, axis=1)
-    assert user_means(users, one)[0] == user_means(users, five)[0]
-
-
 def figures(users, right, seed=0, replicates=50):
     return user_figures(
         users,

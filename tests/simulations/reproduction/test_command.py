@@ -13,7 +13,7 @@ from tiny_tables import RATES, figure, row, table
 import simulations
 from fedpriv import cli
 from simulations.reproduction import command, runs
-from simulations.reproduction.items import Cell, Row, Script
+from simulations.reproduction.items import Cell, Row, Study
 from simulations.reproduction.runs import read
 from tests.command_line import CliRunner
 
@@ -52,7 +52,6 @@ class TestCommand:
         from fedpriv.cli import reproduce
 
         monkeypatch.setattr(reproduce, "STUDIES", "fedpriv.no-such-group")
-        monkeypatch.setattr(reproduce, "CHECKOUT", tmp_path)
         said = self.run()
         assert said.exit_code == 1 and isinstance(said.exception, ValueError)
         assert "studies are run from a checkout of fedpriv" in str(said.exception)
@@ -82,11 +81,6 @@ class TestCommand:
         monkeypatch.setattr(runs, "perform", never)
         assert self.run(*given).exit_code == 0
 
-    def test_reduced_is_marked(self, tmp_path):
-        said = self.run("tiny", "--reduced", "--seeds", 1, "--results", tmp_path / "r")
-        assert "Reduced size." in said.output
-        assert all(line["reduced"] and line["steps"] == 2 for line in read(tmp_path / "r").values())
-
     def test_a_beginning_up_to_a_hyphen_means_all_of_them(self, tmp_path):
         out = tmp_path / "o.md"
         said = self.run("other-table1", "--seeds", 1, "--results", tmp_path / "r", "--out", out)
@@ -110,34 +104,29 @@ class TestCommand:
         assert "other-table1-gone: download it first" in self.errors.getvalue()
         assert said.exit_code != 0 and "not reproduced: other-table1-gone" in str(said.exception)
 
-    def test_a_script_is_run(self, tmp_path, monkeypatch):
+    def test_a_study_is_run(self, tmp_path, monkeypatch):
         calls, tables = [], sys.modules["synthetic_tables"]
-        monkeypatch.setattr(tables, "main", calls.append, raising=False)
-        one = Script(
-            name="drawn",
-            title="By a program",
-            module="synthetic_tables",
-            calls=(("all",),),
-            minutes=(1, 1),
-        )
+
+        def run(*, seeds=5, results=None, kind="all"):
+            calls.append((seeds, kind))
+
+        one = Study(name="drawn", title="By a function", run=run, minutes=(1, 1))
         monkeypatch.setattr(tables, "REPRODUCTIONS", (one,))
-        assert self.run("drawn").exit_code == 0 and calls == [["all"]]
+        assert self.run("drawn", "-s", "kind=some").exit_code == 0 and calls == [(3, "some")]
         assert "drawn: about 1 minutes on 2 cores" in self.errors.getvalue()
         assert "no reduced size" in str(self.run("drawn", "--reduced").exception)
-        assert "By a program" in self.run().output
-        out = tmp_path / "page.md"
-        said = self.run("drawn", "--out", out)
-        assert f"--out {out} is not taken by drawn" in str(said.exception) and len(calls) == 1
+        assert "By a function" in self.run().output
+        for option in ("--out", "--plot", "--corpus"):
+            given = tmp_path / "page.png"
+            said = str(self.run("drawn", option, given).exception)
+            assert f"{option} {given} is not taken by drawn" in said
+        assert len(calls) == 1
 
-    def test_a_whole_name_means_no_longer_one(self):
-        names = ("bolt-on-mnist", "bolt-on-mnist-ova", "bolt-on-time")
+    def test_a_whole_name_is_no_beginning_of_a_longer_one(self):
+        names = ("bolt-on-mnist", "bolt-on-mnist-ova", "bolt-on-time", "bolt-on11")
         found = dict(zip(names, (table(row("a"), name=name) for name in names), strict=True))
         assert [item.name for item in command._named(found, "bolt-on-mnist")] == [names[0]]
-        assert [item.name for item in command._named(found, "bolt-on")] == list(names)
-
-    def test_a_whole_name_is_no_beginning_of_a_longer_word(self, tmp_path):
-        said = self.run("other-table11", "--seeds", 1, "--results", tmp_path / "r")
-        assert "Other, Table 11" in said.output and "Other, real" not in said.output
+        assert [item.name for item in command._named(found, "bolt-on")] == list(names[:3])
 
     @pytest.mark.parametrize(
         ("asked", "near"),
@@ -160,10 +149,6 @@ class TestCommand:
             assert said.exit_code != 0 and "SYNTHETIC" not in said.stdout
             assert self.errors.getvalue().count("data: SYNTHETIC sixty rows") == count
 
-    def test_synthetic_data_are_said_once(self, tmp_path):
-        self.run("tiny", "--seeds", 1, "--results", tmp_path / "r")
-        assert self.errors.getvalue().count("data: SYNTHETIC") == 1
-
     def test_a_figure_is_drawn_beside_the_results(self, tmp_path):
         results, out = tmp_path / "deep" / "r.jsonl", tmp_path / "c.md"
         said = self.run("curves", "--seeds", 1, "--results", results, "--out", out)
@@ -183,13 +168,3 @@ class TestCommand:
             "p-other-table1-real.png",
             "p-other-table1-toy.png",
         }
-
-    def test_a_plot_of_another_kind(self, tmp_path):
-        said = self.run("tiny", "--results", tmp_path / "r", "--plot", tmp_path / "p.pdf")
-        assert "p.pdf must end in .png or .svg" in str(said.exception)
-        assert not (tmp_path / "r").exists()
-
-    def test_a_plot_as_svg(self, tmp_path):
-        given = ("--seeds", 1, "--results", tmp_path / "r", "--plot", tmp_path / "p.svg")
-        assert self.run("tiny", *given).exit_code == 0
-        assert b"<svg" in (tmp_path / "p.svg").read_bytes()

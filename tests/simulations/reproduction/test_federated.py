@@ -17,14 +17,12 @@ from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
 from fedpriv.runs.loop import rounds
 from simulations.reproduction.items import Cell, Row
-from simulations.reproduction.page import table_markdown
+from simulations.reproduction.page import markdown
 from simulations.reproduction.runs import (
     Run,
-    complete,
     curve_of,
     final_runs,
     perform,
-    synthetic_data,
 )
 
 ROUNDS = 4
@@ -88,26 +86,14 @@ def test_a_line_holds_what_rostered_users_held_out_and_what_public_users_have(by
 
 def test_calibrated_noise_is_in_the_line_and_on_the_page(by_user):
     experiment = by_user(**{"target-epsilon": 50.0})
-    assert experiment.noise_multiplier is None
+    assert experiment.options()["noise.multiplier"] is None
     one = table(Row(label="a", cells={"ours": Cell(make=lambda split, reduced: experiment)}))
     [found] = final_runs(one, {}, seeds=(1,), reduced=False)
     line = perform(found)
     assert line["noise_multiplier"] > 0
-    text = table_markdown(one, {line["identity"]: line}, seeds=(1,))
+    text = markdown(one, {line["identity"]: line}, seeds=(1,))
     assert f"noise multiplier {line['noise_multiplier']:.4f}, simulated)" in text
     assert "per user" in text and "(SYNTHETIC data)" in text
-
-
-def test_workers_do_what_one_process_does(by_user, tmp_path):
-    runs = [run(by_user(), seed=seed) for seed in (1, 2)]
-    alone, together = complete(runs, tmp_path / "a"), complete(runs, tmp_path / "b", processes=2)
-    for line in (*alone.values(), *together.values()):
-        del line["seconds"]
-    assert alone == together and len(alone) == 2
-
-
-def test_synthetic_data_are_named(by_user):
-    assert synthetic_data([run(by_user())]) == ["tiny-synthetic"]
 
 
 def test_a_figure_has_a_curve_over_rounds(by_user):
@@ -124,4 +110,4 @@ def test_a_figure_has_a_curve_over_rounds(by_user):
 
 
 def test_a_person_knows_it_by_its_options(by_user):
-    assert "inputs unit-norm" in str(run(by_user()))
+    assert "task.inputs unit-norm" in str(run(by_user()))

@@ -13,8 +13,8 @@ from tiny_tables import RATES, SEEDS, cell, done_for, figure, made, row, shown, 
 from fedpriv.measures import ACCURACY, LOSS
 from fedpriv.privacy.epsilon import rounded_up
 from simulations.reproduction.items import Block, Given, Layout, Row
-from simulations.reproduction.page import edges_of, figure_markdown, jumps, spread, table_markdown
-from simulations.reproduction.runs import Run, all_figures, perform
+from simulations.reproduction.page import edges_of, jumps, markdown, spread
+from simulations.reproduction.runs import Run, perform, reported_runs
 
 
 class TestTable:
@@ -32,54 +32,14 @@ class TestTable:
         done = done_for(one, tmp_path / "r")
         for line in done.values():
             line["not_covered"] = ["a vocabulary", "document frequencies"]
-        text = table_markdown(one, done, seeds=SEEDS)
+        text = markdown(one, done, seeds=SEEDS)
         words = "simulated), does NOT cover: a vocabulary; document frequencies"
         assert words in text
-
-    def test_figures_are_those_of_the_seeds(self, tmp_path):
-        one = table(row("a"))
-        done = done_for(one, tmp_path / "r", seeds=(0, 1, 2))
-        values = [line["accuracy"] for line in done.values()]
-        text = table_markdown(one, done, seeds=(0, 1, 2))
-        assert f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}" in text
-
-    def test_one_seed_has_no_spread(self, tmp_path):
-        one = table(row("a"))
-        done = done_for(one, tmp_path / "r", seeds=(0,))
-        [line] = done.values()
-        text = table_markdown(one, done, seeds=(0,))
-        assert f"| {line['accuracy']:.3f} |" in text and "±" not in text
-
-    def test_synthetic_is_said_only_where_it_is(self, tmp_path):
-        real = table(row("a", synthetic=False))
-        assert "SYNTHETIC" not in shown(real, tmp_path / "r")
 
     def test_a_scale_as_the_paper_prints_it(self, tmp_path):
         text = shown(table(row("a", -37.0), measure=LOSS, scale=100.0), tmp_path / "r")
         assert "Loss x 100 on test" in text
         assert re.search(r"\| a \| -37 \| -\d{2}\.\d{3} ± ", text)
-
-    def test_a_reduced_size_is_said(self, tmp_path):
-        one = table(row("a"))
-        done = done_for(one, tmp_path / "r", reduced=True)
-        assert "Reduced size." in table_markdown(one, done, seeds=SEEDS, reduced=True)
-        with pytest.raises(ValueError, match="seed 0 is missing"):
-            table_markdown(one, done, seeds=SEEDS, reduced=False)
-
-    def test_a_cell_that_does_not_exist(self, tmp_path):
-        one = table(row("a"), columns={"ours": "as here", "right": "done right"})
-        text = shown(one, tmp_path / "r")
-        assert re.search(r"\| a \| 0\.5 \| 0\.\d{3} ± 0\.\d{3} \| – \|", text)
-
-    def test_a_seed_that_diverged_is_shown(self, tmp_path):
-        one = table(row("a"))
-        done = done_for(one, tmp_path / "r")
-        next(iter(done.values()))["accuracy"] = None
-        assert "| a | 0.5 | diverged |" in table_markdown(one, done, seeds=SEEDS)
-
-    def test_notes_follow(self, tmp_path):
-        text = shown(table(row("a"), notes=("First.", "Second.")), tmp_path / "r")
-        assert text.endswith("First.\n\nSecond.\n")
 
 
 BOTH = {"ours": "as here", "right": "done right"}
@@ -106,7 +66,7 @@ class TestLayout:
     def page(self, path, layout, seeds=SEEDS, rows=None, **changes):
         one = table(*(rows or self.rows()), columns=BOTH, layout=layout, **changes)
         done = done_for(one, path, seeds=seeds)
-        return table_markdown(one, done, seeds=seeds), one, done
+        return markdown(one, done, seeds=seeds), one, done
 
     def test_intervals_are_students(self):
         # Three values: t(0.975, 2) = 4.302653, standard deviation 1.
@@ -115,23 +75,9 @@ class TestLayout:
         assert spread([1.0, 2.0, 3.0], one) == pytest.approx(half, rel=1e-6)
         assert spread([1.0, 2.0, 3.0], table(row("a"))) == 1.0
 
-    def test_percent_digits_and_intervals(self, tmp_path):
-        layout = Layout(spread="interval", digits=1)
-        text, one, done = self.page(
-            tmp_path / "r", layout, scale=100.0, measured_on="what was held out"
-        )
-        figures = [100 * line["accuracy"] for line in all_figures(
-            one, done, seeds=SEEDS, reduced=False)["a", "ours"]]  # fmt: skip
-        assert f"| a | {np.mean(figures):.1f} ± {spread(figures, one):.1f} |" in text
-        assert "Accuracy, % on what was held out, mean and half the 95 % t-interval of 2" in text
-
-    def test_a_paper_that_printed_nothing_has_no_column(self, tmp_path):
-        text, _, _ = self.page(tmp_path / "r", Layout(), scale=100.0)
-        assert "| accuracy, % | as here | done right |\n|---|---:|---:|\n" in text
-
     def test_the_best_private_figure_of_each_column_is_bold(self, tmp_path):
         text, one, done = self.page(tmp_path / "r", Layout(bold_best=True))
-        found = all_figures(one, done, seeds=SEEDS, reduced=False)
+        found = reported_runs(one, done, seeds=SEEDS, reduced=False)
         for column in BOTH:
             means = {
                 label: np.mean([line["accuracy"] for line in found[label, column]])
@@ -158,7 +104,7 @@ class TestLayout:
             assert part.count("at δ = 0.001") == 1 and f"- {here}: " in part
 
     def test_given_rows_stand_above_in_the_same_scale(self, tmp_path):
-        given = Given(label="elsewhere", figures={"ours": 0.1234})
+        given = Given(label="elsewhere", values={"ours": 0.1234})
         one = replace(table(row("a", 0.5)), given=(given,), scale=100.0)
         text = shown(one, tmp_path / "r")
         assert text.index("| elsewhere | – | 12.340 |") < text.index("| a | 0.5 |")
@@ -217,21 +163,6 @@ class TestEpsilon:
         assert "does NOT cover: side information taken from private examples: private" in first
         assert "NOT cover" not in second and second.strip().endswith("public")
 
-    def test_methods_with_another_promise_are_told_apart(self, tmp_path):
-        one = table(row("a"), row("b"), row("c", **{"noise-multiplier": 2.0}))
-        text = self.lines(one, tmp_path / "r")
-        assert ": a, b; " in text and text.strip().endswith(": c")
-
-    def test_of_many_methods_the_largest_group_is_all_others(self, tmp_path):
-        many = [row(f"m{i}", **{"l2-clip-norm": 1.0 + i}) for i in range(7)]
-        text = self.lines(table(*many, row("c", noise="none", bound="none")), tmp_path / "r")
-        assert ": all others; ∞, not private: c" in text and "m3" not in text
-
-    def test_micro_batches_cost_no_more_at_the_same_multiplier(self, tmp_path):
-        """The plan's σ is to the sensitivity, so that the ε printed is true for them too."""
-        text = self.lines(table(row("a"), row("b", **{"micro-batch": 2})), tmp_path / "r")
-        assert "; " not in text
-
 
 class TestOrderings:
     def verdict(self, first, second, *, measure=ACCURACY, seeds=SEEDS):
@@ -252,7 +183,7 @@ class TestOrderings:
                     "synthetic": True,
                     "epsilon": None,
                 }
-        text = table_markdown(one, done, seeds=seeds)
+        text = markdown(one, done, seeds=seeds)
         return text.split("- a ahead of b: as here: ")[1].strip()
 
     @pytest.mark.parametrize(
@@ -281,27 +212,15 @@ class TestOrderings:
         assert self.verdict((0.1, 0.1), (value, 0.5)) == "held (the other diverged)"
         assert self.verdict((value, value), (value, value)) == "both diverged"
 
-    def test_a_method_that_was_not_run(self, tmp_path):
-        one = table(row("a"), orderings=(("a", "unheard of"),))
-        assert "as here: not run" in shown(one, tmp_path / "r")
-
-
-class TestRefusals:
-    def test_a_missing_seed(self, tmp_path):
-        one = table(row("a"))
-        done = done_for(one, tmp_path / "r", seeds=(0,))
-        with pytest.raises(ValueError, match="tiny: a run of seed 1 is missing; run it first"):
-            table_markdown(one, done, seeds=SEEDS)
-
 
 class TestFigure:
     def text(self, one, path, **more):
-        return figure_markdown(one, done_for(one, path), seeds=SEEDS, **more)
+        return markdown(one, done_for(one, path), seeds=SEEDS, **more)
 
     def test_last_values_and_epsilon(self, tmp_path):
         one = figure(row("DP-SGD", None, RATES), row("none", noise="none", bound="none"))
         done = done_for(one, tmp_path / "r")
-        text = figure_markdown(one, done, seeds=SEEDS)
+        text = markdown(one, done, seeds=SEEDS)
         assert text.startswith("# Tiny, Figure 1 (SYNTHETIC data)\n")
         assert "Accuracy on test after the last step, mean and standard deviation of 2" in text
         ends = [line["curve"][-1][1] for line in done.values() if "curve" in line]
@@ -310,18 +229,13 @@ class TestFigure:
         assert "paper" not in text
         assert re.search(r"at δ = 0.001 \(add-remove, per example, PLD.*\): DP-SGD; ∞, not", text)
 
-    def test_a_picture_where_there_is_one(self, tmp_path):
-        text = self.text(figure(row("a")), tmp_path / "r", picture="a/b.png")
-        assert "![Accuracy over the steps](a/b.png)" in text
-        assert "![" not in self.text(figure(row("a")), tmp_path / "r")
-
     def test_a_missing_cell_a_divergence_and_notes(self, tmp_path):
         one = figure(
             row("a"), columns={"ours": "as here", "right": "done right"}, notes=("First.",)
         )
         done = done_for(one, tmp_path / "r")
         next(iter(done.values()))["accuracy"] = None
-        text = figure_markdown(one, done, seeds=SEEDS)
+        text = markdown(one, done, seeds=SEEDS)
         assert "| a | diverged | – |" in text and text.endswith("First.\n")
 
     def test_jumps_are_those_of_the_second_half(self):
@@ -340,9 +254,4 @@ class TestFigure:
         one = figure(row("a"), points=5)
         done = done_for(one, tmp_path / "r")
         shown = np.mean([jumps(line, one) for line in done.values()])
-        assert f"| a | {shown:.4f} |" in figure_markdown(one, done, seeds=SEEDS)
-
-    def test_a_reduced_size_is_said(self, tmp_path):
-        one = figure(row("a"))
-        done = done_for(one, tmp_path / "r", reduced=True)
-        assert "Reduced size." in figure_markdown(one, done, seeds=SEEDS, reduced=True)
+        assert f"| a | {shown:.4f} |" in markdown(one, done, seeds=SEEDS)

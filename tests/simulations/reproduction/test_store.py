@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tiny_tables import RATES, made, row, table
+from tiny_tables import RATES, row, table
 
 from simulations.reproduction import runs
-from simulations.reproduction.runs import Run, complete, pending, perform, read, tuning_runs
+from simulations.reproduction.runs import complete, pending, perform, read, tuning_runs
 
 
 class TestComplete:
@@ -36,16 +36,10 @@ class TestComplete:
         )
         assert len(performed) == 3
 
-    def test_the_same_run_wanted_twice_is_done_once(self, tmp_path, monkeypatch):
-        performed = self.count(monkeypatch)
-        run = Run(experiment=made(), split="test", seed=0, reduced=False)
-        complete([run, run], tmp_path / "r")
-        assert len(performed) == 1
-
     def test_killed_in_the_middle_it_goes_on(self, tmp_path, monkeypatch):
         path = tmp_path / "r"
 
-        def killed(done, total, line):
+        def killed(done, line):
             if done == 2:
                 raise KeyboardInterrupt
 
@@ -67,15 +61,6 @@ class TestComplete:
         assert len(performed) == 1 and set(again) == set(whole)
         # Written behind the torn piece, it must still be readable by the next command.
         assert set(read(path)) == set(whole)
-
-    def test_tells_after_each(self, tmp_path):
-        told = []
-        complete(
-            tuning_runs(table(), reduced=False),
-            tmp_path / "r",
-            tell=lambda done, total, line: told.append((done, total, line["identity"])),
-        )
-        assert [(done, total) for done, total, _ in told] == [(1, 3), (2, 3), (3, 3)]
 
 
 def test_pending_is_what_is_not_done_each_once_in_order(tmp_path):

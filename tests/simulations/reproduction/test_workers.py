@@ -102,39 +102,6 @@ class TestRows:
         assert len(pids) == 6 and 1 <= len(set(pids)) <= 2
         assert str(os.getpid()) not in pids
 
-    def test_no_more_workers_than_runs(self, tmp_path):
-        assert [row["seed"] for row in performed([run(3)], 64)] == [3]
-
-
-class TestThreads:
-    @pytest.mark.parametrize("before", [None, "7"])
-    def test_one_thread_each_and_the_parents_environment_as_it_was(
-        self, tmp_path, monkeypatch, before
-    ):
-        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-        if before is not None:
-            monkeypatch.setenv("OMP_NUM_THREADS", before)
-
-        def note():
-            import torch
-
-            found = (os.environ["OMP_NUM_THREADS"], torch.get_num_threads())
-            (tmp_path / "threads").write_text(repr(found), "utf-8")
-
-        import torch
-
-        here = torch.get_num_threads()
-        torch.set_num_threads(2)
-        try:
-            rows = performed([run(0, note), run(1, note)], 2)
-            next(rows)
-        finally:
-            torch.set_num_threads(here)
-        assert os.environ.get("OMP_NUM_THREADS") == before  # while the runs are there
-        assert len(list(rows)) == 1
-        assert os.environ.get("OMP_NUM_THREADS") == before
-        assert (tmp_path / "threads").read_text("utf-8") == "('1', 1)"
-
 
 @pytest.mark.parametrize("processes", [1, 2])
 class TestErrors:
@@ -194,7 +161,7 @@ class TestDeath:
             complete(todo, path, processes=2)
         assert sorted(line["seed"] for line in read(path).values()) == [0, 1, 2]
         told = []
-        complete([run(9), *todo[1:]], path, tell=lambda *told_: told.append(told_[2]["seed"]))
+        complete([run(9), *todo[1:]], path, tell=lambda done, row: told.append(row["seed"]))
         assert told == [9]
 
     def test_a_row_that_ended_beside_a_death_is_kept(self, tmp_path, monkeypatch):
@@ -202,10 +169,10 @@ class TestDeath:
         pid, ended, answered = tmp_path / "pid", tmp_path / "ended", tmp_path / "answered"
         asked = runs._next
 
-        def asking(numbers):
+        def asking(pipe):
             if ended.exists():  # whoever asks for more has answered
                 answered.touch()
-            return asked(numbers)
+            return asked(pipe)
 
         def noted(run):
             row = perform(run)
@@ -240,7 +207,7 @@ class TestLeaving:
     def test_an_interrupt_of_the_parent_ends_them(self, tmp_path):
         other = tmp_path / "other"
 
-        def interrupted(done, total, row):
+        def interrupted(done, row):
             wait_for(other.exists)
             raise KeyboardInterrupt
 

@@ -10,8 +10,8 @@ from fedpriv.mechanisms import SideInformation
 from fedpriv.tasks.central import CentralTask, zeros
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.per_example.linear import LogisticGradients
-from simulations.reproduction.items import Cell, Figure, Reproduction, Row
-from simulations.reproduction.page import table_markdown
+from simulations.reproduction.items import Cell, Row, Table
+from simulations.reproduction.page import markdown
 from simulations.reproduction.runs import complete, final_runs, read, tuning_runs
 
 DIM = 5
@@ -71,28 +71,26 @@ def row(label, paper=0.5, grid=({},), **options):
     return Row(label=label, paper=paper, cells={"ours": cell(grid, **options)})
 
 
-def table(*rows, **changes):
+def table(*given, **changes):
     fields = {
         "name": "tiny",
         "title": "Tiny, Table 1",
         "columns": {"ours": "as here"},
-        "rows": rows or (row("DP-SGD", 0.63, RATES),),
+        "rows": given or (row("DP-SGD", 0.63, RATES),),
         "paper_epsilon": "1.5 at δ = 0.001, remembered",
         "minutes": (1, 0.5),
     }
-    return Reproduction(**{**fields, **changes})
+    return Table(**{**fields, **changes})
 
 
-def figure(*series, **changes):
+def figure(*rows, **changes):
     fields = {
         "name": "tiny-curves",
         "title": "Tiny, Figure 1",
-        "columns": {"ours": "as here"},
-        "series": series or (row("DP-SGD", None, RATES),),
+        "rows": rows or (row("DP-SGD", None, RATES),),
         "points": 3,
-        "minutes": (1, 0.5),
     }
-    return Figure(**{**fields, **changes})
+    return table(**{**fields, **changes})
 
 
 def done_for(one, path, *, seeds=SEEDS, reduced=False, processes=1):
@@ -102,4 +100,4 @@ def done_for(one, path, *, seeds=SEEDS, reduced=False, processes=1):
 
 
 def shown(one, path, **more):
-    return table_markdown(one, done_for(one, path), seeds=SEEDS, **more)
+    return markdown(one, done_for(one, path), seeds=SEEDS, **more)

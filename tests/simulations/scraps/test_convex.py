@@ -45,23 +45,6 @@ class TestHardFunction:
         assert np.mean(found["upa T/2"]) < np.mean(found["last"])
 
 
-class TestAverages:
-    def test_they_are_those_of_the_library(self):
-        from fedpriv.checkpoints.aggregates import ema, upa
-
-        rng = np.random.default_rng(1)
-        path = [rng.normal(size=(2, 3)) for _ in range(7)]
-        seen = convex_studies.Averages((3,), (0.8,))
-        for one in path:
-            seen.see(one)
-        found = seen.found()
-        for name, aggregate in (("upa 3", upa(3)), ("ema 0.8", ema(0.8))):
-            state = aggregate.init({"w": path[0].astype(np.float32)})
-            for one in path[1:]:
-                out, state = aggregate.next({"w": one.astype(np.float32)}, state)
-            np.testing.assert_allclose(out["w"], found[name], rtol=1e-5, atol=1e-6)
-
-
 class TestControl:
     def test_seeds_and_noise_are_those_of_every_method(self):
         """An aggregate of nothing would be the last iterate, seed for seed."""
@@ -70,9 +53,6 @@ class TestControl:
         again = convex_studies.control(None, seeds=3, steps=20)
         assert found == again
         assert found["OPA 10"].excess == () and min(found["last"].excess) > 0
-
-    def test_without_noise_there_is_no_multiplier(self):
-        assert convex_studies.noise_multiplier(None) == 0.0
 
     def test_gradients_are_never_clipped(self):
         data = convex_studies.problem()
@@ -89,10 +69,6 @@ class TestIntervals:
         assert close.spacing <= 2 and planned.spacing > 50
         assert 0.90 < planned.plain < 0.985
         assert close.plain < 0.7 < close.corrected
-
-    def test_what_is_covered_is_not_what_the_rows_were_made_by(self):
-        data = convex_studies.made("squares", num=400, width=5, seed=7)
-        assert data.x.shape == (400, 5) and not np.array_equal(data.x[:5], data.x_test[:5])
 
 
 def test_the_page_and_the_plot_say_what_they_are(tmp_path, monkeypatch):
@@ -116,10 +92,5 @@ def test_the_page_and_the_plot_say_what_they_are(tmp_path, monkeypatch):
                   "**Inference aggregates**", "**Training over aggregates**", "Within a factor 2",
                   "says nothing of the parameters that the rows were made by"):  # fmt: skip
         assert words in text, words
-    convex.plot(found, tmp_path / "a.png")
+    convex.draw(found, tmp_path / "a.png")
     assert (tmp_path / "a.png").stat().st_size > 10_000
-
-
-def test_a_problem_of_another_kind_is_refused():
-    with pytest.raises(ValueError, match="kind 'cubes' is not known"):
-        convex_studies.made("cubes", num=3, width=2, seed=0)

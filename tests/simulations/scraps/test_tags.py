@@ -22,7 +22,7 @@ from simulations.scraps.checkpoints import LAST, Aggregates, averages, checkpoin
 from simulations.scraps.tags import command, runs, study
 from simulations.scraps.tags.page import MAJORITY, Gain, Line, lines_of, verdict
 from simulations.scraps.tags.runs import Site, Together, columns_of
-from simulations.scraps.tags.study import FAMILIES, TINY, one_half, options, over
+from simulations.scraps.tags.study import FAMILIES, TINY, one_half, options
 
 WHICH = Aggregates(decays=(0.8,), ks=(3,))
 
@@ -30,6 +30,12 @@ WHICH = Aggregates(decays=(0.8,), ks=(3,))
 @pytest.fixture
 def site(tiny_corpus, tmp_path):
     return Site(tiny_corpus, None, tmp_path)
+
+
+@pytest.fixture
+def one_noise(monkeypatch):
+    """Noise of the seed alone, where it would be of all options too."""
+    monkeypatch.setattr("fedpriv.runs.loop.unkept_noise_root", lambda root, *given: root)
 
 
 def given(site, name, **more):
@@ -91,7 +97,7 @@ class TestAggregates:
             ("UPA 3", {"aggregate": "upa", "aggregate-k": 3}),
         ],
     )
-    def test_of_params(self, site, name, own, more):
+    def test_of_params(self, site, name, own, more, one_noise):
         plain = site.experiment(FAMILIES[name].experiment, given(site, name), seed=1)
         past = list(checkpoints(plain, site.components(plain), 1))
         made_after = averages(past, WHICH).models()[own]
@@ -116,19 +122,6 @@ class TestAggregates:
         frame = build(experiment, site.corpus)
         own = serial(experiment, frame).evaluate(state, public=False)
         assert own.get("accuracy") == pytest.approx(float(right.mean()), abs=1e-12)
-
-    def test_training_over_them_is_another_run(self, site):
-        family = FAMILIES["DP-FTRL"]
-        ends = {}
-        for reading in ("replace", "gradient-only"):
-            more = {**given(site, "DP-FTRL"), **over(TINY, "EMA 0.8", reading)}
-            experiment = site.experiment(family.experiment, more)
-            *_, state = states(experiment, site.components(experiment), 0)
-            ends[reading] = state.params["kernel"]
-        experiment = site.experiment(family.experiment, given(site, "DP-FTRL"))
-        *_, plain = checkpoints(experiment, site.components(experiment), 0)
-        assert (ends["replace"] != ends["gradient-only"]).any()
-        assert all((end != plain["kernel"]).any() for end in ends.values())
 
 
 class TestFigures:
@@ -198,12 +191,12 @@ def test_widths_of_two_samples_of_one_law_are_alike():
 
 @pytest.mark.parametrize("what", ["aggregates", "shift"])
 def test_one_command_gives_the_page(what, tiny_corpus, tmp_path, capsys, monkeypatch):
-    arguments = [
-        what, "--corpus", str(tiny_corpus.directory), "--tiny", "--results",
-        str(tmp_path / "kept.jsonl"), "--out", str(tmp_path / "page.md"), "--plot",
-        str(tmp_path / "plot.svg"),
-    ]  # fmt: skip
-    command.main(arguments)
+    given = {
+        "what": what, "corpus": str(tiny_corpus.directory), "tiny": True,
+        "results": tmp_path / "kept.jsonl", "out": tmp_path / "page.md",
+        "plot": tmp_path / "plot.svg",
+    }  # fmt: skip
+    command.reproduce(**given)
     text = (tmp_path / "page.md").read_text("utf-8")
     assert text.strip() in capsys.readouterr().out
     for said in ("SYNTHETIC", "user-level", "δ = n^-1.1", "zero-out", "add-remove", "PLD",
@@ -215,7 +208,7 @@ def test_one_command_gives_the_page(what, tiny_corpus, tmp_path, capsys, monkeyp
         raise AssertionError("trained again")
 
     monkeypatch.setattr(made_of, "rounds", trained)
-    command.main(arguments)
+    command.reproduce(**given, kept=True)
     assert (tmp_path / "page.md").read_text("utf-8") == text
 
 

@@ -2,15 +2,18 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fedpriv.datasets.stackexchange.synthetic import Shape, synthesize
-from simulations.evaluation.evaluate import Evaluation
-from simulations.evaluation.table import shown
-from simulations.threads import by_thread, study
-from simulations.threads.methods import METHODS, Method
+from simulations.evaluation.bootstrap import Interval
+from simulations.evaluation.evaluate import Estimate
+from simulations.evaluation.table import percent
+from simulations.threads import command, study
+from simulations.threads.methods import ABLATION, METHODS
+from simulations.threads.page import difference_lines
 
 ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "docs" / "results"
@@ -19,50 +22,54 @@ RESULTS = ROOT / "docs" / "results"
 @pytest.fixture
 def small(monkeypatch):
     """Every method in three rounds."""
-    methods = {
-        name: Method(
-            label=method.label,
-            experiment=method.experiment,
-            options={epsilon: {**o, "rounds": 3} for epsilon, o in method.options.items()},
-            cohort=method.cohort,
-        )
-        for name, method in METHODS.items()
-    }
-    monkeypatch.setattr(by_thread, "METHODS", methods)
+
+    def short(method):
+        options = {epsilon: {**o, "rounds": 3} for epsilon, o in method.options.items()}
+        return replace(method, options=options)
+
+    for name, kind in command.KINDS_OF_STUDY.items():
+        methods = {
+            start: {
+                label: short(one) if "rounds" in next(iter(one.options.values())) else one
+                for label, one in known.items()
+            }
+            for start, known in kind.methods.items()
+        }
+        monkeypatch.setitem(command.KINDS_OF_STUDY, name, replace(kind, methods=methods))
 
 
-def call(corpus, folder, *more):
-    arguments = ["--corpus", corpus.directory, "--results", folder / "tags", "--seeds", 1, *more]
-    by_thread.main([str(argument) for argument in arguments])
+def call(corpus, folder, **more):
+    given = {"corpus": str(corpus.directory), "results": folder / "tags", "seeds": 1, "folds": 1}
+    command.reproduce(**{**given, **more})
 
 
 def test_all_rows_of_a_site_are_measured_by_one_command(small, tiny_corpus, tmp_path, capsys):
     page, plot = tmp_path / "page.md", tmp_path / "plot.svg"
-    call(tiny_corpus, tmp_path, "--folds", 2, "--out", page, "--plot", plot)
+    call(tiny_corpus, tmp_path, folds=2, out=page, plot=plot)
     text = page.read_text("utf-8")
     assert text.strip() in capsys.readouterr().out and "Synthetic data" in text
     for label in ("majority class", "public-only", "AdaDPS, from zero", "central, not private"):
         assert f"| {label} |" in text
     assert "δ = n^-1.1" in text and "PLD" in text
-    found = Evaluation.from_json(json.loads(page.with_suffix(".json").read_text("utf-8")))
-    assert found.public_only == "public-only" and not found.shares_threads
-    assert {"public start, ε = 2", "from zero, ε = 8", "federated"} <= set(found.models)
-    assert all(word in found.promise for word in ("PLD", "δ = ", "user-level", "add-remove"))
+    found = json.loads(page.with_suffix(".json").read_text("utf-8"))
+    assert found["public_only"] == "public-only" and not found["shares_threads"]
+    assert {"public start, ε = 2", "from zero, ε = 8", "federated"} <= set(found["models"])
+    assert all(word in found["promise"] for word in ("PLD", "δ = ", "user-level", "add-remove"))
     drawn = " ".join(re.findall(r"<text[^>]*>([^<]*)", plot.read_text("utf-8")))
     for said in ("SYNTHETIC", "PLD", "δ = ", "user-level", "add-remove", "not covered by ε"):
         assert said in drawn
 
 
 def test_what_is_done_is_not_done_again(small, tiny_corpus, tmp_path, monkeypatch):
-    call(tiny_corpus, tmp_path, "--folds", 1, "--target-epsilon", 8)
+    call(tiny_corpus, tmp_path, epsilons=(8.0,))
 
     def trained(*arguments, **more):
         raise AssertionError("trained again")
 
     monkeypatch.setattr(study, "rounds", trained)
-    call(tiny_corpus, tmp_path, "--folds", 1, "--target-epsilon", 8)
+    call(tiny_corpus, tmp_path, epsilons=(8.0,))
     with pytest.raises(AssertionError, match="trained again"):
-        call(tiny_corpus, tmp_path, "--folds", 1, "--target-epsilon", 2)
+        call(tiny_corpus, tmp_path, epsilons=(2.0,))
 
 
 def test_what_was_done_on_another_corpus_is_not_taken_over(small, tmp_path, monkeypatch):
@@ -71,29 +78,35 @@ def test_what_was_done_on_another_corpus_is_not_taken_over(small, tmp_path, monk
         num_users=20, num_sentences=400, public_users=8, num_words=200, num_tags=10, num_topics=4
     )
     one, other = (synthesize(tmp_path / f"{n}", shape=shape, max_words=n) for n in (40, 60))
-    call(one, tmp_path, "--folds", 1, "--target-epsilon", 8)
+    call(one, tmp_path, epsilons=(8.0,))
 
     def trained(*arguments, **more):
         raise AssertionError("trained again")
 
     monkeypatch.setattr(study, "rounds", trained)
-    call(one, tmp_path, "--folds", 1, "--target-epsilon", 8)
+    call(one, tmp_path, epsilons=(8.0,))
     with pytest.raises(AssertionError, match="trained again"):
-        call(other, tmp_path, "--folds", 1, "--target-epsilon", 8)
+        call(other, tmp_path, epsilons=(8.0,))
 
 
 def test_weighted_words_are_measured_as_they_were_trained(small, tiny_corpus, tmp_path, capsys):
-    call(tiny_corpus, tmp_path, "--folds", 1, "--target-epsilon", 8, "--inputs", "tf-idf")
+    call(tiny_corpus, tmp_path, epsilons=(8.0,), inputs="tf-idf")
     assert "each user alone" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("more", "message"),
-    [(["--folds", 6], "folds 6"), (["--plot", "x.png"], "must end in .svg")],
+    [
+        ({"folds": 6}, "folds 6"),
+        ({"plot": Path("x.png")}, "must end in .svg"),
+        ({"split": "by-sentence"}, "holds out no threads"),
+        ({"epsilons": (3.0,)}, "no settings for ε = 3"),
+        ({"kind": "by-stream", "start": "x"}, "'x' is not one of public, zero"),
+    ],
 )
 def test_what_cannot_be_asked_for_is_refused(tiny_corpus, tmp_path, more, message):
     with pytest.raises(ValueError, match=message):
-        call(tiny_corpus, tmp_path, *more)
+        call(tiny_corpus, tmp_path, **more)
 
 
 def rows_of(text):
@@ -108,7 +121,7 @@ def rows_of(text):
 
 @pytest.fixture(scope="module")
 def published():
-    return Evaluation.from_json(json.loads((RESULTS / "threads.json").read_text("utf-8")))
+    return json.loads((RESULTS / "threads.json").read_text("utf-8"))["models"]
 
 
 def test_the_published_table_is_the_recorded_evaluation(published):
@@ -116,37 +129,94 @@ def test_the_published_table_is_the_recorded_evaluation(published):
     models = {"majority class": "majority", "public-only": "public-only"}
     models |= {"central, not private": "central", "federated, not private": "federated"}
     for label, name in models.items():
-        assert rows[label][0] == shown(published.models[name].values["accuracy"])
+        assert rows[label][0] == percent(Estimate.from_json(published[name]["values"]["accuracy"]))
     columns = rows[""]
     for name in ("public start", "from zero"):
         for column, heading in enumerate(columns):
-            found = published.models.get(f"{name}, {heading}")
-            value = None if found is None else found.values["accuracy"]
-            assert rows[METHODS[name].label][column] == shown(value)
+            found = published.get(f"{name}, {heading}")
+            value = found and Estimate.from_json(found["values"]["accuracy"])
+            assert rows[METHODS[name].label][column] == percent(value)
 
 
 def test_what_the_readme_says_of_the_gap_is_the_recorded_evaluation(published):
     text = (ROOT / "README.md").read_text("utf-8")
     for epsilon in (2, 8):
         names = [f"{name}, ε = {epsilon}" for name in ("public start", "from zero")]
-        best = max(names, key=lambda name: published.models[name].closed_shares["accuracy"].value)
-        share = published.models[best].closed_shares["accuracy"].value
+        share = max(published[name]["closed_shares"]["accuracy"]["value"] for name in names)
         assert re.search(rf"{100 * share:.0f} % at ε = {epsilon}\b", text), (epsilon, share)
 
 
 def test_users_held_out_are_measured_by_the_same_command(small, tiny_corpus, tmp_path, capsys):
-    call(tiny_corpus, tmp_path, "--split", "by-user", "--folds", 1, "--target-epsilon", 8,
-         "--methods", "from zero")  # fmt: skip
+    call(tiny_corpus, tmp_path, split="by-user", epsilons=(8.0,), only=("from zero",))
     assert "Split: by user and thread" in capsys.readouterr().out
 
 
 def test_a_site_without_dates_is_refused_by_time(small, tiny_corpus, tmp_path):
     with pytest.raises(ValueError, match="no dates, so it cannot be split by-time"):
-        call(tiny_corpus, tmp_path, "--split", "by-time", "--target-epsilon", 8)
+        call(tiny_corpus, tmp_path, split="by-time", epsilons=(8.0,))
 
 
 def test_fewer_public_users_are_said(small, tiny_corpus, tmp_path, capsys):
     number = len(tiny_corpus.view().public_users) // 2
-    call(tiny_corpus, tmp_path, "--folds", 1, "--public-users", number, "--target-epsilon", 8,
-         "--methods", "public start")  # fmt: skip
+    call(tiny_corpus, tmp_path, public_users=number, epsilons=(8.0,), only=("public start",))
     assert f"{number} of the users outside the roster count as public" in capsys.readouterr().out
+
+
+class TestAblation:
+    def test_every_part_has_a_row_with_an_interval(self, small, tiny_corpus, tmp_path, capsys):
+        out = tmp_path / "page.md"
+        call(tiny_corpus, tmp_path, kind="ablation", epsilons=(8.0,), out=out)
+        shown, progress = capsys.readouterr()
+        assert shown.strip() == out.read_text("utf-8").strip()
+        assert "Synthetic data" in shown and "PLD" in shown and "δ = n^-1.1" in shown
+        for name, method in ABLATION.items():
+            assert f"| {method.label}, {'over' if name == 'whole' else 'against'}" in shown
+        assert "by-thread-0, seed 0: averaged, ε = 8, 3 rounds" in progress
+        rows = json.loads(out.with_suffix(".json").read_text("utf-8"))
+        assert {row["model"] for row in rows} == {f"{name}, ε = 8" for name in ABLATION}
+        for row in rows:  # nothing that has an ε goes without what it is of
+            assert row["synthetic"] and row["data"] == "tiny-synthetic"
+            assert "PLD" in row["promise"] and "δ = n^-1.1" in row["promise"]
+
+    @pytest.mark.parametrize("epsilon", [2.0, 8.0])
+    def test_what_is_taken_away_is_taken_away(self, epsilon, tiny_corpus):
+        view = tiny_corpus.view()
+        whole, *others = (method.at(epsilon, view, {}).options() for method in ABLATION.values())
+        assert whole == METHODS["public start"].at(epsilon, view, {}).options()
+        assert all(other != whole for other in others)
+        assert {other["noise.target_epsilon"] for other in others} == {epsilon}
+
+
+@pytest.mark.parametrize(
+    ("kind", "models"),
+    [
+        pytest.param("by-owners", 4, marks=pytest.mark.slow),
+        pytest.param("by-stream", 2, marks=pytest.mark.slow),
+    ],
+)
+def test_methods_are_compared_in_pairs(kind, models, small, tiny_corpus, tmp_path):
+    out = tmp_path / "page.md"
+    only = () if kind == "by-owners" else ("Poisson", "one band")
+    call(tiny_corpus, tmp_path, kind=kind, epsilons=(8.0,), out=out, only=only)
+    found = json.loads(out.with_suffix(".json").read_text("utf-8"))
+    assert {row["against"] for row in found["differences"]} >= {"public-only"}
+    assert len(found["models"]) >= models + 2 and "| against | difference |" in out.read_text()
+
+
+def test_two_that_learnt_nothing_are_not_compared():
+    def estimate(value):
+        ends = Interval(low=value - 0.01, high=value + 0.01)
+        return Estimate(value=value, by_thread=ends, by_user=ends)
+
+    values = {
+        ("a", "b"): 0.02,
+        ("a", "c"): -0.05,
+        ("b", "c"): -0.05,
+        ("a", "majority"): 0.005,
+        ("b", "majority"): -0.02,
+        ("c", "majority"): 0.03,
+    }
+    found = {pair: estimate(value) for pair, value in values.items()}
+    lines = dict(zip(found, list(difference_lines(found, "D"))[5:], strict=True))
+    assert [pair for pair, text in lines.items() if "no signal" in text] == [("a", "b")]
+    assert "+3.0" in lines["c", "majority"]

@@ -6,7 +6,6 @@ import pytest
 
 from fedpriv.experiments.build import build
 from fedpriv.experiments.ready_made import words
-from fedpriv.experiments.tasks import NextWordsTask
 from fedpriv.runs.prepared import start_run
 from tests.tasks.words import phrases
 
@@ -29,7 +28,7 @@ def test_an_experiment_runs(make, corpus, tmp_path):
     assert len(records) == 2 and 0 <= records[-1]["accuracy_public"] <= 1
     assert records[-1]["perplexity_public"] > 1
     document = json.loads((tmp_path / "run" / "experiment.json").read_text())
-    assert document["start"]["kind"] == ("public" if experiment.start == "public" else "fresh")
+    assert document["start"]["kind"] == experiment.options()["start"]
     assert document["measures"][0]["label"] == "word accuracy"
     assert (tmp_path / "run" / "tokens.json").is_file()
 
@@ -42,22 +41,3 @@ def test_sizes_and_lengths_are_options(corpus):
     params = made.task.init_params(Key.simulation(0))
     assert params["from_state"].shape == (4 * 670, 670) and "output" in params
     assert made.task.encoding.length == 9
-
-
-def test_a_corpus_is_needed():
-    with pytest.raises(ValueError, match="needs a corpus"):
-        NextWordsTask()(words.fedavg_words(), None)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"model": "tiny"}, "model 'tiny'"),
-        ({"vocabulary": 0}, "vocabulary"),
-        ({"sequence-length": 0}, "sequence-length"),
-        ({"inputs": "tff"}, "belongs to tag prediction"),
-    ],
-)
-def test_what_does_not_fit_is_refused(options, said):
-    with pytest.raises(ValueError, match=said):
-        words.fedavg_words().with_options(options)

@@ -9,7 +9,7 @@ import torch
 from fedpriv.datasets.stackexchange.word_view import open_word_view
 from fedpriv.rng import Key
 from fedpriv.tasks.next_words import FULL, REDUCED, NextWords, Size
-from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.local.schedule import Schedule
 from tests.tasks.words import phrases
 
 TINY = Size(num_words=40, width=8, units=12, tied=True)

@@ -12,7 +12,7 @@ from fedpriv.training.local.module import (
     ModuleTrainer,
     module_params,
 )
-from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.training.per_example.module import ModuleGradients
 from fedpriv.training.work import as_work

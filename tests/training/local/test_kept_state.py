@@ -23,7 +23,7 @@ from fedpriv.rng import Key
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.failures import KeepsStateError
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
-from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.training.work import as_work
 

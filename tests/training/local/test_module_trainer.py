@@ -1,16 +1,28 @@
 """What one user of a torch module does: plain SGD, whatever threads and buffers there are."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from fedpriv import tree
+from fedpriv.mechanisms import Clip
 from fedpriv.models import SoftmaxRegression
 from fedpriv.rng import Key
 from fedpriv.tasks.module_task import ModuleTask
-from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, check_module, module_params
-from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
+from fedpriv.training.local.compiled_softmax import CompiledSoftmaxTrainer
+from fedpriv.training.local.module import (
+    ArrayExamples,
+    ModuleTrainer,
+    check_module,
+    load_params,
+    module_params,
+)
+from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.sgd import SGD, Adam, Momentum
+from fedpriv.training.work import as_work
 from tests.training.local.tag_examples import (
     MULTIPLIER,
     PARAMS,
@@ -83,7 +95,7 @@ class TestModuleTrainer:
                             dense_inputs(examples, inputs).astype(np.float32),
                             examples.labels.astype(np.int64),
                         )
-                        sparse = SparseSoftmaxTrainer(
+                        sparse = CompiledSoftmaxTrainer(
                             schedule=schedule, inputs=inputs, multiplier=multiplier
                         )
                         module = ModuleTrainer(
@@ -172,3 +184,39 @@ class TestModuleTrainer:
             trainer_of(module)
         with pytest.raises(ValueError, match="steps"):
             ModuleTask(name="t", module=lambda: module, loss=cross_entropy, users={"a": arrays(3)})
+
+
+@pytest.mark.parametrize(
+    ("own", "torchs"),
+    [
+        (SGD, torch.optim.SGD),
+        (partial(Momentum, decay=0.8), partial(torch.optim.SGD, momentum=0.8)),
+        (partial(Adam, epsilon=1e-6), partial(torch.optim.Adam, eps=1e-6)),
+    ],
+)
+def test_client_optimizers_take_torchs_steps_and_forget_from_user_to_user(own, torchs):
+    rng = np.random.default_rng(0)
+    data = ArrayExamples(rng.normal(size=(20, 4)).astype(np.float32), rng.integers(0, 3, 20))
+    task = ModuleTask(
+        name="t", module=lambda: nn.Linear(4, 3), loss=nn.functional.cross_entropy,
+        users={"a": data}, synthetic=True, client_optimizer=own, users_at_once=4,
+    )  # fmt: skip
+    schedule, key = Schedule(learning_rate=0.05, batch_size=4, epochs=3), Key.simulation(3)
+    params = task.init_params(key)
+    trainer = task.trainer(schedule, {})
+    for _ in range(2):
+        found = trainer.train(params, data, key)
+        module = load_params(nn.Linear(4, 3), params)
+        optimizer, stream = torchs(module.parameters(), lr=0.05), key.generator()
+        chosen = data.take(schedule.choose(20, stream))
+        for batch in schedule.batches(20, stream):
+            optimizer.zero_grad()
+            x, y = torch.from_numpy(chosen.x[batch]), torch.from_numpy(chosen.y[batch])
+            nn.functional.cross_entropy(module(x), y).backward()
+            optimizer.step()
+        for name, tensor in module.named_parameters():
+            expected = tensor.detach().numpy() - params[name]
+            np.testing.assert_allclose(found[name], expected, rtol=1e-4, atol=1e-6)
+    arguments = {"params": params, "bound": Clip(l2_clip_norm=1.0), "key": key}
+    done = as_work(trainer).partial_sum(**arguments, data=task.data, user_ids=["a"])
+    assert done.num_failed == 0 and np.abs(done.total["bias"]).sum() > 0

@@ -10,7 +10,8 @@ from torch import nn
 from fedpriv import tree
 from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
-from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
+from fedpriv.training.local.compiled_softmax import CompiledSoftmaxTrainer
+from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.work import as_work
 from tests.training.local.tag_examples import (
     MULTIPLIER,
@@ -54,12 +55,14 @@ class TestRowSparseIsDense:
     def test_equals_dense_autograd_for_any_user(self, number, seed, batch, epochs, cap):
         schedule = Schedule(learning_rate=0.3, batch_size=batch, epochs=epochs, max_examples=cap)
         key, examples = Key.simulation(seed), make_examples(number, seed, empty=0.5)
-        trainer = SparseSoftmaxTrainer(schedule=schedule, multiplier=MULTIPLIER)
+        trainer = CompiledSoftmaxTrainer(schedule=schedule, multiplier=MULTIPLIER)
         found = trainer.train(PARAMS, examples, key)
         assert_close(found, dense_update(PARAMS, examples, schedule, key, "tff", MULTIPLIER))
 
     def test_an_empty_user_is_zero_and_does_not_fail(self):
-        trainer = SparseSoftmaxTrainer(schedule=Schedule(learning_rate=0.5), multiplier=MULTIPLIER)
+        trainer = CompiledSoftmaxTrainer(
+            schedule=Schedule(learning_rate=0.5), multiplier=MULTIPLIER
+        )
 
         class Data:
             def examples(self, user_id):
@@ -104,7 +107,7 @@ class Counted:
 class TestCap:
     def test_work_does_not_follow_the_size_of_a_user(self):
         schedule = Schedule(learning_rate=0.1, batch_size=8, epochs=2, max_examples=20)
-        trainer = SparseSoftmaxTrainer(schedule=schedule)
+        trainer = CompiledSoftmaxTrainer(schedule=schedule)
         for number, steps in ((5, 2), (20, 6), (21, 6), (2000, 6)):
             examples = Counted(number)
             trainer.train(PARAMS, examples, Key.simulation(0))

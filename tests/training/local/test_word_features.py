@@ -9,7 +9,8 @@ from torch import nn
 
 from fedpriv.checkpoints.vocabulary import WordFeatures
 from fedpriv.rng import Key
-from fedpriv.training.local.trainer import Schedule, SparseSoftmaxTrainer
+from fedpriv.training.local.compiled_softmax import CompiledSoftmaxTrainer
+from fedpriv.training.local.schedule import Schedule
 from tests.training.local.tag_examples import PARAMS, TAGS, WORDS, assert_close, make_examples
 
 WEIGHTS = np.random.default_rng(5).uniform(0.1, 2, WORDS).astype(np.float32)
@@ -39,7 +40,7 @@ def test_equals_dense_autograd(made, preconditioned):
     params = {"kernel": rng.normal(size=shape).astype(np.float32), "bias": PARAMS["bias"]}
     multiplier = rng.uniform(0.5, 4, made.num_rows).astype(np.float32) if preconditioned else None
     schedule = Schedule(learning_rate=0.5, batch_size=4, epochs=2, max_examples=9)
-    trainer = SparseSoftmaxTrainer(
+    trainer = CompiledSoftmaxTrainer(
         schedule=schedule, inputs="unit-norm", multiplier=multiplier, word_features=made
     )
     examples, key = make_examples(13, seed=3), Key.simulation(4)
@@ -73,7 +74,7 @@ def test_a_power_of_zero_on_binary_counts_is_unit_norm_to_the_bit():
     examples = replace(examples, counts=np.ones_like(examples.counts))
     schedule, key = Schedule(learning_rate=0.5, batch_size=4, epochs=3), Key.simulation(2)
     made = WordFeatures(num_words=WORDS, weights=np.ones(WORDS, np.float32))
-    plain = SparseSoftmaxTrainer(schedule=schedule, inputs="unit-norm")
+    plain = CompiledSoftmaxTrainer(schedule=schedule, inputs="unit-norm")
     found = replace(plain, word_features=made).train(PARAMS, examples, key)
     expected = plain.train(PARAMS, examples, key)
     assert found["bias"].tobytes() == expected["bias"].tobytes()
@@ -89,7 +90,7 @@ def test_only_the_chosen_examples_are_made(monkeypatch):
     monkeypatch.setattr(
         WordFeatures, "made", lambda self, *a: seen.append(len(a[0]) - 1) or real(self, *a)
     )
-    trainer = SparseSoftmaxTrainer(
+    trainer = CompiledSoftmaxTrainer(
         schedule=Schedule(learning_rate=0.5, max_examples=7), inputs="unit-norm", word_features=made
     )
     params = {"kernel": np.zeros((made.num_rows, TAGS), np.float32), "bias": PARAMS["bias"]}

@@ -15,7 +15,7 @@ from fedpriv.rng import Key
 from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.next_words import NextWords, Size
 from fedpriv.training.failures import raised_failures
-from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.periodic_shift import SHARE, Shift, shifted_users
 from tests.tasks.words import phrases
 

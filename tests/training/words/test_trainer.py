@@ -7,7 +7,7 @@ import torch
 from fedpriv.models.text import IGNORED, WordLSTM, next_word_loss
 from fedpriv.rng import Key
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
-from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.words import WordTrainer, dense_gradients, token_scores
 
 VOCABULARY, TIME = 14, 6

@@ -13,7 +13,7 @@ from fedpriv.backends.backend import Order
 from fedpriv.backends.flower.bounded_sum import BoundedSum
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
-from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.local.schedule import Schedule
 
 BOUND, SCHEDULE = Clip(l2_clip_norm=0.3), Schedule(learning_rate=2.0)
 EXACT, TOP = Rounded(bound=BOUND), 2**24

@@ -13,7 +13,7 @@ from fedpriv.backends.flower.strategy import GridSettings
 from fedpriv.backends.in_process import ThreadBackend
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
-from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.local.schedule import Schedule
 
 BOUND, SCHEDULE = Rounded(bound=Clip(l2_clip_norm=0.3)), Schedule(learning_rate=2.0)
 LOOPBACK = GridSettings(allow_unauthenticated_nodes=True)

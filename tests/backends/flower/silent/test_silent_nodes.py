@@ -7,10 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from fedpriv.backends.flower.exchange import Exchange
-from fedpriv.backends.flower.registry import register
 from tests.backends.flower.silent.threaded_grid import Hundred
-from tests.backends.flower.stub_grid import Clock
 
 
 @pytest.mark.parametrize(
@@ -22,18 +19,6 @@ def test_the_sum_is_of_all_nodes_that_are_not_silent(num_silent):
     hundred.grid.silent.update(silent)
     assert hundred.is_sum_without(hundred.sum(), *silent)
     assert hundred.counts == {"missing": num_silent}
-
-
-@pytest.mark.parametrize("num_silent", [16, 99])
-def test_nodes_that_are_silent_at_registration_leave_out_their_own_users_alone(stub, num_silent):
-    task = stub.TinyTags(100)
-    grid = stub.StubGrid(stub.shards(task, 100))
-    grid.silent = set(list(grid.hosts)[:num_silent])
-    clock = Clock()
-    exchange = Exchange(grid=grid, clock=clock, sleep=clock.sleep)
-    registry = register(exchange, task.roster, seconds=20.0, allow_missing=True)
-    assert set(registry.node_of) == set(task.roster[num_silent:])
-    assert clock.now <= 22.0
 
 
 def rounds(num_rounds, *, deadline, seed=0, num_users=40):

@@ -1,7 +1,7 @@
 """When users are trained at once, and how many."""
 
 from fedpriv.tasks.module_task import ModuleTask
-from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.vectorised import users_that_fit
 from tests.training.local.vectorised.users import (
     built,

@@ -6,7 +6,7 @@ from torch import nn
 
 from fedpriv.rng import Key
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer
-from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.vectorised import VectorisedTrainer
 
 KEY = Key.simulation(3)

@@ -10,7 +10,7 @@ from fedpriv.backends import SerialBackend
 from fedpriv.experiments.build import build
 from fedpriv.mechanisms import Clip
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer
-from fedpriv.training.local.trainer import Schedule
+from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.per_example.example_sum import (
     CentralSum,
     example_ids,

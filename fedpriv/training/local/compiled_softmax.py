@@ -1,24 +1,20 @@
-"""What one user does: local SGD, exactly for as much work as the plan allows.
+"""Compiled fast path of local SGD for softmax regression on bags of words.
 
-A `LocalTrainer` maps (params, one user's examples, a key) to an update, `local - global`. Its work
-is capped (`max_examples`, `batch_size`, `epochs` are public), so neither time nor memory follows
-the size of a user beyond the cap. It never clips and never adds noise: bounding is the
-mechanism's, once, on the whole update.
+It takes the steps of `fedpriv.training.local.sgd.train_locally` with `SGD`, in one compiled call
+for each user (`fedpriv.kernels.sparse_softmax`), and does not load torch.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from fedpriv.checkpoints.vocabulary import WordFeatures
 from fedpriv.datasets.stackexchange.tag_view import INPUTS, TagExamples
-from fedpriv.ranges import positive_float, positive_int
 from fedpriv.rng import Key
+from fedpriv.training.local.schedule import Schedule
 from fedpriv.tree import Params, RowSparse, Tree
 
 _NOTHING = np.empty(0, np.float32)
@@ -28,57 +24,7 @@ _COUNTS = (np.uint8, np.uint16, np.float32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
-    """How much a user works: public, the same for every user.
-
-    Attributes:
-        learning_rate: Local step size.
-        batch_size: Examples a step.
-        epochs: Passes over the user's chosen examples.
-        max_examples: A user with more contributes a random subset of this many, chosen anew at
-            every participation.
-        make_optimizer: From the learning rate and 1/A by parameter name to the client optimiser
-            (`fedpriv.training.local.sgd.ClientOptimizer`) of trainers on torch tensors; None for
-            `SGD`, which alone the compiled and the vectorised trainers take steps of.
-    """
-
-    learning_rate: float
-    batch_size: int = 100
-    epochs: int = 1
-    max_examples: int = 256
-    make_optimizer: Callable[[float, Mapping[str, Any]], Any] | None = None
-
-    def __post_init__(self) -> None:
-        positive_float("local learning rate", self.learning_rate)
-        positive_int("local_batch_size", self.batch_size)
-        positive_int("local_epochs", self.epochs)
-        positive_int("max_examples_per_user", self.max_examples)
-
-    def choose(self, num_examples: int, rng: np.random.Generator) -> np.ndarray:
-        """Return positions of at most `max_examples` examples in random order."""
-        return rng.permutation(num_examples)[: self.max_examples]
-
-    def steps(self, num_chosen: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Return the positions of all epochs' examples in order, and where each step starts.
-
-        Returns:
-            int64 `(epochs * num_chosen,)` and int64 `(num_steps + 1,)`.
-        """
-        # The chosen examples come shuffled, so the first pass takes them as they are.
-        again = (rng.permutation(num_chosen) for _ in range(1, self.epochs))
-        epochs = [np.arange(num_chosen), *again]
-        starts = np.arange(0, num_chosen, self.batch_size)
-        firsts = [starts + epoch * num_chosen for epoch in range(self.epochs)]
-        return np.concatenate(epochs), np.append(np.concatenate(firsts), self.epochs * num_chosen)
-
-    def batches(self, num_chosen: int, rng: np.random.Generator) -> Sequence[np.ndarray]:
-        """Return the positions of every step's batch, all epochs in order."""
-        order, starts = self.steps(num_chosen, rng)
-        return [order[a:b] for a, b in itertools.pairwise(starts.tolist())]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SparseSoftmaxTrainer:
+class CompiledSoftmaxTrainer:
     """Local SGD for softmax regression on bags of words, touching the user's own rows only.
 
     Every step, update and norm works on the rows of the words the user wrote, and equals the
@@ -105,8 +51,6 @@ class SparseSoftmaxTrainer:
     word_features: WordFeatures | None = None
 
     def __post_init__(self) -> None:
-        if self.schedule.make_optimizer is not None:
-            raise ValueError("tag prediction trains by compiled local SGD; use local 'sgd'")
         if self.inputs not in INPUTS:
             raise ValueError(f"inputs {self.inputs!r} is unknown; choose one of {INPUTS}")
         if self.word_features is not None and self.inputs != "unit-norm":

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from fedpriv.api.bolted.bolt_on import Perturbed, bolt_on
+from fedpriv.api.bolt_on import Perturbed, bolt_on
 from fedpriv.ranges import positive_float, positive_int
 from fedpriv.training.permutation_sgd import (
     Constants,

@@ -1,4 +1,4 @@
-"""For a training loop of your own: a plan by its numbers, and the one sum that it speaks of."""
+"""For a custom training loop: a plan by its numbers, and the bounded sum that it is of."""
 
 from __future__ import annotations
 

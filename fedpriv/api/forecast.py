@@ -1,0 +1,595 @@
+"""What an experiment would be like, before anything is charged, drawn or written.
+
+Noise on the mean for other cohorts and rounds at the same ε, memory and time of a round, and what
+the noise alone does to the starting model. It makes no prediction of accuracy.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from fedpriv.api.running import chosen_experiment, find_corpus
+from fedpriv.experiments.averaging import FederatedExperiment
+from fedpriv.experiments.build import build
+from fedpriv.experiments.components import Components
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.options import Option
+from fedpriv.experiments.settings import Settings
+from fedpriv.measures import LOSS, Measure
+from fedpriv.mechanisms import Bound
+from fedpriv.mechanisms.gaussian import Gaussian
+from fedpriv.mechanisms.preconditioners import Fixed, NoPreconditioner
+from fedpriv.privacy.epsilon import Epsilon, rounded_up
+from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint, noise_grid
+from fedpriv.privacy.plan import AnyPlan, Plan, unit_words
+from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, PoissonSampler
+from fedpriv.privacy.statement.coverage import KEY, Coverage, coverage
+from fedpriv.ranges import positive_int
+from fedpriv.rng import Key
+from fedpriv.runs.loop import first_state
+from fedpriv.sums import BITS
+from fedpriv.training.evaluate import Metrics
+from fedpriv.training.federated_averaging import FederatedAveraging, ServerState
+from fedpriv.training.work import TRAIN, Work, as_works
+from fedpriv.tree import Params
+
+#: Users are added until a try takes so long; few of them would time the start of everything.
+_LONG_ENOUGH = 0.5
+_MB = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundCost:
+    """What a round takes here.
+
+    Attributes:
+        num_params: Numbers in the model.
+        cohort: Expected cohort; None where it is decided on the way.
+        workers: Processes or threads that share it.
+        server_bytes: Arrays of the model's size that the server holds at once.
+        worker_bytes: Those that a worker holds while it trains a user and adds it up; users are
+            added one by one, so it does not grow with the cohort. Without their examples, what
+            their model computes in between, and trainers that take several users at once.
+        peak_bytes: The most memory that this process ever had, all its data included; None where
+            the system does not say or nothing was timed.
+        seconds: Of a round; None where it is not known.
+        user_seconds: Of a user: training, bounding, adding.
+        server_seconds: Of drawing the noise and what precedes the question.
+        timed: How many users were timed.
+        reason: Why the time is not known, else empty.
+    """
+
+    num_params: int
+    cohort: float | None
+    workers: int
+    server_bytes: int
+    worker_bytes: int
+    peak_bytes: int | None = None
+    seconds: float | None = None
+    user_seconds: float | None = None
+    server_seconds: float | None = None
+    timed: int = 0
+    reason: str = ""
+
+    def memory(self, unit: str = "user") -> str:
+        """Return the memory in words."""
+        shared = f", {self.workers} workers" if self.workers > 1 else ""
+        said = (
+            f"about {_megabytes(self.server_bytes)} on the server and "
+            f"{_megabytes(self.worker_bytes)} a worker{shared} for arrays of the model's "
+            f"{self.num_params:,} params, whatever the cohort; {unit}s' data come on top"
+        )
+        if self.peak_bytes is not None:
+            held = _megabytes(self.peak_bytes)
+            said += f"; this process, with all of its data, has held {held} at most"
+        return said
+
+    def time(self, unit: str = "user") -> str:
+        """Return the time in words."""
+        one = "a user" if unit == "user" else "an example"
+        if self.seconds is None or self.user_seconds is None or self.server_seconds is None:
+            return f"not known: {self.reason}"
+        return (
+            f"about {self.seconds:.2g} s on this machine: {1e3 * self.user_seconds:.2g} ms "
+            f"{one} (of {self.timed:,} timed) x {self.cohort:,g} / {self.workers} "
+            f"worker{'s' if self.workers > 1 else ''} + {self.server_seconds:.2g} s on the server; "
+            "without evaluation and messages. Timed on private data: a diagnostic, not covered by ε"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        said = "estimate on this machine; user_seconds is of private data and not covered by ε"
+        return {**asdict(self), "is": said}
+
+
+def round_cost(
+    components: Components, params: Params, *, workers: int = 1, timed: bool = True
+) -> RoundCost:
+    """Return an estimate of what a round takes on this machine.
+
+    The memory is counted. The time is that of training, bounding and summing some members of the
+    roster, drawn anew, in this process; their sum is thrown away.
+
+    Args:
+        components: Of an experiment.
+        params: Before the first round; not changed.
+        workers: How many share a cohort, taken to work side by side without loss.
+        timed: Whether rostered users' data may be read for the time.
+
+    Raises:
+        ValueError: If workers is not a positive whole number.
+    """
+    workers = positive_int("workers", workers)
+    plan = components.plan
+    size = sum(array.size for array in params.values())
+    if not isinstance(plan, Plan):
+        held = 4 * size
+        return RoundCost(
+            num_params=size, cohort=None, workers=workers, server_bytes=4 * held,
+            worker_bytes=5 * held, reason="the plan decides on the way who is asked",
+        )  # fmt: skip
+    mechanism = plan.live_mechanism
+    cohort = mechanism.expected_cohort_size
+    exact = mechanism.bound.granularity is not None
+    summed = size * (4 if exact else 8)
+    if exact and cohort / workers > 2 ** (31 - BITS) - 1:
+        summed += 8 * size  # an int32 sum is carried over
+    state = components.algorithm.init(params)
+    counted = RoundCost(
+        num_params=size,
+        cohort=cohort,
+        workers=workers,
+        server_bytes=_nbytes(state) + 4 * size + summed + 8 * size,  # state, step, sum, noise
+        worker_bytes=3 * 4 * size + summed,  # params, local params, update, sum
+    )
+    return (
+        _timed(components, plan, state, counted)
+        if timed
+        else replace(counted, reason="not asked for")
+    )
+
+
+def _timed(components: Components, plan: Plan, state: Any, counted: RoundCost) -> RoundCost:
+    work = as_works(components.trainer).get(TRAIN)
+    algorithm, key = components.algorithm, Key.simulation(0).fold("round cost")
+    if work is None or not isinstance(algorithm, FederatedAveraging):
+        return replace(counted, reason="the algorithm asks for works of its own")
+    mechanism = plan.live_mechanism
+    started = time.perf_counter()
+    context, state = algorithm.begin(state, key.fold("guide"))
+    server = time.perf_counter() - started
+    if not mechanism.privatizer.init(state.params, key.fold("memory")):  # else it has a memory
+        template = work.template(state.params)
+        for _ in range(2):  # the first compiles
+            started = time.perf_counter()
+            mechanism.draw(template, key.fold("noise"))
+            took = time.perf_counter() - started
+        server += took
+    try:
+        user, number = _user_seconds(
+            components, work, state.params, context.bound(mechanism.bound), key
+        )
+    except ValueError as error:
+        return replace(counted, reason=str(error))
+    return replace(
+        counted,
+        peak_bytes=_peak_bytes(),
+        seconds=user * mechanism.expected_cohort_size / counted.workers + server,
+        user_seconds=user,
+        server_seconds=server,
+        timed=number,
+    )
+
+
+def _user_seconds(
+    components: Components, work: Work, params: Params, bound: Bound, key: Key
+) -> tuple[float, int]:
+    """Return the mean time of one member of the roster, and of how many it is.
+
+    Raises:
+        ValueError: If they fail.
+    """
+    roster = components.task.roster
+    order = key.fold("users").generator().permutation(len(roster))
+    number = 1
+    while True:
+        ids = [roster[int(index)] for index in order[:number]]
+        started = time.perf_counter()
+        found = work.partial_sum(
+            params=params, bound=bound, data=components.task.data, user_ids=ids, key=key
+        )
+        took = time.perf_counter() - started
+        if found.num_failed:
+            raise ValueError(f"{found.num_failed} of {number} fail, as they would in the run")
+        # The first try compiles and loads: it is never the one that counts.
+        if number == len(roster) or (number > 1 and took >= _LONG_ENOUGH):
+            return took / number, number
+        number = min(4 * number, len(roster))
+
+
+def _nbytes(value: Any) -> int:
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    if isinstance(value, Mapping):
+        return sum(map(_nbytes, value.values()))
+    if isinstance(value, ServerState):
+        return sum(map(_nbytes, (value.params, value.optimizer, value.aggregate)))
+    return 0
+
+
+def _peak_bytes() -> int | None:
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
+
+
+def _megabytes(number: int) -> str:
+    return f"{number / _MB:.3g} MB" if number < 1024 * _MB else f"{number / 1024 / _MB:.3g} GB"
+
+
+NUM_DRAWS = 3
+_KEY = Key.simulation(0).fold("noise loss")  # draws of no run
+ASSUMES = (
+    "noise alone, no learning, at the start: an estimate from above for the plan's rounds, since "
+    "training takes some of the noise back"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseLoss:
+    """Expected change of a public value from noise alone, or why it is not known.
+
+    Where the server takes plain steps, the noise of T rounds adds up to Gaussian noise of
+    √T x stddev on the mean x the server's rate on every coordinate. That much is added to the
+    starting params, a few times with seeds of their own, and public examples say what it costs. To
+    second order it is ½ x variance x the trace of the loss's Hessian there.
+
+    It is an estimate from above, and no forecast of the result: no learning takes place, nothing
+    forgets the noise of early rounds, and the curvature is that of the start.
+
+    Attributes:
+        measure: Its name in JSON: the loss where the task measures one, else the headline; None
+            where nothing is known, as of all that follow.
+        label: Its name in words.
+        start: At the starting params.
+        noised: Mean over draws with the noise of all rounds added.
+        spread: Sample standard deviation over draws.
+        stddev: Of the noise on each coordinate after all rounds, in the params' units.
+        rounds: How many are added up.
+        num_draws: How often it was drawn.
+        reason: Why it is not known, else empty.
+    """
+
+    measure: str | None = None
+    label: str | None = None
+    start: float | None = None
+    noised: float | None = None
+    spread: float | None = None
+    stddev: float | None = None
+    rounds: int | None = None
+    num_draws: int = 0
+    reason: str = ""
+
+    def __repr__(self) -> str:
+        if self.start is None or self.noised is None or self.spread is None:
+            return f"not known: {self.reason}"
+        return (
+            f"public {self.label} {self.start:.4g} at the start, {self.noised:.4g} "
+            f"(± {self.spread:.2g} over {self.num_draws} draws) with the noise of {self.rounds:,} "
+            f"rounds added ({self.stddev:.3g} a coordinate); {ASSUMES}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {**asdict(self), "assumes": ASSUMES}
+
+
+def noise_loss(experiment: Experiment, components: Components, params: Params) -> NoiseLoss:
+    """Return what the noise of all rounds does to params, measured on public examples.
+
+    Args:
+        experiment: Says how the server steps.
+        components: Of the experiment.
+        params: Where the run starts; not changed.
+
+    Returns:
+        The estimate, or the reason why there is none: noise that is not plain Gaussian noise on a
+        mean, a server that is adaptive or remembers, a preconditioner that acts after the noise,
+        or no public examples.
+    """
+    plan = components.plan
+    reason = _not_plain(experiment, components)
+    if reason or not isinstance(plan, Plan):
+        return NoiseLoss(reason=reason or "the plan decides its noise on the way")
+    mechanism, rounds = plan.live_mechanism, plan.affordable_rounds
+    stddev = math.sqrt(rounds) * mechanism.stddev / mechanism.denominator
+    assert isinstance(experiment, FederatedExperiment)
+    stddev *= experiment.server.learning_rate
+    start = _measured(components.task, params)
+    if start is None:
+        return NoiseLoss(reason="the task measures nothing on public examples")
+    measure, before = start
+    found: list[float] = []
+    for draw in range(NUM_DRAWS):
+        generator = _KEY.fold(draw).generator()
+        noised = {
+            name: array + np.float32(stddev) * generator.standard_normal(array.shape, np.float32)
+            for name, array in params.items()
+        }
+        after = _measured(components.task, noised)
+        if after is None or not math.isfinite(after[1]):
+            return NoiseLoss(reason=f"the {measure.label} is not finite under so much noise")
+        found.append(after[1])
+    return NoiseLoss(
+        measure=measure.name,
+        label=measure.label,
+        start=before,
+        noised=statistics.fmean(found),
+        spread=statistics.stdev(found),
+        stddev=stddev,
+        rounds=rounds,
+        num_draws=NUM_DRAWS,
+    )
+
+
+def _not_plain(experiment: Experiment, components: Components) -> str:
+    """Return why a run's noise does not just add up in the params, or ""."""
+    plan = components.plan
+    if experiment.unit == "example":
+        return "centralised experiments measure on their test set alone, which plans do not look at"
+    if experiment.refine is not None:
+        return "the experiment refines its components by code of its own"
+    if not isinstance(plan, Plan) or not plan.is_private:
+        return "no noise is added, or its amount is decided on the way"
+    if not isinstance(plan.live_mechanism.privatizer, Gaussian):
+        return "the noise is not independent Gaussian noise"
+    if isinstance(experiment, FederatedExperiment) and experiment.server.kind != "sgd":
+        return (
+            f"server {experiment.server.kind} rescales or remembers what is "
+            "released, so noise does not just add up; it is known for sgd only"
+        )
+    algorithm = components.algorithm
+    if not isinstance(algorithm, FederatedAveraging):
+        return "its method is not averaging"
+    preconditioner = algorithm.preconditioner
+    kept = isinstance(preconditioner, Fixed) and not preconditioner.inverse
+    if not kept and not isinstance(preconditioner, NoPreconditioner):
+        return "the released mean is preconditioned after the noise"
+    return ""
+
+
+def _measured(task: Any, params: Params) -> tuple[Measure, float] | None:
+    found: Metrics | None = task.evaluate(params, public=True)
+    if found is None:
+        return None
+    measures = sorted(task.measures, key=lambda measure: measure.name != LOSS.name)
+    for measure in measures:
+        value = found.get(measure.name)
+        if value is not None:
+            return measure, value
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What an experiment would be like.
+
+    Attributes:
+        name: Of the experiment.
+        data: What its task's data are called.
+        synthetic: Whether they are made up.
+        epsilon: Of the whole plan.
+        coverage: What it does not cover.
+        planned: Noise on the mean of the plan itself; None where it has no Gaussian noise.
+        l2_clip_norm: C; None likewise.
+        grid: Noise on the mean for other cohorts and rounds at the plan's ε; None where it is not
+            known.
+        reason: Why there is no grid, else empty.
+        cost: Memory and time of a round.
+        loss: What the noise alone does to the starting model.
+        unit: What one neighbour is.
+        settings: What was chosen from the data's size; None where nothing was.
+        selects: Whether the returned model is selected on public examples.
+    """
+
+    name: str
+    data: str
+    synthetic: bool
+    epsilon: Epsilon
+    coverage: Coverage
+    planned: NoisePoint | None
+    l2_clip_norm: float | None
+    grid: NoiseGrid | None
+    reason: str
+    cost: RoundCost
+    loss: NoiseLoss
+    unit: str
+    settings: Settings | None = None
+    selects: bool = False
+
+    def __repr__(self) -> str:
+        privacy = self.coverage.qualified(f"{self.epsilon}, not yet spent")
+        words = unit_words(self.unit)
+        lines = [
+            f"experiment  {self.name}, on {'SYNTHETIC ' if self.synthetic else ''}{self.data}",
+            f"privacy     {privacy}",
+        ]
+        if self.planned is not None and self.planned.noise_on_mean is not None:
+            lines.append(
+                f"this plan   {words.drawn} {self.planned.cohort:,g}, {self.planned.rounds:,} "
+                f"{words.turn}s: "
+                f"noise on the mean {self.planned.shown} thousandths of "
+                f"C = {self.l2_clip_norm:g}"
+            )
+        if self.settings is not None:
+            lines.append(f"chosen      {self.settings}")
+            expected = self.settings.caution(selects=self.selects) or (
+                "a gain over public examples alone (the noise of one release of everybody is "
+                f"{self.settings.noise_length:.2g} times as long as a clipped update)"
+            )
+            lines.append(f"expected    {expected}")
+        return "\n".join([
+            *lines,
+            f"memory      {self.cost.memory(self.unit)}",
+            f"{'a ' + words.turn:<11} {self.cost.time(self.unit)}",
+            f"noise alone {self.loss}",
+            "",
+            str(self.grid) if self.grid is not None else f"noise on the mean: {self.reason}",
+        ])  # fmt: skip
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values, as `fedpriv plan --json` prints them."""
+        return {
+            "experiment": self.name,
+            "data": self.data,
+            "synthetic": self.synthetic,
+            **self.epsilon.to_json(),
+            KEY: list(self.coverage.not_covered),
+            "cohort": None if self.planned is None else self.planned.cohort,
+            "rounds": None if self.planned is None else self.planned.rounds,
+            "noise_multiplier": None if self.planned is None else self.planned.noise_multiplier,
+            "noise_on_mean": None if self.planned is None else self.planned.noise_on_mean,
+            "l2_clip_norm": self.l2_clip_norm,
+            "settings": None if self.settings is None else self.settings.to_json(),
+            "grid": None if self.grid is None else self.grid.to_json(),
+            "grid_reason": self.reason,
+            "round": self.cost.to_json(),
+            "noise_loss": self.loss.to_json(),
+        }
+
+
+def forecast(
+    experiment: str | Experiment,
+    *,
+    corpus: str | Path | None = None,
+    params: Params | None = None,
+    grid_cohorts: Sequence[float] | None = None,
+    grid_rounds: Sequence[int] | None = None,
+    workers: int = 1,
+    timed: bool = True,
+    console: Console | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    **options: Option,
+) -> Forecast:
+    """Return what an experiment would be like; nothing is charged, released or written.
+
+    Args:
+        experiment: As for `fedpriv.run`.
+        corpus: As for `fedpriv.run`.
+        params: Where it starts; None for its own start.
+        grid_cohorts: Cohorts to look at; None for doublings from a twentieth of the roster.
+        grid_rounds: Numbers of rounds; None for 25 to 400.
+        workers: How many would share a cohort.
+        timed: Whether some rostered users' data may be trained on, for the time alone.
+        console: Where it is said that a corpus is synthetic or being prepared, if anywhere.
+        progress: Called with how many cells of the grid are done, of how many.
+        **options: Options of the experiment to change, such as `rounds=50`.
+
+    Raises:
+        ValueError: If the experiment does not fit together.
+    """
+    chosen, _ = chosen_experiment(experiment, options)
+    asked = None if corpus is None else str(corpus)
+    found = find_corpus(chosen, asked, console=console, importing=console)
+    components = build(chosen, found)
+    chosen = components.experiment or chosen
+    plan, task = components.plan, components.task
+    root = Key.simulation(chosen.seed)
+    start = first_state(components, root).params if params is None else params
+    # The accountant may take hundreds of megabytes: the process's peak is asked for before.
+    cost = round_cost(components, start, workers=workers, timed=timed)
+    loss = noise_loss(chosen, components, start)
+    described = task.describe()
+    side = components.side_information
+    covered = coverage(
+        plan,
+        corpus=described.to_json(),
+        side_information=side and {"source": side.source, "description": side.description},
+        options=chosen.options(),
+    )
+    private = plan if isinstance(plan, Plan) and plan.is_private else None
+    reason = _no_grid(plan)
+    grid = None
+    if private and not reason:
+        grid = _grid(private, grid_cohorts, grid_rounds, progress)
+    return Forecast(
+        name=chosen.name,
+        data=str(described.name),
+        synthetic=bool(described.synthetic),
+        epsilon=covered.explained(plan.guaranteed()),
+        coverage=covered,
+        planned=_planned(private) if private else None,
+        l2_clip_norm=private.live_mechanism.l2_bound if private else None,
+        grid=grid,
+        reason=reason,
+        cost=cost,
+        loss=loss,
+        unit=chosen.unit,
+        settings=components.settings,
+        selects=chosen.options().get("task.select") == "public",
+    )
+
+
+def _no_grid(plan: AnyPlan) -> str:
+    """Return why other cohorts cannot be calibrated to a plan's ε, or ""."""
+    if not isinstance(plan, Plan):
+        return "not known: the plan decides its noise on the way"
+    if not plan.is_private:
+        return "there is none; give a target ε to see how much one would ask for"
+    mechanism = plan.live_mechanism
+    if not isinstance(mechanism.privatizer, Gaussian):
+        return f"not known: the grid is of independent Gaussian noise, not {mechanism.event.kind}"
+    if not isinstance(mechanism.sampler, PoissonSampler | FixedSizeSampler | Everybody):
+        return f"not known for cohorts drawn by {type(mechanism.sampler).__name__}"
+    return ""
+
+
+def _grid(
+    plan: Plan,
+    cohorts: Sequence[float] | None,
+    rounds: Sequence[int] | None,
+    progress: Callable[[int, int], None],
+) -> NoiseGrid:
+    mechanism, sampler = plan.live_mechanism, plan.live_mechanism.sampler
+    cap = sampler.cap if isinstance(sampler, PoissonSampler) else None
+    target = plan.target_epsilon
+    vector = mechanism.sensitivity / mechanism.l2_bound * mechanism.micro_batch
+    return noise_grid(
+        num_users=plan.num_users,
+        target_epsilon=rounded_up(plan.total().value, 4) if target is None else target,
+        cohorts=cohorts,
+        rounds=rounds,
+        delta=plan.delta,
+        relation=plan.relation,
+        sampling="fixed" if isinstance(sampler, FixedSizeSampler) else "poisson",
+        cap_over_cohort=None if cap is None else cap / mechanism.expected_cohort_size,
+        unit=plan.unit,
+        sensitivity_over_vector=vector,
+        progress=progress,
+    )
+
+
+def _planned(plan: Plan) -> NoisePoint | None:
+    mechanism = plan.live_mechanism
+    if not isinstance(mechanism.privatizer, Gaussian):
+        return None
+    noise = mechanism.stddev / mechanism.l2_bound / mechanism.denominator
+    return NoisePoint(
+        cohort=mechanism.expected_cohort_size,
+        rounds=plan.affordable_rounds,
+        noise_multiplier=mechanism.noise_multiplier,
+        noise_on_mean=noise,
+    )

@@ -1,0 +1,117 @@
+"""Grids over learning rate and r of a normalised gradient, or c of a clipped one.
+
+Settings are judged on a tenth of the training set, held out, and only the best is measured on test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.runs.progress import Pace
+from simulations.reproduction.items import TUNING_SEED, Split
+from simulations.reproduction.runs import Run, complete, pending, read
+
+SEEDS = (0, 1, 2)
+
+Done = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """Settings of one method.
+
+    Attributes:
+        title: In tables.
+        make: From (learning rate, r or c, split) to the experiment.
+        rates: Learning rates.
+        sizes: Values of r, or of c.
+        letter: "r" or "c".
+        reduced: Whether runs are of the reduced size.
+    """
+
+    title: str
+    make: Callable[[float, float, Split], Experiment] = field(repr=False)
+    rates: Sequence[float]
+    sizes: Sequence[float]
+    letter: str
+    reduced: bool = False
+
+    def run(self, rate: float, size: float, split: Split, seed: int) -> Run:
+        """Return one run."""
+        made = self.make(rate, size, split).with_options({"seed": seed})
+        return Run(experiment=made, split=split, seed=seed, reduced=self.reduced)
+
+    def tuning(self) -> Iterator[Run]:
+        """Yield every square of the heat map; nothing where there is no choice."""
+        if len(self.rates) * len(self.sizes) > 1:
+            for rate in self.rates:
+                for size in self.sizes:
+                    yield self.run(rate, size, "validation", TUNING_SEED)
+
+    def accuracies(self, done: Done) -> np.ndarray:
+        """Return held-out accuracies `(rates, sizes)`; NaN where a run is missing."""
+        found = [done.get(run.identity, {}).get("accuracy", np.nan) for run in self.tuning()]
+        shape = (len(self.rates), len(self.sizes))
+        return np.array(found or [np.nan], np.float64).reshape(shape)
+
+    def best(self, done: Done) -> tuple[float, float]:
+        """Return the learning rate and the size of the best square.
+
+        Raises:
+            ValueError: If the grid is not complete.
+        """
+        found = self.accuracies(done)
+        if found.size > 1 and np.isnan(found).any():
+            missing = int(np.isnan(found).sum())
+            raise ValueError(f"{missing} runs of {self.title} are missing; run the grid first")
+        i, j = np.unravel_index(int(found.argmax()), found.shape)
+        return self.rates[int(i)], self.sizes[int(j)]
+
+    def finals(self, done: Done) -> Iterator[Run]:
+        """Yield the best square on test, several seeds."""
+        rate, size = self.best(done)
+        for seed in SEEDS:
+            yield self.run(rate, size, "test", seed)
+
+    def cells(self, done: Done) -> list[str]:
+        """Return a row of a table: the best square, held out and on test."""
+        rate, size = self.best(done)
+        held = self.accuracies(done)
+        tested = [done[r.identity]["accuracy"] for r in self.finals(done) if r.identity in done]
+        return [
+            self.title,
+            f"{rate:g}",
+            f"{size:g}",
+            "–" if np.isnan(held).all() else f"{held.max():.4f}",
+            f"{np.mean(tested):.4f} ± {np.std(tested, ddof=1):.4f}" if len(tested) > 1 else "–",
+        ]
+
+
+def trained(grids: Sequence[Grid], results: Path, *, processes: int) -> Done:
+    """Do what is not in the results yet, report progress on stderr, and return all of them.
+
+    Args:
+        grids: Of all methods; the finals of all come after all squares.
+        results: JSON lines.
+        processes: Runs at once.
+    """
+    squares = [run for grid in grids for run in grid.tuning()]
+    pace = Pace(len(squares) + len(SEEDS) * len(grids))
+
+    def tell(number: int, row: Mapping[str, Any]) -> None:
+        pace.done += 1
+        pace.say(f"accuracy {row['accuracy']:.4f} in {row['seconds']:.0f} s")
+
+    def stage(name: str, runs: list[Run]) -> Done:
+        pace.keep(len(runs) - len(pending(runs, read(results))))
+        pace.say(name)
+        return complete(runs, results, processes=processes, tell=tell)
+
+    done = stage("grid", squares)
+    return stage("seeds", [run for grid in grids for run in grid.finals(done)])

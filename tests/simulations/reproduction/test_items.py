@@ -1,0 +1,80 @@
+"""What is listed: tables and figures as values, and studies that are functions of options."""
+
+from __future__ import annotations
+
+import pytest
+from tiny_tables import figure, row, table
+
+from simulations.reproduction.command import find_reproductions
+from simulations.reproduction.items import Study
+
+LISTED = {
+    "agd": ("mnist-3-8", "covertype", "imdb"),
+    "bolt-on": (
+        "mnist", "mnist-ova", "pair-logistic", "pair-svm", "covertype", "imdb", "batches", "time",
+        "excess",
+    ),
+    "scraps": ("convex", "stackoverflow", "pds", "cifar10", "cifar100", "pcvr"),
+    "adadps": ("figure2", "figure3"),
+    "dpnsgd": ("figure3-mnist", "figure3-cifar10", "figure4-sst2"),
+    "tags": ("by-method", "by-stream", "by-owners"),
+}  # fmt: skip
+
+
+def test_a_table_with_points_is_a_figure():
+    assert (table(row("a")).kind, figure(row("a")).kind) == ("table", "figure")
+
+
+class TestStudy:
+    @pytest.fixture
+    def calls(self):
+        return []
+
+    @pytest.fixture
+    def study(self, calls):
+        def run(*, seeds=5, out=None, folds=2, rates=(1.0,), tiny=False, kind="a"):
+            calls.append({"seeds": seeds, "folds": folds, "rates": rates, "kind": kind})
+
+        return Study(
+            name="paper-figure9", title="Figure 9", run=run, minutes=(10, 1),
+            options={"kind": "b"}, reduced={"seeds": 1, "tiny": True},
+        )  # fmt: skip
+
+    def test_what_is_given_goes_over_its_own_and_what_makes_it_small_over_all(self, study, calls):
+        study.call({"seeds": None, "corpus": "c"})
+        study.call({"seeds": 3}, ("folds=4", "rates=2", "kind=c"))
+        study.call({"seeds": 3}, ("rates=0.5,4",), reduced=True)
+        assert calls == [
+            {"seeds": 5, "folds": 2, "rates": (1.0,), "kind": "b"},
+            {"seeds": 3, "folds": 4, "rates": (2,), "kind": "c"},
+            {"seeds": 1, "folds": 2, "rates": (0.5, 4), "kind": "b"},
+        ]
+
+    @pytest.mark.parametrize(
+        ("setting", "why"),
+        [
+            ("fold=3", "did you mean folds"),
+            ("folds=many", "folds is int, such as 2"),
+            ("seeds=3", "has the settings folds, rates, tiny, kind"),
+            ("folds", "has the settings"),
+        ],
+    )
+    def test_what_is_refused(self, study, calls, setting, why):
+        with pytest.raises(ValueError, match=why):
+            study.call({"seeds": 3, "out": None}, (setting,))
+        assert not calls
+
+    def test_a_size_that_it_has_not(self):
+        study = Study(name="x", title="", run=lambda: None, minutes=(1, 1))
+        with pytest.raises(ValueError, match="no reduced size"):
+            study.call(reduced=True)
+
+
+def test_every_study_is_listed_once():
+    found = {name: item for name, item in find_reproductions().items() if item.kind == "study"}
+    wanted = {f"{paper}-{name}" for paper, names in LISTED.items() for name in names}
+    assert set(found) == wanted | {"tags", "ablation-tags"}
+    for item in found.values():
+        assert item.minutes[0] > 0 and (item.minutes[1] <= 10 or item.reduced is None)
+        for options in (item.options, item.reduced or {}):
+            assert all(item.takes(option) for option in options)
