@@ -1,4 +1,4 @@
-"""How much of a run's model is noise, from its released checkpoints and public examples."""
+"""Uncertainty of a run's results from noise, by its released checkpoints and public examples."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _QUANTILES = (0.1, 0.5, 0.9)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """What k checkpoints say.
+    """Spread of a run's results over its last k checkpoints.
 
     Attributes:
         k: How many.
@@ -60,13 +60,13 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunUncertainty:
-    """What a run's checkpoints say of how much of its model is noise.
+    """Uncertainty of a run's results from noise, by its checkpoints.
 
     Attributes:
         path: The run folder.
         measures: What is measured, the headline first.
         measured_on: Whose examples, in words.
-        synthetic: Whether the data were made up.
+        synthetic: Whether the data are synthetic.
         spacing: Rounds between checkpoints, t_2.
         burn_in: Rounds left out at the start, t_1.
         kept: How many checkpoints the folder has.
@@ -148,7 +148,7 @@ def run_uncertainty(
         ks: Numbers of checkpoints, each at least 2.
         spacing: Rounds between them; None for that of the two newest that are kept.
         burn_in: Rounds that are left out at the start.
-        experiment: What was run, or its name, where that is code of one's own or there is none.
+        experiment: What was run, or its name, where that is user-defined code or there is none.
         corpus: Where the corpus is now, if it has moved.
 
     Guarantees:
