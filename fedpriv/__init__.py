@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from fedpriv.api.running import tune as tune
     from fedpriv.api.uncertainty import RunUncertainty as RunUncertainty
     from fedpriv.api.uncertainty import run_uncertainty as run_uncertainty
-    from fedpriv.experiments.averaging import CentralExperiment as CentralExperiment
-    from fedpriv.experiments.averaging import FederatedExperiment as FederatedExperiment
-    from fedpriv.experiments.experiment import Experiment as Experiment
+    from fedpriv.experiments import CentralExperiment as CentralExperiment
+    from fedpriv.experiments import Experiment as Experiment
+    from fedpriv.experiments import FederatedExperiment as FederatedExperiment
     from fedpriv.privacy.ledger.ledger import Ledger as Ledger
     from fedpriv.privacy.mechanism import Mechanism as Mechanism
     from fedpriv.privacy.noise_grid import NoiseGrid as NoiseGrid

@@ -1,1 +1,1 @@
-"""What `import fedpriv` gives, room by room; `fedpriv` itself loads each name when it is used."""
+"""Modules behind the names of `import fedpriv`, each loaded when a name of it is first used."""

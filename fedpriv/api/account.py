@@ -1,4 +1,4 @@
-"""What rounds cost, and how much noise a budget needs: the numbers, without a run.
+"""Accounting without a run: the ε of rounds, and the noise that a target ε needs.
 
 Both price a `fedpriv.api.custom_loop.plan`, so what no plan may be has no price here either.
 
@@ -34,7 +34,7 @@ _ANY_BOUND = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """What a number of rounds costs.
+    """Cost of a number of rounds.
 
     Attributes:
         epsilon: The ε, with its δ, relation, unit and accountant; `.value` is the bare number.
@@ -108,7 +108,7 @@ def account(
     trials: float | None = None,
     shape: float | None = None,
 ) -> Account:
-    """Return what a number of rounds costs: ε at δ, per user.
+    """Return the cost of a number of rounds: ε at δ, per user.
 
     Args:
         users: Users on the roster.

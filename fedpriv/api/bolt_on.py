@@ -26,7 +26,7 @@ import numpy as np
 
 from fedpriv import tree
 from fedpriv.backends.in_process import SerialBackend
-from fedpriv.mechanisms.bounds import Displaced
+from fedpriv.mechanisms.bounds import OutputSensitivity
 from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere
 from fedpriv.privacy.accounting import calibrate
 from fedpriv.privacy.epsilon import Epsilon
@@ -58,7 +58,7 @@ _EMPTY = "how many rows there are: one that is not there leaves its place empty"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """How far one row moves where a training ends, in l2, as the relation has it.
+    """Sensitivity of a training: how far one row moves its end, in l2, as the relation has it.
 
     Attributes:
         sensitivity: Δ₂ of L₀, the Lipschitz constant of the data term; what noise is made of.
@@ -82,7 +82,7 @@ class Moved:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Perturbed:
-    """What came out of a training that was perturbed once.
+    """Result of a training that was perturbed once.
 
     Attributes:
         params: Released, float32, by name.
@@ -308,7 +308,7 @@ def _plan(
         noise = OutputGaussian(noise_multiplier=sigma)
     mechanism = Mechanism(
         sampler=Everybody(num_users=num_rows),
-        bound=Displaced(l2_bound=sensitivity),
+        bound=OutputSensitivity(l2_bound=sensitivity),
         privatizer=noise,
     )
     return Plan(mechanism=mechanism, num_rounds=1, relation=relation, delta=delta, unit=unit)

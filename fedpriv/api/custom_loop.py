@@ -37,7 +37,7 @@ def plan(
     relation: str | Relation | None = None,
     cap: int | None = None,
 ) -> Plan:
-    """Return the promise of rounds that clip, sum, and add Gaussian noise.
+    """Return the plan of rounds that clip, sum, and add Gaussian noise.
 
     Args:
         users: Users on the roster.
@@ -88,7 +88,7 @@ def bounded_sum(updates: Iterable[Tree], bound: Bound, *, like: Params) -> Parti
 
     Args:
         updates: One a user: float arrays by name. Each is looked at once and not kept.
-        bound: The plan's own, `plan.live_mechanism.bound`.
+        bound: The plan's, `plan.live_mechanism.bound`.
         like: Names and shapes that every update must have, such as the params.
 
     Guarantees:

@@ -1,4 +1,4 @@
-"""`fedpriv.flower`: what a ServerApp and a ClientApp of your own take from fedpriv.
+"""`fedpriv.flower`: the parts of fedpriv for a custom ServerApp and ClientApp.
 
 Loading it loads Flower, and none of the run loop, which nodes do not need.
 """

@@ -1,4 +1,4 @@
-"""What an experiment would be like, before anything is charged, drawn or written.
+"""Forecast of a run before it is started: noise, memory, time, and the effect of noise alone.
 
 Noise on the mean for other cohorts and rounds at the same ε, memory and time of a round, and what
 the noise alone does to the starting model. It makes no prediction of accuracy.
@@ -50,7 +50,7 @@ _MB = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundCost:
-    """What a round takes here.
+    """Memory and time of a round on this machine.
 
     Attributes:
         num_params: Numbers in the model.
@@ -385,12 +385,12 @@ def _measured(task: Any, params: Params) -> tuple[Measure, float] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What an experiment would be like.
+    """Forecast of an experiment.
 
     Attributes:
         name: Of the experiment.
         data: What its task's data are called.
-        synthetic: Whether they are made up.
+        synthetic: Whether they are synthetic.
         epsilon: Of the whole plan.
         coverage: What it does not cover.
         planned: Noise on the mean of the plan itself; None where it has no Gaussian noise.
@@ -484,12 +484,12 @@ def forecast(
     progress: Callable[[int, int], None] = lambda done, total: None,
     **options: Option,
 ) -> Forecast:
-    """Return what an experiment would be like; nothing is charged, released or written.
+    """Return the forecast of an experiment; nothing is charged, released or written.
 
     Args:
         experiment: As for `fedpriv.run`.
         corpus: As for `fedpriv.run`.
-        params: Where it starts; None for its own start.
+        params: Where it starts; None for the start of the experiment.
         grid_cohorts: Cohorts to look at; None for doublings from a twentieth of the roster.
         grid_rounds: Numbers of rounds; None for 25 to 400.
         workers: How many would share a cohort.

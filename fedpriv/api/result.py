@@ -56,7 +56,7 @@ class Run:
         record: What its folder holds.
         epsilon: ε spent so far, lost attempts included, with δ, relation, unit and accountant;
             `.value` is the bare number, infinite where there is no guarantee.
-        statement: What it promises and what it does not; `print` it to read all of it.
+        statement: What it guarantees and what it does not; `print` it to read all of it.
 
     Guarantees:
         * `rounds()`, and `params`, are released: made after the noise, or on public data.
@@ -77,7 +77,7 @@ class Run:
 
     @property
     def label(self) -> str:
-        """What the run was called when it was started, or else the experiment's name."""
+        """The label that the run was started with, or else the experiment's name."""
         return self.record.label
 
     @property
@@ -264,7 +264,7 @@ _WIDTH = 100
 
 
 def _as_text(run: RunRecord, statement: Statement) -> str:
-    """Return the figures and the promise of a run as lines of text."""
+    """Return the results and the guarantee of a run as lines of text."""
     turns = _turns(run)
     labels = ", ".join(label for label, warns in badges(run, statement) if warns)
     lines = [f"Run of {plain(run.title)}: {turns}" + (f" [{labels}]" if labels else "")]

@@ -171,7 +171,7 @@ def resume(
     Args:
         path: The run folder.
         experiment: What was run, where it was given to `run` as a value that no name leads to, or
-            as the name of code of one's own, which a folder alone does not get to run.
+            as the name of user-defined code, which a folder alone does not get to run.
         backend: As for `run`; it may be another one than before.
         workers: As for `run`.
         gpus_per_worker: As for `run`.

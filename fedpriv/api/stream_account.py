@@ -1,4 +1,4 @@
-"""What noise with a memory costs, and how much of it is left in training, before a run.
+"""Accounting of correlated noise (tree, banded, BLT) without a run: ε, and the error it leaves.
 
 >>> price = account_stream(noise="tree", steps_per_tree=20, trees=50, noise_multiplier=4.0,
 ...                        delta=1 / 400)
@@ -34,7 +34,7 @@ STREAMS = ("tree", "banded", "blt")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamAccount:
-    """What all rows of a run cost together, and what their noise comes to.
+    """Cost of all rows of correlated noise of a run, and the error of their noise.
 
     Attributes:
         epsilon: The exact ε of the Gaussian mechanism that they are, RDP's in `.rdp`.
@@ -80,7 +80,7 @@ class StreamAccount:
 def account_stream(
     *, noise: str, noise_multiplier: float, delta: float, relation: str = "zero-out", **pattern: Any
 ) -> StreamAccount:
-    """Return what noise with a memory costs for a whole run.
+    """Return the cost of correlated noise for a whole run.
 
     Args:
         noise: "tree", "banded" or "blt".
@@ -105,7 +105,7 @@ def account_stream(
 def calibrate_stream(
     *, noise: str, target_epsilon: float, delta: float, relation: str = "zero-out", **pattern: Any
 ) -> StreamAccount:
-    """Return the least noise with a memory that keeps ε within a target.
+    """Return the least correlated noise that keeps ε within a target.
 
     Args:
         noise: As this and the others of `account_stream`.
@@ -146,7 +146,7 @@ def stream(
     completion: bool | None = None,
     momentum: float | None = None,
 ) -> Correlated:
-    """Return noise of multiplier 1 with a memory.
+    """Return correlated noise of multiplier 1.
 
     Args:
         noise: "tree", "banded" or "blt".

@@ -1,4 +1,4 @@
-"""How much of a run's model is noise, from its released checkpoints and public examples."""
+"""Uncertainty of a run's results from noise, by its released checkpoints and public examples."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ from fedpriv.checkpoints.uncertainty import (
     spaced_rounds,
     steady_square_sum,
     uncertainty,
-    uniform_weights,
     warmed_square_sum,
-    weight_square_sum,
 )
 from fedpriv.experiments.build import make_task
 from fedpriv.experiments.experiment import Experiment
@@ -44,7 +42,7 @@ _QUANTILES = (0.1, 0.5, 0.9)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """What k checkpoints say.
+    """Spread of a run's results over its last k checkpoints.
 
     Attributes:
         k: How many.
@@ -62,13 +60,13 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunUncertainty:
-    """What a run's checkpoints say of how much of its model is noise.
+    """Uncertainty of a run's results from noise, by its checkpoints.
 
     Attributes:
         path: The run folder.
         measures: What is measured, the headline first.
         measured_on: Whose examples, in words.
-        synthetic: Whether the data were made up.
+        synthetic: Whether the data are synthetic.
         spacing: Rounds between checkpoints, t_2.
         burn_in: Rounds left out at the start, t_1.
         kept: How many checkpoints the folder has.
@@ -150,7 +148,7 @@ def run_uncertainty(
         ks: Numbers of checkpoints, each at least 2.
         spacing: Rounds between them; None for that of the two newest that are kept.
         burn_in: Rounds that are left out at the start.
-        experiment: What was run, or its name, where that is code of one's own or there is none.
+        experiment: What was run, or its name, where that is user-defined code or there is none.
         corpus: Where the corpus is now, if it has moved.
 
     Guarantees:
@@ -268,7 +266,7 @@ def _square_sum(run: RunRecord, newest: int) -> float | None:
         warmed = bool(options.get("aggregate.ema_warmup"))
         return warmed_square_sum(decay, newest) if warmed else steady_square_sum(decay)
     if options.get("aggregate") == "upa":
-        return weight_square_sum(uniform_weights(int(options["aggregate.k"])))
+        return 1.0 / int(options["aggregate.k"])
     return 1.0
 
 

@@ -84,7 +84,7 @@ def attack_membership(path: Path, experiment: Experiment | str | None = None) ->
 
     Args:
         path: Its run folder.
-        experiment: What was run, or its name, where that is code of one's own or there is none.
+        experiment: What was run, or its name, where that is user-defined code or there is none.
 
     Raises:
         ValueError: If the folder does not verify, is no finished simulation whose unit is a user,

@@ -21,7 +21,7 @@ FALSE_POSITIVES = (0.05, 0.1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
-    """What the attack reached.
+    """Outcome of a membership attack.
 
     Attributes:
         name: The experiment's.
@@ -92,7 +92,7 @@ class Membership:
         }
 
 
-def said_of(found: Membership) -> list[tuple[str, str]]:
+def describe_membership(found: Membership) -> list[tuple[str, str]]:
     """Return the outcome as names and texts, one for each line."""
     ours, theirs = found.examples
     several = f"; {found.num_runs} runs pooled" if found.num_runs > 1 else ""
@@ -165,7 +165,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackScores:
-    """What an attack scored users; a high score says "member".
+    """Scores of users by an attack; a high score says "member".
 
     Attributes:
         members: float64 (n,).

@@ -1,1 +1,1 @@
-"""Empirical audits: what a run's own mechanism lets through, held against the ε that it states."""
+"""Empirical audits: lower bounds on the ε of a run's mechanism, compared with the stated ε."""

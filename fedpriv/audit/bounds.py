@@ -42,7 +42,7 @@ _GUESSED = {0.05: 0.25, 0.25: 0.25, 1.0: 0.5}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """What one rule scored canaries; a high score says "in".
+    """Scores of canaries by one rule; a high score says "in".
 
     Attributes:
         inside: float64 (n,), of canaries whose records were in.
@@ -238,7 +238,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def one_run(scores: Scores, *, delta: float, alpha: float) -> LowerBound:
-    """Return the bound of guesses at canaries of which each was in by a fair coin of its own.
+    """Return the bound of guesses at canaries of which each was in by an independent fair coin.
 
     Nothing is assumed of how scores depend on each other. It costs: the term 2mδ leaves little
     where δ is not far below alpha.

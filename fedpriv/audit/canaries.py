@@ -36,13 +36,13 @@ from fedpriv.training.work import TRAIN, UserByUser, UserData, Work
 from fedpriv.tree import Params, RowSparse, Tree
 
 _LENGTH = 100.0
-"""How long a canary's update is, over the bound: a bound that is not kept shows."""
+"""Length of a canary's update over the bound: a bound that is not kept shows."""
 _CANARY, _SIGN = "canary", "sign"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Canaries:
-    """What a mechanism is run on.
+    """Canaries that a mechanism is run on.
 
     Attributes:
         roster: As many ids as the plan has users; the first ones are canaries.

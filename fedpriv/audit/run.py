@@ -39,7 +39,7 @@ from fedpriv.runs.backends import open_corpus
 from fedpriv.runs.document import read_document, restore_experiment
 
 FALSE_ALARM = 0.001
-"""How often, at most, a mechanism that keeps its ε is called refuted."""
+"""Highest probability that a mechanism which keeps its ε is called refuted."""
 _EACH = FALSE_ALARM / 2  # of the two bounds that decide
 _SHOWN = 0.05  # of the two that do not
 TRIALS = 20_000
@@ -47,7 +47,7 @@ TRIALS = 20_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """What canaries showed of a plan.
+    """Outcome of an audit of a plan.
 
     Attributes:
         name: What was audited.
@@ -197,12 +197,12 @@ def audit_plan(
     )
 
 
-def said_of(audit: Audit) -> list[tuple[str, str]]:
+def describe_audit(audit: Audit) -> list[tuple[str, str]]:
     """Return the outcome as names and texts, one for each line."""
     stated = "simulated " if audit.mode == "simulation" else "secure "
     canaries = (
-        f"{len(audit.scores):,} ({len(audit.scores.inside):,} in, each by a fair draw of its own), "
-        f"{audit.num_runs:,} x {audit.num_rounds:,} rounds"
+        f"{len(audit.scores):,} ({len(audit.scores.inside):,} in, each by an independent fair draw)"
+        f", {audit.num_runs:,} x {audit.num_rounds:,} rounds"
     )
     delta = f"at δ = {format_delta(audit.stated.delta)}"
     return [
@@ -289,10 +289,10 @@ class AuditedRun:
         return from_anywhere(name) == read_document(self.folder)["reference"]
 
     def candidate(self, name: str | None = None) -> Candidate:
-        """Return the run's own mechanism, made again from its experiment and corpus.
+        """Return the run's mechanism, made again from its experiment and corpus.
 
         Args:
-            name: Of the experiment, where the run names code of somebody's own.
+            name: Of the experiment, where the run names user-defined code.
 
         Raises:
             ValueError: If the run has no experiment that is found by name, or that is code which
@@ -321,7 +321,7 @@ class AuditedRun:
             more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
             raise ValueError(
                 f"the audit of {candidate.name} ({mode}) is not one of {self.folder}, a run of "
-                f"{self.of}: {'; '.join(differing[:3])}{more}; give the run's own options, or "
+                f"{self.of}: {'; '.join(differing[:3])}{more}; give the options of the run, or "
                 "--into alone"
             )
 

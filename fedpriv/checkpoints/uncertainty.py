@@ -114,10 +114,6 @@ class Uncertainty:
         a = 0.0 if math.isnan(self.autocorrelation) else self.autocorrelation
         return self._quantile * np.sqrt(self.corrected_variance * mean_factor(a, self.k))
 
-    def of_weighted(self, weights: Sequence[float]) -> np.ndarray:
-        """Return the variance of Σ w_i f(θ_i): Σ w_i² times S."""
-        return self.variance * weight_square_sum(weights)
-
     @property
     def _quantile(self) -> float:
         from scipy.special import stdtrit
@@ -211,28 +207,6 @@ def _falling(autocorrelation: float, k: int) -> float:
     return float(((1 - lags / k) * a**lags).sum())
 
 
-def uniform_weights(k: int) -> np.ndarray:
-    """Return those of UPA over k checkpoints: 1/k each."""
-    if k < 1:
-        raise ValueError(f"an average of {k} checkpoints; give at least 1")
-    return np.full(k, 1 / k)
-
-
-def moving_weights(decay: float, k: int) -> np.ndarray:
-    """Return those of an EMA over k checkpoints, the oldest first; the first holds what is left.
-
-    The average begins at the first, whose weight is decay^(k-1); of all others the i-th from the
-    end has (1 - decay) decay^i.
-
-    Raises:
-        ValueError: If the decay is not in [0, 1), or k below 1.
-    """
-    decay = finite_float("ema decay, the weight of the past,", decay, Range.FRACTION)
-    weights = (1 - decay) * decay ** np.arange(len(uniform_weights(k)) - 1, -1, -1.0)
-    weights[0] = decay ** (k - 1)
-    return weights
-
-
 def steady_square_sum(decay: float) -> float:
     """Return Σ w² of an EMA that has forgotten its start: (1 - decay)/(1 + decay).
 
@@ -262,18 +236,6 @@ def warmed_square_sum(decay: float, rounds: int) -> float:
         keep = min(decay, (1 + t) / (10 + t))
         found = keep**2 * found + (1 - keep) ** 2
     return found
-
-
-def weight_square_sum(weights: Sequence[float] | np.ndarray) -> float:
-    """Return Σ w_i²: what the variance of one draw is multiplied by.
-
-    Raises:
-        ValueError: If the weights do not sum to 1: then it is no average.
-    """
-    array = np.asarray(weights, np.float64)
-    if not math.isclose(float(array.sum()), 1.0, rel_tol=0, abs_tol=1e-9):
-        raise ValueError(f"weights that sum to {float(array.sum())!r} are of no average")
-    return float(np.square(array).sum())
 
 
 def spaced_rounds(

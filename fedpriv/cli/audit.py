@@ -72,7 +72,7 @@ def audit_command(
     """
     from fedpriv.api.running import chosen_experiment, find_corpus
     from fedpriv.audit.plot import check_plot_file, write_audit_plot
-    from fedpriv.audit.run import AuditedRun, Candidate, audit_plan, said_of
+    from fedpriv.audit.run import AuditedRun, Candidate, audit_plan, describe_audit
     from fedpriv.experiments.build import build
     from fedpriv.privacy.statement.sealed import AUDIT_FILE
     from fedpriv.report.page import write_report
@@ -127,7 +127,7 @@ def audit_command(
     if as_json:
         print_json(audit.to_json() | ({} if kept is None else {"of": kept["of"]}))
     else:
-        _print_lines(said_of(audit), red="verdict" if audit.refuted else "")
+        _print_lines(describe_audit(audit), red="verdict" if audit.refuted else "")
         if out is not None:
             console.print(f"plot: {out}", markup=False, highlight=False, soft_wrap=True)
         if into is not None:
@@ -161,7 +161,7 @@ def membership_command(
     For example: fedpriv attack membership runs/eps8 --out membership.svg
     """
     from fedpriv.attacks.membership import attack_runs
-    from fedpriv.attacks.outcome import said_of, write_membership_plot
+    from fedpriv.attacks.outcome import describe_membership, write_membership_plot
     from fedpriv.audit.plot import check_plot_file
 
     if out is not None:
@@ -172,7 +172,7 @@ def membership_command(
     if as_json:
         print_json(found.to_json())
         return
-    _print_lines(said_of(found))
+    _print_lines(describe_membership(found))
     if out is not None:
         console.print(f"plot: {out}", markup=False, highlight=False, soft_wrap=True)
 

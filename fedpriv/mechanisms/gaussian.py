@@ -220,11 +220,7 @@ class Unprotected(Memoryless):
     stddev: float = 0.0
 
     name = "none"
-
-    @property
-    def cost(self) -> Cost:
-        """There is no guarantee."""
-        return Cost(kind="nonprivate")
+    cost = Cost(kind="nonprivate")
 
     def draw(
         self, memory: Memory, *, template: Tree, sensitivity: float, key: Key

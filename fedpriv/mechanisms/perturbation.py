@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -46,7 +46,6 @@ from fedpriv.mechanisms.privatizer import (
     AfterCrash,
     Cost,
     Memory,
-    Memoryless,
     Participation,
     Replayed,
 )
@@ -60,8 +59,19 @@ _BLOCK = 1 << 20
 _TO_UNIT = 2.0**-53
 
 
+class _Perturbing(Replayed):
+    """Base of noise on a finished result, which is released once."""
+
+    __slots__ = ()
+
+    def release(self, total: PartialSum, drawn: Params, share: float) -> Params:
+        """Return the result with the noise on it, float32; nothing is divided."""
+        result = tree.to_dense(total.real())
+        return {name: (result[name] + drawn[name]).astype(np.float32) for name in result}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sphere(Replayed):
+class Sphere(_Perturbing):
     """Noise of uniform direction and Gamma length, on a result that was trained without noise.
 
     Attributes:
@@ -95,13 +105,9 @@ class Sphere(Replayed):
         scale = radius / math.sqrt(sum(float(np.vdot(a, a)) for a in normal.values()))
         return {name: array * scale for name, array in normal.items()}, memory
 
-    def release(self, total: PartialSum, drawn: Params, share: float) -> Params:
-        """Return the result with the noise on it, float32."""
-        return _perturb(total, drawn)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutputGaussian(Replayed):
+class OutputGaussian(_Perturbing):
     """Gaussian noise of standard deviation `noise_multiplier * Δ` on a finished result.
 
     Attributes:
@@ -129,13 +135,9 @@ class OutputGaussian(Replayed):
         normal = _draw_normals(key, template)
         return {name: array * stddev for name, array in normal.items()}, memory
 
-    def release(self, total: PartialSum, drawn: Params, share: float) -> Params:
-        """Return the result with the noise on it, float32."""
-        return _perturb(total, drawn)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unperturbed(Memoryless):
+class Unperturbed(_Perturbing):
     """No noise on a finished result: for comparison.
 
     Guarantees:
@@ -143,21 +145,14 @@ class Unperturbed(Memoryless):
     """
 
     name = "none"
-
-    @property
-    def cost(self) -> Cost:
-        """There is no guarantee."""
-        return Cost(kind="nonprivate")
+    after_crash: ClassVar[AfterCrash] = "retry"
+    cost = Cost(kind="nonprivate")
 
     def draw(
         self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
     ) -> tuple[Params, Memory]:
         """Return zeros."""
         return tree.zeros(template, np.float64), memory
-
-    def release(self, total: PartialSum, drawn: Params, share: float) -> Params:
-        """Return the result, float32."""
-        return _perturb(total, drawn)
 
 
 def relative_length(noise: object, *, num_params: int, num_users: int) -> float | None:
@@ -202,11 +197,6 @@ def _draw_normals(key: Key, template: Tree) -> dict[str, np.ndarray]:
     }
 
 
-def _perturb(total: PartialSum, drawn: Params) -> Params:
-    result = tree.to_dense(total.real())
-    return {name: (result[name] + drawn[name]).astype(np.float32) for name in result}
-
-
 _ROW = "row"
 
 
@@ -235,17 +225,13 @@ class SphereRows:
         set_checked(self, positive_int, "passes")
 
     name = "sphere-rows"
+    after_crash: ClassVar[AfterCrash] = "discard"
 
     @property
     def cost(self) -> Cost:
         """Pure ε, charged once for the run."""
         limit = Participation(most=self.passes)
         return Cost(kind="pure", value=self.epsilon, whole_run=True, participation=limit)
-
-    @property
-    def after_crash(self) -> AfterCrash:
-        """A batch that a crash cut off is lost."""
-        return "discard"
 
     def init(self, template: Tree, key: Key) -> Memory:
         """Return that no row was drawn."""
@@ -279,7 +265,7 @@ class SphereRows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectiveNoise(Replayed):
+class ObjectiveNoise(_Perturbing):
     """Noise of a perturbed objective; an algorithm adds the linear term to its objective.
 
     Attributes:
@@ -338,7 +324,3 @@ class ObjectiveNoise(Replayed):
         """Return the noise on what was found, float64."""
         outside = Sphere(epsilon=self.outside)
         return outside.draw(memory, template=template, sensitivity=sensitivity, key=key)
-
-    def release(self, total: PartialSum, drawn: Params, share: float) -> Params:
-        """Return what was found with the noise on it, float32."""
-        return _perturb(total, drawn)

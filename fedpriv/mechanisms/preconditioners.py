@@ -88,11 +88,11 @@ class RoundContext:
 
 
 class Preconditioner(Protocol):
-    """Turns public data and past releases into each round's context."""
+    """Turns public data and past releases into each round's context; by default into none."""
 
     def init(self, params: Params) -> State:
         """Return the state before round 1: named trees of float32 arrays, as a transform's."""
-        ...
+        return {}
 
     def begin(
         self, params: Params, state: State, round_num: int, key: Key
@@ -105,7 +105,7 @@ class Preconditioner(Protocol):
             round_num: From 1.
             key: For the choice of public examples, and nothing else.
         """
-        ...
+        return _NONE, state
 
     def end(self, mean: Params, state: State) -> State:
         """Return the state after a round's release.
@@ -114,29 +114,15 @@ class Preconditioner(Protocol):
             mean: The released mean update, after `inverse`; not changed.
             state: From `begin`. The caller gives it up.
         """
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class NoPreconditioner:
-    """A preconditioner that changes nothing."""
-
-    def init(self, params: Params) -> State:
-        """Return an empty state."""
-        return {}
-
-    def begin(
-        self, params: Params, state: State, round_num: int, key: Key
-    ) -> tuple[RoundContext, State]:
-        """Return no context."""
-        return _NONE, state
-
-    def end(self, mean: Params, state: State) -> State:
-        """Return the state."""
         return state
 
 
 _NONE = RoundContext()
+
+
+@dataclass(frozen=True)
+class NoPreconditioner(Preconditioner):
+    """A preconditioner that changes nothing."""
 
 
 #: From (moment, public gradient) to the new moment, float32 arrays of one shape.
@@ -166,9 +152,11 @@ class Statistics:
     def __post_init__(self) -> None:
         positive_float("regulariser", self.regulariser)
         if not 0.0 < self.own <= 1.0:
-            raise ValueError(f"own weight {self.own!r} must lie in (0, 1]")
+            raise ValueError(f"weight {self.own!r} of the private gradient must lie in (0, 1]")
         if self.first is None and self.own != 1.0:
-            raise ValueError(f"own weight {self.own!r} needs a rule for the first moment")
+            raise ValueError(
+                f"weight {self.own!r} of the private gradient needs a rule for the first moment"
+            )
 
     def denominator(self, second: np.ndarray) -> np.ndarray:
         """Return A, float32.
@@ -261,8 +249,8 @@ def _inverted(tensors: Tensors) -> Params:
     return {name: np.float32(1.0) / array for name, array in tensors.items()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fixed:
+@dataclass(frozen=True, kw_only=True)
+class Fixed(Preconditioner):
     """AdaDPS without public data: one A for the whole run (Algorithm 1, option 2).
 
     Attributes:
@@ -301,13 +289,9 @@ class Fixed:
         """Return 1/A, and A."""
         return RoundContext(multiplier=self.multiplier, inverse=self.inverse), state
 
-    def end(self, mean: Params, state: State) -> State:
-        """Return the state."""
-        return state
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublicMoments:
+@dataclass(frozen=True, kw_only=True)
+class PublicMoments(Preconditioner):
     """AdaDPS with public data (Algorithm 1, option 1), and the baselines that divide later.
 
     Attributes:
@@ -378,13 +362,9 @@ class PublicMoments:
             found["first"] = {n: rule.first(m, seen[n]) for n, m in state["first"].items()}
         return found
 
-    def end(self, mean: Params, state: State) -> State:
-        """Return the state: releases teach it nothing."""
-        return state
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MirrorDescent:
+@dataclass(frozen=True, kw_only=True)
+class MirrorDescent(Preconditioner):
     """PDA-DPMD in its first-order form: step along α_t g̃ + (1 - α_t) ĝ, α_t = cos(π t / 2T).
 
     Source: Amid et al., "Public Data-Assisted Mirror Descent for Private Model Training" (ICML
@@ -402,20 +382,12 @@ class MirrorDescent:
         if self.num_rounds < 1:
             raise ValueError(f"num_rounds {self.num_rounds} must be at least 1")
 
-    def init(self, params: Params) -> State:
-        """Return an empty state."""
-        return {}
-
     def begin(
         self, params: Params, state: State, round_num: int, key: Key
     ) -> tuple[RoundContext, State]:
         """Return the blend of this round."""
         alpha = private_share(round_num - 1, self.num_rounds)
         return RoundContext(blend=alpha, public=_negative(self.gradient(params, key))), state
-
-    def end(self, mean: Params, state: State) -> State:
-        """Return the state."""
-        return state
 
 
 def private_share(step: int, num_steps: int) -> float:
@@ -427,8 +399,8 @@ def private_share(step: int, num_steps: int) -> float:
     return min(1.0, max(0.0, math.cos(math.pi * step / (2 * num_steps))))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PastReleases:
+@dataclass(frozen=True, kw_only=True)
+class PastReleases(Preconditioner):
     """Scale-then-privatise: A from the means that were released before, undone after the noise.
 
     Source: Ganesh, McMahan and Thakurta, "On Design Principles for Private Adaptive Optimizers"
@@ -463,8 +435,8 @@ class PastReleases:
         return {"second": {n: second(v, mean[n]) for n, v in state["second"].items()}}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delayed:
+@dataclass(frozen=True, kw_only=True)
+class Delayed(Preconditioner):
     """DP²: plain rounds gather a denoised mean, the rounds after them are preconditioned by it.
 
     Source: Li, Zaheer, Liu, Reddi, McMahan and Smith, "Differentially Private Adaptive

@@ -211,11 +211,7 @@ class Memoryless:
     """Base of privatizers without memory: a lost attempt is charged anew."""
 
     __slots__ = ()
-
-    @property
-    def after_crash(self) -> AfterCrash:
-        """A lost attempt is charged anew, with noise of its own."""
-        return "retry"
+    after_crash: AfterCrash = "retry"
 
     def init(self, template: Tree, key: Key) -> Memory:
         """Return nothing: answers have nothing to do with each other."""
@@ -226,8 +222,4 @@ class Replayed(Memoryless):
     """Base of single releases: one that a crash cut off is made again, bit for bit."""
 
     __slots__ = ()
-
-    @property
-    def after_crash(self) -> AfterCrash:
-        """A release that was cut off is made again, the same, and is charged once."""
-        return "replay"
+    after_crash: AfterCrash = "replay"

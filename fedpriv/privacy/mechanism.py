@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, get_args
 
 from fedpriv.mechanisms.bounds import Bound, CappedTogether, Clip, Normalise, Unbounded
@@ -218,16 +218,9 @@ class Mechanism:
         return self.privatizer.release(total, drawn, 1.0 / self.denominator)
 
 
-_FIELDS = {
-    "name",
-    "description",
-    "num_users",
-    "expected_cohort_size",
-    "micro_batch",
-    "event",
-    "whole_run",
-    "after_crash",
-}
+_CHARGED = ("name", "whole_run", "after_crash")
+_NUMBERS = ("description", "num_users", "expected_cohort_size", "micro_batch")
+"""Fields of a record besides its event: of the privatizer, and of the mechanism."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,14 +304,9 @@ class RecordedMechanism:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return {
-            "name": self.privatizer.name,
-            "description": self.description,
-            "num_users": self.num_users,
-            "expected_cohort_size": self.expected_cohort_size,
-            "micro_batch": self.micro_batch,
+            **asdict(self.privatizer),
+            **{name: getattr(self, name) for name in _NUMBERS},
             "event": self.event.to_json(),
-            "whole_run": self.privatizer.whole_run,
-            "after_crash": self.privatizer.after_crash,
         }
 
     @classmethod
@@ -328,20 +316,15 @@ class RecordedMechanism:
         Raises:
             ValueError: If it is something else.
         """
-        if not isinstance(value, Mapping) or set(value) != _FIELDS:
+        if not isinstance(value, Mapping) or set(value) != {*_CHARGED, *_NUMBERS, "event"}:
             raise ValueError(f"{value!r} is not the record of a mechanism")
         if not isinstance(value["name"], str) or not isinstance(value["whole_run"], bool):
             raise ValueError(f"{value['name']!r} is not the name of a privatizer")
         if value["after_crash"] not in get_args(AfterCrash):
-            raise ValueError(f"{value['after_crash']!r} is nothing that becomes of an attempt")
+            raise ValueError(f"after_crash {value['after_crash']!r} is unknown")
         return cls(
-            privatizer=RecordedPrivatizer(
-                name=value["name"], whole_run=value["whole_run"], after_crash=value["after_crash"]
-            ),
-            description=str(value["description"]),
-            num_users=value["num_users"],
-            expected_cohort_size=value["expected_cohort_size"],
-            micro_batch=value["micro_batch"],
+            privatizer=RecordedPrivatizer(**{name: value[name] for name in _CHARGED}),
+            **{name: value[name] for name in _NUMBERS},
             event=Event.from_json(value["event"]),
         )
 

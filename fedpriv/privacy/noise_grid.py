@@ -66,10 +66,6 @@ class SaturationPoint:
         shown = f"{float(f'{self.cohort:.2g}'):,g}"
         return {"at": f"about {shown}", "below": f"≤ {shown}", "above": f"> {shown}"}[self.side]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {"rounds": self.rounds, "cohort": self.cohort, "side": self.side}
-
 
 def find_saturation_point(rounds: int, line: Sequence[tuple[float, float]]) -> SaturationPoint:
     """Return the saturation point of the noise for one number of rounds.
@@ -236,7 +232,7 @@ class NoiseGrid:
             "points": [
                 {**asdict(point), "accumulated": point.accumulated} for point in self.points
             ],
-            "knees": [knee.to_json() for knee in self.saturation_points],
+            "knees": [asdict(knee) for knee in self.saturation_points],
             "knee_is": describe_saturation_point(unit_words(self.unit).drawn),
         }
 
@@ -349,20 +345,18 @@ def noise_grid(
             )
         )
         progress(len(found), len(pairs))
-    fixed = "fixed-size-gaussian" in kinds
+    by = "RDP" if len(kinds) == 1 else "RDP, PLD for everybody"
+    if trials is not None:
+        by = "RDP"
+    elif "fixed-size-gaussian" not in kinds:
+        by = "PLD"
     return NoiseGrid(
         num_users=num_users,
         target_epsilon=target,
         delta=least_delta,
         relation=related,
         unit=unit,
-        accountant="RDP"
-        if trials is not None
-        else "PLD"
-        if not fixed
-        else "RDP"
-        if len(kinds) == 1
-        else "RDP, PLD for everybody",
+        accountant=by,
         sampling=sampling,
         cohorts=sizes,
         rounds=counts,

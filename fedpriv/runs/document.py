@@ -64,7 +64,7 @@ def name_with_label(name: str, document: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunDescription:
-    """What a run folder states of a run when it is made.
+    """The run as its folder describes it when it is made.
 
     Attributes:
         components: Of the experiment.
@@ -175,7 +175,7 @@ def check_experiment_name(
     """Return the name by which a run's experiment is found; None of one that has no name.
 
     Anybody can write a folder whose seal fits. So what it names is imported where it is one of the
-    experiments that are installed here, and code of one's own, `module:function` or
+    experiments that are installed here, and user-defined code, `module:function` or
     `file.py:function`, only where the person names that too.
 
     Args:
@@ -210,7 +210,7 @@ def restore_experiment(
     Args:
         document: Of the run.
         path: Its folder.
-        given: What the person names or gives; what its own options are does not matter.
+        given: What the person names or gives; its options do not matter.
 
     Raises:
         ValueError: As `name_of_experiment`; or if it has no name and is not given, or another one

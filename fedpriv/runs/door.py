@@ -133,7 +133,7 @@ class RunDoor:
 
     @property
     def rho_left(self) -> float:
-        """What an adaptive plan has not spent yet; infinite for a fixed plan."""
+        """ρ that an adaptive plan has not spent yet; infinite for a fixed plan."""
         return self._plan.left(self._ledger.state.spent)
 
     @property
@@ -499,7 +499,7 @@ class Passes(_Opaque):
 
     @property
     def num_users(self) -> int:
-        """How many users the query is asked of."""
+        """Number of users that the query is asked of."""
         return self._num_users
 
     def sum(

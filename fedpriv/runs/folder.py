@@ -8,10 +8,10 @@ ledger.jsonl           charges and releases, hash-chained, synced (`fedpriv.priv
 rounds.jsonl           released values only
 diagnostics.jsonl      what only a simulation may see; not covered by ε
 backends.jsonl         which backend ran from which round on, its workers and devices
-vocabulary.json        what a tag model's rows and columns mean, for `fedpriv predict`; a task of
-                       one's own may bring files of other names (`Task.files`)
+vocabulary.json        what a tag model's rows and columns mean, for `fedpriv predict`; a custom
+                       task may bring files of other names (`Task.files`)
 checkpoints/           released params, one file a round, pruned
-start.safetensors      what training started from, if not the task's own params
+start.safetensors      what training started from, if not the params of the task
 state.safetensors      what else the next round needs, replaced atomically every round
 secret/                where it is needed: keys of noise with memory and of a release that is
                        replayed, who took part so far (`runs/secret_state.py`); readable by its
@@ -152,14 +152,14 @@ class RunFolder:
         extra: Mapping[str, Any] | None = None,
         anchors: Sequence[Anchor] = (),
     ) -> RunFolder:
-        """Start or continue the folder of a training of one's own, which no experiment describes.
+        """Start or continue the folder of a custom training loop, which no experiment describes.
 
         It has the ledger, the checkpoints and the resume state of any other run; `fedpriv verify`
         checks it as far as it goes.
 
         Args:
             path: The folder; made if missing. One that holds a ledger is continued.
-            plan: The promise.
+            plan: The plan.
             mode: "simulation" or "secure".
             extra: Further facts for the first line of a new ledger; of a simulation `NOISE`.
             anchors: Where the ledger's lines are marked outside the folder.

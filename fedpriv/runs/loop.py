@@ -47,26 +47,26 @@ _MOST_ACCOUNTED = 20
 
 
 class Runnable(Protocol):
-    """What a run is made of, federated or centralised."""
+    """Components of a run, federated or centralised."""
 
     @property
     def task(self) -> Learnable:
-        """Who is drawn from."""
+        """The task, with its roster and measures."""
         ...
 
     @property
     def plan(self) -> AnyPlan:
-        """The promise, with the mechanism that keeps it."""
+        """The plan, with the mechanism that runs."""
         ...
 
     @property
     def algorithm(self) -> Algorithm:
-        """What is asked of private data, and what is made of the answers."""
+        """The method: it asks queries and steps on their answers."""
         ...
 
     @property
     def trainer(self) -> Trainers:
-        """What a user does, or works by name."""
+        """The client work, or a registry of it by name."""
         ...
 
     def init_params(self, key: Key) -> Params:
@@ -75,11 +75,11 @@ class Runnable(Protocol):
 
 
 class Learnable(Protocol):
-    """What the loop asks of a task."""
+    """The part of a task that the loop reads."""
 
     @property
     def measures(self) -> Sequence[Measure]:
-        """What is measured, the headline first."""
+        """The measures, the headline first."""
         ...
 
     @property
@@ -108,7 +108,7 @@ def rounds(
     Args:
         components: Of the experiment.
         backend: Brings the private work to the users.
-        root: The root key; cohort, noise, users and initial params fold their own from it.
+        root: The root key; cohort, noise, users and initial params are folded from it.
         folder: Where the run is kept; None keeps the same ledger in memory (and survives nothing).
         state: The last released state of a resumed run; None starts at the beginning.
         eval_every: Rounds between evaluations; the last is always evaluated.

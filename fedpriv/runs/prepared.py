@@ -120,7 +120,7 @@ class PreparedRun:
 
     @property
     def experiment(self) -> Experiment:
-        """What is run."""
+        """The experiment that is run."""
         return experiment_of(self.components)
 
     @property
@@ -233,8 +233,8 @@ def start_run(
         ValueError: If the options do not fit together, the backend cannot carry this task, a
             secure run would know private things, or the folder holds a run already. Nothing is
             written then.
-        Exception: What the experiment's own code raises, also where its task is tried once on
-            examples of no rostered user (`fedpriv.tasks.checks`). Nothing is written then either.
+        Exception: What the experiment's user-defined code raises, also where its task is tried once
+            on examples of no rostered user (`fedpriv.tasks.checks`). Nothing is written then.
     """
     label = check_label(label)
     if experiment.automatic:
@@ -299,7 +299,7 @@ def resume_run(
 
     Raises:
         ValueError: If there is no run, its files do not verify, its corpus or training set
-            changed, its experiment is code of one's own or has no name and is not given, or the
+            changed, its experiment is user-defined code or has no name and is not given, or the
             backend cannot carry its task.
     """
     # First of all: the ledger's chain and its seal on experiment.json, so that a file somebody
@@ -351,7 +351,7 @@ def _built(
 
 
 def _read_start(path: Path, document: Mapping[str, Any]) -> Start | None:
-    """Return the start of a run that is resumed; None for the task's own params."""
+    """Return the start of a run that is resumed; None for the params of the task."""
     facts = document.get("start", {"kind": "fresh"})
     if facts["kind"] == "fresh":
         return None
@@ -478,7 +478,7 @@ def _train_synthetic_user(
 
 
 def _play_first_step(components: Runnable, params: Params, batch: Any, fresh: FreshWorks) -> None:
-    """Play an algorithm's first step on the run's own kind of door, with a ledger in memory."""
+    """Play an algorithm's first step on a door as runs have, with a ledger in memory."""
     plan, algorithm = components.plan, components.algorithm
     root = Key.simulation(0).fold("rehearsal")
     works = as_works(components.trainer)

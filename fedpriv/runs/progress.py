@@ -157,7 +157,7 @@ class PlainLines:
 
 
 class Pace:
-    """How far counted work is, and how long the rest takes at the pace so far.
+    """Progress of counted work: how much is done, and the time left at the pace so far.
 
     >>> times = iter([0.0, 80.0])
     >>> pace = Pace(12, clock=lambda: next(times))
@@ -222,7 +222,7 @@ class Pace:
 
     @property
     def left(self) -> str:
-        """How long the rest takes; "" before the first run and after the last."""
+        """The estimated time left; "" before the first run and after the last."""
         return self._left(self._clock() - self._started)
 
     def _left(self, passed: float) -> str:

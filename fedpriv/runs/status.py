@@ -183,11 +183,11 @@ _KILLED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStatus:
-    """How a run stands.
+    """Status of a run.
 
     Attributes:
         run_dir: The folder.
-        experiment: Its name; "" of a training of one's own.
+        experiment: Its name; "" of a custom training loop.
         label: What the run was called; "" where it was not.
         mode: "simulation" or "secure".
         state: As `STATES`, or "interrupted" (a server was killed),
@@ -234,7 +234,7 @@ class RunStatus:
 
     @property
     def left(self) -> float | None:
-        """How much of the guaranteed ε is not spent, at the plan's δ; None without privacy.
+        """The part of the guaranteed ε that is not spent, at the plan's δ; None without privacy.
 
         That is the difference of two ε, and what further charges raise it by, not the ε of a plan
         of their own.
@@ -258,7 +258,7 @@ class RunStatus:
 
 
 def run_status(folder: Path) -> RunStatus:
-    """Return how a run stands.
+    """Return the status of a run.
 
     Raises:
         ValueError: If the folder holds no run, its ledger is damaged, or its document is not the

@@ -31,7 +31,7 @@ MOST_CELLS = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridStudy:
-    """What a study tries and what it compares; all of it public.
+    """Settings that a study tries and the measure that it compares; all of it public.
 
     Attributes:
         experiment: What is run in every trial; the grid changes some of its options.

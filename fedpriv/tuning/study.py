@@ -1,7 +1,7 @@
 """A private study: a random number of trials, each with settings drawn anew; the best is released.
 
-What is promised (Papernot and Steinke 2022, arXiv:2110.03620) holds because of four things, all of
-which are done here and not left to the caller:
+The guarantee (Papernot and Steinke 2022, arXiv:2110.03620) rests on four things, all of which are
+done here and not left to the caller:
 
 * the number of trials is drawn once from the law that the accountant is told, from the operating
   system's entropy (in a simulation from a seed, and labelled so), written down before the first
@@ -40,7 +40,7 @@ RUN = "run"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """What a trial is compared by.
+    """Score by which a trial is compared.
 
     Attributes:
         value: The larger the better; None, NaN or infinite where there is no figure, which loses.

@@ -9,7 +9,13 @@ import pytest
 
 import fedpriv
 from fedpriv.attacks.membership import attack_membership, attack_runs
-from fedpriv.attacks.outcome import auc, differs, said_of, with_interval, write_membership_plot
+from fedpriv.attacks.outcome import (
+    auc,
+    describe_membership,
+    differs,
+    with_interval,
+    write_membership_plot,
+)
 
 TRAINING = {"rounds": 30, "cohort": 30, "local_learning_rate": 20.0, "local_epochs": 4}
 
@@ -43,7 +49,7 @@ def test_nonmembers_are_in_nothing(overfit, tiny_corpus):
 
 def test_what_is_said_and_written(overfit, tmp_path):
     found = attack_membership(overfit)
-    said = dict(said_of(found))
+    said = dict(describe_membership(found))
     assert said["privacy"].startswith("simulated ε = ∞")
     assert "simulations only" in said["note"]
     document = json.loads(json.dumps(found.to_json(), allow_nan=False))
@@ -59,7 +65,7 @@ def test_runs_are_pooled_if_they_are_of_one_kind(overfit, tiny_corpus, tmp_path)
     one, two = attack_membership(overfit), attack_runs([overfit, overfit])
     assert two.num_runs == 2 and len(two.scores.members) == 2 * len(one.scores.members)
     assert auc(two.scores) == pytest.approx(auc(one.scores))
-    assert "2 runs pooled" in dict(said_of(two))["privacy"]
+    assert "2 runs pooled" in dict(describe_membership(two))["privacy"]
     folder, options = tmp_path / "run", {**TRAINING, "rounds": 1, "noise_multiplier": 1.0}
     fedpriv.run(
         "dp-fedavg-tags", folder, corpus=tiny_corpus.directory, users=30, progress=False, **options

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fedpriv.audit.canaries import run_canaries
-from fedpriv.audit.run import Audit, audit_plan, said_of
+from fedpriv.audit.run import Audit, audit_plan, describe_audit
 from fedpriv.mechanisms import Clip, Normalise, Rounded
 from fedpriv.mechanisms.bounds import RoundedSum
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
@@ -132,7 +132,7 @@ def test_few_trials_are_refused():
 
 def test_what_is_said_has_every_part_of_an_epsilon():
     found = audited(QUICK.plan(), QUICK)
-    said = dict(said_of(found))
+    said = dict(describe_audit(found))
     for word in ("simulated", "δ = 0.001", "add-remove", "per user", "by PLD"):
         assert word in said["stated"]
     assert "no bound" in said["estimate, Gaussian"]

@@ -63,7 +63,7 @@ def test_an_audit_is_in_statement_verification_page_and_card(audited, tmp_path):
     found = verify_run(folder)
     assert found.ok and found.to_json()["audit"] == record
     [check] = [each for each in found.checks if each.name == "audit"]
-    assert "derived again" in check.text and "scored is not" in check.text
+    assert "derived again" in check.text and "scores of canaries are not" in check.text
     run("report", folder)
     run("export", folder, "--to", tmp_path / "model")
     for page in (folder / "report.html", tmp_path / "model" / "README.md"):

@@ -55,9 +55,10 @@ def test_compare_prints_a_table_json_and_a_page(make_run, run_command, tmp_path)
 def test_compare_takes_whatever_lies_in_the_folder(make_run, tmp_path, monkeypatch, capsys) -> None:
     """Red before: a repeated seed, a file or a foreign folder refused the whole comparison."""
 
-    def compare(*arguments: object) -> tuple[int, str, str]:
+    def compare(*arguments: object):
         status = main(monkeypatch, "compare", *arguments)
-        return status, *capsys.readouterr()
+        out, err = capsys.readouterr()
+        return status, out, err
 
     make_run("runs/a", public_only=0.18)
     make_run("runs/b", backend="ray")

@@ -20,7 +20,7 @@ from fedpriv.mechanisms import Capped, Clip, Normalise, Preconditioned, Rounded,
 from fedpriv.mechanisms.bounds import Checked
 from fedpriv.rng import Key
 from fedpriv.training.local.schedule import Schedule
-from tests.repeats import each_once
+from tests.combinations import each_once
 
 _SPEC = importlib.util.spec_from_file_location(
     "stub_grid", Path(__file__).parents[1] / "backends" / "flower" / "stub_grid.py"

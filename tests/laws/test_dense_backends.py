@@ -19,7 +19,7 @@ from fedpriv.mechanisms import Clip, Normalise, Rounded
 from fedpriv.rng import Key
 from fedpriv.training.local.module import ModuleTrainer
 from fedpriv.training.local.vectorised import VectorisedTrainer
-from tests.repeats import each_once
+from tests.combinations import each_once
 
 HERE = Path(__file__).parent
 

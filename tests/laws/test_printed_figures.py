@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,7 @@ def written_otherwise(source: str) -> list[str]:
     """Return the places of a module where an ε or a δ is rounded by a format, and not up."""
     found = []
     for node in ast.walk(ast.parse(source)):
-        suspects: list[ast.AST] = []
+        suspects: Sequence[ast.AST] = []
         if isinstance(node, ast.FormattedValue) and node.format_spec is not None:
             suspects = [node.value]
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):

@@ -257,15 +257,3 @@ class TestPrivatizer:
         )
         with pytest.raises(ValueError, match="does not fit 4 sums"):
             made.release(total, ExactDraws(KEY))
-
-    @pytest.mark.parametrize(
-        ("changes", "said"),
-        [({"epsilon": 0.0}, "^epsilon"), ({"epsilon": 1.0, "form": "max"}, "form 'max'")],
-    )
-    def test_bad_numbers(self, changes, said):
-        with pytest.raises(ValueError, match=said):
-            NoisyMin(**changes)
-
-    def test_the_scale_is_the_references(self):
-        """C = 3, ε_nmax = .0133333 of ε = 1.6 in 60 splits: λ = 225."""
-        assert 3.0 / math.sqrt(2 * 8.888889e-5) == pytest.approx(225.0, rel=1e-5)

@@ -83,24 +83,7 @@ def test_caps_and_divisions_are_positive(bad):
             magnitude_multiplier(SUMS, **{name: bad})
 
 
-def test_without_documents_there_is_nothing_to_count():
-    for make in (
-        lambda: frequency_multiplier(SUMS, 0),
-        lambda: tf_idf_multiplier(SUMS, np.zeros(4), 0),
-        lambda: tf_idf_mass_multiplier(SUMS, np.zeros(4), 0),
-    ):
-        with pytest.raises(ValueError, match="needs documents, and there are none; use 'rank'"):
-            make()
-
-
 @pytest.mark.parametrize("bad", [0.0, -1.0, np.inf, np.nan])
 def test_a_multiplier_is_positive_and_finite_everywhere(bad):
     with pytest.raises(ValueError, match="the multiplier of 'w' must be positive and finite"):
         SideInformation(multiplier={"w": np.array([1.0, bad])}, source="public", description="")
-
-
-def test_the_inverse_is_what_is_divided_by():
-    side = SideInformation(
-        multiplier={"w": np.array([2.0, 0.5], np.float32)}, source="public", description=""
-    )
-    assert side.inverse()["w"].tolist() == [0.5, 2.0]

@@ -132,29 +132,6 @@ def test_groups_compose_in_any_order_and_equal_their_sum():
     assert mixed.rdp is not None and mixed.rdp > mixed.value
 
 
-def test_nothing_charged_costs_nothing():
-    event = cohort_event(num_users=400, expected_cohort_size=20, noise_multiplier=1)
-    assert epsilon(event, 0, delta=1e-3, relation="add-remove").value == 0.0
-    assert epsilon_of([], delta=1e-3, relation="add-remove").value == 0.0
-
-
-def test_fixed_size_under_add_remove_is_refused():
-    event = cohort_event(
-        num_users=400, expected_cohort_size=20, noise_multiplier=1, sampling="fixed"
-    )
-    for count in (0, 1, 100):
-        with pytest.raises(ValueError, match="replace-one"):
-            epsilon(event, count, delta=1e-3, relation="add-remove")
-
-
-def test_a_cohort_of_everybody_is_a_plain_gaussian():
-    for sampling in ("poisson", "fixed"):
-        event = cohort_event(
-            num_users=50, expected_cohort_size=50, noise_multiplier=2, sampling=sampling
-        )
-        assert event == Event(kind="gaussian", noise_multiplier=2)
-
-
 def check_laws(sigma, q, rounds, log_delta):
     def of(sigma=sigma, q=q, rounds=rounds, delta=10.0**log_delta):
         return epsilon(
@@ -176,6 +153,7 @@ def check_laws(sigma, q, rounds, log_delta):
         rounds,
         delta=10.0**log_delta,
         relation=Relation.ADD_REMOVE,
+        coarse=10.0,
     )
     assert here.value * (1.0 - 1e-9) <= coarse <= 1.02 * here.value + 0.01
 
@@ -202,17 +180,6 @@ def test_every_grid_is_small_enough_to_hold(subtests):
                     interval = grid_interval(event, rounds, relation)
                     effective = sigma if relation is not Relation.REPLACE_ONE else sigma / 2
                     assert (0.5 / effective**2 + 10.0 / effective) / interval <= 1.6e5
-
-
-@pytest.mark.parametrize("sigma", [0.01, 0.1, 1e5])
-def test_extreme_noise_is_accounted(sigma):
-    got = epsilon(
-        cohort_event(num_users=400, expected_cohort_size=20, noise_multiplier=sigma),
-        10,
-        delta=1e-4,
-        relation="add-remove",
-    )
-    assert 0.0 <= got.value < math.inf
 
 
 def test_what_no_float_can_hold_is_infinite_with_a_reason():
@@ -268,7 +235,7 @@ class TestMoreChargesThanALossIsComposedOf:
         # A Gaussian mechanism of mu = q sqrt(T) / sigma = 0.316 has ε = 1.25 at this δ.
         assert 1.2 < found.value < 2.0
         assert accounting.epsilon_value(event, 10**9, **given) == found.value
-        assert accounting.epsilon_value(event, 10**9, **given) == found.value
+        assert accounting.epsilon_value(event, 10**9, **given, coarse=10.0) == found.value
         part = epsilon(event, 1, num_rounds=10**9, **given)  # of one plan, one accountant
         assert part.accountant == "RDP"
 

@@ -96,12 +96,6 @@ def test_known_noise(target, pld):
     assert sigma == pytest.approx(pld, rel=3e-4)
 
 
-@pytest.mark.parametrize("target", [0, -1, float("nan"), float("inf"), "8", None, True])
-def test_bad_targets_are_refused(target):
-    with pytest.raises(ValueError, match="target_epsilon"):
-        both_ways(target)
-
-
 def test_targets_nobody_can_meet_are_refused():
     with pytest.raises(ValueError, match="out of reach"):
         both_ways(1e-12, delta=1e-12)

@@ -31,15 +31,6 @@ def said():
     return []
 
 
-def test_the_first_is_said_at_once_and_the_last_at_the_end(clock, said):
-    with PlainLines(said.append, clock=clock) as tell:
-        assert said == []
-        for number in range(100):
-            tell(f"{number} of 99")
-            assert said == ["0 of 99"]
-    assert said == ["0 of 99", "99 of 99"]
-
-
 def test_five_seconds_lie_between_two_lines(clock, said):
     with PlainLines(said.append, clock=clock) as tell:
         for tenth in range(301):
@@ -72,16 +63,6 @@ def test_silence_is_answered_by_the_last_news_and_the_time(clock, said):
     assert said[-1] == "run 3 of 40 (1:00 min so far)" and len(said) == 11
 
 
-def test_news_that_waited_are_said_without_more_news(clock, said):
-    with PlainLines(said.append, clock=clock) as tell:
-        tell("a")
-        tell("b")
-        clock.seconds = 5
-        tell.remind()
-        assert said == ["a", "b"]
-    assert said == ["a", "b"]
-
-
 def test_a_thread_reminds_and_is_gone_afterwards(said):
     before = threading.active_count()
     clock, heard = Clock(), threading.Event()
@@ -97,14 +78,6 @@ def test_a_thread_reminds_and_is_gone_afterwards(said):
         assert heard.wait(60)
     assert said == ["waiting", "waiting (0:07 min so far)"]
     assert threading.active_count() == before
-
-
-def test_an_error_says_how_far_it_was(clock, said):
-    with pytest.raises(RuntimeError), PlainLines(said.append, clock=clock) as tell:
-        tell("1 of 2")
-        tell("2 of 2")
-        raise RuntimeError
-    assert said == ["1 of 2", "2 of 2"]
 
 
 def test_lines_hold_no_control_characters_and_are_one_line_each():

@@ -166,12 +166,6 @@ def test_what_is_promised_is_said_first():
         assert said in second
 
 
-def test_false_prints_nothing_anywhere():
-    to = console(force_terminal=True)
-    follow(Prepared(), console=to, shown=False)
-    assert printed(to) == ""
-
-
 def test_a_notebook_with_widgets_gets_a_bar(widgets):
     follow(Prepared(), console=console(force_jupyter=True))
     assert "cleared" in widgets
@@ -183,11 +177,6 @@ def test_a_notebook_without_widgets_gets_lines(widgets, monkeypatch, recwarn):
     follow(Prepared(), console=console(force_jupyter=True))
     assert "cleared" not in widgets and len(widgets) == 4  # two lines of head, the first, the last
     assert not recwarn.list
-
-
-def test_an_unknown_way_is_refused():
-    with pytest.raises(ValueError, match="progress 'yes' is not known"):
-        follow(Prepared(), console=console(), shown="yes")
 
 
 class Adaptive(Prepared):
@@ -228,10 +217,3 @@ def test_an_adaptive_plan_is_followed_by_what_it_has_spent():
     bar = console(force_terminal=True)
     follow(Adaptive(), console=bar)
     assert "15  ρ 1.88/2" in printed(bar) and "ε ≤ 7.77" in printed(bar)
-
-
-def test_what_could_not_be_tried_is_said_before_the_run():
-    to, prepared = console(), Prepared()
-    prepared.trial.untried = "train [was] not tried"
-    follow(prepared, console=to, shown=True)
-    assert "train [was] not tried" in printed(to).splitlines()[:4]

@@ -66,12 +66,6 @@ class TestTraining:
             assert [step for step, _ in losses] == [0, 100, 200, 300, 400]
             assert losses[0][1] > 10.0 and losses[-1][1] < 0.25 * losses[0][1]
 
-    def test_a_seed_repeats_and_another_does_not(self, data):
-        first, again, other = (
-            finals(data, "AdaDPS", (seed,), steps=50) for seed in (123, 123, 124)
-        )
-        assert first == again != other
-
     def test_a_window_is_eight_neighbours(self):
         from fedpriv.rng import Key
         from fedpriv.training.per_example.example_sum import example_ids

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -181,6 +181,7 @@ class Correlated:
     noise_multiplier: float
     strategy: Strategy
     participation: Participation
+    after_crash: ClassVar[AfterCrash] = "discard"
 
     def __post_init__(self) -> None:
         sigma = positive_float("noise_multiplier", self.noise_multiplier)
@@ -217,11 +218,6 @@ class Correlated:
             participation=self.participation,
             one_row=None if one_row is None else self.noise_multiplier / one_row,
         )
-
-    @property
-    def after_crash(self) -> AfterCrash:
-        """A row that a crash cut off is lost."""
-        return "discard"
 
     def scaled(self, noise_multiplier: float) -> Correlated:
         """Return rows of the same strategy that cost a Gaussian of this noise multiplier."""

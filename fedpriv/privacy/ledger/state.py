@@ -11,7 +11,7 @@ import os
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -49,13 +49,9 @@ class Charge:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields of the charge's line."""
+        fields = {"round_num": self.round_num, "attempt": self.attempt}
         named = {} if self.query == UPDATE else {"query": self.query}
-        return {
-            "round_num": self.round_num,
-            "attempt": self.attempt,
-            "event": self.event.to_json(),
-            **named,
-        }
+        return {**fields, "event": self.event.to_json(), **named}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Charge:
@@ -84,7 +80,7 @@ class Row:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields of the row's line."""
-        return {"row": self.row, "round_num": self.round_num}
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,14 +106,7 @@ class Release:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields of the release's line."""
-        fields: dict[str, Any] = {
-            "round_num": self.round_num,
-            "attempt": self.attempt,
-            "digest": self.digest,
-        }
-        if self.charges is not None:
-            fields["charges"] = [list(pair) for pair in self.charges]
-        return fields
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Release:
@@ -148,7 +137,7 @@ class End:
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields of the end's line."""
-        return {"reason": self.reason}
+        return asdict(self)
 
 
 def as_ranges(numbers: Iterable[int]) -> tuple[tuple[int, int], ...]:

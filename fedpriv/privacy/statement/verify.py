@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ from fedpriv.hashes import document_sha256, file_sha256
 from fedpriv.output_paths import refuse_links
 from fedpriv.privacy.epsilon import Epsilon, rounded_up
 from fedpriv.privacy.ledger.anchor import ANCHORED, WITHOUT_ANCHOR, Anchor, check_anchors
-from fedpriv.privacy.ledger.chain import LedgerError, Record, decode
+from fedpriv.privacy.ledger.chain import LedgerError, decode
 from fedpriv.privacy.ledger.state import LedgerState, read_ledger
 from fedpriv.privacy.plan import AnyPlan, read_plan
 from fedpriv.privacy.statement.coverage import (
@@ -93,7 +93,7 @@ class Verification:
         num_charges: Charges on the ledger.
         num_releases: Releases on the ledger.
         num_lost: Charges without a release.
-        num_discarded: Rows of noise with memory that were used up in vain.
+        num_discarded: Rounds of correlated noise that a crash discarded.
         mode: "simulation", "secure", or "" if the ledger cannot be read.
         coverage: What ε does not cover, as `experiment.json` has it; without the run's own one
             that is not known, and said.
@@ -154,12 +154,13 @@ def verify_run(run_dir: str | os.PathLike[str], *, anchors: Sequence[Anchor] = (
         ValueError: If the folder or its ledger does not exist.
     """
     folder = Path(run_dir)
-    if not folder.is_dir():
-        raise ValueError(f"{folder} is not a run folder; give the folder that `fedpriv run` wrote")
     if not (folder / LEDGER).is_file():
         raise ValueError(
             f"{folder} holds no ledger.jsonl; give the folder that `fedpriv run` wrote"
+            if folder.is_dir()
+            else f"{folder} is not a run folder; give the folder that `fedpriv run` wrote"
         )
+    not_found = () if anchors else WITHOUT_ANCHOR
     try:
         records, state, torn = read_ledger(folder / LEDGER)
     except LedgerError as error:
@@ -170,119 +171,160 @@ def verify_run(run_dir: str | os.PathLike[str], *, anchors: Sequence[Anchor] = (
             num_releases=0,
             num_lost=0,
             mode="",
-            not_found=() if anchors else WITHOUT_ANCHOR,
+            not_found=not_found,
         )
-    spent, discarded = len(state.charges), len(state.discarded)
-    checks = [
-        Check(
-            name="ledger",
-            ok=True,
-            text=f"{len(records):,} lines, the chain is whole"
-            + (f"; {torn} bytes of a torn last line are not counted" if torn else ""),
+    run = _Folder(folder, state, {record.hash for record in records})
+    final, covers = state.epsilon(), _coverage(run)
+    audit = None
+
+    def audited() -> str | None:
+        nonlocal audit
+        if not state.plan.is_private and not (folder / AUDIT_FILE).exists():
+            return None
+        audit = read_audit(folder, records, state)
+        return _describe_audited(audit)
+
+    torn_text = f"; {torn} bytes of a torn last line are not counted" if torn else ""
+    discarded = f", {len(state.discarded):,} discarded" if state.rows else ""
+    comparisons: tuple[tuple[str, Callable[[], str | None]], ...] = (
+        ("ledger", lambda: f"{len(records):,} lines, the chain is whole{torn_text}"),
+        (
+            "charges",
+            lambda: (
+                f"{state.used.text}, {len(state.releases):,} released, "
+                f"{len(state.lost):,} lost{discarded}"
+            ),
         ),
-        Check(
-            name="charges",
-            ok=True,
-            text=f"{state.used.text}, {len(state.releases):,} released, {len(state.lost):,} lost"
-            + (f", {discarded:,} discarded" if state.rows else ""),
-        ),
-    ]
-    final = state.epsilon()
-    checks += _links(folder)
-    checks += _anchored(folder, state, anchors)
-    checks += _budget(state, final)
-    stated, covers = _experiment(folder, state)
-    checks += stated
-    checks += _rounds(folder, state)
-    checks += _summary(folder, state, final, covers)
-    hashes = {record.hash: number for number, record in enumerate(records)}
-    checks += _checkpoints(folder, state, hashes)
-    checks += _digests(folder, state)
-    checks += _sealed_tensors(folder)
-    audited, audit = _check_audit(folder, records, state)
-    checks += audited
+        ("links", lambda: refuse_links(folder)),
+        ("anchor", lambda: _anchored(run, anchors)),
+        ("budget", lambda: _budget(state, final)),
+        ("experiment", lambda: _experiment(run)),
+        ("rounds", lambda: _rounds(run)),
+        ("summary", lambda: _summary(run, final, covers)),
+        ("returned", lambda: _returned(run)),
+        ("checkpoints", lambda: _checkpoints(run)),
+        ("digests", lambda: _digests(run)),
+        ("frozen", lambda: _frozen(run)),
+        ("start", lambda: _start(run)),
+        ("audit", audited),
+    )
     return Verification(
-        checks=tuple(checks),
+        checks=tuple(found for name, compare in comparisons if (found := _check(name, compare))),
         epsilon=covers.explained(final),
-        num_charges=spent,
+        num_charges=len(state.charges),
         num_releases=len(state.releases),
         num_lost=len(state.lost),
-        num_discarded=discarded,
+        num_discarded=len(state.discarded),
         mode=state.mode,
         coverage=covers,
         audit=audit,
-        not_found=() if anchors else WITHOUT_ANCHOR,
+        not_found=not_found,
     )
 
 
-def _links(folder: Path) -> list[Check]:
-    try:
-        refuse_links(folder)
-    except ValueError as error:
-        return [Check(name="links", ok=False, text=str(error))]
-    return []
+@dataclass(frozen=True)
+class _Folder:
+    """A run folder with its ledger's state and the hashes of its lines."""
+
+    path: Path
+    state: LedgerState
+    hashes: Set[str]
+
+    def document(self) -> Mapping[str, Any]:
+        """Return `experiment.json`, or nothing where it is missing or cannot be read."""
+        try:
+            return read_object(self.path / DOCUMENT)
+        except (OSError, ValueError):
+            return {}
+
+    def checkpoint(self, round_num: int) -> Path:
+        """Return where the checkpoint of a round is."""
+        return self.path / "checkpoints" / f"round-{round_num:06d}.safetensors"
 
 
-def _anchored(folder: Path, state: LedgerState, anchors: Sequence[Anchor]) -> list[Check]:
-    if not anchors:
-        if not state.extra.get(ANCHORED):
-            return []
-        said = "not compared: give --anchor; an older ledger than the last one would verify"
-        return [Check(name="anchor", ok=True, text=said)]
+def _check(name: str, compare: Callable[[], str | None]) -> Check | None:
+    """Return a comparison's result: it returns what was found, None for nothing, or raises."""
     try:
+        text = compare()
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        file = _FILES.get(name)
+        unread = f"{file} cannot be read: " if file and not isinstance(error, _Differs) else ""
+        return Check(name=name, ok=False, text=f"{unread}{error}")
+    return None if text is None else Check(name=name, ok=True, text=text)
+
+
+_FILES = {
+    "experiment": DOCUMENT,
+    "rounds": "rounds.jsonl",
+    "summary": "summary.json",
+    "frozen": FROZEN,
+}
+
+
+class _Differs(ValueError):
+    """A file was read, and says something else than the ledger."""
+
+
+def _refuse(problems: Sequence[str]) -> None:
+    """Raise `_Differs` with the first three problems; do nothing without any."""
+    more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
+    if problems:
+        raise _Differs("; ".join(problems[:3]) + more)
+
+
+def _anchored(run: _Folder, anchors: Sequence[Anchor]) -> str | None:
+    if anchors:
         # Read again: a run under way marks a line after it is written, and has marked others since.
-        text = check_anchors(anchors, lambda: decode((folder / LEDGER).read_bytes()))
-    except (LedgerError, OSError, ValueError) as error:
-        return [Check(name="anchor", ok=False, text=str(error))]
-    return [Check(name="anchor", ok=True, text=text)]
+        return check_anchors(anchors, lambda: decode((run.path / LEDGER).read_bytes()))
+    if not run.state.extra.get(ANCHORED):
+        return None
+    return "not compared: give --anchor; an older ledger than the last one would verify"
 
 
-def _budget(state: LedgerState, final: Epsilon) -> list[Check]:
+def _budget(state: LedgerState, final: Epsilon) -> str | None:
     target = state.plan.target_epsilon
     if target is None:
-        return []
-    return [
-        Check(
-            name="budget",
-            ok=final.value <= target,
-            text=f"ε {rounded_up(final.value, 4):,.4f} against a target of {target:g}",
-        )
-    ]
+        return None
+    text = f"ε {rounded_up(final.value, 4):,.4f} against a target of {target:g}"
+    _refuse([] if final.value <= target else [text])
+    return text
 
 
-def _experiment(folder: Path, state: LedgerState) -> tuple[list[Check], Coverage]:
-    facts = {**state.extra, "mode": state.mode}
-    unknown = coverage_without_document(facts) if state.plan.is_private else Coverage()
-
-    def wrong(text: str) -> tuple[list[Check], Coverage]:
-        return [Check(name="experiment", ok=False, text=text)], unknown
-
-    path = folder / DOCUMENT
+def _experiment(run: _Folder) -> str | None:
+    path, state = run.path / DOCUMENT, run.state
     if not path.exists():
-        return [], unknown
-    try:
-        stated = read_object(path)
-        plan = read_plan(stated["plan"])
-        mode = stated.get("mode", state.mode)
-    except (OSError, ValueError, KeyError) as error:
-        return wrong(f"experiment.json cannot be read: {error}")
+        return None
+    stated = read_object(path)
+    plan, mode = read_plan(stated["plan"]), stated.get("mode", state.mode)
     sealed = state.extra.get(SEAL)
     if sealed is not None and sealed != document_sha256(stated):
-        return wrong("experiment.json is not the one the run was started with")
+        raise _Differs("experiment.json is not the one the run was started with")
     if plan != state.plan:
-        return wrong("the plan of experiment.json is not the plan of the ledger")
-    check = Check(
-        name="experiment",
-        ok=mode == state.mode,
-        text=f"experiment.json states the ledger's plan, mode {mode!r} (ledger: {state.mode!r})",
-    )
-    return [check], coverage_of(stated)
+        raise _Differs("the plan of experiment.json is not the plan of the ledger")
+    text = f"experiment.json states the ledger's plan, mode {mode!r} (ledger: {state.mode!r})"
+    _refuse([] if mode == state.mode else [text])
+    return text
 
 
-def _rounds(folder: Path, state: LedgerState) -> list[Check]:
-    path = folder / "rounds.jsonl"
+def _coverage(run: _Folder) -> Coverage:
+    """Return what `experiment.json` says that ε does not cover, if it is the run's."""
+    state = run.state
+    try:
+        stated = read_object(run.path / DOCUMENT)
+        ours = read_plan(stated["plan"]) == state.plan
+        if ours and state.extra.get(SEAL) in (None, document_sha256(stated)):
+            return coverage_of(stated)
+    except (OSError, ValueError, KeyError):
+        pass  # there is none, or its own check says what is wrong with it
+    if not state.plan.is_private:
+        return Coverage()
+    return coverage_without_document({**state.extra, "mode": state.mode})
+
+
+def _rounds(run: _Folder) -> str | None:
+    path, state = run.path / "rounds.jsonl", run.state
     if not path.exists():
-        return []
+        return None
     charged = {(charge.round_num, charge.attempt) for charge in state.charges}
     charged |= {(row.round_num, row.row) for row in state.rows}
     released = {
@@ -292,34 +334,25 @@ def _rounds(folder: Path, state: LedgerState) -> list[Check]:
     plan = state.plan
     problems: list[str] = []
     seen: set[tuple[Any, Any]] = set()
-    try:
-        # A last line without newline was cut off by a kill; it was never stated.
-        lines = path.read_bytes().split(b"\n")[:-1]
-        rows = [json.loads(line) for line in lines if line.strip()]
-        for row in rows:
-            pair = (row["round_num"], row["attempt"])
-            if pair in seen:
-                problems.append(f"round {pair[0]} is stated twice")
-            elif pair not in charged:
-                problems.append(f"round {pair[0]} attempt {pair[1]} is stated, never charged")
-            elif pair not in released:
-                problems.append(f"round {pair[0]} attempt {pair[1]} is stated but not released")
-            else:
-                problems += _stated_epsilon(row, released[pair], plan)
-                if not _same(row.get("delta", plan.delta), plan.delta):
-                    problems.append(
-                        f"round {pair[0]} states δ {row['delta']}, the plan has {plan.delta}"
-                    )
-            seen.add(pair)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return [Check(name="rounds", ok=False, text=f"rounds.jsonl cannot be read: {error}")]
-    return [
-        _check_that(
-            "rounds",
-            problems,
-            f"{len(rows):,} stated rounds were charged and released, their ε is right",
-        )
-    ]
+    # A last line without newline was cut off by a kill; it was never stated.
+    rows = [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1] if line.strip()]
+    for row in rows:
+        pair = (row["round_num"], row["attempt"])
+        if pair in seen:
+            problems.append(f"round {pair[0]} is stated twice")
+        elif pair not in charged:
+            problems.append(f"round {pair[0]} attempt {pair[1]} is stated, never charged")
+        elif pair not in released:
+            problems.append(f"round {pair[0]} attempt {pair[1]} is stated but not released")
+        else:
+            problems += _stated_epsilon(row, released[pair], plan)
+            if not _same(row.get("delta", plan.delta), plan.delta):
+                problems.append(
+                    f"round {pair[0]} states δ {row['delta']}, the plan has {plan.delta}"
+                )
+        seen.add(pair)
+    _refuse(problems)
+    return f"{len(rows):,} stated rounds were charged and released, their ε is right"
 
 
 def _stated_epsilon(row: Mapping[str, Any], charges: int, plan: AnyPlan) -> list[str]:
@@ -340,14 +373,11 @@ def _stated_epsilon(row: Mapping[str, Any], charges: int, plan: AnyPlan) -> list
     return []
 
 
-def _summary(folder: Path, state: LedgerState, final: Epsilon, covers: Coverage) -> list[Check]:
-    path = folder / "summary.json"
+def _summary(run: _Folder, final: Epsilon, covers: Coverage) -> str | None:
+    path, state = run.path / "summary.json", run.state
     if not path.exists():
-        return []
-    try:
-        stated = read_object(path)
-    except (OSError, ValueError) as error:
-        return [Check(name="summary", ok=False, text=f"summary.json cannot be read: {error}")]
+        return None
+    stated = read_object(path)
     problems = []
     if "epsilon" in stated and not _same(stated["epsilon"], final.value):
         given = f"{rounded_up(final.value, 6):.6f}"
@@ -360,30 +390,39 @@ def _summary(folder: Path, state: LedgerState, final: Epsilon, covers: Coverage)
     known = not set(NOT_KNOWN.not_covered) <= set(gaps)
     if known and stated.get(KEY, gaps) != gaps:
         problems.append("what it says that ε does not cover is not what experiment.json gives")
-    if known and "with_start" in stated and (folder / DOCUMENT).is_file():
-        start = as_object(read_object(folder / DOCUMENT).get("start"))
+    if known and "with_start" in stated and (run.path / DOCUMENT).is_file():
+        start = as_object(run.document().get("start"))
         both = with_start(state.plan, final, start, secure=state.mode == "secure")
         if stated["with_start"] != (None if both is None else both.to_json()):
             problems.append("its ε with that of the start is not what the two give")
-    released = state.rounds_done
-    if stated.get("rounds", released) != released:
-        problems.append(f"it states {stated['rounds']} rounds, {released} were released")
-    if stated.get("charges", len(state.charges)) != len(state.charges):
-        problems.append(
-            f"it states {stated['charges']} charges, the ledger has {len(state.charges)}"
-        )
-    found = _check_that("summary", problems, "summary.json states what the ledger gives")
-    selection = stated.get("selection")
+    for name, there, were in (
+        ("rounds", state.rounds_done, "were released"),
+        ("charges", len(state.charges), "are in the ledger"),
+    ):
+        if stated.get(name, there) != there:
+            problems.append(f"it states {stated[name]} {name}, {there} {were}")
+    _refuse(problems)
+    return "summary.json states what the ledger gives"
+
+
+def _returned(run: _Folder) -> str | None:
+    path = run.path / "summary.json"
+    try:
+        selection = read_object(path).get("selection")
+    except (OSError, ValueError):
+        return None  # there is none, or another check has said so
     if not isinstance(selection, dict):
-        return [found]
-    return [found, check_returned(folder, state.rounds_done, selection)]
+        return None
+    found = check_returned(run.path, run.state.rounds_done, selection)
+    _refuse([] if found.ok else [found.text])
+    return found.text
 
 
-def _checkpoints(folder: Path, state: LedgerState, hashes: Mapping[str, int]) -> list[Check]:
-    paths = sorted((folder / "checkpoints").glob("*.safetensors"))
-    saved = folder / "state.safetensors"
+def _checkpoints(run: _Folder) -> str | None:
+    paths = sorted((run.path / "checkpoints").glob("*.safetensors"))
+    saved = run.path / "state.safetensors"
     paths += [saved] if saved.exists() else []
-    rounds = {entry.round_num for entry in (*state.charges, *state.rows)}
+    rounds = {str(entry.round_num) for entry in (*run.state.charges, *run.state.rows)}
     problems, carried = [], 0
     for path in paths:
         try:
@@ -392,82 +431,61 @@ def _checkpoints(folder: Path, state: LedgerState, hashes: Mapping[str, int]) ->
         except (OSError, SafetensorError) as error:
             problems.append(f"{path.name} cannot be read: {error}")
             continue
-        head = metadata.get("ledger_head")
+        head, round_num = metadata.get("ledger_head"), metadata.get("round_num", "0")
         if head is None:
             continue
         carried += 1
-        if head not in hashes:
+        if head not in run.hashes:
             problems.append(
                 f"{path.name} was written with a ledger that had a line this one does "
                 "not have: the ledger was cut, rolled back, edited or swapped"
             )
-        round_num = metadata.get("round_num")
-        if (
-            round_num is not None
-            and round_num != "0"
-            and not (round_num.isascii() and round_num.isdigit() and int(round_num) in rounds)
-        ):
+        if round_num != "0" and round_num not in rounds:
             problems.append(f"{path.name} is of round {round_num}, which was never charged")
-    if not carried and not problems:
-        return []
-    good = f"{carried:,} checkpoints carry a line of this ledger"
-    return [_check_that("checkpoints", problems, good)]
+    _refuse(problems)
+    return f"{carried:,} checkpoints carry a line of this ledger" if carried else None
 
 
-def _digests(folder: Path, state: LedgerState) -> list[Check]:
+def _digests(run: _Folder) -> str | None:
     # A round may be done again after its state was lost; its last release counts.
-    stated = {release.round_num: release.digest for release in state.releases}
-    problems, compared = [], 0
-    for round_num, digest in stated.items():
-        path = folder / "checkpoints" / f"round-{round_num:06d}.safetensors"
-        if not path.is_file():
-            continue
-        compared += 1
-        if file_sha256(path) != digest:
-            problems.append(f"{path.name} is not what was released")
-    if not compared:
-        return []
-    good = f"{compared:,} checkpoints are what was released, byte for byte"
-    return [_check_that("digests", problems, good)]
+    stated = {run.checkpoint(release.round_num): release.digest for release in run.state.releases}
+    kept = {path: digest for path, digest in stated.items() if path.is_file()}
+    _refuse([
+        f"{path.name} is not what was released"
+        for path, digest in kept.items()
+        if file_sha256(path) != digest
+    ])  # fmt: skip
+    return f"{len(kept):,} checkpoints are what was released, byte for byte" if kept else None
 
 
-def _sealed_tensors(folder: Path) -> list[Check]:
-    """Compare what is not trained, and what training started from, with what was sealed."""
-    try:
-        document = read_object(folder / "experiment.json")
-    except (OSError, ValueError):
-        return []  # there is none, or another check has said so
-    return [*_frozen(folder, as_object(document.get("corpus"))), *_start(folder, document)]
+def _frozen(run: _Folder) -> str | None:
+    stated = as_object(as_object(run.document().get("corpus")).get("frozen"))
+    found = frozen_digests(read_frozen(run.path)) if run.document() else {}
+    if stated != found:
+        raise _Differs(f"{FROZEN} is not what the run was started with")
+    if not stated:
+        return None
+    return f"{FROZEN} holds the {len(stated)} parameters that the run was started with"
 
 
-def _frozen(folder: Path, corpus: Mapping[str, Any]) -> list[Check]:
-    try:
-        stated = as_object(corpus.get("frozen"))
-        found = frozen_digests(read_frozen(folder))
-    except (OSError, ValueError) as error:
-        return [Check(name="frozen", ok=False, text=f"{FROZEN} cannot be compared: {error}")]
-    if not stated and not found:
-        return []
-    return [
-        Check(
-            name="frozen",
-            ok=stated == found,
-            text=f"{FROZEN} holds the {len(stated)} parameters that the run was started with"
-            if stated == found
-            else f"{FROZEN} is not what the run was started with",
-        )
-    ]
-
-
-def _start(folder: Path, document: Mapping[str, Any]) -> list[Check]:
-    stated = as_object(document.get("start")).get("sha256")
+def _start(run: _Folder) -> str | None:
+    stated = as_object(run.document().get("start")).get("sha256")
     if stated is None:
-        return []
-    try:
-        read_start(folder, str(stated))
-    except (OSError, ValueError) as error:
-        return [Check(name="start", ok=False, text=str(error))]
-    return [Check(name="start", ok=True, text=f"{START_FILE} is what the run started from")]
+        return None
+    read_start(run.path, str(stated))
+    return f"{START_FILE} is what the run started from"
+
+
+def _describe_audited(record: AuditRecord | None) -> str:
+    """Return what was found of an audit; a refuted ε does not verify."""
+    if record is None:
+        return "not audited"
+    text = (
+        f"{record}; the stated ε, the form and the verdict are derived again, the scores of "
+        "canaries are not"
+    )
+    _refuse([text] if record.refuted else [])
+    return text
 
 
 def _same(stated: Any, value: float | None) -> bool:
@@ -477,32 +495,6 @@ def _same(stated: Any, value: float | None) -> bool:
     if isinstance(stated, bool) or not isinstance(stated, (int, float)) or value is None:
         return False
     return stated == value or math.isclose(stated, value, rel_tol=1e-6, abs_tol=1e-9)
-
-
-def _check_that(name: str, problems: list[str], good: str) -> Check:
-    """Return a check that fails with the first three problems, or holds without any."""
-    more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
-    text = "; ".join(problems[:3]) + more if problems else good
-    return Check(name=name, ok=not problems, text=text)
-
-
-def _check_audit(
-    folder: Path, records: Sequence[Record], state: LedgerState
-) -> tuple[list[Check], AuditRecord | None]:
-    """Return what a verification finds of the audit; a refuted ε does not verify."""
-    if not state.plan.is_private and not (folder / AUDIT_FILE).exists():
-        return [], None
-    try:
-        record = read_audit(folder, records, state)
-    except ValueError as error:
-        return [Check(name="audit", ok=False, text=str(error))], None
-    if record is None:
-        return [Check(name="audit", ok=True, text="not audited")], None
-    said = (
-        f"{record}; the stated ε, the form and the verdict are derived again, what canaries were "
-        "scored is not"
-    )
-    return [Check(name="audit", ok=not record.refuted, text=said)], record
 
 
 def check_returned(folder: Path, round_num: int, selection: Mapping[str, Any]) -> Check:

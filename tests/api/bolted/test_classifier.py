@@ -9,7 +9,7 @@ from scipy import sparse
 import fedpriv as fp
 from fedpriv.training.wrapped_sgd import Wrapped
 from tests.api.bolted import stand_in
-from tests.repeats import each_once
+from tests.combinations import each_once
 
 
 def _real():

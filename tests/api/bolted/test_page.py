@@ -50,17 +50,6 @@ def test_rows_out_of_sqlite(loops, db, tmp_path, delta):
     assert str(made.moved) in PAGE
 
 
-def test_the_page_counts_the_lines():
-    before, after = (
-        [line.strip() for line in FILES[name].partition("def train")[2].splitlines()]
-        for name in ("before", "after")
-    )
-    after = after[: after.index('return {"w": w}') + 1]
-    before = [line for line in before if line]
-    assert len(set(after) - set(before)) == 5 and len(before) - len(after) == 1
-    assert "Five lines of the loop change, one goes, and a call is added" in PAGE
-
-
 def test_the_projection_on_the_page(loops):
     made = loops["fewer"]
     assert made["rows"].shape == (10, 50) and made["again"] == made["projection"]

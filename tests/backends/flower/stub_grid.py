@@ -47,6 +47,7 @@ def through_the_wire(message: Message) -> Message:
     message.metadata.__dict__["_message_id"] = message.metadata.message_id or str(uuid4())
     contents = {key: item.deflate() for key, item in get_all_nested_objects(message).items()}
     copy = inflate_object_from_contents(message.object_id, contents)
+    assert isinstance(copy, Message)
     copy.metadata.__dict__["_message_id"] = message.metadata.message_id
     return copy
 

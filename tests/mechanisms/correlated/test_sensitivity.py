@@ -132,20 +132,10 @@ def test_optimised_bands_are_as_good_as_theirs():
     assert unit == pytest.approx(7.0711, abs=1e-4)
 
 
-@pytest.mark.parametrize(("z", "wanted"), [(1.0, 44.009), (4.0, 5.932), (3.2015, 8.0)])
-def test_prices_of_bands_that_never_add_up(z, wanted):
-    noise = Correlated(
-        noise_multiplier=z, strategy=square_root_bands(1, 1000), participation=THOUSAND
-    )
-    event = Event(kind="gaussian", noise_multiplier=noise.cost.value)
-    found = epsilon(event, 1, delta=1 / 400, relation="zero-out").value
-    assert found == pytest.approx(wanted, rel=1e-3)
-
-
 @pytest.mark.parametrize(
     ("bands", "z", "wanted"),
-    [(20, 1.0, 77.699), (20, 4.0, 9.530), (20, 4.5455, 8.0),
-     (1000, 1.0, 948.3), (1000, 4.0, 79.9), (1000, 18.497, 8.0)],
+    [(1, 4.0, 5.932), (20, 4.0, 9.530),
+     (1000, 4.0, 79.9)],
 )  # fmt: skip
 def test_prices_of_square_roots(bands, z, wanted):
     noise = Correlated(

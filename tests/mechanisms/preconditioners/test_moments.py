@@ -8,7 +8,6 @@ import pytest
 from fedpriv.mechanisms import Clip, Unbounded
 from fedpriv.mechanisms.preconditioners import (
     PublicMoments,
-    Statistics,
     adagrad,
     adam,
     moving_average,
@@ -72,20 +71,3 @@ class TestMoments:
         for make in (moving_average, moving_square, rmsprop, adam):
             with pytest.raises(ValueError, match="decay"):
                 make(decay)
-
-    def test_statistics_refuse(self):
-        rule = moving_square(0.9)
-        for regulariser in (0.0, -1.0, math.inf, math.nan):
-            with pytest.raises(ValueError, match="regulariser"):
-                Statistics(second=rule, regulariser=regulariser)
-        for own in (0.0, 1.1, -0.5):
-            with pytest.raises(ValueError, match="own"):
-                Statistics(second=rule, first=rule, own=own)
-        with pytest.raises(ValueError, match="first moment"):
-            Statistics(second=rule, own=0.9)
-
-    def test_own_rules_are_functions(self):
-        """A person's φ: the largest square so far."""
-        largest = Statistics(second=lambda v, g: np.maximum(v, np.square(g)), regulariser=1e-12)
-        preconditioner = PublicMoments(gradient=gradients(PUBLIC), statistics=largest)
-        close(1 / rounds(preconditioner, 3)[-1].multiplier["w"], [2, 0.2])

@@ -31,12 +31,6 @@ class TestRoundContext:
         assert np.array_equal(out, np.rint(out / bound.granularity) * bound.granularity)
         close(out / np.linalg.norm(out), np.array([0.5, 4.0]) / math.hypot(0.5, 4.0), 1e-5)
 
-    def test_a_mixture_alone_is_inside_too(self):
-        mixture = Mixture(own=0.5, offset={"w": np.array([1.0, 0.0], np.float32)})
-        bound = RoundContext(mixture=mixture).bound(Rounded(bound=Clip(l2_clip_norm=9.0)))
-        assert bound.mixture is mixture
-        close(bound.apply({"w": np.array([1.0, 1.0], np.float32)})["w"], [1.5, 0.5], 1e-5)
-
     def test_multiplier_comes_before_the_bound(self):
         """algorithms.md 1.9; the other order has norm up to C · max(1/A)."""
         bound = RoundContext(multiplier={"w": np.array([100, 0.01], np.float32)}).bound(
@@ -51,12 +45,6 @@ class TestRoundContext:
         for twice in (bound, Rounded(bound=bound)):
             with pytest.raises(ValueError, match="preconditions"):
                 context.bound(twice)
-
-    def test_a_second_mixture_is_refused(self):
-        mixture = Mixture(own=0.5, offset={"w": np.ones(2, np.float32)})
-        context = RoundContext(mixture=mixture)
-        with pytest.raises(ValueError, match="preconditions"):
-            context.bound(context.bound(Clip(l2_clip_norm=1.0)))
 
     def test_refusals(self):
         for blend in (-0.1, 1.1, math.nan):

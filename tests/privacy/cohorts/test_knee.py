@@ -45,15 +45,6 @@ def test_too_few_cohorts_say_nothing(line):
     assert (found.side, found.cohort, str(found)) == ("unknown", None, "unknown")
 
 
-def test_cohorts_need_not_be_doublings():
-    fine = find_saturation_point(1, [(m, math.hypot(1 / m, 0.01)) for m in range(10, 400)])
-    rough = find_saturation_point(
-        1, [(m, math.hypot(1 / m, 0.01)) for m in (10.0, 35.0, 90.0, 170.0, 400.0)]
-    )
-    assert fine.cohort is not None and rough.cohort is not None
-    assert rough.cohort == pytest.approx(fine.cohort, rel=0.25)
-
-
 @pytest.mark.parametrize("first", [10.0, 20.0, 25.0, 250.0, 335.8])
 def test_one_doubling_is_enough(first):
     assert find_saturation_point(1, [(first, 1.0), (2 * first, 0.9)]).side == "below"

@@ -13,7 +13,7 @@ from scipy import stats
 from fedpriv.mechanisms import Clip
 from fedpriv.mechanisms.correlated.binary_tree import BinaryTree
 from fedpriv.mechanisms.correlated.noise import Correlated
-from fedpriv.mechanisms.correlated.optimise import optimised_bands, square_root_bands
+from fedpriv.mechanisms.correlated.optimise import square_root_bands
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.privatizer import Cost, Participation
 from fedpriv.privacy.accounting import epsilon
@@ -211,14 +211,6 @@ class TestPrices:
         assert one.value < epsilon(plain, 1, delta=1e-3, relation="zero-out").value
         assert Event.from_json(event.to_json()) == event
 
-    def test_one_row_and_everybody_drawn_is_a_plain_gaussian(self):
-        event = Event(
-            kind="cyclic-poisson-gaussian", noise_multiplier=1.5, sampling_prob=1.0, rows=1
-        )
-        plain = Event(kind="gaussian", noise_multiplier=1.5)
-        found = [epsilon(e, 1, delta=1e-3, relation="zero-out").value for e in (event, plain)]
-        assert found[0] == pytest.approx(found[1], rel=1e-3)
-
 
 class TestPlans:
     def plan(self, noise=None, **rest):
@@ -281,10 +273,3 @@ def test_numbers_that_do_not_fit_are_named(make, message):
 def test_another_roster_is_refused(name):
     with pytest.raises(ValueError, match="make a new plan"):
         SAMPLERS[name].next(SAMPLERS[name].init(), KEYS["simulation"], USERS[:-1])
-
-
-def test_optimised_bands_of_the_limit_fit_the_sampler():
-    noise = Correlated(
-        noise_multiplier=1.0, strategy=optimised_bands(7, LIMIT), participation=LIMIT
-    )
-    assert mechanism(SAMPLERS["groups"], noise).event.sigma == pytest.approx(1 / noise.sensitivity)

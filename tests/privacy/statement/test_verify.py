@@ -113,13 +113,6 @@ def test_a_run_without_noise_passes(tmp_path):
     assert found.ok and found.to_json()["epsilon"] is None
 
 
-def test_optional_files_may_be_missing(run):
-    for name in ("experiment.json", "rounds.jsonl", "summary.json", "state.safetensors"):
-        (run / name).unlink()
-    shutil.rmtree(run / "checkpoints")
-    assert verify_run(run).ok
-
-
 def edit_json(path, **changes):
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
@@ -139,13 +132,11 @@ def cut(run, lines):
     ("wrong", "named"),
     [
         (lambda run: edit_row(run, 2, epsilon=0.1), "rounds"),
-        (lambda run: edit_row(run, 2, epsilon="0.1"), "rounds"),
         (lambda run: edit_row(run, 2, delta=1e-9), "rounds"),
         (lambda run: edit_row(run, 2, attempt=1), "rounds"),
         (lambda run: edit_row(run, 5, round_num=7, attempt=1), "rounds"),
         (lambda run: edit_row(run, 5, round_num=1), "rounds"),
         (lambda run: (run / "rounds.jsonl").write_text("{}\n"), "rounds"),
-        (lambda run: (run / "rounds.jsonl").write_text("[1]\n"), "rounds"),
         (lambda run: edit_json(run / "summary.json", epsilon=0.1), "summary"),
         (lambda run: edit_json(run / "summary.json", delta=1e-9), "summary"),
         (lambda run: edit_json(run / "summary.json", rounds=8), "summary"),

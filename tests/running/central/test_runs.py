@@ -11,16 +11,14 @@ import pytest
 
 from fedpriv import cli, json_lines
 from fedpriv.backends import SerialBackend
-from fedpriv.backends.flower.settings import read_experiment
 from fedpriv.experiments import catalogue
 from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.build import build
-from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
-from fedpriv.runs.backends import on_ray, on_threads, serial
+from fedpriv.runs.backends import on_ray, on_threads
 from fedpriv.runs.loop import rounds
 from fedpriv.runs.noise_root import noise_root
 from fedpriv.runs.prepared import start_run
@@ -274,15 +272,6 @@ class TestRefusals:
             start_run(synthetic_experiment(), NAME, tiny_corpus, tmp_path / "r")
         assert not (tmp_path / "r").exists()
 
-    def test_flower(self):
-        with pytest.raises(ValueError, match="centralised and has no nodes"):
-            read_experiment({"experiment": NAME})
-
-    def test_something_else(self):
-        sys.modules["synthetic_central"].other = lambda: 3
-        with pytest.raises(ValueError, match="returned a int; let it return an Experiment"):
-            load_experiment("synthetic_central:other")
-
 
 class Unused:
     """A cluster that must not be started."""
@@ -332,20 +321,3 @@ class TestCommand:
         said = self.run("run", NAME, "--out", tmp_path / "r", "--backend", backend)
         assert f"leave the backend {backend!r} out" in str(said.exception)
         assert not (tmp_path / "r").exists()
-
-    def test_options_of_federated_runs(self, tmp_path):
-        for option in (("--corpus", "x"), ("--rounds", 3), ("--server", "adam")):
-            said = self.run("run", NAME, "--out", tmp_path / "r", *option)
-            assert isinstance(said.exception, ValueError), said.output
-        assert not (tmp_path / "r").exists()
-
-
-def test_the_serial_factory_knows_both_kinds():
-    backend = serial(synthetic_experiment(), build(synthetic_experiment()))
-    assert isinstance(backend, SerialBackend)
-    assert (
-        backend.evaluate(
-            {"weight": np.zeros(5, np.float32), "bias": np.zeros(1, np.float32)}, public=True
-        ).num_examples
-        == 60
-    )

@@ -66,14 +66,6 @@ class TestRelationOfBoltOn:
         assert asked.plan.relation is Relation.ADD_REMOVE
         assert EMPTY in said(asked.plan)
 
-    def test_other_methods_have_the_default_they_had(self):
-        task = central(LogisticGradients)
-        assert build(of(task, **METHODS["agd"])).plan.relation is Relation.ADD_REMOVE
-        changed = of(task).with_options({"method": "bolt-on"})
-        assert changed.neighbours() is Relation.REPLACE_ONE
-        written = {**of(task, **METHODS["bolt-on"]).options(), "relation": "add-remove"}
-        assert of(task).restored(written).relation == "add-remove"
-
     def test_of_users_the_statement_says_what_add_remove_is(self, tiny_corpus):
         experiment = load_experiment("bolt-on-tags").with_options(BOLT_ON)
         plan = build(experiment, tiny_corpus).plan

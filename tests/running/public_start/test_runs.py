@@ -188,11 +188,6 @@ def test_public_examples_that_cannot_be_learnt_from():
         build(of_users(public_train=person(98, 60)))
 
 
-def test_a_warm_start_is_another_start():
-    with pytest.raises(ValueError, match=r"warm-start-epochs 2 and a start that is not 'fresh'"):
-        build(of_examples(start="public", warm_start_epochs=2))
-
-
 def test_what_public_examples_alone_reach_does_not_begin_where_a_warm_start_ends():
     """A warm start has seen the examples that settings are chosen on."""
     key = Key.simulation(0)

@@ -15,11 +15,11 @@ from fedpriv.experiments.start import public_only
 from fedpriv.privacy.statement.statement import describe_returned_model
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.comparison.files import as_rows
-from fedpriv.report.comparison.groups import columns_of, curves_of, read_groups
+from fedpriv.report.comparison.groups import columns_of, read_groups
 from fedpriv.report.export import export_run, load_model, released_params
 from fedpriv.report.run_record import read_run
 from fedpriv.rng import Key
-from fedpriv.runs.prepared import resume_run, start_run
+from fedpriv.runs.prepared import resume_run
 from fedpriv.runs.selection import select
 from tests.running.selected import topical
 
@@ -143,18 +143,6 @@ def test_a_secure_run_selects_too(corpus, tmp_path):
     assert again["selection"] == summary["selection"]
 
 
-def test_select_last_returns_what_it_returned(corpus, tmp_path):
-    """The view, its name and the summary are those of an experiment without the option."""
-    summary = topical.start(corpus, tmp_path / "r", select="last").run()
-    assert summary.pop("selection") is None
-    assert not (tmp_path / "r" / "selected.safetensors").exists()
-    assert same(load(tmp_path / "r").params, average(tmp_path / "r"))
-    figures = read_run(tmp_path / "r").diagnosed[-1]
-    assert summary["accuracy"] == figures["accuracy"]
-    view = build(topical.experiment(select="last"), corpus).task._view
-    assert view.split.name == "by-thread-0" and not view.split.selecting
-
-
 def test_by_sentence_nothing_can_be_judged_and_the_last_is_returned(corpus, tmp_path):
     """Red when it returned the public model, for rostered users train on the same threads."""
     summary = topical.start(corpus, tmp_path / "r", split="by-sentence").run()
@@ -182,15 +170,6 @@ def test_too_few_public_threads_return_the_public_model(tmp_path):
     found = summary["selection"]
     assert (found["selected"], found["public"]) == ("public-only", True)
     assert "too few" in found["reason"] and summary["gain"] == 0.0
-
-
-def test_what_takes_long_beside_rounds_is_told(corpus, tmp_path):
-    told = []
-    chosen = topical.experiment(rounds=2)
-    start_run(chosen, topical.NAME, corpus, tmp_path / "r", tell=told.append).run(tell=told.append)
-    folds = [f"selecting the returned model: fold {number} of 5" for number in range(1, 6)]
-    before = ["choosing settings from the data's size", "learning from public examples alone"]
-    assert told == [*before, *folds]
 
 
 def test_verification_finds_another_model_than_the_summary_names(folders, tmp_path):
@@ -315,28 +294,3 @@ def test_a_run_that_selects_nothing_says_that_it_is_worse_than_public_examples(c
     said, no_gain = describe_returned_model(summary)
     assert no_gain and "points of accuracy below public examples alone" in said
     assert "below public examples alone" in str(load(tmp_path / "r"))
-
-
-def test_the_start_is_said_by_its_own_gain(folders):
-    """Red when a returned start was said by the gain of a released model that it is ahead of."""
-    summary = json.loads((folders["gains"] / "summary.json").read_text())
-    selection, figures = summary["selection"], {"stderr": 0.01, "lower": 0.0}
-    judged = {"last": {"gain": 0.02, **figures}, "start": {"gain": 0.07, **figures}}
-    summary["selection"] = {**selection, "selected": "start", "public": True, "judged": judged}
-    said, no_gain = describe_returned_model(summary)
-    assert no_gain and "accuracy +7.0 ± 1.0 points over public-only" in said and "+2.0" not in said
-
-
-def test_runs_at_two_epsilons_are_one_curve_whatever_follows_from_them(corpus, tmp_path):
-    """Red when each was named by a start factor that nobody had given."""
-    for target in (8.0, 40.0):
-        topical.start(corpus, tmp_path / f"{target:g}", target_epsilon=target, rounds=2).run()
-    first, second = (read_run(tmp_path / name) for name in ("8", "40"))
-    assert first.options["sampling.cohort"] == second.options["sampling.cohort"]  # given
-    assert "start.factor" in first.options and "start.factor" not in first.given_options
-    groups = read_groups([tmp_path / "8", tmp_path / "40"])
-    assert [group.label for group in groups] == [
-        "adadps-tags · noise.target_epsilon 8", "adadps-tags · noise.target_epsilon 40"
-    ]  # fmt: skip
-    (curve,) = curves_of(groups)
-    assert curve.label == "adadps-tags"

@@ -187,16 +187,6 @@ class TestFold:
         assert values["recall_at_5"].value == wanted.get("recall_at_5")
         assert figures.num_threads == len(np.unique(view.threads[held_rows(view)]))
 
-    def test_five_folds(self, tiny_corpus):
-        views = [tiny_corpus.view(split=Split(fold=number)) for number in range(5)]
-        folds = [measure_fold(v, {"public-only": [random_model(v)]}, inputs="tff") for v in views]
-        found = evaluate(
-            folds, public_only="public-only", generator=KEY.generator(), replicates=100
-        )
-        # Every rostered example once.
-        assert found.num_examples == sum(views[0].num_examples(u, "all") for u in views[0].roster)
-        assert len(found.splits) == 5
-
     def test_what_is_refused(self, view):
         with pytest.raises(ValueError, match="'majority' is there already"):
             measure_fold(view, {MAJORITY: [random_model(view)]}, inputs="tff")

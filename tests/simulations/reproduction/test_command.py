@@ -40,7 +40,8 @@ class TestCommand:
         monkeypatch.setitem(__import__("sys").modules, "synthetic_tables", tables)
 
     def run(self, *arguments):
-        self.errors.seek(0), self.errors.truncate()
+        self.errors.seek(0)
+        self.errors.truncate()
         return CliRunner().invoke(cli.app, ["reproduce", *(str(a) for a in arguments)])
 
     def test_lists(self):

@@ -27,20 +27,6 @@ class TestTable:
         assert "ε as the paper counted it: 1.5 at δ = 0.001, remembered." in text
         assert "mean and standard deviation of 2 seeds" in text
 
-    def test_what_else_is_not_covered(self, tmp_path):
-        one = table(row("a"))
-        done = done_for(one, tmp_path / "r")
-        for line in done.values():
-            line["not_covered"] = ["a vocabulary", "document frequencies"]
-        text = markdown(one, done, seeds=SEEDS)
-        words = "simulated), does NOT cover: a vocabulary; document frequencies"
-        assert words in text
-
-    def test_a_scale_as_the_paper_prints_it(self, tmp_path):
-        text = shown(table(row("a", -37.0), measure=LOSS, scale=100.0), tmp_path / "r")
-        assert "Loss x 100 on test" in text
-        assert re.search(r"\| a \| -37 \| -\d{2}\.\d{3} ± ", text)
-
 
 BOTH = {"ours": "as here", "right": "done right"}
 

@@ -11,8 +11,7 @@ from tiny_tables import SEEDS, done_for, figure, row, table
 
 from fedpriv.measures import LOSS
 from simulations.reproduction import plot as plots
-from simulations.reproduction.items import Given, Layout
-from simulations.reproduction.page import spread
+from simulations.reproduction.items import Given
 from simulations.reproduction.plot import draw
 
 BOTH = {"ours": "as here", "right": "done right"}
@@ -95,17 +94,6 @@ class TestWords:
         text = words(drawn(one, done_for(one, tmp_path / "r"))[0]).replace("\n", " ")
         assert text.count("ε = ") == text.count("at δ = 0.001 (add-remove, per example, PLD") == 2
 
-    def test_a_column_without_any_promise(self, drawn, tmp_path):
-        one = table(row("c", noise="none", bound="none"))
-        text = words(drawn(one, done_for(one, tmp_path / "r"))[0])
-        assert "as here: no ε, not private." in text and "ε = " not in text
-
-    def test_what_the_spread_is(self, drawn, tmp_path):
-        one = table(row("a"))
-        done = done_for(one, tmp_path / "r")
-        assert "Mean of 2 seeds. Bars: ± one standard deviation." in words(drawn(one, done)[0])
-        assert "One seed." in words(drawn(one, done, seeds=(0,))[0])
-
 
 class TestTable:
     def test_the_papers_value_is_hollow_and_where_it_was_printed(self, drawn, tmp_path):
@@ -137,17 +125,6 @@ class TestTable:
         private = table(row("a"))
         drawing, _ = drawn(private, done_for(private, tmp_path / "r"))
         assert not drawing.axes[0].patches and "not private" not in names(drawing)
-
-    def test_intervals_instead_of_deviations(self, drawn, tmp_path):
-        one = table(row("a"), layout=Layout(spread="interval"))
-        done = done_for(one, tmp_path / "r")
-        drawing, _ = drawn(one, done)
-        [[left, right]] = [
-            segment[:, 0] for segment in drawing.axes[0].containers[0].lines[2][0].get_segments()
-        ]
-        values = [line["accuracy"] for line in done.values()]
-        assert right - left == pytest.approx(2 * spread(values, one))
-        assert "Bars: ± half the 95 % t-interval." in words(drawing)
 
 
 class TestFigure:

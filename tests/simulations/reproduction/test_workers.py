@@ -113,15 +113,6 @@ class TestErrors:
         with pytest.raises(RuntimeError, match="KeyError: 'nothing is there'; in tiny on test"):
             list(performed([run(4, break_off)], processes))
 
-    def test_what_had_ended_is_in_the_file(self, tmp_path, processes):
-        path = tmp_path / "r"
-        todo = [run(0), run(1), run(2, after_rows(path, 2, refuse))]
-        if processes == 2:
-            todo = [todo[2], *todo[:2]]
-        with pytest.raises(ValueError, match="seed 2"):
-            complete(todo, path, processes=processes)
-        assert sorted(line["seed"] for line in read(path).values()) == [0, 1]
-
 
 def after_rows(path, count, happens):
     def wait():
@@ -142,10 +133,6 @@ class TestDeath:
         expected = r"the process of tiny on test, seed 4 \(.*\) died \(killed by SIGKILL\)"
         with pytest.raises(ChildProcessError, match=expected):
             list(performed([run(4, die)], 2))
-
-    def test_one_that_leaves_by_itself(self):
-        with pytest.raises(ChildProcessError, match=r"seed 4 .* died \(exit status 3\)"):
-            list(performed([run(4, lambda: os._exit(3))], 2))
 
     def test_it_is_noticed_while_others_work_on_who_are_then_ended(self, tmp_path):
         other = tmp_path / "other"
@@ -203,18 +190,6 @@ class TestLeaving:
         wait_for(other.exists)
         rows.close()
         assert not is_alive(other)
-
-    def test_an_interrupt_of_the_parent_ends_them(self, tmp_path):
-        other = tmp_path / "other"
-
-        def interrupted(done, row):
-            wait_for(other.exists)
-            raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            complete([run(0, stuck(other)), run(1)], tmp_path / "r", processes=2, tell=interrupted)
-        assert not is_alive(other)
-        assert [line["seed"] for line in read(tmp_path / "r").values()] == [1]
 
     @pytest.mark.parametrize(
         ("number", "everyone"),

@@ -12,10 +12,8 @@ import time
 import pytest
 
 from fedpriv import json_lines
-from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.statement.verify import verify_run
-from fedpriv.runs.prepared import start_run
-from tests.running.central.resume.synthetic import NAME, charges, synthetic_experiment
+from tests.running.central.resume.synthetic import charges
 
 HELD = '''
 import os, time
@@ -111,9 +109,3 @@ def test_kill_9_in_the_middle_of_a_step(tmp_path):
         35,
         36,
     ]
-
-
-def test_the_ledger_says_charge_as_this_test_reads_it(tmp_path):
-    start_run(synthetic_experiment().with_options({"steps": 4}), NAME, None, tmp_path / "r").run()
-    with Ledger.open(tmp_path / "r" / "ledger.jsonl") as ledger:
-        assert ledger.charges == charges(tmp_path / "r") == 4

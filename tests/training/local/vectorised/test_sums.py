@@ -14,7 +14,7 @@ from fedpriv.training.local.vectorised import (
     is_batch_invariant,
 )
 from fedpriv.training.work import as_work
-from tests.repeats import each_once
+from tests.combinations import each_once
 from tests.training.local.vectorised.users import (
     CLASSES,
     KEY,

@@ -11,7 +11,7 @@ from fedpriv.mechanisms.bounds import Unbounded
 from fedpriv.models import TextLSTM
 from fedpriv.training.per_example import backends
 from fedpriv.training.per_example.backends import PER_EXAMPLE_BACKENDS, choose, synthetic_inputs
-from tests.repeats import each_once
+from tests.combinations import each_once
 from tests.training.per_example.backends.layers import (
     BOUND,
     CLASSES,
