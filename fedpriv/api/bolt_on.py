@@ -26,7 +26,7 @@ import numpy as np
 
 from fedpriv import tree
 from fedpriv.backends.in_process import SerialBackend
-from fedpriv.mechanisms.bounds import Displaced
+from fedpriv.mechanisms.bounds import OutputSensitivity
 from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere
 from fedpriv.privacy.accounting import calibrate
 from fedpriv.privacy.epsilon import Epsilon
@@ -308,7 +308,7 @@ def _plan(
         noise = OutputGaussian(noise_multiplier=sigma)
     mechanism = Mechanism(
         sampler=Everybody(num_users=num_rows),
-        bound=Displaced(l2_bound=sensitivity),
+        bound=OutputSensitivity(l2_bound=sensitivity),
         privatizer=noise,
     )
     return Plan(mechanism=mechanism, num_rounds=1, relation=relation, delta=delta, unit=unit)

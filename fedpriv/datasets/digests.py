@@ -1,8 +1,8 @@
 """SHA-256 of arrays, by which a resumed run recognises its data set.
 
-A digest of private examples is a function of them that no ε covers: who has all but one of them
-could try the last. So it is written in the clear in simulations only; where privacy is meant it is
-keyed with a secret that is not published.
+A digest of private examples is a function of them that no ε covers: an attacker who has all but one
+of them could guess the last. So it is written in the clear in simulations only; deployed and secure
+runs key it with a secret that is not published.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def fingerprint(*arrays: Any) -> str:
             matrix those of its stored values, their places, and whether it is sparse.
 
     Raises:
-        ValueError: If an array holds Python objects, which have no bytes of their own.
+        ValueError: If an array holds Python objects, which are not stored as bytes.
 
     >>> fingerprint(np.zeros(2, np.float32)) == fingerprint(np.zeros(2, np.int32))
     False

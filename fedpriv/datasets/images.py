@@ -246,7 +246,7 @@ def read_cifar_records(content: bytes, where: str, form: _Cifar) -> tuple[np.nda
     Args:
         content: The records.
         where: What to call them in an error.
-        form: Whose; of CIFAR-100 labels are the fine ones, and the coarse ones are checked too.
+        form: Their published form; of CIFAR-100 the fine labels are returned, the coarse checked.
 
     Raises:
         ValueError: If they are not whole records, there are none, or a label is out of range.

@@ -86,8 +86,8 @@ def review_features(
             texts, one column a vocabulary word: plain, 0/1, or either times the inverse document
             frequency.
         unit_rows: Whether every row of a bag of words is scaled to L2 norm 1.
-        vocabulary: Whose reviews choose the words.
-        idf: Whose reviews the document frequencies are counted over.
+        vocabulary: Source of the reviews that choose the words.
+        idf: Source of the reviews that document frequencies are counted over.
         size: Number of features. A small public set has fewer words; columns are then left empty.
         length: Of padded sequences.
         public_share: Share of the training set that is public, and removed from it; 0 for none.

@@ -407,7 +407,7 @@ def open_client_data(
     """Open a TFF client-data file (`.sqlite`, `.sqlite.lzma`, `.sqlite.xz`).
 
     Args:
-        path: The file. What it is, is recognised by its content, not by its name.
+        path: The file, whose format is recognised by its content, not by its name.
         split_name: Which split; by default the only one there is, else the schema's own training
             split ("train", for EMNIST "digits_only_train").
         schema: "stackoverflow", "emnist", "cifar100", "shakespeare", or "auto" to tell it from the

@@ -12,7 +12,7 @@ from fedpriv.experiments.experiment import Experiment, TaskFactory, Unit
 from fedpriv.experiments.options import Part, option, place
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.mechanisms import SideInformation
-from fedpriv.mechanisms.bounds import Displaced
+from fedpriv.mechanisms.bounds import OutputSensitivity
 from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere, Unperturbed
 from fedpriv.mechanisms.privatizer import Privatizer
 from fedpriv.privacy.epsilon import default_delta, format_delta
@@ -192,7 +192,7 @@ class _BoltOn(Experiment):
         everybody = Everybody(num_users=len(task.roster))
         mechanism = Mechanism(
             sampler=everybody,
-            bound=Displaced(l2_bound=self.sensitivity(task)),
+            bound=OutputSensitivity(l2_bound=self.sensitivity(task)),
             privatizer=self.output_noise.privatizer(self, everybody.num_users),
         )
         return Components(

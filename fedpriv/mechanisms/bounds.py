@@ -20,9 +20,9 @@ multiple moves an update by at most `granularity · √d / 2`, and the bound is 
 *before* rounding, so that what is summed still never exceeds it. At five million parameters the
 bound loses a part in 15,000.
 
-`Displaced` and `Checked` belong to trainings that are released once, without noise on the way: how
-far one user moves the *result* follows from the length of its updates, which are checked and never
-shortened. A clipped step is no step of a convex loss, and need not bring two runs closer.
+`OutputSensitivity` and `Checked` belong to trainings that are released once, without noise on the
+way: how far one user moves the *result* follows from the length of its updates, which are checked
+and never shortened. A clipped step is no step of a convex loss, and need not bring two runs closer.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Mixture:
 
     def __post_init__(self) -> None:
         if not 0.0 < self.own <= 1.0:
-            raise ValueError(f"own weight {self.own!r} must lie in (0, 1]")
+            raise ValueError(f"weight {self.own!r} of the update must lie in (0, 1]")
 
     def of(self, update: Tree) -> Tree:
         """Return the mixture: dense tensors of the update's names."""
@@ -618,14 +618,14 @@ class _Unchanged(_Plain):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Displaced(_Unchanged):
+class OutputSensitivity(_Unchanged):
     """State that one user moves the result of a training by at most `l2_bound`; bound nothing.
 
     Attributes:
         l2_bound: Δ, of a user who is there or not, from `fedpriv.training.permutation_sgd`.
     """
 
-    name = "displaced"
+    name = "output-sensitivity"
 
     def scaled(self, update: Tree) -> tuple[Tree, float]:
         """Return the result, and 1."""

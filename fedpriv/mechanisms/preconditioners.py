@@ -152,9 +152,11 @@ class Statistics:
     def __post_init__(self) -> None:
         positive_float("regulariser", self.regulariser)
         if not 0.0 < self.own <= 1.0:
-            raise ValueError(f"own weight {self.own!r} must lie in (0, 1]")
+            raise ValueError(f"weight {self.own!r} of the private gradient must lie in (0, 1]")
         if self.first is None and self.own != 1.0:
-            raise ValueError(f"own weight {self.own!r} needs a rule for the first moment")
+            raise ValueError(
+                f"weight {self.own!r} of the private gradient needs a rule for the first moment"
+            )
 
     def denominator(self, second: np.ndarray) -> np.ndarray:
         """Return A, float32.

@@ -381,7 +381,7 @@ class Plan(_Guarantee):
 
         Args:
             spent: Charges so far, by event.
-            num_rows: Rows of noise with memory so far.
+            num_rows: Rounds whose correlated noise was drawn so far.
         """
         return num_rows < self.num_rounds if self.charged_once else self.affords(spent.total())
 

@@ -28,7 +28,7 @@ import numpy as np
 from scipy import sparse
 
 from fedpriv import tree
-from fedpriv.mechanisms.bounds import Checked, Displaced
+from fedpriv.mechanisms.bounds import Checked, OutputSensitivity
 from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere
 from fedpriv.mechanisms.selection import Chosen, PrivateChoice, candidates
 from fedpriv.privacy.event import Relation
@@ -135,13 +135,13 @@ class ReleasesOnce(Algorithm):
         if not isinstance(plan, Plan) or plan.num_rounds != 1:
             raise ValueError("bolt-on releases once; give a Plan of one round")
         mechanism = plan.live_mechanism
-        fits = isinstance(mechanism.bound, Displaced) and isinstance(
+        fits = isinstance(mechanism.bound, OutputSensitivity) and isinstance(
             mechanism.privatizer, (Sphere, OutputGaussian)
         )
         if plan.is_private and not fits:
             raise ValueError(
-                f"bolt-on perturbs a result (Displaced) by Sphere or OutputGaussian; this plan "
-                f"bounds by {type(mechanism.bound).__name__} and adds "
+                "bolt-on perturbs a result (OutputSensitivity) by Sphere or OutputGaussian; this "
+                f"plan bounds by {type(mechanism.bound).__name__} and adds "
                 f"{type(mechanism.privatizer).__name__}"
             )
 
@@ -407,7 +407,7 @@ class Tuned(Algorithm):
         """Return the plan of one choice: of a replaced example its ε is twice the choice's."""
         mechanism = Mechanism(
             sampler=Everybody(num_users=self.num_examples),
-            bound=Displaced(l2_bound=max(self.sensitivities())),
+            bound=OutputSensitivity(l2_bound=max(self.sensitivities())),
             privatizer=self.choice,
         )
         return Plan(mechanism=mechanism, num_rounds=1, relation=relation, unit="example")

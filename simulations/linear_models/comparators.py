@@ -11,7 +11,7 @@ import numpy as np
 from scipy import linalg
 
 from fedpriv import tree
-from fedpriv.mechanisms.bounds import Bound, Displaced
+from fedpriv.mechanisms.bounds import Bound, OutputSensitivity
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.perturbation import ObjectiveNoise, SphereRows
 from fedpriv.privacy.accounting import calibrate, rho_of
@@ -173,10 +173,10 @@ class ObjectivePerturbation(Algorithm):
             raise ValueError("objective perturbation releases once; give a Plan of one round")
         mechanism = plan.live_mechanism
         noise, bound = mechanism.privatizer, mechanism.bound
-        if noise != self.noise or not isinstance(bound, Displaced):
+        if noise != self.noise or not isinstance(bound, OutputSensitivity):
             raise ValueError(
-                f"objective perturbation adds {self.noise} to a Displaced minimum; this plan "
-                f"bounds by {type(bound).__name__} and adds {noise}"
+                f"objective perturbation adds {self.noise} to a minimum of known sensitivity "
+                f"(OutputSensitivity); this plan bounds by {type(bound).__name__} and adds {noise}"
             )
         if bound.l2_bound < self.displacement:
             raise ValueError(
@@ -426,7 +426,7 @@ def objective_perturbation(
     )
     mechanism = Mechanism(
         sampler=Everybody(num_users=num_examples),
-        bound=Displaced(l2_bound=algorithm.displacement),
+        bound=OutputSensitivity(l2_bound=algorithm.displacement),
         privatizer=algorithm.noise,
     )
     return Method(

@@ -16,7 +16,7 @@ from scipy.special import logsumexp
 from fedpriv.backends import SerialBackend
 from fedpriv.datasets.dataset import Dataset, shape_of
 from fedpriv.experiments.components import Components
-from fedpriv.mechanisms.bounds import Displaced
+from fedpriv.mechanisms.bounds import OutputSensitivity
 from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere
 from fedpriv.privacy.accounting import calibrate
 from fedpriv.privacy.event import Event, Relation
@@ -197,7 +197,7 @@ def released_once(
         noise = OutputGaussian(noise_multiplier=_sigma_once(epsilon, delta))
     mechanism = Mechanism(
         sampler=Everybody(num_users=num_examples),
-        bound=Displaced(l2_bound=displacement),
+        bound=OutputSensitivity(l2_bound=displacement),
         privatizer=noise,
     )
     return Plan(mechanism=mechanism, num_rounds=1, delta=delta, unit="example")

@@ -358,7 +358,9 @@ class TestWholeRuns:
         assert (
             components.plan.live_mechanism.bound.granularity is not None
         ) == made.noise.exact_sum
-        *_, (_, state) = rounds(components, backend, Key.simulation(1))
+        # The root of a simulation's noise follows the mechanism; here both are given one.
+        root, noise = Key.simulation(1), Key.simulation(2)
+        *_, (_, state) = rounds(components, backend, root, noise=noise)
         return state.params
 
     @pytest.mark.parametrize("precondition", ["none", "local", "update", "scale-then-privatise"])

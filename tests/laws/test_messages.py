@@ -58,7 +58,10 @@ CENTRAL = {
     "steps": ({"steps": 0}, "steps 0"),
     "batch": ({"batch-size": 1e9}, "a batch of 1e+09 is above the"),
     "micro-batch": ({"micro-batch": 30, "batch-size": 20.0}, "micro-batch 30 is above"),
-    "momentum": ({"momentum": 0.5, "learning-rate": 0.0}, "learning-rate 0.0"),
+    "momentum": (
+        {"optimizer": "momentum", "momentum": 0.5, "learning-rate": 0.0},
+        "learning-rate 0.0",
+    ),
 }
 
 

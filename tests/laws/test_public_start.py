@@ -7,7 +7,6 @@ constant.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -144,7 +143,7 @@ def test_a_public_example_does(kind):
 def test_it_is_not_where_a_fresh_run_begins_and_it_has_learnt(kind):
     experiment = KINDS[kind](*PRIVATE["as they are"], examples(4))
     components = build(experiment)
-    fresh = build(replace(experiment, start="fresh")).begin(KEY)
+    fresh = build(experiment.with_options({"start": "fresh"})).begin(KEY)
     public = "user" not in kind
     before = components.task.evaluate(fresh.params, public=public)
     after = components.task.evaluate(components.begin(KEY).params, public=public)

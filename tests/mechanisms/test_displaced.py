@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedpriv import tree
+from fedpriv.backends.backend import Order
 from fedpriv.backends.flower.bounded_sum import BoundedSum
 from fedpriv.backends.flower.messages import Request, answer
 from fedpriv.mechanisms.bounds import Checked
@@ -77,12 +78,10 @@ def test_a_server_takes_the_longest_updates_as_they_are(number):
     longest = {"w": np.full((50, 4), np.float32((1 + 2.0**-18) / np.sqrt(200)))}
     total = summed(bound, [longest] * number)
     users = tuple(f"u{place}" for place in range(number))
-    request = Request(
-        work="train", params=PARAMS, bound=bound, user_ids=users, key=Key.simulation(0),
-        round_num=1, attempt=1,
-    )  # fmt: skip
+    order = Order(params=PARAMS, bound=bound, key=Key.simulation(0))
+    request = Request(order=order, user_ids=users)
     sent = answer(request, PartialSum(total={"w": total}, num_users=number))
-    added = BoundedSum(params=PARAMS, limit=bound.sum_limit, round_num=1, attempt=1)
+    added = BoundedSum(order=order)
     added.add(sent, num_users=number)
     assert not added.dropped
     assert added.result(number).total["w"].tobytes() == total.tobytes()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedpriv.mechanisms.bounds import Displaced
+from fedpriv.mechanisms.bounds import OutputSensitivity
 from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere, gamma
 from fedpriv.privacy.accounting import calibrate, epsilon
 from fedpriv.privacy.event import Event
@@ -83,7 +83,7 @@ def test_the_gaussian_is_calibrated_exactly(sensitivity, epsilon_, delta, analyt
 
 
 def test_prices():
-    bound, everybody = Displaced(l2_bound=0.1), Everybody(num_users=40)
+    bound, everybody = OutputSensitivity(l2_bound=0.1), Everybody(num_users=40)
     made = Mechanism(sampler=everybody, bound=bound, privatizer=Sphere(epsilon=0.5))
     assert made.event == Event(kind="pure", epsilon=0.5) and made.sensitivity == 0.1
     one = {"count": 1, "delta": 0.0}

@@ -236,7 +236,7 @@ class Corpus:
 
     @property
     def synthetic(self) -> bool:
-        """Whether the text was made by a generator; every figure must then say so."""
+        """Whether the text was made by a generator; tables and plots must then say so."""
         return self.manifest["synthetic"]
 
     @property

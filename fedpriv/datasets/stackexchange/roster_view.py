@@ -64,7 +64,7 @@ class RosterView(Generic[C]):
 
     Attributes:
         name: the corpus' name.
-        synthetic: whether a generator made the text; every figure must then say so.
+        synthetic: whether a generator made the text; tables and plots must then say so.
         roster_name: the roster's name.
         licence: the text's licence.
         credit: whom to credit for it.

@@ -1,13 +1,13 @@
 """A synthetic StackOverflow: the shape of the real one, for machines that have none.
 
 400 users with log-normal sentence counts that sum to 246,092, words by Zipf's law with exponent
-1.1, every user a mixture of topics, tags that belong to topics, and rare words that give the tag
-away: frequent words carry little, so that preconditioning by word frequency has something to do.
+1.1, every user a mixture of topics, tags that belong to topics, and rare words that indicate the
+tag: frequent words carry little, so that preconditioning by word frequency has something to do.
 100 further users of the same kind stay outside the roster and are the public ones. No real person
 is in it, and its name and manifest say "synthetic" wherever it goes; no accuracy on it is one on
 StackOverflow.
 
-Each user's sentences come from a key of their own: they depend on the seed, the language, the user
+Each user's sentences are drawn from a separate key: they depend on the seed, the language, the user
 and how many there are. So a small corpus of equal users (`spread=0`) is a part of a large one, and
 a cost per user can be compared between them.
 """

@@ -93,7 +93,7 @@ class Verification:
         num_charges: Charges on the ledger.
         num_releases: Releases on the ledger.
         num_lost: Charges without a release.
-        num_discarded: Rows of noise with memory that were used up in vain.
+        num_discarded: Rounds of correlated noise that a crash discarded.
         mode: "simulation", "secure", or "" if the ledger cannot be read.
         coverage: What ε does not cover, as `experiment.json` has it; without the run's own one
             that is not known, and said.

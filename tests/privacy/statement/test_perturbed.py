@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedpriv.mechanisms.bounds import Displaced
+from fedpriv.mechanisms.bounds import OutputSensitivity
 from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
@@ -14,7 +14,7 @@ from fedpriv.privacy.statement.statement import describe_accounting
 @pytest.mark.parametrize("noise", [Sphere(epsilon=2.0), OutputGaussian(noise_multiplier=3.0)])
 def test_what_the_proof_takes_for_granted_is_said(unit, noise):
     mechanism = Mechanism(
-        sampler=Everybody(num_users=50), bound=Displaced(l2_bound=0.1), privatizer=noise
+        sampler=Everybody(num_users=50), bound=OutputSensitivity(l2_bound=0.1), privatizer=noise
     )
     delta = None if noise.name == "sphere" else 1e-5
     plan = Plan(mechanism=mechanism, num_rounds=1, delta=delta, unit=unit)

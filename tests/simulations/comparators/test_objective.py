@@ -12,7 +12,7 @@ import pytest
 from scipy import optimize, stats
 
 from fedpriv.backends import SerialBackend
-from fedpriv.mechanisms.bounds import Displaced
+from fedpriv.mechanisms.bounds import OutputSensitivity
 from fedpriv.mechanisms.perturbation import ObjectiveNoise
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.mechanism import Mechanism
@@ -192,7 +192,7 @@ class TestMinimum:
         x, y = data(60)
         with pytest.raises(ValueError, match="3 examples were asked for"):
             work("logistic", x, y, made(number=60)).partial_sum(
-                params={}, bound=Displaced(l2_bound=1.0), user_ids=("0", "1", "2"), key=KEY
+                params={}, bound=OutputSensitivity(l2_bound=1.0), user_ids=("0", "1", "2"), key=KEY
             )
 
 
@@ -283,7 +283,7 @@ class TestThroughTheDoor:
         asked = {**params, **{TERM + name: np.ones(a.shape) for name, a in params.items()}}
         assert set(made_work.template(asked)) == set(params)
         found = made_work.partial_sum(
-            params=asked, bound=Displaced(l2_bound=1.0), user_ids=example_ids(200), key=KEY
+            params=asked, bound=OutputSensitivity(l2_bound=1.0), user_ids=example_ids(200), key=KEY
         )
         assert {name: a.shape for name, a in found.total.items()} == {"weight": (3,), "bias": (1,)}
 
@@ -319,7 +319,7 @@ class TestRefusals:
             (
                 replace(
                     method.plan,
-                    mechanism=replace(mechanism, bound=Displaced(l2_bound=1e-8)),
+                    mechanism=replace(mechanism, bound=OutputSensitivity(l2_bound=1e-8)),
                 ),
                 "below 2τ/Λ",
             ),
@@ -330,7 +330,7 @@ class TestRefusals:
                         mechanism, privatizer=replace(mechanism.privatizer, inside=9.0)
                     ),
                 ),
-                "this plan bounds by Displaced",
+                "this plan bounds by OutputSensitivity",
             ),
         ):
             with pytest.raises(ValueError, match=said):
@@ -345,10 +345,10 @@ class TestRefusals:
         with pytest.raises(ValueError, match="let everybody"):
             Mechanism(
                 sampler=PoissonSampler(num_users=40, expected_cohort_size=4),
-                bound=Displaced(l2_bound=1.0),
+                bound=OutputSensitivity(l2_bound=1.0),
                 privatizer=noise,
             )
         whole = Mechanism(
-            sampler=Everybody(num_users=40), bound=Displaced(l2_bound=1.0), privatizer=noise
+            sampler=Everybody(num_users=40), bound=OutputSensitivity(l2_bound=1.0), privatizer=noise
         )
         assert isinstance(Plan(mechanism=whole, num_rounds=1, delta=1e-5), Plan)

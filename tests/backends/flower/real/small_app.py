@@ -90,7 +90,7 @@ def train(message, context):
     request = read_request(message.content)
     found = ""
     if context.run_config["faults"]:
-        found = small.fault(request.round_num, int(context.node_config["partition-id"]))
+        found = small.fault(request.order.round_num, int(context.node_config["partition-id"]))
     if found == "is killed":
         os.kill(os.getpid(), signal.SIGKILL)
     if found == "hangs":
