@@ -176,7 +176,7 @@ def comparisons(part: str, arguments: argparse.Namespace) -> list[tuple[str, Cal
 
 
 def about_data(part: str, arguments: argparse.Namespace) -> list[str]:
-    """Return what the part's data are; made-up text is called SYNTHETIC."""
+    """Return what the part's data are; generated text is called SYNTHETIC."""
     corpus = arguments.corpus
     if part == "cifar":
         folder = contestants.cifar_folder(arguments.cifar, arguments.cifar_users)

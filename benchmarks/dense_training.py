@@ -1,4 +1,4 @@
-"""What makes dense local training fast on one core: ratios of one alternating run.
+"""Reasons why dense local training is fast on one core: ratios of one alternating run.
 
     OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/dense_training.py [JOB ...]
 

@@ -1,4 +1,4 @@
-"""How a round grows: with the cohort, the users, the params and the workers. All data SYNTHETIC.
+"""Growth of a round with the cohort, the users, the params and the workers. All data SYNTHETIC.
 
     OMP_NUM_THREADS=1 python benchmarks/growth.py               all of it, about 25 minutes
     OMP_NUM_THREADS=1 python benchmarks/growth.py --quick       small sizes, under 2 minutes

@@ -34,7 +34,7 @@ _AGREE = 1e-4
 
 @dataclass(slots=True)
 class Measured:
-    """What was found of one tool on one model with some threads.
+    """Result of one tool on one model with some threads.
 
     Attributes:
         seconds: Median wall time of a step, block by block.

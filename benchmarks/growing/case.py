@@ -26,7 +26,7 @@ EXPERIMENT = "adadps-tags"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What is measured.
+    """One measured case.
 
     Attributes:
         corpus: A prepared corpus.

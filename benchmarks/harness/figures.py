@@ -17,7 +17,7 @@ COLOURS = {"fedpriv": "#0b6e4f", "flower": "#c77d0a", "pfl": "#4a6fa5"}
 
 @dataclass(slots=True, kw_only=True)
 class Entry:
-    """What was measured of one contestant.
+    """Measurements of one contestant.
 
     Attributes:
         contestant: Who.

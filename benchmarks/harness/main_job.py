@@ -39,7 +39,7 @@ def open_job(
 
 
 def about(arguments: argparse.Namespace, corpus: Corpus) -> str:
-    """Return what the figures are of; a made-up corpus is called SYNTHETIC."""
+    """Return what the figures are of; a generated corpus is called SYNTHETIC."""
     label = "SYNTHETIC corpus" if corpus.synthetic else "corpus"
     return f"{label} {corpus.name}, {arguments.cohort:g} users a round"
 

@@ -124,7 +124,7 @@ def main() -> None:
 
 
 def about(corpus: Corpus | None) -> dict[str, Any]:
-    """Return the versions that run, and whether the corpus is made up."""
+    """Return the versions that run, and whether the corpus is synthetic."""
     names = ("fedpriv", "torch", "numpy", "ray")
     return {
         **{name: version(name) for name in names},

@@ -12,7 +12,7 @@ from fedpriv.runs.folder import RunFolder
 
 
 class LedgerOnly:
-    """What a comparison wants: charges and releases synced, and no files that no peer writes.
+    """A run folder for comparisons: charges and releases synced, and no files that no peer writes.
 
     Args:
         folder: The whole run folder.

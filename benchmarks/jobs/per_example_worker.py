@@ -30,7 +30,7 @@ Step = tuple[Callable[[np.ndarray], Any], Callable[[Any], float]]
 
 
 def job(model: str) -> tuple[nn.Module, Callable, np.ndarray, np.ndarray]:
-    """Return the model with its first weights, the loss, and made-up inputs and targets."""
+    """Return the model with its first weights, the loss, and synthetic inputs and targets."""
     torch.manual_seed(0)
     rng = np.random.default_rng(0)
     if model == "autoencoder":

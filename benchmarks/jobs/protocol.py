@@ -20,7 +20,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What every tool is asked to do; the same values go to all of them.
+    """The job that every tool is given; the same values go to all of them.
 
     Attributes:
         client: "dense" or "sparse" (tag prediction), "words" (next words; "words-torch" for the

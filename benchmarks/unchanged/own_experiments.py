@@ -1,4 +1,4 @@
-"""Experiments of one's own for the recorder: made-up users, made-up examples, small models.
+"""Custom experiments for the recorder: synthetic users, synthetic examples, small models.
 
 The only file of the recorder that calls fedpriv's Python API; where that moves, only this file is
 adapted. What it makes must stay the same: every array comes from a seed.

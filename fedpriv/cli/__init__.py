@@ -10,12 +10,20 @@ from typing import Annotated
 import typer
 
 from fedpriv import __version__
-from fedpriv.cli import audit, privacy, reproduce, results, run, tune, uncertainty
-from fedpriv.cli.corpora import commands as on_corpora
-from fedpriv.cli.corpora import own, parts
-from fedpriv.cli.deploying import commands as deploying
-from fedpriv.cli.deploying import status
-from fedpriv.cli.terminal.output import Interrupted, console, errors, fail
+from fedpriv.cli import (
+    audit,
+    data,
+    data_ids,
+    privacy,
+    reproduce,
+    results,
+    run,
+    status,
+    tune,
+    uncertainty,
+)
+from fedpriv.cli import deploy as deploying
+from fedpriv.cli.output import Interrupted, console, errors, fail
 from fedpriv.deploy import commands
 from fedpriv.experiments.own_code import own_traceback
 from fedpriv.output_paths import why_unwritten
@@ -56,9 +64,8 @@ results.register(app)
 uncertainty.register(app)
 tune.register(app)
 reproduce.register(app)
-parts.register(on_corpora.app)
-own.register(on_corpora.app)
-app.add_typer(on_corpora.app, name="data")
+data_ids.register(data.app)
+app.add_typer(data.app, name="data")
 app.add_typer(deploying.app, name="deploy")
 commands.register(app)
 app.command()(status.status)

@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 
 from fedpriv.cli.listing import with_flags
+from fedpriv.cli.output import console, errors, fail, print_json, print_table
 from fedpriv.cli.run import (
     EXPERIMENT,
     FLAGS,
@@ -18,7 +19,6 @@ from fedpriv.cli.run import (
     given_once,
     settings_of,
 )
-from fedpriv.cli.terminal.output import console, errors, fail, print_json, print_table
 from fedpriv.experiments.options import Option
 from fedpriv.runs.progress import moves, plain_lines
 

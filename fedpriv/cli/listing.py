@@ -6,16 +6,16 @@ a flag of their own.
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from fedpriv.cli.terminal.grouped import grouped
-from fedpriv.cli.terminal.output import console, print_json, print_table
+from fedpriv.cli.output import console, print_json, print_table
 from fedpriv.experiments.options import kebab
 from fedpriv.experiments.reference import described
 
@@ -142,4 +142,42 @@ def with_flags(names: Sequence[str]) -> Callable[[Callable[..., None]], Callable
         for parameter, option in options.items()
     ]
 
-    return grouped("flags", made, {name: kebab(name) for name in options})
+    return option_group("flags", made, {name: kebab(name) for name in options})
+
+
+def option_group(
+    group: str, made: Sequence[inspect.Parameter], names: Mapping[str, str] | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that gives a command options of a group, as one dictionary.
+
+    The command has a parameter of the group's name, in whose place they stand in its help; it is
+    given those that were typed.
+
+    Args:
+        group: The parameter.
+        made: The options, None by default.
+        names: What the dictionary calls them; by default as they are.
+    """
+    called = {item.name: item.name for item in made} if names is None else names
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True).parameters
+        parameters: list[inspect.Parameter] = []
+        for name, parameter in own.items():
+            if name == group:
+                parameters += made
+            else:
+                parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+
+        @functools.wraps(command)
+        def call(**given: Any) -> None:
+            typed = {called[item.name]: given.pop(item.name) for item in made}
+            found = {name: value for name, value in typed.items() if value is not None}
+            command(**{group: found}, **given)
+
+        # Typer reads a function's parameters here.
+        call.__dict__["__signature__"] = inspect.Signature(parameters)
+        call.__annotations__ = {item.name: item.annotation for item in parameters}
+        return call
+
+    return decorate

@@ -9,7 +9,24 @@ import typer
 from rich.table import Table
 
 from fedpriv.api import account as api
-from fedpriv.cli.accounting.grids import (
+from fedpriv.cli.accounting import (
+    FLAGS_OF,
+    NoiseName,
+    Rho,
+    Zcdp,
+    account_rho,
+    calibrate_rho,
+    plain,
+    price_stream,
+    refuse_memory,
+    refuse_others,
+    refuse_sampling,
+    required,
+    tell,
+    with_memory,
+)
+from fedpriv.cli.listing import with_flags
+from fedpriv.cli.noise_grids import (
     GridCohorts,
     GridRounds,
     PlotFile,
@@ -19,24 +36,7 @@ from fedpriv.cli.accounting.grids import (
     plot,
     rounds_of,
 )
-from fedpriv.cli.accounting.shown import plain, tell
-from fedpriv.cli.accounting.streams import (
-    FLAGS_OF,
-    NoiseName,
-    price_stream,
-    refuse_memory,
-    refuse_sampling,
-    with_memory,
-)
-from fedpriv.cli.accounting.zcdp import (
-    Rho,
-    Zcdp,
-    account_rho,
-    calibrate_rho,
-    refuse_others,
-    required,
-)
-from fedpriv.cli.listing import with_flags
+from fedpriv.cli.output import console, errors, fail, print_json, print_table
 from fedpriv.cli.run import (
     EXPERIMENT,
     FLAGS,
@@ -47,7 +47,6 @@ from fedpriv.cli.run import (
     given_once,
     settings_of,
 )
-from fedpriv.cli.terminal.output import console, errors, fail, print_json, print_table
 from fedpriv.experiments.options import Option, renamed
 from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.statement.verify import verify_run

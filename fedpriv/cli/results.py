@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from fedpriv.cli.terminal.output import console, errors, print_json, print_table
+from fedpriv.cli.output import console, errors, print_json, print_table
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
 from fedpriv.datasets.stackexchange.tokens import tff_tokens

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from fedpriv.checkpoints.store import keep_last_from
 from fedpriv.cli.listing import complete_experiments, complete_settings, show_options, with_flags
-from fedpriv.cli.terminal.output import Interrupted, console, errors, print_json, print_table
+from fedpriv.cli.output import Interrupted, console, errors, print_json, print_table
 from fedpriv.experiments.options import Option
 from fedpriv.measures import PUBLIC_ONLY, figures_of, read_measures
 from fedpriv.output_paths import check_folder, writing_to

@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from fedpriv.cli.listing import with_flags
+from fedpriv.cli.output import console, errors, print_json
 from fedpriv.cli.run import EXPERIMENT, FLAGS, CorpusName, Settings, given_once, settings_of
-from fedpriv.cli.terminal.output import console, errors, print_json
 from fedpriv.experiments.options import Option
 from fedpriv.output_paths import check_folder, writing_to
 from fedpriv.privacy.statement.statement import run_statement

@@ -9,8 +9,8 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from fedpriv.cli.output import console, fail, print_json, print_table
 from fedpriv.cli.run import NamedAgain
-from fedpriv.cli.terminal.output import console, fail, print_json, print_table
 from fedpriv.untrusted_text import plain
 
 if TYPE_CHECKING:

@@ -110,12 +110,12 @@ def privacy_terms(run: RunRecord) -> list[str]:
         return [
             "no noise was added: there is no guarantee for anyone" if reason == NO_NOISE else reason
         ]
-    promise = guaranteed(run)
+    guarantee = guaranteed(run)
     return [
-        f"δ = {format_delta(promise.delta)}",
-        f"{promise.relation.value} relation",
-        f"unit: {promise.unit}",
-        f"{promise.accountant} accountant",
+        f"δ = {format_delta(guarantee.delta)}",
+        f"{guarantee.relation.value} relation",
+        f"unit: {guarantee.unit}",
+        f"{guarantee.accountant} accountant",
     ]
 
 
@@ -246,7 +246,7 @@ _TEXTS = ("task.roster", "start.file", "task.log", "task.folder")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """What is needed to have the run again, and to see that its ledger is whole.
+    """Facts that are needed to repeat the run, and to check that its ledger is whole.
 
     Attributes:
         date: When it was started, or when its ledger was last written.

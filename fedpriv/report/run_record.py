@@ -38,7 +38,7 @@ _OBJECTS = (
     "settings",
 )
 DECIDED = "decided_"
-"""What names of figures begin with that a method decided on, of what it had released."""
+"""Prefix of values that a method decided on, from what it had released."""
 _JUDGED = ("value", "gain", "stderr", "lower")  # of a candidate, numbers
 _COUNTS = {"round_num": 1, "attempt": 1, "cohort_size": 0, "num_failed": 0}
 _OF_A_ROUND = frozenset(
@@ -55,7 +55,7 @@ _OF_A_RUN = frozenset((
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """What a run folder holds, read once.
+    """The contents of a run folder, read once.
 
     Attributes:
         directory: The run folder.
@@ -86,7 +86,7 @@ class RunRecord:
 
     @property
     def plan(self) -> Row:
-        """What the plan said, as written down before the first round."""
+        """The plan, as written down before the first round."""
         return _mapping(self.description.get("plan"))
 
     @property
@@ -101,7 +101,7 @@ class RunRecord:
 
     @property
     def label(self) -> str:
-        """What the run was called when it was started, or else its name."""
+        """The label given when the run was started, or else its name."""
         return str(self.description.get("label") or self.name)
 
     @property
@@ -116,7 +116,7 @@ class RunRecord:
 
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """What the task measures, the headline first; also diagnostics that are no figures."""
+        """Measures of the task, the headline first; also those that are diagnostics alone."""
         return read_measures(self.description)
 
     @property
@@ -150,7 +150,7 @@ class RunRecord:
 
     @property
     def gain(self) -> float | None:
-        """How far the headline lies above public-only; None where that was not measured."""
+        """Gain of the headline over public-only; None where that was not measured."""
         return self._reference("gain")
 
     def _reference(self, name: str) -> float | None:
@@ -162,7 +162,7 @@ class RunRecord:
 
     @property
     def selection(self) -> Row:
-        """How the model that the run returns was selected; empty where it is the last."""
+        """Selection of the model that the run returns; empty where it is the last."""
         return _mapping(self.summary.get("selection"))
 
     def reached(self, name: str, rows: tuple[Row, ...]) -> float | None:
@@ -186,7 +186,7 @@ class RunRecord:
 
     @property
     def held_out(self) -> str:
-        """How examples were held out, where the run says so: figures of two ways are not alike."""
+        """Split and part that were held out, where recorded: others are not comparable."""
         split, where = self.options.get("task.split"), self.options.get("task.measured_on")
         if split is None:
             return ""
@@ -194,7 +194,7 @@ class RunRecord:
 
     @property
     def own(self) -> Row | None:
-        """How far a training of one's own is, by its ledger; None of a run of an experiment."""
+        """Progress of a user-defined loop, by its ledger; None of a run of an experiment."""
         return self.description.get(OWN)
 
     @property
@@ -217,7 +217,7 @@ class RunRecord:
 
     @property
     def synthetic(self) -> bool:
-        """Whether the users are made up."""
+        """Whether the users are synthetic."""
         return bool(self.corpus.get("synthetic"))
 
     @property
@@ -227,7 +227,7 @@ class RunRecord:
 
     @property
     def private(self) -> bool:
-        """Whether the plan promises anything; noise may be added that it promises nothing of.
+        """Whether the plan guarantees anything; noise may be added without a guarantee.
 
         Raises:
             ValueError: If the plan cannot be read.
@@ -236,7 +236,7 @@ class RunRecord:
 
     @property
     def coverage(self) -> Coverage:
-        """What ε does not cover, and why it is infinite where it is.
+        """Parts of the data that ε does not cover, and why it is infinite where it is.
 
         Raises:
             ValueError: If the plan cannot be read.
@@ -254,7 +254,7 @@ class RunRecord:
 
     @property
     def unit(self) -> str:
-        """What the plan protects: "user", "example" or "owner"."""
+        """Unit of privacy: "user", "example" or "owner"."""
         return str(self.plan.get("unit") or "user")
 
     @property

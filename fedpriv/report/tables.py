@@ -154,7 +154,7 @@ SETTINGS = {
     "noise_length": "norm of the noise on the mean of one release of everybody, over the clip norm",
     "num_public_examples": "public examples",
 }
-"""What `experiment.json` says of settings chosen from the data's size, in words."""
+"""Descriptions of the settings that `experiment.json` has as chosen from the data's size."""
 
 
 def candidates_table(run: RunRecord) -> str:

@@ -21,7 +21,7 @@ SPENT_ALL_THE_SAME = (
     "ε was spent on training and holds of the checkpoints; the returned model saw no rostered "
     "user's data."
 )
-"""What goes with a returned model that public examples alone made."""
+"""Remark on a returned model that public examples alone made."""
 
 
 def percent(value: float | None, digits: int = 1) -> str:
@@ -71,7 +71,7 @@ def direction(measure: Measure) -> str:
 
 
 def epsilon(value: float | None) -> str:
-    """Return an ε, rounded up: a promise is never printed smaller than it is.
+    """Return an ε, rounded up: a guarantee is never printed smaller than it is.
 
     >>> epsilon(7.991), epsilon(8.0), epsilon(math.inf), epsilon(1234.2)
     ('8.00', '8.00', '∞', '1,235')

@@ -21,7 +21,7 @@ from rich.progress import (
 )
 from rich.table import Table as Listing
 
-from fedpriv.cli.terminal.output import console, errors, print_table
+from fedpriv.cli.output import console, errors, print_table
 from fedpriv.output_paths import check_file, writing_to
 from fedpriv.runs.progress import Pace, moves, plain_lines
 from simulations.reproduction.items import Item, Table

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import typer
 
-from fedpriv.cli.corpora import commands
+from fedpriv.cli import data as commands
 from fedpriv.datasets import cache, downloads
 from fedpriv.datasets.sst2 import load_sst2
 from fedpriv.datasets.stackexchange import locate

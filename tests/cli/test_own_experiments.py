@@ -226,7 +226,7 @@ class TestOptionsOfTags:
     @pytest.mark.parametrize(
         ("option", "said"),
         [
-            (["--users", "4"], "users belongs to tag prediction; this experiment has a task of"),
+            (["--users", "4"], "users belongs to tag prediction; this experiment has another task"),
             (["--roster", "some"], "roster belongs to tag prediction"),
             (["--corpus", "CORPUS"], "brings its own data; leave corpus"),
             (["-s", "users=4"], "leave users out, or declare it in the task"),

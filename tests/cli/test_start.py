@@ -45,7 +45,7 @@ def test_a_file(run, tmp_path):
     assert said.exit_code == 0, said.output
     assert json.loads(said.stdout)["start"]["file"] == "model.safetensors"
     options = json.loads((tmp_path / "r" / "experiment.json").read_text())["experiment"]
-    assert (options["start"], options["start-file"]) == ("file", "model.safetensors")
+    assert (options["start"], options["start.file"]) == ("file", "model.safetensors")
 
 
 def test_neither(run, tmp_path):

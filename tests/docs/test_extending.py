@@ -1,4 +1,4 @@
-"""The page about extending: its seven files, as they stand, run, killed, resumed, verified."""
+"""The page about extending: its nine files, as they stand, run, killed, resumed, verified."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.resumed import resume_run
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text("utf-8")
 FILES = dict(re.findall(r"```python\n# (\w+)\.py\n(.*?)```", PAGE, re.DOTALL))
-EXPERIMENTS = ["lines", "proximal", "largest", "discrete", "stream"]
+EXPERIMENTS = ["lines", "proximal", "nesterov", "median", "largest", "discrete", "stream"]
 
 
 @pytest.fixture(autouse=True)
@@ -86,9 +86,9 @@ def last(name):
     return state.params["w"]
 
 
-def test_there_are_seven_each_of_one_short_file():
+def test_there_are_nine_each_of_one_short_file():
     assert set(FILES) == {*EXPERIMENTS, "halves", "pictures"}
-    assert PAGE.count("*One file.*") == 7 and PAGE.count("```python") == 7
+    assert PAGE.count("*One file.*") == 9 and PAGE.count("```python") == 9
     for name, code in FILES.items():
         assert len(code.splitlines()) <= 100, name
         assert max(map(len, code.splitlines())) <= 100, name
@@ -97,7 +97,7 @@ def test_there_are_seven_each_of_one_short_file():
 def test_what_the_page_says_of_our_own_files_is_there():
     root = Path(fedpriv.__file__).parent
     rows = [line.split("|")[1:-1] for line in PAGE.splitlines() if line.startswith("| a")]
-    assert len(rows) == 7
+    assert len(rows) == 9
     for what, here, *ours in rows:
         assert here.strip(" `").removesuffix(".py") in FILES, what
         for file in ours:
@@ -168,7 +168,7 @@ def test_it_runs_as_a_command_and_verifies(name, monkeypatch, capsys):
     assert "ε" in Path("run/report.html").read_text("utf-8")
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name != "nesterov"])
 def test_it_learns_on_whatever_it_makes_of_the_noise(name, page):
     slope = page("lines").SLOPE
     assert np.linalg.norm(last(name) - slope) < 0.7 * np.linalg.norm(slope)
@@ -215,7 +215,7 @@ def test_a_task_that_makes_no_examples_is_told_so_in_the_run_s_first_lines(monke
 
 def test_a_local_option_is_an_option_of_the_experiment_and_reaches_workers():
     plain = load_experiment("proximal:experiment")
-    assert plain.options()["pull"] == 0.1
+    assert plain.options()["task.pull"] == 0.1
     changed = plain.with_options({"pull": 3})
     assert (
         open_worker_context("proximal:experiment", changed.options(), None, "cpu").trainer.pull == 3
@@ -231,6 +231,32 @@ def test_a_local_option_is_an_option_of_the_experiment_and_reaches_workers():
         update = made.trainer.train(start, made.task.data.examples(user), Key.simulation(1))
         lengths.append(float(np.linalg.norm(update["w"])))
     assert lengths[1] < 0.9 * lengths[0]
+
+
+def trained(experiment):
+    """One user's update."""
+    made = build(experiment, None)
+    start, user = made.task.init_params(Key.simulation(0)), made.task.roster[3]
+    return made.trainer.train(start, made.task.data.examples(user), Key.simulation(1))
+
+
+def test_a_client_optimiser_takes_the_steps():
+    plain = load_experiment("nesterov:experiment")
+    with_memory, without = (
+        trained(plain.with_options({"beta": beta, "batch-size": 20})) for beta in (0.9, 0.0)
+    )
+    first = trained(plain.with_options({"beta": 0.9, "batch-size": 20, "local.epochs": 2}))
+    for name, update in without.items():  # one step: g + beta g
+        np.testing.assert_allclose(with_memory[name], 1.9 * update, rtol=1e-5, atol=1e-7)
+        assert not np.array_equal(first[name], with_memory[name])
+
+
+def test_an_aggregate_is_the_median_of_the_last_models():
+    made = build(load_experiment("median:experiment").with_options({"last": 3}), None)
+    state = made.algorithm.aggregate.init({"w": np.zeros(1, np.float32)})
+    for value in (5.0, 1.0, 3.0, 4.0):
+        found, state = made.algorithm.aggregate.next({"w": np.full(1, value, np.float32)}, state)
+    assert found["w"] == 3.0
 
 
 def test_a_preconditioner_changes_what_is_bounded_and_is_undone():

@@ -12,7 +12,7 @@ from flwr.supercore.constant import (
     SUPERNODE_UVICORN_DEFAULT_PORT,
 )
 
-from fedpriv.cli.deploying import commands as deploying
+from fedpriv.cli import deploy as deploying
 from tests.docs.shell_blocks import commands
 
 ROOT = Path(__file__).parents[2]

@@ -190,7 +190,7 @@ def as_rows(groups: Sequence[Group]) -> list[dict[str, Any]]:
     }
     for group in groups:
         run = group.head
-        promise = guaranteed(run) if run.private else None
+        guarantee = guaranteed(run) if run.private else None
         row: dict[str, Any] = {
             "name": group.name,
             "label": group.label,
@@ -202,10 +202,10 @@ def as_rows(groups: Sequence[Group]) -> list[dict[str, Any]]:
             "no_meaningful_protection": run_statement(run.directory).no_meaningful_protection,
             "epsilon": group.epsilon if math.isfinite(group.epsilon) else None,
             KEY: list(group.coverage.not_covered),
-            "delta": promise.delta if promise else None,
-            "relation": promise.relation.value if promise else None,
+            "delta": guarantee.delta if guarantee else None,
+            "relation": guarantee.relation.value if guarantee else None,
             "unit": run.unit,
-            "accountant": promise.accountant if promise else None,
+            "accountant": guarantee.accountant if guarantee else None,
             "rounds": min(r.rounds_done for r in group.runs),
             "rounds_planned": run.rounds_planned,
             "finished": group.finished,

@@ -63,7 +63,7 @@ class Group:
 
     @property
     def coverage(self) -> Coverage:
-        """What the ε of these runs does not cover, each phrase once."""
+        """Parts of the data that the ε of these runs does not cover, each phrase once."""
         found = [run.coverage for run in self.runs]
         phrases = dict.fromkeys(phrase for one in found for phrase in one.not_covered)
         return Coverage(not_covered=tuple(phrases), reason=found[0].reason)
@@ -80,7 +80,7 @@ class Group:
 
     @property
     def unfinished_mark(self) -> str:
-        """What goes with the figures of runs that are not at their end, or ""."""
+        """Remark on the values of runs that are not at their end, or ""."""
         if self.finished:
             return ""
         done = min(run.rounds_done for run in self.runs)
@@ -90,14 +90,14 @@ class Group:
 
     @property
     def public_only(self) -> Estimate | None:
-        """What the best model of public data alone reached on the headline, over the runs."""
+        """Headline value of the best model of public data alone, over the runs."""
         if not self.head.figures:
             return None
         return estimate([run.public_only(run.figures[0]) for run in self.runs])
 
     @property
     def gain(self) -> Estimate | None:
-        """How far the headline lies above public-only, run by run, over the runs."""
+        """Gain of the headline over public-only, run by run, over the runs."""
         return estimate([run.gain for run in self.runs])
 
     def measure(self, column: Column) -> Estimate | None:
@@ -208,14 +208,14 @@ def differences(groups: Sequence[Group]) -> dict[str, list[str]]:
 
 def mismatches(groups: Sequence[Group]) -> list[str]:
     """Return why figures of the groups must not be read against each other."""
-    promises = [guaranteed(group.head) for group in groups if group.head.private]
+    guarantees = [guaranteed(group.head) for group in groups if group.head.private]
     facts = {
         "corpus": [(g.head.corpus.get("name"), g.head.synthetic) for g in groups],
         "roster": [g.head.corpus.get("roster_sha256") for g in groups],
         "what is held out": [g.head.held_out for g in groups],
         "what is measured": [g.head.figures for g in groups],
-        "δ": [p.delta for p in promises],
-        "neighbouring relation": [p.relation for p in promises],
+        "δ": [p.delta for p in guarantees],
+        "neighbouring relation": [p.relation for p in guarantees],
         "unit of privacy": [g.head.unit for g in groups],
         "what ε covers": [g.coverage.not_covered for g in groups if g.head.private],
     }
@@ -351,7 +351,7 @@ class Section:
 
     @property
     def headline(self) -> Measure | None:
-        """What heads the figures of its tasks."""
+        """Headline measure of its tasks."""
         figures = self.groups[0].head.figures
         return figures[0] if figures else None
 
@@ -382,7 +382,7 @@ class Section:
 
     @property
     def public_only(self) -> Estimate | None:
-        """What public-only reached, over all runs."""
+        """Value of public-only, over all runs."""
         measure = self.headline
         if measure is None:
             return None
@@ -459,7 +459,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Style:
-    """How one group is drawn against rounds, and in tables.
+    """Style in which one group is drawn against rounds, and in tables.
 
     Attributes:
         colour: A role of the theme, its curve's.

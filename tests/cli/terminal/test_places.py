@@ -62,7 +62,7 @@ def never(monkeypatch):
     monkeypatch.setattr("fedpriv.api.running.find_corpus", work)
     for name in ("read_groups", "find_groups"):  # whichever it is
         monkeypatch.setattr(f"fedpriv.cli.results.{name}", work, raising=False)
-    monkeypatch.setattr("fedpriv.cli.corpora.commands.synthesize", work)
+    monkeypatch.setattr("fedpriv.cli.data.synthesize", work)
     monkeypatch.setattr(f"{fetch_file.__module__}.fetch_file", work)
 
 

@@ -12,9 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fedpriv import __version__
-from fedpriv.cli.corpora import output as data_output
-from fedpriv.cli.corpora.output import progress_bar
-from fedpriv.cli.terminal import output
+from fedpriv.cli import data_output, output
+from fedpriv.cli.data_output import progress_bar
 from fedpriv.experiments.catalogue import find_experiments, load_experiment
 from simulations.reproduction import command as reproducing
 from simulations.reproduction.command import find_reproductions

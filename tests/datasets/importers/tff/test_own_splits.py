@@ -5,7 +5,7 @@ import sqlite3
 
 import pytest
 
-from fedpriv.cli.corpora import commands
+from fedpriv.cli import data as commands
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.splits import Split
 from fedpriv.datasets.stackexchange.stackoverflow import import_stackoverflow

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from fedpriv.cli.terminal.output import console, errors, fail, print_json
+from fedpriv.cli.output import console, errors, fail, print_json
 from fedpriv.datasets.local_data import NodeData, Table, open_source
 from fedpriv.datasets.user_ids import read_key, read_roster, user_id, write_key
 from fedpriv.deploy.checks import local_users_of

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedpriv.cli.terminal.output import console, errors, print_json, print_table
+from fedpriv.cli.output import console, errors, print_json, print_table
 from fedpriv.datasets.cache import cache_dir
 from fedpriv.datasets.stackexchange import locate
 from fedpriv.datasets.stackexchange.corpus import Corpus

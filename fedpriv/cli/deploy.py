@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedpriv.cli.terminal.output import console
+from fedpriv.cli.output import console
 
 app = typer.Typer(no_args_is_help=True, help="Containers: their checks, and the SuperLink.")
 

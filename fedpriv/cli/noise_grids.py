@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from fedpriv.cli.terminal.output import errors, fail
+from fedpriv.cli.output import errors, fail
 from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint
 from fedpriv.runs.progress import moves, plain_lines
 

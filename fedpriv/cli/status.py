@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedpriv.cli.terminal.output import console, print_json
+from fedpriv.cli.output import console, print_json
 from fedpriv.privacy.epsilon import Epsilon, privacy_line
 from fedpriv.untrusted_text import plain
 

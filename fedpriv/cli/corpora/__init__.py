@@ -1,1 +1,0 @@
-"""`fedpriv data`: what is here, where it came from, importing, rosters and parts."""

@@ -1,1 +1,0 @@
-"""`fedpriv deploy` and `fedpriv status`: what containers run, and what operators look at."""

@@ -1,1 +1,0 @@
-"""What every command prints with."""
