@@ -272,10 +272,9 @@ class Experiment(ABC):
         read = names.read(given, kept)
         before, kinds = self.options(), names.kinds({**kept, **read})
         for name, value in self.presets.items():
-            found = names.find(name)
-            if not found:
-                raise names.unknown(name)
-            for entry in found:
+            if not self._names.find(name):
+                raise self._names.unknown(name)
+            for entry in names.find(name):  # none where another method is chosen that lacks it
                 there = all(kinds.get(path) == kind for path, kind in entry.within)
                 if there and entry.path not in before and entry.path not in read:
                     kept[entry.path] = entry.checked(name, value)

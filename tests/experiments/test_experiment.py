@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedpriv.experiments.aggregates import Average
-from fedpriv.experiments.averaging import FederatedExperiment
+from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
 from fedpriv.experiments.bounds import Normalised
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import find_experiments, load_experiment
@@ -260,3 +260,13 @@ def test_no_bound_stands_beside_the_one_that_the_plan_pays_for(tiny_corpus):
 def test_a_word_in_the_place_of_a_part_is_refused_with_the_parts():
     with pytest.raises(ValueError, match=r"precondition 'local' is no part.*InSteps\(\)"):
         FederatedExperiment(name="x", description="", precondition="local")
+
+
+def test_presets_of_a_method_are_left_out_of_another():
+    averaging = CentralExperiment(
+        name="x", description="", task=lambda experiment: None, presets={"public-batch": 8}
+    )
+    chosen = averaging.with_options({"method": "agd", "target-epsilon": 2.0})
+    assert chosen.method == "agd" and "guide.public_batch" not in chosen.options()
+    with pytest.raises(ValueError, match="'public-bach' is not an option"):
+        replace(averaging, presets={"public-bach": 8}).with_options({"method": "agd"})
