@@ -30,7 +30,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	# The first run need not wait for compilers.
-	$(BIN)/python -c "from fedpriv.kernels import normals, philox, sparse_rows, sparse_softmax, \
+	$(BIN)/python -c "from fedpriv.kernels import normals, sparse_rows, sparse_softmax, \
 	  rounded_normals, streams, sums, tag_scores, word_features"
 	touch $(STAMP)
 

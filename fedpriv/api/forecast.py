@@ -21,10 +21,9 @@ from rich.console import Console
 from fedpriv.api.running import chosen_experiment, find_corpus
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import build
-from fedpriv.experiments.components import Components
+from fedpriv.experiments.components import Components, Settings
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.options import Option
-from fedpriv.experiments.settings import Settings
 from fedpriv.measures import LOSS, Measure
 from fedpriv.mechanisms import Bound
 from fedpriv.mechanisms.gaussian import Gaussian

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from fedpriv.experiments.averaging import trainer_on
 from fedpriv.experiments.components import Components
-from fedpriv.experiments.experiment import Experiment, TaskFactory, Unit
+from fedpriv.experiments.experiment import Experiment, TaskFactory, Unit, registered
 from fedpriv.experiments.options import option
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.mechanisms import Bound, Capped, Clip, Rounded, RoundedSum, SideInformation
@@ -135,6 +135,7 @@ class _Descent(Experiment):
         )
 
 
+@registered
 @dataclass(frozen=True, kw_only=True)
 class FederatedDescent(_Descent):
     """DP-AGD over users: noisy gradients whose price adapts, a noisy choice of step size."""
@@ -167,6 +168,7 @@ class FederatedDescent(_Descent):
         return {TRAIN: gradients, LOSSES: losses_work(task, most, self.num_steps + 1)}
 
 
+@registered
 @dataclass(frozen=True, kw_only=True)
 class CentralDescent(_Descent):
     """DP-AGD over the examples of one training set."""

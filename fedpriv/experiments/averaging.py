@@ -18,7 +18,7 @@ from fedpriv.experiments.bounds import (
     UserBound,
 )
 from fedpriv.experiments.components import Components
-from fedpriv.experiments.experiment import Experiment, TaskFactory, Unit
+from fedpriv.experiments.experiment import Experiment, TaskFactory, Unit, registered
 from fedpriv.experiments.local import LocalSgd
 from fedpriv.experiments.noise import CorrelatedNoise, GaussianNoise, Noise
 from fedpriv.experiments.optimizers import GradientOptimizer, ServerOptimizer, ServerSgd, Sgd
@@ -132,6 +132,7 @@ class Averaging(Experiment):
         return self.calibrated(plan) if private else plan
 
 
+@registered
 @dataclass(frozen=True, kw_only=True)
 class FederatedExperiment(Averaging):
     """Federated averaging of users: local SGD, bounded updates, noise on their sum."""
@@ -241,6 +242,7 @@ _FACTORS: Mapping[str, Callable[[int], optimizers.Factor]] = {
 }
 
 
+@registered
 @dataclass(frozen=True, kw_only=True)
 class CentralExperiment(Averaging):
     """DP-SGD on examples and its like: bounded gradients of a batch, noise on their sum.

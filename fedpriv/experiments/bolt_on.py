@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedpriv.experiments.averaging import trainer_on
 from fedpriv.experiments.components import Components
-from fedpriv.experiments.experiment import Experiment, TaskFactory, Unit
+from fedpriv.experiments.experiment import Experiment, TaskFactory, Unit, registered
 from fedpriv.experiments.options import Part, option, place
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.mechanisms import SideInformation
@@ -223,6 +223,7 @@ class _BoltOn(Experiment):
         )
 
 
+@registered
 @dataclass(frozen=True, kw_only=True)
 class FederatedBoltOn(_BoltOn):
     """Bolt-on over users: a batch of users at a time, in random order, without noise."""
@@ -292,6 +293,7 @@ class FederatedBoltOn(_BoltOn):
         return task.constants(regulariser=self.regulariser)
 
 
+@registered
 @dataclass(frozen=True, kw_only=True)
 class CentralBoltOn(_BoltOn):
     """Bolt-on: permutation SGD on a convex loss without noise, perturbed once."""

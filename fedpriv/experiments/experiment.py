@@ -28,7 +28,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, is_dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.options import (
@@ -52,9 +52,6 @@ from fedpriv.mechanisms.preconditioners import Statistics
 from fedpriv.privacy.event import Relation
 from fedpriv.ranges import Range
 from fedpriv.training.work import Trainers
-
-if TYPE_CHECKING:
-    from fedpriv.experiments.components import Components
 
 Unit = Literal["user", "example"]
 #: From an experiment and a corpus, or from an experiment alone, to its task.
@@ -155,7 +152,8 @@ class Experiment(ABC):
                 )
 
     @abstractmethod
-    def make_components(self, task: Any) -> Components:
+    # A `Components`, whose module imports this one.
+    def make_components(self, task: Any) -> Any:
         """Return what runs on a task: plan, algorithm and client work.
 
         Raises:
@@ -360,20 +358,20 @@ class Experiment(ABC):
         return _names(type(self), type(self.task))
 
 
-@cache
-def classes() -> Mapping[tuple[str, str], type[Experiment]]:
-    """Return the classes of experiments, by unit and method."""
-    from fedpriv.experiments import agd, averaging, bolt_on
+_CLASSES: dict[tuple[str, str], type[Experiment]] = {}
+_Class = TypeVar("_Class", bound=type[Experiment])
 
-    made = (
-        averaging.FederatedExperiment,
-        agd.FederatedDescent,
-        bolt_on.FederatedBoltOn,
-        averaging.CentralExperiment,
-        agd.CentralDescent,
-        bolt_on.CentralBoltOn,
-    )
-    return {(one.unit, one.method): one for one in made}
+
+def registered(made: _Class) -> _Class:
+    """Make a class known as the experiment of its unit and method."""
+    _CLASSES[made.unit, made.method] = made
+    return made
+
+
+def classes() -> Mapping[tuple[str, str], type[Experiment]]:
+    """Return the classes of experiments, by unit and method: averaging first."""
+    order = sorted(_CLASSES, key=lambda key: (key[0] != "user", key[1] != "averaging", key[1]))
+    return {key: _CLASSES[key] for key in order}
 
 
 def methods_of(unit: str) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -119,6 +119,9 @@ class Privatizer(Protocol):
         * An answer of sums that one neighbour moves by at most `sensitivity` (l2) costs `cost`.
     """
 
+    #: What becomes of a charged attempt that a crash ended.
+    after_crash: ClassVar[AfterCrash]
+
     @property
     def name(self) -> str:
         """One word, which plans and statements call it by."""
@@ -127,11 +130,6 @@ class Privatizer(Protocol):
     @property
     def cost(self) -> Cost:
         """What an answer costs; for rows of a run, what they all cost together."""
-        ...
-
-    @property
-    def after_crash(self) -> AfterCrash:
-        """What becomes of a charged attempt that a crash ended."""
         ...
 
     def init(self, template: Tree, key: Key) -> Memory:
@@ -211,7 +209,7 @@ class Memoryless:
     """Base of privatizers without memory: a lost attempt is charged anew."""
 
     __slots__ = ()
-    after_crash: AfterCrash = "retry"
+    after_crash: ClassVar[AfterCrash] = "retry"
 
     def init(self, template: Tree, key: Key) -> Memory:
         """Return nothing: answers have nothing to do with each other."""
@@ -222,4 +220,4 @@ class Replayed(Memoryless):
     """Base of single releases: one that a crash cut off is made again, bit for bit."""
 
     __slots__ = ()
-    after_crash: AfterCrash = "replay"
+    after_crash: ClassVar[AfterCrash] = "replay"

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from fedpriv.privacy.epsilon import format_delta, rounded_up_to
+from fedpriv.privacy.epsilon import format_delta, rounded_up, rounded_up_to
 from fedpriv.runs.progress import Pace
 from simulations.agd.methods import (
     ABLATIONS,
@@ -221,8 +221,9 @@ def _table(study: Study, loss: str) -> list[str]:
         rows = cell(study, loss, method, epsilon)
         if not rows:
             return "no step"
-        true = f" (truly {rows[0]['true_epsilon']:.2f})" if method == "sgd-old" else ""
-        return mean_and_spread(accuracies(rows)) + true
+        true = rounded_up(rows[0]["true_epsilon"], 2)
+        more = f" (truly {true:.2f})" if method == "sgd-old" else ""
+        return mean_and_spread(accuracies(rows)) + more
 
     rows = [[name, *[f"{100 * references[name]:.1f}"] * len(columns)] for name in LEVELS]
     rows += [[label, *(shown(method, e) for e in columns)] for method, label in LABELS.items()]

@@ -94,9 +94,9 @@ def checkpoints(experiment: Experiment, made: Components, seed: int) -> Iterator
         yield state.params
 
 
-def kind_of(epsilon: float | None) -> str:
+def kind_of(target: float | None) -> str:
     """Return what a column of a target ε is called; None is without noise."""
-    return "no noise" if epsilon is None else f"ε = {epsilon:g}"
+    return "no noise" if target is None else f"ε = {target:g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -151,6 +151,6 @@ def ablation_page(study: Study, held: Fold, found: Differences) -> str:
         f"paired bootstrap by thread and one by user. {epsilon_words(study)} Figures are not "
         "covered by ε.",
         "",
-        *table(["", *(f"ε = {epsilon:g}" for epsilon in study.epsilons)], rows),
+        *table(["", *(f"ε = {target:g}" for target in study.epsilons)], rows),
     ]
     return "\n".join(lines) + "\n"

@@ -153,10 +153,8 @@ class TestSideInformation5:
                     )
             counts = {}
             if published:
-                counts = {
-                    "published_word_counts": {f"w{i}": 9 - i for i in range(8)},
-                    "published_tag_counts": {"t0": 5, "t1": 4},
-                }
+                words = {f"w{i}": 9 - i for i in range(8)}
+                counts = {"published": {"words": words, "tags": {"t0": 5, "t1": 4}}}
             return writer.finish(
                 [RosterSpec(name="r", rule="declared", ids=["r0", "r1"])],
                 default_roster="r",

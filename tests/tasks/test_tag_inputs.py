@@ -123,7 +123,8 @@ def test_rows_of_pairs_are_as_the_rarest_words(tiny_corpus):
 
 def test_counts_of_rostered_users_are_said_to_be_private(tmp_path, tiny_corpus):
     words, tags = {"king": 9, "cash": 9, "is": 1}, {"law": 2}
-    published = write(tmp_path / "c", published=(words, tags)).view(split=BY_SENTENCE)
+    counts = {"words": words, "tags": tags}
+    published = write(tmp_path / "c", published=counts).view(split=BY_SENTENCE)
     made = TagPrediction(published, inputs="tf-idf")
     said = private_knowledge("user", {"provenance": made.describe().provenance}, None)
     assert any(line.startswith("weights of the words (tf-idf) taken from") for line in said)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpriv.privacy.epsilon import format_delta
+from fedpriv.privacy.epsilon import format_delta, rounded_up_to
 from fedpriv.rng import Key
 from simulations.evaluation.bootstrap import Interval, Ratio, Resampled, resampled
 from simulations.evaluation.held_out import held_out, majority
@@ -219,8 +219,8 @@ def page(found: Measured, *, command: str, picture: str = "") -> str:
 
 def _paper(found: Measured) -> list[str]:
     rows = [
-        ["paper, DP-FTRL", f"{epsilon:g}", f"{accuracy / (1 + 2.09 / 100):.2f} (implied)",
-         f"{accuracy:.2f}", gain, "–"]
+        ["paper, DP-FTRL", f"{rounded_up_to(epsilon, 3):g}",
+         f"{accuracy / (1 + 2.09 / 100):.2f} (implied)", f"{accuracy:.2f}", gain, "–"]
         for epsilon, accuracy, gain in PAPER
     ]  # fmt: skip
     for name, cases in found.lines.items():
@@ -238,8 +238,8 @@ def _paper(found: Measured) -> list[str]:
                 if own[LAST].over_majority.clear < 1:
                     shown = f"no signal ({shown})"
                 rows.append([
-                    f"ours, {name}, {what}: {one}", f"{epsilon:g}", f"{last:.2f}", f"{best:.2f}",
-                    shown, f"{beyond:+.2f}",
+                    f"ours, {name}, {what}: {one}", f"{rounded_up_to(epsilon, 3):g}",
+                    f"{last:.2f}", f"{best:.2f}", shown, f"{beyond:+.2f}",
                 ])  # fmt: skip
     head = ["", "ε", "last iterate, %", "with aggregates, %", "gain, % of the last iterate",
             "of the best last iterate at any rate"]  # fmt: skip
@@ -366,9 +366,10 @@ def _scores(found: Measured) -> list[str]:
             there = f"{one.correlation:.2f}" if w.spacing == one.spacing else "–"
             chains = f"({100 * min(w.chains):.0f} to {100 * max(w.chains):.0f})"
             rows.append([
-                f"{one.epsilon:g}", w.k, w.spacing, there, one.rounds, f"{w.medians[0]:.3f}",
-                f"{w.medians[1]:.3f}", f"{w.ratio:.2f}", f"{100 * w.within_two:.0f} % {chains}",
-                f"{100 * w.chance:.0f} %", f"{100 * w.below:.0f} %",
+                f"{rounded_up_to(one.epsilon, 3):g}", w.k, w.spacing, there, one.rounds,
+                f"{w.medians[0]:.3f}", f"{w.medians[1]:.3f}", f"{w.ratio:.2f}",
+                f"{100 * w.within_two:.0f} % {chains}", f"{100 * w.chance:.0f} %",
+                f"{100 * w.below:.0f} %",
                 "–" if math.isnan(w.correlation) else f"{w.correlation:.2f}",
                 f"{100 * w.corrected_within_two:.0f} %", f"{w.corrected_ratio:.2f}",
             ])  # fmt: skip

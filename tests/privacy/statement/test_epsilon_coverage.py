@@ -89,10 +89,8 @@ def module(source):
 def published_corpus(folder, published):
     counts = {}
     if published:
-        counts = {
-            "published_word_counts": {f"w{i}": 9 - i for i in range(8)},
-            "published_tag_counts": {"t0": 5, "t1": 4},
-        }
+        words = {f"w{i}": 9 - i for i in range(8)}
+        counts = {"published": {"words": words, "tags": {"t0": 5, "t1": 4}}}
     writer = CorpusWriter(
         folder,
         name="synthetic-p",
