@@ -463,7 +463,7 @@ class Names:
         full = [entry.path for entry in self.entries]
         short = sorted(kebab(form) for form in {*self._whole, *self._endings})
         meant = [alias for alias in _ALIASES.get(kebab(name), ()) if self.find(alias)]
-        near = meant or difflib.get_close_matches(kebab(name).replace(".", "-"), short, n=1)
+        near = meant or difflib.get_close_matches(kebab(name), full if "." in name else short, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(dict.fromkeys(full))}"
         return ValueError(f"{name!r} is not an option of an experiment; {hint}")
 

@@ -15,6 +15,7 @@ MEANT = {
     "max-grad-norm": "l2-clip-norm",
     "clients-per-round": "cohort",
     "local-learning-rat": "local-learning-rate",
+    "noise.multplier": "noise.multiplier",
 }
 
 
