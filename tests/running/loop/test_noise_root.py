@@ -9,6 +9,7 @@ import pytest
 
 from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.datasets.stackexchange.synthetic import Shape, synthesize
+from fedpriv.experiments.bounds import AdaptableClip
 from fedpriv.experiments.catalogue import find_experiments
 from fedpriv.experiments.experiment import methods_of
 from fedpriv.mechanisms import preconditioners
@@ -102,6 +103,10 @@ def test_nothing_else_of_an_experiment_moves_the_root(name):
         assert digest(replace(experiment, **change)) == before, change
 
 
+class Halving(AdaptableClip):
+    """A user-defined bound in the place of one of ours, with the same options."""
+
+
 def test_the_name_stands_for_code_that_cannot_be_hashed():
     experiment = READY_MADE["dp-fedavg-tags"]
     for change in (
@@ -109,6 +114,7 @@ def test_the_name_stands_for_code_that_cannot_be_hashed():
         {"refine": lambda made: made},
         {"bounds": {"mine": lambda: None}},
         {"statistics": preconditioners.adagrad(regulariser=1.0)},
+        {"bound": Halving(l2_clip_norm=20.0)},
     ):
         custom = replace(experiment, **change)
         assert digest(custom) != digest(replace(custom, name="another")), change
