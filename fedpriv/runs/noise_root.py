@@ -36,8 +36,8 @@ from fedpriv.tree import Params
 
 NOISE = "noise_sha256"
 """Name of the digest among the further facts of a ledger's first line."""
-NOT_TRAINED = frozenset({"eval_every"})
-"""Options that change what is measured or written, and nothing that is trained."""
+NOT_TRAINED = frozenset({"eval_every", "start.file"})
+"""Options that change nothing that is trained; a start file's digest is in, wherever it lies."""
 _VERSION = 1
 _DESCRIBED = ("name", "roster_sha256", "num_users", "num_public_users")
 

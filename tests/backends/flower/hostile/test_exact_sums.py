@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from flwr.app import Message, RecordDict
 
 from fedpriv.backends.flower.client import Host
+from fedpriv.sums import BITS
 from tests.backends.flower.hostile.payloads import (
     BIAS,
     EXACT,
@@ -86,15 +88,25 @@ def test_a_sum_on_no_grid_or_another_contributes_nothing(stub, caplog, granulari
 
 def test_a_node_whose_code_rounds_on_another_grid_is_refused(stub, monkeypatch):
     """Its own bound is honest; only a constant of its version differs from the server's."""
+    version = threading.local()
+
+    class Bits(int):
+        """16 in the node of another version; other threads read answers meanwhile."""
+
+        def __neg__(self):
+            return -16 if getattr(version, "other", False) else -int(self)
+
+    monkeypatch.setattr("fedpriv.mechanisms.bounds.BITS", Bits(BITS))
 
     def rounded_by_another_version(request, reply):
-        with monkeypatch.context() as other:
-            other.setattr("fedpriv.mechanisms.bounds.BITS", 16)
-            task = stub.TinyTags()
-            again = Message(RecordDict(dict(request.content)), HOSTILE, "train")
-            theirs = Host.of(
-                task, task.trainer(SCHEDULE, {}), partition=HOSTILE - 101, num_partitions=12
-            ).train(again)
+        task = stub.TinyTags()
+        again = Message(RecordDict(dict(request.content)), HOSTILE, "train")
+        host = Host.of(task, task.trainer(SCHEDULE, {}), partition=HOSTILE - 101, num_partitions=12)
+        version.other = True
+        try:
+            theirs = host.train(again)
+        finally:
+            version.other = False
         assert theirs.content["report"]["granularity"] == EXACT.granularity * 256
         return [Message(theirs.content, reply_to=request)]
 
