@@ -1,4 +1,4 @@
-"""What a task measures: its name in files, how it is shown, and which way is better.
+"""Measures of a task: name in files, format, and which direction is better.
 
 A task names its measures; whatever records, compares or draws figures asks them and knows none.
 

@@ -104,7 +104,7 @@ def refuse_links(folder: Path) -> None:
 
 
 def keep_private(folder: Path) -> None:
-    """Let nobody but its owner into a folder of users' data: 0700, and what is in it 0600.
+    """Restrict a folder of users' data to its owner: mode 0700, files in it 0600.
 
     Whoever shares a corpus with others on purpose says so afterwards, by chmod.
     """

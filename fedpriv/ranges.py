@@ -1,4 +1,4 @@
-"""What a number may be, said in one place: an ordinary one, of a type, and inside a range.
+"""Checks of numbers: finite, of a type, and inside a range.
 
 Every number passes here before it reaches an accountant. dp-accounting reads a wrong number as a
 good one: a NaN noise multiplier gives ε = 0, and an integer or NumPy one silently loses its scaling

@@ -93,7 +93,7 @@ def _smaller(tensor: Tensor) -> Tensor:
 
 
 class Addend(Protocol):
-    """What bounded updates are added to."""
+    """Running sum to which bounded updates are added."""
 
     def add(self, update: Tree, factor: float, key: Key) -> None:
         """Add `factor * update`; the key is the user's own, of this round and attempt."""

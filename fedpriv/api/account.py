@@ -123,7 +123,7 @@ def account(
         devices: How many of the users are devices of one person, each drawn and bounded alone; ε is
             per person then. A person whose devices are bounded together is one user.
         trials: Mean of the random number of such runs that a study makes, keeping the best one and
-            telling nobody how many there were; ε is of the whole study then. None for one run.
+            without publishing how many there were; ε is of the whole study then. None for one run.
         shape: Of the law of that number, a truncated negative binomial: 1 for geometric, inf for
             Poisson; None for 1.
 
@@ -229,7 +229,7 @@ def noise_grid(
     shape: float | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> NoiseGrid:
-    """Return the noise on the mean for every cohort and number of rounds at one ε, and the knees.
+    """Return the noise on the mean by cohort and rounds at one ε, and the saturation points.
 
     Args:
         users: Users on the roster.

@@ -328,7 +328,7 @@ def _log_choices(trials: int) -> np.ndarray:
 
 
 def _tested(kinds: Sequence[Scores], delta: float, alpha: float) -> tuple[int, int, int, int, str]:
-    """Return right of n and wrong of m of the rule that one half chose, on the other half."""
+    """Return how often a rule chosen on one half of the scores is right and wrong on the other."""
     _check(delta, alpha)
     best, chosen = 0.0, None
     for number, kind in enumerate(kinds):

@@ -26,7 +26,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Plot = Annotated[Path | None, typer.Option("--out", help="Write a plot: FILE.svg.")]
 
 attack = typer.Typer(
-    no_args_is_help=True, help="Attacks on what was released, which measure instead of promising."
+    no_args_is_help=True, help="Attacks on released models: measured, not guaranteed."
 )
 
 

@@ -46,21 +46,21 @@ Out = Annotated[
 
 
 class Select(StrEnum):
-    """How a TFF roster is chosen."""
+    """Rules by which a TFF roster is chosen."""
 
     first_sorted = "first-sorted"
     seeded = "seeded"
 
 
 class VocabularySource(StrEnum):
-    """Whose text the vocabulary of a TFF corpus comes from."""
+    """Users whose text the vocabulary of a TFF corpus comes from."""
 
     public = "public"
     published = "published"
 
 
 class Rule(StrEnum):
-    """How `split` chooses a roster."""
+    """Rules by which `split` chooses a roster."""
 
     first_sorted = "first-sorted"
     seeded = "seeded"

@@ -1,4 +1,4 @@
-"""`fedpriv data key`, `ids` and `roster`: a node's own people, under ids that name nobody."""
+"""`fedpriv data key`, `ids` and `roster`: pseudonymous ids of a node's local users."""
 
 from __future__ import annotations
 

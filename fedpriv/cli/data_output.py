@@ -1,4 +1,4 @@
-"""What `fedpriv data` prints: a corpus, what its splits share, a TFF file, a progress bar."""
+"""Output of `fedpriv data`: a corpus, what its splits share, a TFF file, a progress bar."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def complete_experiments(incomplete: str) -> list[tuple[str, str]]:
 
 
 def complete_settings(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """Return `NAME=` of the options of the experiment that stands before, or their choices."""
+    """Return completions of `-s`: options of the experiment named on the line, or their values."""
     from fedpriv.experiments.catalogue import load_experiment
 
     try:

@@ -1,4 +1,4 @@
-"""How commands speak: JSON for programs, one clear line for errors."""
+"""Output of commands: JSON for programs, one clear line for errors."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def check_flower() -> None:
     """Refuse a Flower that the launcher was not tried with.
 
     Raises:
-        UntriedFlowerError: With the way out: Flower's own processes do the same, slower.
+        UntriedFlowerError: With what to do instead: Flower's own processes do the same, slower.
     """
     found = version("flwr")
     if found not in TRIED:

@@ -37,7 +37,7 @@ _MOST_STEP_SIZES = 64
 
 @dataclass(frozen=True, kw_only=True)
 class _Descent(Experiment):
-    """What descent over users and over examples share."""
+    """Base of descent over users and over examples."""
 
     method: ClassVar[str] = "agd"
 

@@ -54,7 +54,7 @@ from fedpriv.tree import Params
 
 @dataclass(frozen=True, kw_only=True)
 class Averaging(Experiment):
-    """What averaging of users and of examples share: one noisy sum a round, one plan of it."""
+    """Base of averaging over users and over examples: one noisy sum a round, in one fixed plan."""
 
     sampling: Any
     bound: BoundPart

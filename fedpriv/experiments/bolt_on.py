@@ -167,7 +167,7 @@ OutputNoise = SphereNoise | GaussianOutput | NoOutputNoise
 
 @dataclass(frozen=True, kw_only=True)
 class _BoltOn(Experiment):
-    """What bolt-on over users and over examples share: one charge for one perturbed result."""
+    """Base of bolt-on over users and over examples: one charge for one perturbed result."""
 
     method: ClassVar[str] = "bolt-on"
 

@@ -207,7 +207,7 @@ class Declared:
 
     @property
     def takes(self) -> str:
-        """What the option takes, in words."""
+        """Description of the values that the option takes."""
         [kind] = (kind for kind in self._kinds if kind is not type(None))
         if typing.get_origin(kind) is typing.Literal:
             return ", ".join(typing.get_args(kind))
@@ -325,7 +325,7 @@ class Entry:
 
     @property
     def takes(self) -> str:
-        """What it takes, in words."""
+        """Description of the values that it takes."""
         return ", ".join(self.choices) if self.item is None else self.item.takes
 
     @property

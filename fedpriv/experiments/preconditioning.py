@@ -239,7 +239,7 @@ class PreconditionerChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What a preconditioner of examples may be made of.
+    """Inputs from which a preconditioner of examples may be made.
 
     Attributes:
         task: The examples.

@@ -1,4 +1,4 @@
-"""Where training starts from: the task's own params, a model of public examples, or a file."""
+"""Initial params of training: the task's own params, a model of public examples, or a file."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicOnly:
-    """What public examples alone make of a task's model.
+    """Result of training a task's model on public examples alone.
 
     Attributes:
         choices: Settings chosen on public examples held out.

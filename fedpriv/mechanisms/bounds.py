@@ -442,14 +442,14 @@ class RoundedSum(_OnGrid):
 
     @property
     def error(self) -> float:
-        """How far float64 may take two neighbouring sums apart, with what is inside the bound."""
+        """Largest float64 error between two neighbouring sums, with that inside the bound."""
         if self.mixture is None or self.mixed_error is None:
             return self.float_error
         return self.mixed_error
 
     @property
     def inside(self) -> Bound:
-        """What bounds each contribution: this bound, without the grid."""
+        """This bound without the grid, which bounds each contribution."""
         return _Shortened(bound=self)
 
     def length(self, norm: float, num_elements: int) -> float:

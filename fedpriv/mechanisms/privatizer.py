@@ -129,7 +129,7 @@ class Privatizer(Protocol):
 
     @property
     def cost(self) -> Cost:
-        """What an answer costs; for rows of a run, what they all cost together."""
+        """Cost of an answer; of correlated noise, of all rounds together."""
         ...
 
     def init(self, template: Tree, key: Key) -> Memory:
@@ -212,7 +212,7 @@ class Memoryless:
     after_crash: ClassVar[AfterCrash] = "retry"
 
     def init(self, template: Tree, key: Key) -> Memory:
-        """Return nothing: answers have nothing to do with each other."""
+        """Return an empty memory: answers are independent."""
         return {}
 
 

@@ -185,7 +185,7 @@ def format_posterior(value: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetUse:
-    """How much of a budget is spent.
+    """Share of a budget that is spent.
 
     Attributes:
         amount: So far, in the budget's own units: charges, rows, or ρ.

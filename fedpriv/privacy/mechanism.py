@@ -41,7 +41,7 @@ from fedpriv.tree import Params
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mechanism:
-    """How one answer is computed from private data: sampler, bound and privatizer. Public.
+    """Rule by which one answer is computed from private data: sampler, bound, privatizer. Public.
 
     Attributes:
         sampler: Who takes part.

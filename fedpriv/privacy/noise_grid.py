@@ -172,7 +172,7 @@ class NoiseGrid:
 
     @property
     def privacy(self) -> str:
-        """What every cell keeps, in words."""
+        """Description of the guarantee that every cell has."""
         return (
             f"ε ≤ {self.target_epsilon:g} at δ = {format_delta(self.delta)} "
             f"({self.relation.value}, per {self.unit}, by {self.accountant})"

@@ -254,7 +254,7 @@ class Plan(_Guarantee):
 
     @property
     def event(self) -> Event:
-        """What one charge does."""
+        """Event of one charge."""
         return self.mechanism.event
 
     @property
@@ -282,7 +282,7 @@ class Plan(_Guarantee):
 
     @property
     def budget(self) -> str:
-        """What the plan pays for, in words."""
+        """Description of the plan's budget."""
         return f"{self.num_rounds:,} {'rows' if self.charged_once else 'charges'}"
 
     def total(self) -> Epsilon:

@@ -265,7 +265,7 @@ class RunRecord:
 
     @property
     def last_round(self) -> int:
-        """Where an axis of rounds ends: at the last one planned, or done."""
+        """Last round of an axis: the last one planned, or done."""
         return max(self.rounds_planned or 0, self.rounds_done, 1)
 
 

@@ -1,7 +1,7 @@
 """State of a deployed run: what its server writes down, and what an operator reads of its folder.
 
 A run folder has two files that the ledger has no place for. `status.json` holds what the server
-does, or how it ended. `refused.json` holds when a server was last not let go on with the run, and
+does, or how it ended. `refused.json` holds when and why a server was last refused the run, and
 why: it is a file of its own, because whoever is refused may not write what another server, which
 holds the ledger then, writes in `status.json`.
 

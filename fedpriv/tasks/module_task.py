@@ -257,7 +257,7 @@ class ModuleTask:
         synthetic: Whether a generator made the data.
         files: That go with the model into the run folder and every export, such as a vocabulary:
             only what is public.
-        synthetic_batch: Made-up examples to try the task on before a run starts; give some where
+        synthetic_batch: Synthetic examples to try the task on before a run starts; give some where
             the model cannot take those that `synthetic_batch()` makes.
         users_at_once: How many users a trainer trains together; None for the rule of
             `fedpriv.training.local.vectorised` (on the CPU one by one), 1 for one by one.

@@ -32,7 +32,7 @@ from simulations.reproduction.items import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """What is tried for one setting and one kind of input.
+    """Values tried for one setting and one kind of input.
 
     A clip norm is worth trying where the noise it brings to a logit is of the order of one: about
     eight times lower in the paper's setting, whose noise on the mean is eight times higher, and
@@ -146,7 +146,7 @@ INPUTS: Mapping[str, str] = {"tff": "TFF inputs", "unit-norm": "unit-norm inputs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Whose data, how many of them a round, how much noise.
+    """Users, cohort size and noise of one panel.
 
     Attributes:
         short: Its noise, as columns are headed.

@@ -1,4 +1,4 @@
-"""What the study of adaptive descent runs: a spec in, a row of figures out."""
+"""Runs of the study of adaptive descent: from a specification to a row of values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How well a released model is judged by threads that made its start: against runs without them.
+"""Bias of judging a released model by threads that made its start, against runs without them.
 
     python -m simulations.defaults.cross_fitted RUNS.jsonl --corpora FOLDER
 

@@ -32,7 +32,7 @@ _MOST_MEASURED = 20_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a run is done with; σ is that of the noise on the sum over the clip norm."""
+    """Settings of a run; σ is the noise on the sum over the clip norm."""
 
     rounds: int
     rate: float
@@ -63,7 +63,7 @@ class Bench:
 
     @property
     def num_users(self) -> int:
-        """How many users are on the roster."""
+        """Number of users on the roster."""
         return len(self.task.roster)
 
     @property
@@ -73,7 +73,7 @@ class Bench:
 
     @property
     def num_params(self) -> int:
-        """How many parameters the model has."""
+        """Number of parameters of the model."""
         return (len(self.view.words) + 1) * len(self.view.tags)
 
     def accuracy(self, params: Params) -> float:

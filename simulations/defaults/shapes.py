@@ -23,7 +23,7 @@ _FIRST_SEED_OF_FITTING, _FIRST_SEED_OF_EVALUATION = 1_000, 2_000
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What synthetic corpora of several sizes have in common.
+    """Properties that synthetic corpora of several sizes share.
 
     Attributes:
         name: In tables.

@@ -1,4 +1,4 @@
-"""What the figures on images are of: a setup is a classifier, its data, and how long it trains."""
+"""Setups of the figures on images: a classifier, its data, and the length of training."""
 
 from __future__ import annotations
 

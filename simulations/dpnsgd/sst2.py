@@ -201,7 +201,7 @@ SIGMA = {8.0: 0.6558, 4.0: 0.8429, 2.0: 1.1457}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What all runs of a command have in common.
+    """Settings that all runs of a command share.
 
     Attributes:
         weights: Folder of the pre-trained model.

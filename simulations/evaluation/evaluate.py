@@ -1,4 +1,4 @@
-"""What an evaluation found: every figure of every model with its intervals, as JSON and back."""
+"""Results of an evaluation: every value of every model with its intervals, as JSON and back."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class ModelFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """What models reach on held-out examples of rostered users: diagnostics, not covered by any ε.
+    """Results of models on held-out examples of rostered users: diagnostics, covered by no ε.
 
     Attributes:
         data: What names it: corpus, whether synthetic, roster and its hash, licence.

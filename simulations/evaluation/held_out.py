@@ -48,7 +48,7 @@ class HeldOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Outcomes:
-    """What one model does to each of n examples.
+    """Outcome of one model on each of n examples.
 
     Attributes:
         right: uint8 (n,), whether its label scores highest; ties go to the lower number.
@@ -266,7 +266,7 @@ OWN_MAJORITY = "own majority"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Fold:
-    """What models do to the held-out examples of one split.
+    """Outcomes of models on the held-out examples of one split.
 
     Attributes:
         data: What names the data.

@@ -213,7 +213,7 @@ class ObjectivePerturbation(Algorithm):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PerturbedMinimum(BaseWork):
-    """Where a perturbed objective has its minimum, as its "sum".
+    """Client work whose "sum" is the minimum of a perturbed objective.
 
     Attributes:
         sgd: Has the examples, the residual of their loss, and its constants; its passes are not

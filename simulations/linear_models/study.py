@@ -36,7 +36,7 @@ LEVELS = ("majority class", "public examples alone (ε = 0)", "not private")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """What is run on one problem.
+    """Runs on one problem.
 
     Attributes:
         key: Of the problem.

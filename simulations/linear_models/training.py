@@ -125,7 +125,7 @@ def accuracy(params: Params, x: Any, y: np.ndarray) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a run came to.
+    """Result of a run.
 
     Attributes:
         states: After every round.

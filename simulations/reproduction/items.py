@@ -1,4 +1,4 @@
-"""What `fedpriv reproduce` lists: tables and figures of runs, and studies that a function makes."""
+"""Items of `fedpriv reproduce`: tables and figures of runs, and studies that a function makes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TUNING_SEED = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """How one value comes about.
+    """Runs that give one value of a table.
 
     Attributes:
         make: From (split, reduced) to the experiment, before its settings; its task brings the
@@ -81,7 +81,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How a table is printed and drawn.
+    """Format of a table and its plot.
 
     Attributes:
         digits: Behind the point.

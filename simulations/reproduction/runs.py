@@ -58,7 +58,7 @@ class Run:
 
     @property
     def identity(self) -> str:
-        """What finds it again: a digest of every option, the split, the size and the seed."""
+        """Key of the run in the store: digest of all options, the split, the size and the seed."""
         described = {"name": self.experiment.name, **self.experiment.options()}
         described |= {"seed": self.seed, "split": self.split, "reduced": self.reduced}
         if self.curve:  # a run without one keeps the digest it had before there were curves
@@ -66,7 +66,7 @@ class Run:
         return document_sha256(described)[:16]
 
     def __str__(self) -> str:
-        """What a person knows it by: name, split, seed and every option that is not a default."""
+        """Label of the run: name, split, seed and every option that is not a default."""
         changed = [
             f"{line.name} {line.value}"
             for line in self.experiment.lines()

@@ -1,1 +1,1 @@
-"""What recycling checkpoints does on convex problems: synthetic, small, and measured."""
+"""Studies of recycling checkpoints, on convex problems and on real threads."""

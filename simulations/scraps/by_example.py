@@ -230,7 +230,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What the runs gave.
+    """Results of the runs.
 
     Attributes:
         values: By case and by method, the measure, one for each seed.

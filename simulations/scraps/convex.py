@@ -44,7 +44,7 @@ _EPSILON = f"ε at δ = {format_delta(DELTA)} (add-remove, per example, by PLD, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What the studies gave.
+    """Results of the studies.
 
     Attributes:
         hard: Last over average on the hard function, by the number of steps.

@@ -266,7 +266,7 @@ KS = (3, 5, 10, 20)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """How often intervals for a parameter of linear regression held its least-squares value.
+    """Coverage of intervals for a parameter of linear regression: share that hold its value.
 
     Attributes:
         k: Checkpoints.

@@ -73,7 +73,7 @@ class Method:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What was chosen at one ε: the less noise there is, the more and shorter steps.
+    """Settings chosen at one ε: the less noise there is, the more and shorter steps.
 
     Attributes:
         rounds: How many.

@@ -39,7 +39,7 @@ PUBLIC, CENTRAL, LOCAL = "public-only", "central", "local-only"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """What is evaluated.
+    """Models and settings that are evaluated.
 
     Attributes:
         corpus: The data.

@@ -1,4 +1,4 @@
-"""Replies pulled off the grid by threads, so that one that never ends holds nobody up.
+"""Threads that pull replies off the grid, so that one that never ends delays no other.
 
 `Grid.pull_messages` waits until a reply's upload is complete: for minutes after a node stopped
 sending, for hours where it sends a little now and then. Python cannot end a thread, so a pull that
@@ -38,7 +38,7 @@ class TooLargeError(Exception):
 
 
 class TooLateError(Exception):
-    """Nobody waits for this reply any longer."""
+    """The deadline of this reply has passed."""
 
 
 @dataclass(slots=True, kw_only=True)

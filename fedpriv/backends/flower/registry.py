@@ -49,7 +49,7 @@ NodeKeys = Mapping[bytes, frozenset[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registry:
-    """Where every reachable user of the roster lives.
+    """Registry of the node that each reachable user of the roster lives on.
 
     Attributes:
         node_of: Node id by user id.

@@ -71,12 +71,12 @@ class BinaryTree:
 
     @property
     def num_trees(self) -> int:
-        """How many trees there are."""
+        """Number of trees."""
         return -(-self.num_rows // self.steps)
 
     @property
     def description(self) -> str:
-        """What it is."""
+        """Description for plans and statements."""
         trees = "one binary tree" if self.num_trees == 1 else f"{self.num_trees:,} binary trees"
         completed = ", completed" if self.completion else ""
         return f"{trees} of {self.steps:,} rows, {self.estimate} estimates{completed}"

@@ -71,7 +71,7 @@ class Strategy(Protocol):
 
     @property
     def description(self) -> str:
-        """What it is, with its numbers, for plans and statements."""
+        """Description with its numbers, for plans and statements."""
         ...
 
     def sensitivity(self, participation: Participation) -> float:
@@ -199,12 +199,12 @@ class Correlated:
 
     @cached_property
     def sensitivity(self) -> float:
-        """How far one user of contributions of length 1 moves C x, in l2."""
+        """Largest l2 change of C x by one user whose contributions have length 1."""
         return self.strategy.sensitivity(self.participation)
 
     @property
     def name(self) -> str:
-        """That of its strategy."""
+        """Name of its strategy."""
         return self.strategy.name
 
     @property
@@ -225,7 +225,7 @@ class Correlated:
 
     @property
     def description(self) -> str:
-        """What it is, for plans and statements."""
+        """Description for plans and statements."""
         return (
             f"noise of {self.strategy.description} and standard deviation "
             f"{self.noise_multiplier:.6g} over one row's sensitivity before they are combined, for "

@@ -142,12 +142,12 @@ class Banded(_Toeplitz):
 
     @property
     def bands(self) -> int:
-        """How many diagonals are not zero."""
+        """Number of diagonals that are not zero."""
         return len(self.coefficients)
 
     @property
     def description(self) -> str:
-        """What it is."""
+        """Description for plans and statements."""
         shown = ", ".join(f"{value:.4g}" for value in self.coefficients[:3])
         rest = ", ..." if self.bands > 3 else ""
         return f"{self.bands} {self.how} bands ({shown}{rest})"
@@ -313,12 +313,12 @@ class Buffered(_Toeplitz):
 
     @property
     def buffers(self) -> int:
-        """How many there are."""
+        """Number of buffers."""
         return len(self.outputs)
 
     @property
     def description(self) -> str:
-        """What it is."""
+        """Description for plans and statements."""
         if not self.buffers:
             return "no buffers"
         pairs = zip(self.outputs, self.decays, strict=True)

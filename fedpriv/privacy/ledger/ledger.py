@@ -272,12 +272,12 @@ class Ledger:
 
     @property
     def charges(self) -> int:
-        """How many charges are spent."""
+        """Number of charges."""
         return len(self.state.charges)
 
     @property
     def rows(self) -> int:
-        """How many rows of correlated noise are used up."""
+        """Number of rounds' correlated noises that are used up."""
         return len(self.state.rows)
 
     @property

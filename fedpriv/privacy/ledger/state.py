@@ -306,7 +306,7 @@ class LedgerState:
 
     @property
     def spent(self) -> Counter[Event]:
-        """How often each event was charged."""
+        """Number of charges of each event."""
         return self._spent
 
     def read(self, record: Record) -> Entry:
@@ -437,7 +437,7 @@ class LedgerState:
 
     @property
     def used(self) -> BudgetUse:
-        """How much of the budget is spent."""
+        """Share of the budget that is spent."""
         return self.plan.used(self._spent, len(self._rows))
 
     def attempts(self, round_num: int, query: str = UPDATE) -> int:
@@ -469,7 +469,7 @@ class LedgerState:
 
     @property
     def rounds_done(self) -> int:
-        """How many rounds the released models have seen."""
+        """Number of rounds that the released models have seen."""
         if self.plan.unit != "user":
             return self._releases[-1].round_num if self._releases else 0
         return len({release.round_num for release in self._releases})

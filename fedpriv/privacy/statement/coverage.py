@@ -226,7 +226,7 @@ class Coverage:
 
     @property
     def mark(self) -> str:
-        """What goes with an ε: "does NOT cover: ...", or "".
+        """Qualification of an ε: "does NOT cover: ...", or "".
 
         >>> Coverage(not_covered=("vocabulary", "document frequencies")).mark
         'does NOT cover: vocabulary; document frequencies'

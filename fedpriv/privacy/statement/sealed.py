@@ -67,7 +67,7 @@ class SealedRun:
 
     @property
     def coverage(self) -> Coverage:
-        """What ε does not cover: without a document, what the ledger's first line says of it."""
+        """Coverage of ε: without a document, as the ledger's first line says."""
         if self.document is not None:
             return coverage_of(self.document)
         if not self.state.plan.is_private:
@@ -76,7 +76,7 @@ class SealedRun:
 
     @property
     def start(self) -> Mapping[str, Any] | None:
-        """What training started from, as the document says; None without one."""
+        """Start of training, as the document says; None without one."""
         return None if self.document is None else as_object(self.document.get("start"))
 
     @property

@@ -40,8 +40,8 @@ def check_noise_file(path: Path) -> None:
 def write_noise_plot(grid: NoiseGrid, path: Path, planned: NoisePoint | None = None) -> None:
     """Write the plot of a grid into an SVG, PNG or HTML file.
 
-    Both axes are logarithmic. A ring marks each line's knee where it lies between the cohorts. The
-    same grid gives the same SVG.
+    Both axes are logarithmic. A ring marks each line's saturation point where it lies within the
+    cohorts. The same grid gives the same SVG.
 
     Args:
         grid: What is drawn.

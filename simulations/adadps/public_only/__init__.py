@@ -1,1 +1,1 @@
-"""What the public examples and threads alone reach, trained on without any noise."""
+"""Accuracy of public examples and threads alone, trained on without noise."""

@@ -1,4 +1,4 @@
-"""What public examples alone reach on the centralised data sets, at ε = 0, and what all reach.
+"""Accuracy on the centralised data sets of public examples alone, at ε = 0, and of all.
 
     python -m simulations.adadps.public_only.examples imdb mnist autoencoder
 

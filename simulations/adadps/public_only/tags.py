@@ -1,4 +1,4 @@
-"""What public users' sentences alone reach by the papers' split, and what all sentences reach.
+"""Accuracy by the papers' split of public users' sentences alone, and of all sentences.
 
     python -m simulations.adadps.public_only.tags
 

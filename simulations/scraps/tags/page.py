@@ -162,7 +162,7 @@ PAPER = ((8.2, 22.74, "+2.06 (abstract), +2.09 (introduction)"), (18.9, 23.90, "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What the study gave.
+    """Results of the study.
 
     Attributes:
         site: What is said of the corpus.

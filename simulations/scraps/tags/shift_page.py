@@ -34,7 +34,7 @@ Case = tuple[Halves, str, Epsilon]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shifted:
-    """What the study gave.
+    """Results of the study.
 
     Attributes:
         site: What is said of the corpus.

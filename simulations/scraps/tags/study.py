@@ -1,4 +1,4 @@
-"""What aggregates bring on real threads: tuned once, then seeds that are paired."""
+"""Gain of aggregates on real threads: tuned once, then paired seeds."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ FAMILIES: Mapping[str, Family] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How much is run.
+    """Size of the study.
 
     Attributes:
         rounds: Of every run.
@@ -101,7 +101,7 @@ TINY = Size(rounds=8, seeds=2, rates=(0.5, 1.0), epsilons=(8.0,),
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """What validation threads chose, once, by one run each.
+    """Settings that validation threads chose, once, by one run each.
 
     Attributes:
         rates: By ε: the server's, that the last iterate does best with.
@@ -119,7 +119,7 @@ Rights = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What one family gave on test threads.
+    """Results of one family on test threads.
 
     Attributes:
         chosen: Beforehand.
@@ -259,7 +259,7 @@ Halves = Literal["questions", "tags"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Period:
-    """What is shifted, and how.
+    """Kind and period of a shift.
 
     Attributes:
         halves: What alternates.
@@ -354,7 +354,7 @@ _SEEDS = 1000  # from here on, so that no other study has the same runs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arms:
-    """How much of both arms is run.
+    """Size of both arms.
 
     Attributes:
         rate: Of the server at every ε; one at which the last iterate is steady at all of them.
