@@ -45,6 +45,7 @@ class Row:
 _GOLDEN = "golden/test_privacy_golden.py"
 _SAMPLING = "privacy/test_sampling.py"
 _NOISE = "laws/test_noise.py"
+_EVERY_NOISE = "laws/test_noise_of_every_privatizer.py"
 _ROUNDED = "mechanisms/test_rounded.py"
 _CHECKPOINT_ATTACK = "mechanisms/test_checkpoint_attack.py"
 _BOUNDS = "laws/bounds"
@@ -103,11 +104,13 @@ ROWS = (
     Row(
         number=4,
         claim="Noise has its standard deviation to a part in a hundred, its shape, no correlation",
-        tests=(_NOISE, f"{_ROUNDED}::TestDistribution"),
+        tests=(_NOISE, f"{_ROUNDED}::TestDistribution", _EVERY_NOISE),
         twins=(
             Twin(name="noise_one_percent_short", tests=(_NOISE,)),
             Twin(name="rounded_noise_one_percent_short", tests=(f"{_ROUNDED}::TestDistribution",)),
             Twin(name="noise_in_half_precision", tests=(_NOISE,)),
+            Twin(name="length_of_noise_a_tenth_short", tests=(_EVERY_NOISE,)),
+            Twin(name="correlated_noise_a_tenth_short", tests=(_EVERY_NOISE,)),
         ),
     ),
     Row(
