@@ -249,9 +249,13 @@ def check_fields(owner: Any) -> None:
         object.__setattr__(owner, item.field, value)
     for name, parts in places(type(owner)).items():
         value = getattr(owner, name)
-        if not isinstance(value, tuple(parts.values())):
+        # Not of a subclass: options are read by kind, which would put the base in its place.
+        if type(value) not in parts.values():
             known = ", ".join(f"{part.__name__}()" for part in parts.values())
-            raise ValueError(f"{name} {value!r} is no part of an experiment; give one of {known}")
+            raise ValueError(
+                f"{name} {value!r} is no part of a {type(owner).__name__}; give one of {known}, or "
+                f"derive a class whose field {name} is typed to hold yours"
+            )
 
 
 @cache

@@ -13,9 +13,9 @@ The digest is of
   the values that were chosen;
 * the digest of the data, or what the task says of them where it knows none; the digests of a start
   from a file and of what the model keeps frozen;
-* the experiment's name where it runs user-defined code (a custom task, experiment or part,
-  `refine`, `statistics`, `bounds`). Code cannot be hashed: the name and the data stand for it, so
-  give two experiments with different code two names, or two seeds.
+* the experiment's name where it runs user-defined code (a custom task, a derived class with parts
+  of its own, `refine`, `statistics`, `bounds`). Code cannot be hashed: the name and the data stand
+  for it, so give two experiments with different code two names, or two seeds.
 
 It is not of who works, what is measured or where it is written, nor of a name or description by
 which nothing is trained: the same experiment adds the same noise on every backend, and two that are
@@ -28,7 +28,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.options import places
 from fedpriv.hashes import document_sha256
 from fedpriv.privacy.plan import AnyPlan
 from fedpriv.rng import Key
@@ -120,7 +119,7 @@ def _trained(experiment: Experiment) -> dict[str, Any]:
     task, options = type(experiment.task), experiment.options()
     custom = (
         not task.__module__.startswith("fedpriv.")
-        or _has_custom_part(experiment)
+        or not type(experiment).__module__.startswith("fedpriv.")
         or experiment.refine
         or experiment.statistics
         or experiment.bounds
@@ -130,13 +129,6 @@ def _trained(experiment: Experiment) -> dict[str, Any]:
         "task": task.__qualname__,
         "code": experiment.name if custom else None,
     }
-
-
-def _has_custom_part(owner: Any) -> bool:
-    """Return whether a class of a dataclass or of a part within it was defined outside fedpriv."""
-    return not type(owner).__module__.startswith("fedpriv.") or any(
-        _has_custom_part(getattr(owner, name)) for name in places(type(owner))
-    )
 
 
 def _digest(**described: Any) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from fedpriv.experiments.aggregates import Average
 from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
-from fedpriv.experiments.bounds import Normalised
+from fedpriv.experiments.bounds import AdaptableClip, Adaptive, Normalised
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import find_experiments, load_experiment
 from fedpriv.experiments.noise import BandedNoise, GaussianNoise
@@ -255,6 +255,21 @@ def test_no_bound_stands_beside_the_one_that_the_plan_pays_for(tiny_corpus):
     loud = replace(components.plan, mechanism=quiet)
     assert loud.live_mechanism.stddev == mechanism.stddev
     assert loud.epsilon(4).value > 100 * components.plan.epsilon(4).value
+
+
+class Halving(AdaptableClip):
+    """A bound derived from one of ours, of its kind."""
+
+
+def test_a_part_of_another_class_is_refused_and_not_replaced_by_the_one_of_its_kind():
+    """Red when options were read by kind, and the derived bound was lost without a word."""
+    with pytest.raises(ValueError, match=r"bound Halving.*derive a class whose field bound"):
+        FederatedExperiment(name="x", description="", bound=Halving())
+    # Of examples nothing follows their norms.
+    with pytest.raises(ValueError, match="no part of a CentralExperiment; give one of Clipped"):
+        CentralExperiment(
+            name="x", description="", task=lambda e: None, bound=AdaptableClip(clip_norm=Adaptive())
+        )
 
 
 def test_a_word_in_the_place_of_a_part_is_refused_with_the_parts():
