@@ -19,6 +19,7 @@ from fedpriv.datasets.stackexchange.parts import SERVER, cut_corpus
 from fedpriv.datasets.user_ids import write_key
 from fedpriv.deploy import checks
 from fedpriv.deploy.launcher import ASKED
+from fedpriv.deploy.superlink import superlink
 
 
 @pytest.fixture
@@ -170,3 +171,22 @@ def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path):
     checks.check_writes(tmp_path)
     with pytest.raises(PermissionError, match="cannot be written to"):
         checks.check_writes(tmp_path / "none")
+
+
+def test_a_damaged_part_is_refused(tiny_corpus, tmp_path):
+    made = cut_corpus(tiny_corpus, tmp_path / "parts", nodes=1)
+    (users,) = (made.folder / "node-1").rglob("users.json")
+    users.write_text("{}", "utf-8")
+    with pytest.raises(ValueError, match=r"users\.json"):
+        checks.check_users(made.folder / "node-1")
+
+
+def test_a_key_that_the_process_cannot_read_is_refused(keys, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(PermissionError, match="cannot be read by user"):
+        checks.check_keys(keys)
+
+
+def test_a_superlink_without_any_nodes_key_does_not_start(keys):
+    with pytest.raises(ValueError, match="no node's public key"):
+        superlink(keys, 1, tell=print)

@@ -268,3 +268,10 @@ def test_the_wrong_sign_runs_away():
 
     clip = Wrong(initial=3.0, least=1e-3, most=1e3)
     assert played(NORMS, 100, clip=clip)[0][-1] > 100
+
+
+def test_a_user_that_lies_moves_the_count_by_no_more_than_its_vector():
+    """Whatever is sent in its place, the vector is clipped to one as a whole."""
+    bound = Clip(l2_clip_norm=1.0)
+    hostile = {**update(1e6), CLIP: np.array([1e9], np.float32)}
+    assert tree.l2_norm(bound.apply(hostile)) <= 1 + 1e-6

@@ -22,6 +22,7 @@ class Server:
         self.ranges = True
         self.cut_after = []  # bytes to send before hanging up, one entry a request
         self.shift = 0  # how far a range answer is off
+        self.at_most = None  # bytes a range answer holds
         self.etag = '"one"'
         server = self
 
@@ -41,6 +42,7 @@ class Server:
                 if server.ranges and wanted and self.headers.get("If-Range") == server.etag:
                     start = int(re.fullmatch(r"bytes=(\d+)-", wanted)[1])
                     whole = len(body)
+                    body = body[: start + server.at_most] if server.at_most else body
                     self.send_response(206)
                     span = f"{start + server.shift}-{len(body) - 1}"
                     self.send_header("Content-Range", f"bytes {span}/{whole}")
@@ -207,3 +209,24 @@ def test_fetch_by_name_from_a_mirror(server, tmp_path, monkeypatch):
     assert first.path.parent == tmp_path / "cache" / "downloads" / "two"
     with pytest.raises(ValueError, match="unknown data set 'z'; one of"):
         fetch("z")
+
+
+def test_a_server_that_answers_with_less_than_the_rest_is_asked_again(server, tmp_path):
+    server.cut_after, server.at_most = [300_000], 400_000
+    got = fetch_file(source(server, f"sha256:{SHA256}"), tmp_path / "out")
+    assert got.path.read_bytes() == BODY
+    assert len(server.requests) == 3
+
+
+def test_without_ranges_a_second_try_starts_again(server, tmp_path):
+    server.ranges = False
+    server.cut_after = [300_000]
+    assert fetch_file(source(server), tmp_path / "out").path.read_bytes() == BODY
+
+
+def test_a_damaged_file_on_disk_is_replaced(server, tmp_path):
+    folder = tmp_path / "out"
+    folder.mkdir()
+    for checksum in (f"sha256:{SHA256}", f"git-blob:{GIT_BLOB}"):
+        (folder / "a.bin").write_bytes(b"damaged")
+        assert fetch_file(source(server, checksum), folder).path.read_bytes() == BODY

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedpriv.datasets import images
-from fedpriv.datasets.images import load_cifar10, load_mnist, read_cifar_records
+from fedpriv.datasets.images import load_cifar10, load_mnist, read_cifar_records, read_idx
 
 
 def idx(values):
@@ -236,3 +236,10 @@ def test_cifar100_with_other_labels_or_too_few_images_is_refused(hundred, tmp_pa
         read_cifar_records(bytes(3073), "here", images.CIFAR100)
     with pytest.raises(ValueError, match="not 3"):
         images.load_cifar100(hundred(pack=False, train=(1, 2)))
+
+
+def test_a_truncated_packed_file_is_refused(tmp_path):
+    path = write_mnist(tmp_path) / "train-images-idx3-ubyte.gz"
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(ValueError, match="truncated"):
+        read_idx(path, dimensions=3)

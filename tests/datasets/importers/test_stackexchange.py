@@ -335,3 +335,15 @@ def test_a_post_of_a_megabyte_is_read(tmp_path):
     path.write_text(document(question(1, PUBLIC, body="a" * 1_000_000), question(2, PUBLIC)))
     with open_dump(path, tmp_path) as dump:
         assert [len(row["Body"]) for row in dump.rows()] == [1_000_000, 19]
+
+
+@pytest.mark.parametrize("kind", ["gz", "bz2", "xz", "7z"])
+def test_a_flipped_byte_in_an_archive_is_refused(tmp_path, kind):
+    path = tmp_path / "Posts.xml"
+    rows = (answer(n, 1, INSIDE, os.urandom(50).hex()) for n in range(100, 200))
+    path.write_text(document(*ROWS, *rows))
+    packed = compress(path, kind)
+    content = bytearray(packed.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    packed.write_bytes(bytes(content))
+    refused(tmp_path, packed, "cut short|damaged")
