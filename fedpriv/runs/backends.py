@@ -12,7 +12,6 @@ from pathlib import Path
 from fedpriv.backends import Backend, SerialBackend
 from fedpriv.backends.in_process import ThreadBackend, check_shareable
 from fedpriv.backends.ray.cluster import Cluster, Request, usable_cores
-from fedpriv.backends.worker import WorkerContext
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import make_task
 from fedpriv.experiments.catalogue import load_experiment
@@ -117,7 +116,7 @@ def on_ray(cluster: Cluster, reference: str, corpus_path: str | None) -> Backend
         began = time.perf_counter()
         backend = RayBackend(
             share=cluster.share,
-            make_context=partial(open_worker_context, reference, experiment.options(), corpus_path),
+            open_backend=partial(open_worker, reference, experiment.options(), corpus_path),
             data=components.task.data,
             max_examples=experiment.most_examples,
         )
@@ -127,9 +126,9 @@ def on_ray(cluster: Cluster, reference: str, corpus_path: str | None) -> Backend
     return CheckedFactory(make=make, check=check)
 
 
-def open_worker_context(
+def open_worker(
     reference: str, options: Mapping[str, Option], corpus_path: str | None, device: str
-) -> WorkerContext:
+) -> SerialBackend:
     """Return what a worker works with, made from what can be named; called in the worker.
 
     Raises:
@@ -138,7 +137,7 @@ def open_worker_context(
     experiment = load_experiment(reference).restored(options)
     check_supported(experiment, "ray")
     task = make_task(experiment, open_corpus(corpus_path))
-    return WorkerContext(
+    return SerialBackend(
         trainer=experiment.make_trainer(task, device=device),
         data=task.data,
         measure=measure_of(task),

@@ -26,7 +26,7 @@ from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
-from fedpriv.runs.backends import open_worker_context, serial
+from fedpriv.runs.backends import open_worker, serial
 from fedpriv.runs.loop import rounds
 from fedpriv.runs.prepared import start_run
 from fedpriv.sums import PartialSum
@@ -217,9 +217,7 @@ def test_a_local_option_is_an_option_of_the_experiment_and_reaches_workers():
     plain = load_experiment("proximal:experiment")
     assert plain.options()["task.pull"] == 0.1
     changed = plain.with_options({"pull": 3})
-    assert (
-        open_worker_context("proximal:experiment", changed.options(), None, "cpu").trainer.pull == 3
-    )
+    assert open_worker("proximal:experiment", changed.options(), None, "cpu").trainer.pull == 3
     with pytest.raises(ValueError, match="pull 'hard' is not a finite number"):
         plain.with_options({"pull": "hard"})
     with pytest.raises(ValueError, match="did you mean 'pull'"):
