@@ -217,7 +217,8 @@ def test_a_local_option_is_an_option_of_the_experiment_and_reaches_workers():
     plain = load_experiment("proximal:experiment")
     assert plain.options()["task.pull"] == 0.1
     changed = plain.with_options({"pull": 3})
-    assert open_worker("proximal:experiment", changed.options(), None, "cpu").trainer.pull == 3
+    opened = open_worker("proximal:experiment", changed.options(), None, "cpu")
+    assert opened._works["train"].trainer.pull == 3
     with pytest.raises(ValueError, match="pull 'hard' is not a finite number"):
         plain.with_options({"pull": "hard"})
     with pytest.raises(ValueError, match="did you mean 'pull'"):
