@@ -26,19 +26,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.options import (
+    Entry,
     Names,
     Option,
-    OptionLine,
     assembled,
     check_fields,
     chosen,
-    declared,
     entries,
     kebab,
     option,
@@ -194,41 +193,12 @@ class Experiment(ABC):
 
     def options(self) -> dict[str, Option]:
         """Return the value of every option, and the kind of every part, by path."""
-        of_task = values_of(self.task, "task.") if _declares(self.task) else {}
-        return {"method": self.method, **of_task, **values_of(self)}
+        return {"method": self.method, **values_of(self.task, "task."), **values_of(self)}
 
-    def lines(self) -> tuple[OptionLine, ...]:
-        """Return every option as it is listed."""
+    def entries(self) -> tuple[Entry, ...]:
+        """Return the declarations of its options: those that exist with the parts it has."""
         values = self.options()
-        found = [
-            OptionLine(
-                name="method",
-                value=self.method,
-                default="averaging",
-                help="What is asked of private data: averaging of noisy updates, gradient descent "
-                "whose budget adapts (agd), or training without noise that is perturbed once "
-                "(bolt-on).",
-                takes=", ".join(methods_of(self.unit)),
-                part=f"method {self.method}",
-            )
-        ]
-        for entry in self._names.entries:
-            if any(values.get(path) != kind for path, kind in entry.within):
-                continue
-            outer = entry.path.rpartition(".")[0]
-            heading = entry.path if entry.choices else outer
-            heading = f"{heading} {values.get(heading, '')}".strip() or "experiment"
-            found.append(
-                OptionLine(
-                    name=entry.path,
-                    value="automatic" if entry.path in self.automatic else values[entry.path],
-                    default=entry.default,
-                    help=entry.help,
-                    takes=entry.takes,
-                    part=heading,
-                )
-            )
-        return tuple(found)
+        return tuple(entry for entry in self._names.entries if entry.exists(values))
 
     def field_names(self) -> dict[str, str]:
         """Return options as they are typed by the fields of parts and plans that they set."""
@@ -256,12 +226,13 @@ class Experiment(ABC):
             ValueError: For an unknown option (with the nearest known one), one whose part is not
                 chosen then (with the part), or an unfit value.
         """
-        given = dict(options)
-        made = self._class_of(given.pop("method", self.method))
+        made = self._class_of(options.get("method", self.method))
         names = _names(made, type(self.task))
-        for name, value in list(given.items()):
-            if not names.find(name) and self._is_elsewhere(made, name, value):
-                del given[name]
+        given = {
+            name: value
+            for name, value in options.items()
+            if names.find(name) or not self._is_elsewhere(made, name, value)
+        }
         kept = self._changed()
         if made is not type(self):
             known = {entry.path for entry in names.entries}
@@ -273,8 +244,7 @@ class Experiment(ABC):
             if not self._names.find(name):
                 raise self._names.unknown(name)
             for entry in names.find(name):  # none where another method is chosen that lacks it
-                there = all(kinds.get(path) == kind for path, kind in entry.within)
-                if there and entry.path not in before and entry.path not in read:
+                if entry.exists(kinds) and entry.path not in before and entry.path not in read:
                     kept[entry.path] = entry.checked(name, value)
         # A given noise replaces a calibrated one and the other way round.
         for multiplier in ("noise.multiplier", "output_noise.noise_multiplier"):
@@ -290,9 +260,8 @@ class Experiment(ABC):
         Raises:
             ValueError: For an unknown option or an unfit value.
         """
-        given = dict(document)
-        made = self._class_of(given.pop("method"))
-        read = _names(made, type(self.task)).read(given, {})
+        made = self._class_of(document["method"])
+        read = _names(made, type(self.task)).read(document, {})
         return replace(self._made(made, read, read), automatic=())
 
     def _class_of(self, method: Option) -> type[Experiment]:
@@ -305,7 +274,7 @@ class Experiment(ABC):
         self, made: type[Experiment], values: Mapping[str, Option], given: Mapping[str, Option]
     ) -> Self:
         task: Any = self.task
-        if _declares(task):
+        if entries(type(task)):
             task = replace(task, **assembled(type(task), values, task, "task."))
         names = ("name", "description", "statistics", "refine", "bounds", "backends", "presets")
         rest = {name: getattr(self, name) for name in names}
@@ -317,14 +286,10 @@ class Experiment(ABC):
     def _changed(self) -> dict[str, Option]:
         """Return the kinds of parts, and values that are not their defaults, by path."""
         values = values_of(self)
-        kinds = {entry.path for entry in entries(type(self)) if entry.choices}
-        usual = assembled(type(self), {path: values[path] for path in kinds if path in values})
-        plain = replace(self, **usual)
-        defaults = values_of(plain)
         return {
-            path: value
-            for path, value in values.items()
-            if path in kinds or value != defaults.get(path)
+            entry.path: values[entry.path]
+            for entry in entries(type(self))
+            if entry.exists(values) and (entry.is_choice or values[entry.path] != entry.default)
         }
 
     def _is_elsewhere(self, made: type[Experiment], name: str, value: Option) -> bool:
@@ -379,11 +344,14 @@ def methods_of(unit: str) -> tuple[str, ...]:
     return tuple(method for of, method in classes() if of == unit)
 
 
-def _declares(task: Any) -> bool:
-    return is_dataclass(task) and not isinstance(task, type) and bool(declared(type(task)))
-
-
 @cache
 def _names(made: type[Experiment], task: type) -> Names:
-    of_task = entries(task, prefix="task.") if is_dataclass(task) and declared(task) else ()
-    return Names((*of_task, *entries(made)))
+    method = Entry(
+        path="method",
+        hint=Literal[methods_of(made.unit)],  # pyright: ignore
+        default="averaging",
+        help="What is asked of private data: averaging of noisy updates, gradient descent whose "
+        "budget adapts (agd), or training without noise that is perturbed once (bolt-on).",
+        is_choice=True,
+    )
+    return Names((method, *entries(task, prefix="task."), *entries(made)))

@@ -108,8 +108,8 @@ class TestList:
 
     def test_as_a_table(self):
         shown = self.call("adadps-tags")
-        for line in load_experiment("adadps-tags").lines():
-            assert line.name in shown
+        for entry in load_experiment("adadps-tags").entries():
+            assert entry.path in shown
         assert "aggregate.k" not in shown and "automatic" in shown and "(default" in shown
 
 

@@ -61,8 +61,8 @@ def test_every_name_is_whole(printed):
 
 def test_every_option_is_whole(printed):
     run("list", "adadps-tags")
-    for line in load_experiment("adadps-tags").lines():
-        assert line.name in printed().split()
+    for entry in load_experiment("adadps-tags").entries():
+        assert entry.path in printed().split()
     assert "…" not in printed()
 
 
