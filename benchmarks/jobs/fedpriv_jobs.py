@@ -26,8 +26,7 @@ from fedpriv.backends import Backend, SerialBackend
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.locate import resolve_corpus
 from fedpriv.experiments.build import build
-from fedpriv.experiments.components import Components
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import Components, Experiment
 from fedpriv.rng import Key
 from fedpriv.runs.backends import on_threads
 from fedpriv.runs.document import RunDescription

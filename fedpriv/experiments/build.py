@@ -12,8 +12,7 @@ from typing import Any
 from fedpriv.datasets.local_data import NodeData
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.averaging import Averaging
-from fedpriv.experiments.components import Components
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import Components, Experiment
 from fedpriv.experiments.options import naming_options
 from fedpriv.experiments.settings import settle
 from fedpriv.privacy.plan import Plan

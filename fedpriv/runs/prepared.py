@@ -23,8 +23,7 @@ from fedpriv.checkpoints.tensor_files import read_start, released_models, write_
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import build, in_study
 from fedpriv.experiments.catalogue import from_anywhere
-from fedpriv.experiments.components import Components
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import Components, Experiment
 from fedpriv.experiments.own_code import own_code
 from fedpriv.experiments.start import PublicOnly, Start, public_only
 from fedpriv.measures import PUBLIC_ONLY

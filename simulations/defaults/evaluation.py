@@ -20,7 +20,7 @@ from typing import Any
 
 from fedpriv.checkpoints.tensor_files import PUBLIC_MODELS
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.components import FEWEST_PUBLIC_EXAMPLES, LONGEST_NOISE
+from fedpriv.experiments.experiment import FEWEST_PUBLIC_EXAMPLES, LONGEST_NOISE
 from fedpriv.runs.prepared import start_run
 from simulations.defaults import cross_fitted, shapes, sweep
 from simulations.defaults.shapes import read

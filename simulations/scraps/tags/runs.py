@@ -18,8 +18,7 @@ from fedpriv.datasets.stackexchange.splits import Split
 from fedpriv.datasets.stackexchange.tag_view import TagView
 from fedpriv.experiments.build import build
 from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.components import Components
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import Components, Experiment
 from fedpriv.experiments.options import Option
 from fedpriv.experiments.start import public_only
 from fedpriv.hashes import document_sha256
