@@ -16,8 +16,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedpriv.cli.output import console, print_json, print_table
-from fedpriv.experiments.options import kebab
-from fedpriv.experiments.reference import described
+from fedpriv.experiments.averaging import FederatedExperiment
+from fedpriv.experiments.options import Names, entries, kebab
+from fedpriv.experiments.tasks import TagPredictionTask
 
 if TYPE_CHECKING:
     from fedpriv.experiments.experiment import Experiment
@@ -82,7 +83,7 @@ def _written(value: Option) -> str:
 
 def complete_experiments(incomplete: str) -> list[tuple[str, str]]:
     """Return the experiments whose names begin so, with their descriptions."""
-    from fedpriv.experiments.catalogue import find_experiments
+    from fedpriv.experiments.load import find_experiments
 
     return [
         (name, make().description)
@@ -93,7 +94,7 @@ def complete_experiments(incomplete: str) -> list[tuple[str, str]]:
 
 def complete_settings(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """Return completions of `-s`: options of the experiment named on the line, or their values."""
-    from fedpriv.experiments.catalogue import load_experiment
+    from fedpriv.experiments.load import load_experiment
 
     try:
         options = load_experiment(ctx.params.get("experiment") or "").entries()
@@ -108,6 +109,19 @@ def complete_settings(ctx: typer.Context, incomplete: str) -> list[tuple[str, st
             if choice.startswith(value) and " " not in choice
         ]
     return [(f"{option.path}=", option.help) for option in options if option.path.startswith(name)]
+
+
+def option_named(name: str) -> Entry:
+    """Return an option of federated averaging on tag prediction.
+
+    Raises:
+        KeyError: If there is none of that name.
+    """
+    tags = entries(TagPredictionTask, prefix="task.")
+    found = Names((*tags, *entries(FederatedExperiment))).find(name)
+    if not found:
+        raise KeyError(name)
+    return found[0]
 
 
 def _flag(option: Entry) -> Any:
@@ -140,7 +154,7 @@ def with_flags(names: Sequence[str]) -> Callable[[Callable[..., None]], Callable
     Raises:
         KeyError: If there is no such option.
     """
-    options = {kebab(name).replace("-", "_"): described(name) for name in names}
+    options = {kebab(name).replace("-", "_"): option_named(name) for name in names}
     made = [
         inspect.Parameter(
             parameter,

@@ -20,7 +20,7 @@ import typer
 from fedpriv import cli
 from fedpriv.datasets.downloads import DATASETS
 from fedpriv.datasets.stackexchange import locate
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from simulations.reproduction.command import _named, find_reproductions
 from tests.docs.shell_blocks import Command
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from fedpriv import __version__
 from fedpriv.cli import data_output, output
 from fedpriv.cli.data_output import progress_bar
-from fedpriv.experiments.catalogue import find_experiments, load_experiment
+from fedpriv.experiments.load import find_experiments, load_experiment
 from simulations.reproduction import command as reproducing
 from simulations.reproduction.command import find_reproductions
 from tests.cli.typed import SMALL, main, run
