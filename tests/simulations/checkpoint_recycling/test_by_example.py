@@ -10,8 +10,14 @@ import pytest
 from fedpriv.checkpoints.aggregates import packed
 from fedpriv.experiments.build import build
 from fedpriv.training.evaluate import measure_models
-from simulations.scraps import by_example
-from simulations.scraps.checkpoints import LAST, Aggregates, averages, checkpoints, states
+from simulations.checkpoint_recycling import by_example
+from simulations.checkpoint_recycling.checkpoints import (
+    LAST,
+    Aggregates,
+    averages,
+    checkpoints,
+    states,
+)
 from tests.simulations.photographs.records import write_records
 
 WHICH = Aggregates(decays=(0.8,), ks=(3,))

@@ -30,7 +30,13 @@ from fedpriv.training.local.compiled_softmax import CompiledSoftmaxTrainer
 from fedpriv.training.periodic_shift import SHARE
 from fedpriv.training.work import BaseWork, SumRequest
 from fedpriv.tree import Params
-from simulations.scraps.checkpoints import Aggregates, averages, checkpoints, names_of, states
+from simulations.checkpoint_recycling.checkpoints import (
+    Aggregates,
+    averages,
+    checkpoints,
+    names_of,
+    states,
+)
 
 # Types within compiled code are the compiler's.
 # pyright: reportCallIssue=false, reportArgumentType=false, reportReturnType=false

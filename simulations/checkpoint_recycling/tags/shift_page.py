@@ -8,6 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from simulations.checkpoint_recycling.checkpoints import LAST, kind_of
+from simulations.checkpoint_recycling.tags.page import epsilon_words, note_of
+from simulations.checkpoint_recycling.tags.study import Epsilon, Halves, Period
 from simulations.reproduction.study import (
     drawing,
     note_below,
@@ -16,9 +19,6 @@ from simulations.reproduction.study import (
     t_half,
     table,
 )
-from simulations.scraps.checkpoints import LAST, kind_of
-from simulations.scraps.tags.page import epsilon_words, note_of
-from simulations.scraps.tags.study import Epsilon, Halves, Period
 
 #: ε and the paper's gain under shift, relative, per cent.
 PAPER = ((18.9, "+2.64"), (8.2, "+2.82"))

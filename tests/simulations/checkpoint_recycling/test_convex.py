@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from simulations.scraps import convex, convex_studies
+from simulations.checkpoint_recycling import convex, convex_studies
 
 
 class TestHardFunction:
@@ -87,7 +87,7 @@ def test_the_page_and_the_plot_say_what_they_are(tmp_path, monkeypatch):
         lambda epsilon, repeats: convex_studies.widths(epsilon, repeats=2, burn_in=20),
     )
     found = convex.measured((8.0,), tiny=True)
-    text = convex.page(found, command="fedpriv reproduce scraps-convex", picture="a.png")
+    text = convex.page(found, command="fedpriv reproduce recycling-convex", picture="a.png")
     for words in ("*synthetic*", "Theorem 3.2", "ε at δ = 1e-05 (add-remove, per example, by PLD",
                   "**Inference aggregates**", "**Training over aggregates**", "Within a factor 2",
                   "says nothing of the parameters that the rows were made by"):  # fmt: skip

@@ -16,8 +16,8 @@ from fedpriv.experiments.options import Option
 from fedpriv.training.periodic_shift import Shift
 from fedpriv.transform import State, Transform
 from fedpriv.tree import Params
-from simulations.scraps.checkpoints import LAST, Aggregates, states
-from simulations.scraps.tags.runs import NotKeptError, Options, Site, right_of, scored
+from simulations.checkpoint_recycling.checkpoints import LAST, Aggregates, states
+from simulations.checkpoint_recycling.tags.runs import NotKeptError, Options, Site, right_of, scored
 
 #: No noise, where an ε is meant otherwise.
 Epsilon = float | None

@@ -14,15 +14,21 @@ from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
 from fedpriv.training.periodic_shift import SHARE
 from fedpriv.training.work import UserByUser
+from simulations.checkpoint_recycling import checkpoints as made_of
+from simulations.checkpoint_recycling.checkpoints import (
+    LAST,
+    Aggregates,
+    averages,
+    checkpoints,
+    states,
+)
+from simulations.checkpoint_recycling.tags import command, runs, study
+from simulations.checkpoint_recycling.tags.page import MAJORITY, Gain, Line, lines_of, verdict
+from simulations.checkpoint_recycling.tags.runs import Site, Together, columns_of
+from simulations.checkpoint_recycling.tags.study import FAMILIES, TINY, one_half, options
 from simulations.reproduction.study import (
     t_half,
 )
-from simulations.scraps import checkpoints as made_of
-from simulations.scraps.checkpoints import LAST, Aggregates, averages, checkpoints, states
-from simulations.scraps.tags import command, runs, study
-from simulations.scraps.tags.page import MAJORITY, Gain, Line, lines_of, verdict
-from simulations.scraps.tags.runs import Site, Together, columns_of
-from simulations.scraps.tags.study import FAMILIES, TINY, one_half, options
 
 WHICH = Aggregates(decays=(0.8,), ks=(3,))
 

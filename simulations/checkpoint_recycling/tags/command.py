@@ -1,7 +1,7 @@
 """Recycling checkpoints of tag models of real threads, by user: trains, prints a page and draws.
 
-    fedpriv reproduce scraps-stackoverflow --corpus onstartups --seeds 5
-    fedpriv reproduce scraps-pds --corpus onstartups
+    fedpriv reproduce recycling-stackoverflow --corpus onstartups --seeds 5
+    fedpriv reproduce recycling-pds --corpus onstartups
 
 The paper (Shejwalkar et al., "Recycling Scraps", PoPETs 2025) predicts next words of StackOverflow.
 This is another task and a smaller one, of threads of any Stack Exchange site.
@@ -18,12 +18,10 @@ import numpy as np
 from fedpriv.datasets.stackexchange.locate import resolve_corpus
 from fedpriv.experiments.build import build
 from fedpriv.runs.progress import Pace
-from simulations.reproduction.items import Study
-from simulations.reproduction.study import publish
-from simulations.scraps.tags import page, shift_page
-from simulations.scraps.tags.page import lines_of
-from simulations.scraps.tags.runs import NotKeptError, Site
-from simulations.scraps.tags.study import (
+from simulations.checkpoint_recycling.tags import page, shift_page
+from simulations.checkpoint_recycling.tags.page import lines_of
+from simulations.checkpoint_recycling.tags.runs import NotKeptError, Site
+from simulations.checkpoint_recycling.tags.study import (
     FAMILIES,
     TINY,
     Arms,
@@ -37,6 +35,8 @@ from simulations.scraps.tags.study import (
     tuned,
     tuning_runs,
 )
+from simulations.reproduction.items import Study
+from simulations.reproduction.study import publish
 
 _TINY_ARMS = Arms(burn_in=2, longest=2, pilots=2, runs=3, k=3, examples=50)
 
@@ -135,7 +135,7 @@ def reproduce(
     *,
     corpus: str | None = None,
     seeds: int | None = None,
-    results: Path = Path("results/scraps"),
+    results: Path = Path("results/recycling"),
     out: Path | None = None,
     plot: Path | None = None,
     what: str = "aggregates",
@@ -159,10 +159,10 @@ def reproduce(
     site = Site(
         resolve_corpus(corpus, allow_synthetic=False),
         roster,
-        results.with_suffix("") / "scraps",
+        results.with_suffix("") / "recycling",
         trains=not kept,
     )
-    name = "scraps-stackoverflow" if what == "aggregates" else "scraps-pds"
+    name = "recycling-stackoverflow" if what == "aggregates" else "recycling-pds"
     given = ("" if seeds is None else f" --seeds {seeds}") + (" --reduced" if tiny else "")
     command = f"fedpriv reproduce {name} --corpus corpus{given}"
     picture = "" if plot is None else plot.name
@@ -181,14 +181,14 @@ def reproduce(
 
 REPRODUCTIONS = (
     Study(
-        name="scraps-stackoverflow",
+        name="recycling-stackoverflow",
         title="Recycling checkpoints: aggregates and uncertainty, tags of real threads by user",
         run=reproduce,
         reduced={"tiny": True},
         minutes=(60, 1),
     ),
     Study(
-        name="scraps-pds",
+        name="recycling-pds",
         title="Recycling checkpoints under periodic shift, tags of real threads by user",
         run=reproduce,
         options={"what": "shift"},

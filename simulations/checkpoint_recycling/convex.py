@@ -1,6 +1,6 @@
 r"""Recycling checkpoints on synthetic convex problems: measures, prints a page and draws.
 
-fedpriv reproduce scraps-convex --out docs/results/checkpoints.md \
+fedpriv reproduce recycling-convex --out docs/results/checkpoints.md \
         --plot docs/results/checkpoints.png
 """
 
@@ -16,10 +16,8 @@ import numpy as np
 
 from fedpriv.privacy.epsilon import format_delta, format_epsilon
 from fedpriv.runs.progress import Pace
-from simulations.reproduction.items import Study
-from simulations.reproduction.study import drawing, note_below, publish, save, spread, table
-from simulations.scraps.checkpoints import kind_of
-from simulations.scraps.convex_studies import (
+from simulations.checkpoint_recycling.checkpoints import kind_of
+from simulations.checkpoint_recycling.convex_studies import (
     DELTA,
     KS,
     LENGTHS,
@@ -35,6 +33,8 @@ from simulations.scraps.convex_studies import (
     ordinary_ratios,
     widths,
 )
+from simulations.reproduction.items import Study
+from simulations.reproduction.study import drawing, note_below, publish, save, spread, table
 
 #: What the last iterate's best rate is multiplied by.
 FASTER = (1.0, 10.0)
@@ -332,12 +332,12 @@ def reproduce(
     if plot is not None:
         draw(found, plot)
     picture = plot.name if plot else ""
-    publish(page(found, command="fedpriv reproduce scraps-convex", picture=picture), out)
+    publish(page(found, command="fedpriv reproduce recycling-convex", picture=picture), out)
 
 
 REPRODUCTIONS = (
     Study(
-        name="scraps-convex",
+        name="recycling-convex",
         title="Checkpoint aggregates, Theorem 3.2 and intervals on synthetic convex problems",
         run=reproduce,
         reduced={"tiny": True},

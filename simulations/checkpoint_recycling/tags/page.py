@@ -11,19 +11,9 @@ import numpy as np
 
 from fedpriv.privacy.epsilon import format_delta, rounded_up_to
 from fedpriv.rng import Key
-from simulations.evaluation.bootstrap import Interval, Ratio, Resampled, resampled
-from simulations.evaluation.held_out import held_out, majority
-from simulations.reproduction.study import (
-    drawing,
-    note_below,
-    save,
-    synthetic_words,
-    t_half,
-    table,
-)
-from simulations.scraps.checkpoints import LAST, Marks, draw_gains, kind_of
-from simulations.scraps.tags.runs import Site
-from simulations.scraps.tags.study import (
+from simulations.checkpoint_recycling.checkpoints import LAST, Marks, draw_gains, kind_of
+from simulations.checkpoint_recycling.tags.runs import Site
+from simulations.checkpoint_recycling.tags.study import (
     AT,
     FAMILIES,
     Arms,
@@ -33,6 +23,16 @@ from simulations.scraps.tags.study import (
     Rights,
     Scores,
     Size,
+)
+from simulations.evaluation.bootstrap import Interval, Ratio, Resampled, resampled
+from simulations.evaluation.held_out import held_out, majority
+from simulations.reproduction.study import (
+    drawing,
+    note_below,
+    save,
+    synthetic_words,
+    t_half,
+    table,
 )
 
 _SAID = {

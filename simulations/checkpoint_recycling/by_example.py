@@ -1,7 +1,7 @@
 """Recycling checkpoints of photographs and conversions: trains, prints a page and draws.
 
-    fedpriv reproduce scraps-cifar10 --reduced
-    fedpriv reproduce scraps-pcvr
+    fedpriv reproduce recycling-cifar10 --reduced
+    fedpriv reproduce recycling-pcvr
 
 The sizes that are not reduced need a GPU, but for conversions, whose log is synthetic.
 """
@@ -30,6 +30,17 @@ from fedpriv.measures import ACCURACY, Measure
 from fedpriv.privacy.epsilon import format_delta
 from fedpriv.runs.progress import Pace
 from fedpriv.tasks.dataset_tasks import AUC_LOSS, auc_total
+from simulations.checkpoint_recycling.checkpoints import (
+    LAST,
+    Aggregates,
+    Averages,
+    Marks,
+    averages,
+    checkpoints,
+    draw_gains,
+    kind_of,
+    states,
+)
 from simulations.reproduction.items import Study
 from simulations.reproduction.study import (
     Store,
@@ -40,17 +51,6 @@ from simulations.reproduction.study import (
     synthetic_words,
     t_half,
     table,
-)
-from simulations.scraps.checkpoints import (
-    LAST,
-    Aggregates,
-    Averages,
-    Marks,
-    averages,
-    checkpoints,
-    draw_gains,
-    kind_of,
-    states,
 )
 
 #: Of several models' probabilities and of the labels, what answers together have.
@@ -121,7 +121,7 @@ def cifar10(*, reduced: bool) -> Problem:
     """Return classification of CIFAR-10 from nothing."""
     own = f"Ours is {_LOSSY}." if reduced else "WRN-16-4 and 16 views; on a GPU."
     return Problem(
-        name="scraps-cifar10",
+        name="recycling-cifar10",
         title="Recycling checkpoints on CIFAR-10",
         about=f"The paper trains WRN-16-4 by De et al.'s recipe. {own}",
         make=dp_sgd_cifar,
@@ -147,7 +147,7 @@ def cifar100(*, reduced: bool) -> Problem:
     halves: Mapping[str, Option] = {} if reduced else {"photographs": "cifar100"}
     options = {**(_FEW if reduced else _PHOTOGRAPHS), **halves}
     return Problem(
-        name="scraps-cifar100",
+        name="recycling-cifar100",
         title="Recycling checkpoints of public training as a start, as on CIFAR-100",
         about="The paper fine-tunes on CIFAR-100 after pre-training on ImageNet, and starts from "
         f"the moving average of pre-training. {own}",
@@ -173,7 +173,7 @@ def cifar100(*, reduced: bool) -> Problem:
 def conversions(*, reduced: bool) -> Problem:
     """Return prediction of conversions, of a synthetic log."""
     return Problem(
-        name="scraps-pcvr",
+        name="recycling-pcvr",
         title="Recycling checkpoints of predicted conversions",
         about="The paper's log of ads is proprietary, and its model another. Ours is a logistic "
         "model of a SYNTHETIC log in Criteo's form; `-s log=FILE` of `fedpriv run "
@@ -489,7 +489,7 @@ def draw(problem: Problem, found: Found, path: Path) -> None:
 def reproduce(
     *,
     seeds: int | None = None,
-    results: Path = Path("results/scraps-by-example.jsonl"),
+    results: Path = Path("results/recycling-by-example.jsonl"),
     out: Path | None = None,
     plot: Path | None = None,
     what: str = "cifar10",
@@ -527,7 +527,7 @@ def reproduce(
 
 REPRODUCTIONS = tuple(
     Study(
-        name=f"scraps-{what}",
+        name=f"recycling-{what}",
         title=f"Recycling checkpoints: {title}",
         run=reproduce,
         options={"what": what},
