@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from fedpriv.datasets.importers.locate import resolve_corpus
 from fedpriv.datasets.stackexchange.corpus import Corpus
-from fedpriv.datasets.stackexchange.locate import resolve_corpus
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.load import load_experiment
 

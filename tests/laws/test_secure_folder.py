@@ -9,8 +9,8 @@ import json
 import numpy as np
 import pytest
 
+from fedpriv.datasets.importers.writer import CorpusWriter, Sentence
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
-from fedpriv.datasets.stackexchange.writer import CorpusWriter, Sentence
 from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.load import load_experiment
 from fedpriv.report.page import write_report

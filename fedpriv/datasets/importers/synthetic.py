@@ -20,9 +20,9 @@ from pathlib import Path
 
 import numpy as np
 
+from fedpriv.datasets.importers.writer import CorpusWriter, Sentence
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
-from fedpriv.datasets.stackexchange.writer import CorpusWriter, Sentence
 from fedpriv.hashes import Progress
 from fedpriv.ranges import Range, finite_float
 from fedpriv.rng import Key

@@ -23,11 +23,11 @@ from xml.sax.handler import ContentHandler
 from defusedxml import DefusedXmlException
 from defusedxml import sax as defused_sax
 
+from fedpriv.datasets.importers.tokens import split_sentences, tff_tokens
+from fedpriv.datasets.importers.writer import CorpusWriter, Sentence
 from fedpriv.datasets.raw_files import open_plain, unpack_one
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
-from fedpriv.datasets.stackexchange.tokens import split_sentences, tff_tokens
-from fedpriv.datasets.stackexchange.writer import CorpusWriter, Sentence
 from fedpriv.hashes import Progress, file_sha256
 
 _CHUNK = 1 << 18
