@@ -14,7 +14,10 @@ OPTIONS: Mapping[str, str] = {"server-optimizer": "server"}
 #: Keys of JSON files in a run folder and of commands' `--json`: name then -> name now.
 KEYS: Mapping[str, str] = {"burned": "discarded"}
 #: Cases of the recorder: name then -> name now.
-CASES: Mapping[str, str] = {}
+CASES: Mapping[str, str] = {
+    f"study: scraps-{name}": f"study: recycling-{name}"
+    for name in ("cifar10", "convex", "pcvr", "pds", "stackoverflow")
+}
 
 
 def renamed(value: Any, names: Mapping[str, str]) -> Any:
