@@ -17,8 +17,7 @@ from fedpriv.experiments.bounds import (
     NoBound,
     UserBound,
 )
-from fedpriv.experiments.components import Components
-from fedpriv.experiments.experiment import Experiment, TaskFactory, Unit, registered
+from fedpriv.experiments.experiment import Components, Experiment, TaskFactory, Unit, registered
 from fedpriv.experiments.local import LocalSgd
 from fedpriv.experiments.noise import CorrelatedNoise, GaussianNoise, Noise
 from fedpriv.experiments.optimizers import GradientOptimizer, ServerOptimizer, ServerSgd, Sgd
@@ -268,7 +267,6 @@ class CentralExperiment(Averaging):
 
     unit: ClassVar[Unit] = "example"
 
-    backends: tuple[str, ...] = ("serial",)
     batch_size: float = option(
         64.0, "Expected examples a step; each has its own independent draw.", Range.ABOVE_ZERO
     )

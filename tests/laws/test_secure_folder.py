@@ -12,7 +12,7 @@ import pytest
 from fedpriv.datasets.importers.writer import CorpusWriter, Sentence
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.experiments.averaging import CentralExperiment
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.report.page import write_report
 from fedpriv.rng import Key
 from fedpriv.runs.prepared import start_run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.runs.prepared import start_run
 
 SOURCE = """
@@ -83,12 +83,6 @@ def answered(noise_multiplier):
 @dataclass(frozen=True)
 class Descent(Algorithm):
     \"\"\"A cheap gradient of rho 1/50, then a dear choice among step sizes of rho 1/8.\"\"\"
-
-    def init(self, params):
-        return ArrayState(params=params)
-
-    def result(self, state):
-        return state.params
 
     def step(self, state, door):
         asked = Query(params=state.params, mechanism=answered(5.0), name="gradient")

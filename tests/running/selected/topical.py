@@ -6,7 +6,7 @@ import numpy as np
 
 from fedpriv.datasets.importers.writer import Sentence
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.runs.prepared import start_run
 from tests.datasets.corpus.sentences import write
 

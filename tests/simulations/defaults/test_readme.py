@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedpriv.datasets.importers.locate import resolve_corpus
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.runs.prepared import start_run
 from simulations.defaults.readme import table
 
