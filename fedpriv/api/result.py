@@ -278,7 +278,7 @@ def _as_text(run: RunRecord, statement: Statement) -> str:
     if failed := describe_failures(run.summary):
         lines.append(_line("failures", failed))
     lines.append(_line("privacy", statement.headline))
-    for number, paragraph in enumerate(_not_covered(statement)):
+    for number, paragraph in enumerate(statement.paragraphs(NO_EPSILON_COVERS)):
         lines.append(_line("" if number else "no ε covers", paragraph))
     return "\n".join(lines)
 
@@ -314,11 +314,6 @@ def _data(run: RunRecord) -> str:
     users, noun = run.corpus.get("num_users"), labels_of(run.unit).total
     counted = f", {users:,} {noun}s" if isinstance(users, int) else ""
     return f"{made}{kind} {plain(run.corpus.get('name', ''))}{counted}"
-
-
-def _not_covered(statement: Statement) -> tuple[str, ...]:
-    found = [part.paragraphs for part in statement.sections if part.title == NO_EPSILON_COVERS]
-    return found[0] if found else ()
 
 
 def _line(label: str, text: str) -> str:
