@@ -21,16 +21,16 @@ from fedpriv.privacy.statement.statement import (
     describe_returned_model,
     run_statement,
 )
+from fedpriv.report import theme
 from fedpriv.report.comparison.files import as_rows
 from fedpriv.report.comparison.groups import gaps, mismatches, read_groups
 from fedpriv.report.export import released_params
 from fedpriv.report.head import badges, key_figures
 from fedpriv.report.page import write_report
 from fedpriv.report.run_record import Row, RunRecord, read_run, spent
-from fedpriv.report.wording import as_html as sections_html
 from fedpriv.report.wording import labels_of
 from fedpriv.runs.progress import describe_failures
-from fedpriv.untrusted_text import plain, safe
+from fedpriv.untrusted_text import plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -285,21 +285,15 @@ def _as_text(run: RunRecord, statement: Statement) -> str:
 
 def _as_html(run: RunRecord, statement: Statement) -> str:
     """Return the same as HTML without scripts, with the whole statement folded below."""
-    labels = "".join(f" <b>[{safe(label)}]</b>" for label, _ in badges(run, statement))
-    turns = _turns(run)
-    said, _ = describe_returned_model(run.summary)
-    returns = f"<p><b>Returned: {safe(said)}.</b></p>" if said else ""
-    figures = "".join(
-        f"<tr><th style='text-align:left'>{safe(name)}</th><td style='text-align:left'>"
-        f"{safe(value)}</td><td style='text-align:left'>{safe('; '.join(remarks))}</td></tr>"
-        for name, value, remarks in [("data", _data(run), []), *key_figures(run)]
-    )
-    return (
-        f"<div><p>Run of <b>{safe(run.title)}</b>: {safe(turns)}{labels}</p>"
-        f"{returns}<table><tbody>{figures}</tbody></table>"
-        f"<p>{safe(statement.headline)}</p>"
-        f"<details><summary>Privacy statement</summary>{sections_html(statement.sections)}"
-        "</details></div>"
+    return theme.render(
+        "notebook",
+        run=run,
+        turns=_turns(run),
+        badges=badges(run, statement),
+        returned=describe_returned_model(run.summary)[0],
+        figures=[("data", _data(run), []), *key_figures(run)],
+        headline=statement.headline,
+        sections=statement.sections,
     )
 
 
