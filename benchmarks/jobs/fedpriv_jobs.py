@@ -23,11 +23,10 @@ from ledger_only import LedgerOnly
 from protocol import Gate, Job
 
 from fedpriv.backends import Backend, SerialBackend
+from fedpriv.datasets.importers.locate import resolve_corpus
 from fedpriv.datasets.stackexchange.corpus import Corpus
-from fedpriv.datasets.stackexchange.locate import resolve_corpus
 from fedpriv.experiments.build import build
-from fedpriv.experiments.components import Components
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import Components, Experiment
 from fedpriv.rng import Key
 from fedpriv.runs.backends import on_threads
 from fedpriv.runs.document import RunDescription

@@ -23,8 +23,8 @@ from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import roster_sha256
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import build
-from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.measures import Measure
 from fedpriv.rng import Key
 from fedpriv.tasks.module_task import ModuleTask

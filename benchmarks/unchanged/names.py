@@ -18,7 +18,10 @@ KEYS: Mapping[str, str] = {
     "knee_is": "saturation_point_is",
 }
 #: Cases of the recorder: name then -> name now.
-CASES: Mapping[str, str] = {}
+CASES: Mapping[str, str] = {
+    f"study: scraps-{name}": f"study: recycling-{name}"
+    for name in ("cifar10", "convex", "pcvr", "pds", "stackoverflow")
+}
 
 
 def renamed(value: Any, names: Mapping[str, str]) -> Any:

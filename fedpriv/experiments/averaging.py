@@ -17,8 +17,7 @@ from fedpriv.experiments.bounds import (
     NoBound,
     UserBound,
 )
-from fedpriv.experiments.components import Components
-from fedpriv.experiments.experiment import Experiment, TaskFactory, Unit, registered
+from fedpriv.experiments.experiment import Components, Experiment, TaskFactory, Unit, registered
 from fedpriv.experiments.local import LocalSgd
 from fedpriv.experiments.noise import CorrelatedNoise, GaussianNoise, Noise
 from fedpriv.experiments.optimizers import GradientOptimizer, ServerOptimizer, ServerSgd, Sgd

@@ -28,8 +28,7 @@ import numpy as np
 
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.bounds import Adaptive
-from fedpriv.experiments.components import Settings
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import Experiment, Settings
 from fedpriv.experiments.noise import CorrelatedNoise, GaussianNoise
 from fedpriv.experiments.sampling import PoissonCohorts
 from fedpriv.experiments.start import FromPublic, public_only

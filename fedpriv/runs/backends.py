@@ -15,9 +15,8 @@ from fedpriv.backends.ray.cluster import Cluster, Request, usable_cores
 from fedpriv.backends.worker import WorkerContext
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import make_task
-from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.components import Components
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import Components, Experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.experiments.options import Option
 from fedpriv.rng import Key
 from fedpriv.training.devices import check_of_use

@@ -15,9 +15,8 @@ from typing import Any
 from fedpriv import __version__
 from fedpriv.checkpoints.tensor_files import frozen_digests, read_frozen_bytes
 from fedpriv.datasets.stackexchange.corpus import DIAGNOSTIC_FACTS
-from fedpriv.experiments.catalogue import from_anywhere, load_experiment
-from fedpriv.experiments.components import Components
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import Components, Experiment
+from fedpriv.experiments.load import from_anywhere, load_experiment
 from fedpriv.experiments.start import Start
 from fedpriv.privacy.statement.sealed import DOCUMENT, FORMAT, VERSION, read_sealed
 from fedpriv.tasks.checks import public_of_rostered

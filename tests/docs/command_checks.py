@@ -18,9 +18,9 @@ import click
 import typer
 
 from fedpriv import cli
-from fedpriv.datasets.downloads import DATASETS
-from fedpriv.datasets.stackexchange import locate
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.datasets.importers import locate
+from fedpriv.datasets.importers.downloads import DATASETS
+from fedpriv.experiments.load import load_experiment
 from simulations.reproduction.command import _named, find_reproductions
 from tests.docs.shell_blocks import Command
 

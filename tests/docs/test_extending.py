@@ -21,7 +21,7 @@ from fedpriv.backends import Backend, SerialBackend
 from fedpriv.backends.flower.settings import OWN_KEYS
 from fedpriv.cli import main
 from fedpriv.experiments.build import build
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run

@@ -3,7 +3,7 @@
 import pytest
 
 from fedpriv.experiments.build import build
-from fedpriv.experiments.catalogue import find_experiments, load_experiment
+from fedpriv.experiments.load import find_experiments, load_experiment
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.rng import Key
 from tests.experiments.small import all_finite, run_some

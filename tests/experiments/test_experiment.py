@@ -10,7 +10,7 @@ from fedpriv.experiments.aggregates import Average
 from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
 from fedpriv.experiments.bounds import AdaptableClip, Adaptive, Normalised
 from fedpriv.experiments.build import build
-from fedpriv.experiments.catalogue import find_experiments, load_experiment
+from fedpriv.experiments.load import find_experiments, load_experiment
 from fedpriv.experiments.noise import BandedNoise, GaussianNoise
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbounded
 from fedpriv.mechanisms.gaussian import Gaussian

@@ -9,7 +9,7 @@ import shlex
 
 import pytest
 
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.measures import ACCURACY
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.report.head import failures_figure, provenance_of, rounds_figure

@@ -8,13 +8,13 @@ import math
 import pytest
 
 from fedpriv.datasets.dataset import hold_out_public
-from fedpriv.datasets.reviews import synthetic_reviews
 from fedpriv.models import Autoencoder, TextLSTM
 from simulations.adadps import tables
 from simulations.adadps.setups import imdb, lstm, mnist, pooled_tags
 from simulations.adadps.setups.setup import METHODS
 from simulations.reproduction.command import find_reproductions
 from simulations.reproduction.runs import Run, perform
+from simulations.reviews.features import synthetic_reviews
 
 CACHES = (
     imdb.reviews,

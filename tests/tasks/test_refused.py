@@ -288,7 +288,7 @@ class TestMeasures:
 
 
 def test_a_task_of_tags_is_a_task_and_writes_what_it_wrote(tiny_corpus):
-    from fedpriv.experiments.catalogue import load_experiment
+    from fedpriv.experiments.load import load_experiment
 
     made = load_experiment("dp-fedavg-tags").with_options({"noise-multiplier": 1, "cohort": 8})
     task = build(made, tiny_corpus).task

@@ -9,7 +9,7 @@ import pytest
 from fedpriv import optimizers, tree
 from fedpriv.checkpoints.tensor_files import read_tensors
 from fedpriv.experiments.build import build
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
 from fedpriv.privacy.mechanism import Mechanism

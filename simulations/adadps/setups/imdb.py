@@ -14,15 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedpriv.datasets.bag_of_words import RESERVED, WordRows, column_sums, mean_magnitude
 from fedpriv.datasets.dataset import Dataset, hold_out_validation, limit_public
-from fedpriv.datasets.reviews import (
-    Reviews,
-    load_amazon,
-    load_imdb,
-    review_features,
-    synthetic_reviews,
-)
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms.side_information import (
     SideInformation,
@@ -35,6 +27,14 @@ from fedpriv.tasks.dataset_tasks import linear_task
 from fedpriv.training.per_example.linear import LogisticGradients
 from simulations.adadps.setups.setup import Column, Setup, experiment_of
 from simulations.reproduction.items import Split
+from simulations.reviews.bag_of_words import RESERVED, WordRows, column_sums, mean_magnitude
+from simulations.reviews.features import (
+    Reviews,
+    load_amazon,
+    load_imdb,
+    review_features,
+    synthetic_reviews,
+)
 
 #: Public reviews: 250 held out of IMDB, so many of these, or Amazon's.
 Public = Literal["held out", "amazon"] | int

@@ -13,7 +13,6 @@ import numpy as np
 from torch import nn
 
 from fedpriv.datasets.dataset import Dataset, hold_out_validation
-from fedpriv.datasets.reviews import review_features
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.models.text import TextLSTM
 from fedpriv.tasks.central import CentralTask
@@ -21,6 +20,7 @@ from fedpriv.tasks.dataset_tasks import module_task
 from simulations.adadps.setups import imdb
 from simulations.adadps.setups.setup import Column, Rates, Setup, experiment_of
 from simulations.reproduction.items import Split
+from simulations.reviews.features import review_features
 
 LENGTH, SHORT = 290, 40
 

@@ -16,7 +16,7 @@ import numpy as np
 from scipy import sparse
 
 from fedpriv.datasets.dataset import Dataset, hold_out_public, hold_out_validation, limit_public
-from fedpriv.datasets.stackexchange.locate import resolve_corpus
+from fedpriv.datasets.importers.locate import resolve_corpus
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
 from fedpriv.datasets.stackexchange.tag_view import TagView
 from fedpriv.experiments.experiment import Experiment

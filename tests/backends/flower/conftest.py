@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 from client import app as client_app
-from fedpriv.datasets.stackexchange.synthetic import Shape, synthesize
+from fedpriv.datasets.importers.synthetic import Shape, synthesize
 from server import app as server_app
 
 

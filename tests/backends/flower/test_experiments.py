@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from fedpriv import tree
 from fedpriv.backends.flower.strategy import GridSettings
 from fedpriv.datasets.stackexchange.corpus import Corpus
-from fedpriv.experiments.catalogue import find_experiments
+from fedpriv.experiments.load import find_experiments
 from fedpriv.runs.backends import serial
 from fedpriv.runs.prepared import start_run
 

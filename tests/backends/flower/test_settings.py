@@ -20,7 +20,7 @@ from fedpriv.backends.flower.settings import (
     read_path,
     read_value,
 )
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 
 
 def node_of(task):

@@ -13,8 +13,8 @@ import pytest
 from torch import nn
 
 from fedpriv import cli
+from fedpriv.datasets.importers.writer import CorpusWriter, Sentence
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
-from fedpriv.datasets.stackexchange.writer import CorpusWriter, Sentence
 from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
 from fedpriv.experiments.build import build
 from fedpriv.mechanisms import SideInformation

@@ -6,7 +6,7 @@ import pytest
 
 from fedpriv.checkpoints.tensor_files import START_FILE, write_tensors
 from fedpriv.cli.run import print_summary
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.statement.coverage import Coverage
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run

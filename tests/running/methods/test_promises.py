@@ -10,7 +10,7 @@ from scipy import sparse
 
 from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.build import build
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.statement.statement import privacy_statement
 from fedpriv.runs.prepared import start_run

@@ -9,7 +9,7 @@ import pytest
 
 import fedpriv as fp
 from fedpriv import tree
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.mechanisms.selection import PrivateChoice
 from fedpriv.rng import Key
 from fedpriv.runs.prepared import start_run

@@ -7,7 +7,7 @@ import pytest
 
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.averaging import CentralExperiment
-from fedpriv.experiments.options import places
+from fedpriv.experiments.options import entries
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.prepared import start_run
 from tests.resumed import resume_run
@@ -25,7 +25,7 @@ from tests.running.central.resume.synthetic import (
 
 
 def test_every_kind_of_guide_is_here():
-    known = places(CentralExperiment)["guide"]
+    [known] = (entry.choices for entry in entries(CentralExperiment) if entry.path == "guide")
     assert {experiment(kind).guide.kind for kind in KINDS} == set(known)
 
 
