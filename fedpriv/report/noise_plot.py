@@ -69,7 +69,7 @@ def _page(grid: NoiseGrid, planned: NoisePoint | None) -> str:
     )
     words = unit_words(grid.unit)
     return theme.render(
-        "noise",
+        "noise.html.md",
         title="Noise on the mean before a run",
         grid=grid,
         words=words,

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fedpriv.report.wording import flatten, number
+from fedpriv.report.wording import flatten, markdown_safe, number
 from fedpriv.untrusted_text import plain
 
 LIGHT = {
@@ -60,33 +60,34 @@ def series(index: int) -> str:
 
 
 def render(template: str, **values: Any) -> str:
-    """Return a self-contained page from a file of `templates/`, every value escaped.
+    """Return a self-contained page, or Markdown, from a file of `templates/`; values are escaped.
 
     Args:
-        template: Its name without ".html.md".
+        template: Its name: one that ends in ".html.md" gives HTML.
         values: What it is filled with; a name that it misses is an error.
     """
     light, dark = (
         "".join(f"--{role}:{value};" for role, value in colours.items())
         for colours in (LIGHT, DARK)
     )
-    page = _environment().get_template(f"{template}.html.md")
+    page = _environment(html=template.endswith(".html.md")).get_template(template)
     return page.render(values, fonts=FONTS, light=light, dark=dark)
 
 
 @cache
-def _environment() -> Any:
+def _environment(*, html: bool) -> Any:
     import jinja2  # not for commands that write no page
 
+    # Of HTML, what is escaped after this has no control or direction-changing signs either.
+    harmless = plain if html else markdown_safe
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=True,
+        autoescape=html,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        # No control or direction-changing signs either.
-        finalize=lambda value: value if hasattr(value, "__html__") else plain(value),
+        finalize=lambda value: value if hasattr(value, "__html__") else harmless(value),
     )
     environment.filters |= {"number": number, "flatten": flatten}
     return environment
