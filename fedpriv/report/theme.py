@@ -6,6 +6,8 @@ themes and print.
 
 from __future__ import annotations
 
+import io
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -91,3 +93,52 @@ def _environment(*, html: bool) -> Any:
     )
     environment.filters |= {"number": number, "flatten": flatten}
     return environment
+
+
+def check_plot_file(path: Path, kinds: Sequence[str] = (".svg",)) -> None:
+    """Refuse a file that a plot would not be written to; asked before the work.
+
+    Raises:
+        ValueError: If its name ends in none of the kinds, it is there already, or its folder is
+            not.
+    """
+    if path.suffix.lower() not in kinds:
+        raise ValueError(f"{path} is no plot's name; let it end in {', '.join(kinds)}")
+    if path.exists():
+        raise ValueError(f"{path} is there already; remove it, or give another name")
+    if not path.parent.is_dir():
+        raise ValueError(f"{path.parent} is no folder; make it, or give another place")
+
+
+def new_figure(width: float, height: float, colours: Mapping[str, str] = LIGHT) -> Any:
+    """Return an empty matplotlib figure, of inches."""
+    # Not pyplot, whose open figures and backend are global.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), facecolor=colours["paper"])
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def plain_axes(
+    figure: Any, place: tuple[float, float, float, float], colours: Mapping[str, str] = LIGHT
+) -> Any:
+    """Return axes in the project's style, at a place given in shares of the figure."""
+    axes = figure.add_axes(place, facecolor=colours["paper"])
+    for side in ("top", "left", "right"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color(colours["rule"])
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=9, length=0, pad=6, labelcolor=colours["muted"])
+    return axes
+
+
+def as_svg(figure: Any, salt: str) -> bytes:
+    """Return a figure as SVG, the same bytes for the same figure."""
+    import matplotlib
+
+    buffer = io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": salt, "svg.fonttype": "none"}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    return buffer.getvalue()
