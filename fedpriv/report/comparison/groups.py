@@ -11,7 +11,7 @@ from fedpriv.privacy.statement.coverage import Coverage
 from fedpriv.report.charts import MARKERS, Reference
 from fedpriv.report.head import Estimate, estimate, privacy_terms
 from fedpriv.report.page import same_experiment_key
-from fedpriv.report.run_record import Row, RunRecord, guaranteed, read_run, spent, state_of
+from fedpriv.report.run_record import Row, RunRecord, guaranteed, read_run, spent
 from fedpriv.report.theme import NUM_SERIES, series
 from fedpriv.report.wording import exact, figure, labels_of
 
@@ -121,7 +121,7 @@ def find_groups(directories: Sequence[str | Path]) -> tuple[list[Group], list[st
     for directory in directories:
         try:
             run = read_run(directory)
-            run_id = state_of(run).run_id
+            run_id = run.sealed.state.run_id
         except (OSError, ValueError) as error:
             left_out.append(str(error))
             continue
