@@ -304,8 +304,8 @@ def _command(run: RunRecord) -> tuple[str | None, str]:
     recorded = run.description.get("command")
     if isinstance(recorded, str) and recorded:
         return recorded, recorded
-    if run.own is not None:
-        return None, "a training of its own: no command"
+    if run.user_loop is not None:
+        return None, "a user-defined training loop: no command"
     reference, backend = run.description.get("reference"), run.description.get("backend")
     if backend == "flower":
         return None, "run by Flower: no single command"

@@ -21,7 +21,7 @@ from fedpriv.privacy.accounting import rho_of
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.ledger.state import LedgerState
 from fedpriv.privacy.plan import AnyPlan
-from fedpriv.privacy.statement.coverage import OWN, Coverage, coverage_of
+from fedpriv.privacy.statement.coverage import USER_LOOP, Coverage, coverage_of
 from fedpriv.privacy.statement.sealed import (
     DOCUMENT,
     LEDGER,
@@ -64,7 +64,7 @@ class RunRecord:
 
     Attributes:
         sealed: Its ledger, and the document that the ledger seals.
-        description: `experiment.json`, or of a training of one's own what its ledger says:
+        description: `experiment.json`, or of a user-defined training loop what its ledger says:
             experiment, plan, corpus, mode, backend, versions.
         attempts: Every line of `rounds.jsonl`: released values.
         diagnostics: Every line of `diagnostics.jsonl`: not covered by ε, empty in secure mode.
@@ -203,15 +203,15 @@ class RunRecord:
         return f"split {split}" + ("" if where in (None, "test") else f", measured on {where}")
 
     @property
-    def own(self) -> Row | None:
+    def user_loop(self) -> Row | None:
         """Progress of a user-defined loop, by its ledger; None of a run of an experiment."""
-        return self.description.get(OWN)
+        return self.description.get(USER_LOOP)
 
     @property
     def finished(self) -> bool:
         """Whether the run came to its end, early or not."""
-        if self.own is not None:
-            return bool(self.own["finished"])
+        if self.user_loop is not None:
+            return bool(self.user_loop["finished"])
         planned = self.rounds_planned
         return bool(self.summary) or (planned is not None and self.rounds_done >= planned)
 
@@ -248,8 +248,8 @@ class RunRecord:
     @property
     def rounds_done(self) -> int:
         """Rounds released; of single examples not every one is written down."""
-        if self.own is not None:
-            return int(self.own["rounds_done"])
+        if self.user_loop is not None:
+            return int(self.user_loop["rounds_done"])
         if self.unit != "user":
             return int(self.released[-1]["round_num"]) if self.released else 0
         return len(self.released)
@@ -272,7 +272,7 @@ class RunRecord:
 
 
 def read_run(directory: str | Path) -> RunRecord:
-    """Read a run folder, finished or under way; also that of a training of one's own.
+    """Read a run folder, finished or under way; also that of a user-defined training loop.
 
     Raises:
         ValueError: If the folder is not a run, is of a newer format, its document is not the one
