@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fedpriv_tasks import make_experiment, open_worker_context
+from fedpriv_tasks import make_experiment, open_worker
 from ledger_only import LedgerOnly
 from protocol import Gate, Job
 
@@ -68,7 +68,7 @@ def carried(
         cluster.start(num_bytes)
         backend = RayBackend(
             share=cluster.share,
-            make_context=partial(open_worker_context, job, experiment.options(), corpus),
+            open_backend=partial(open_worker, job, experiment.options(), corpus),
             data=components.task.data,
             max_examples=experiment.most_examples,
         )

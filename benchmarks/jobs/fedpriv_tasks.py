@@ -174,15 +174,13 @@ def make_experiment(job: Job, **options: Any) -> Experiment:
     return experiment.with_options(common)
 
 
-def open_worker_context(
-    job: Job, options: Mapping[str, Any], corpus_path: str | None, device: str
-) -> Any:
+def open_worker(job: Job, options: Mapping[str, Any], corpus_path: str | None, device: str) -> Any:
     """Return what a worker of the Ray backend works with; called in the worker."""
-    from fedpriv.backends.worker import WorkerContext
+    from fedpriv.backends import SerialBackend
 
     experiment = make_experiment(job).with_options(options)
     corpus = None if corpus_path is None else Corpus.open(Path(corpus_path))
     components = build(experiment, corpus)
-    return WorkerContext(
+    return SerialBackend(
         trainer=components.trainer, data=components.task.data, measure=components.task.evaluate
     )

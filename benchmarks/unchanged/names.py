@@ -12,7 +12,11 @@ from typing import Any
 #: Options of experiments: name in an older recording -> name now.
 OPTIONS: Mapping[str, str] = {"server-optimizer": "server"}
 #: Keys of JSON files in a run folder and of commands' `--json`: name then -> name now.
-KEYS: Mapping[str, str] = {"burned": "discarded"}
+KEYS: Mapping[str, str] = {
+    "burned": "discarded",
+    "knees": "saturation_points",
+    "knee_is": "saturation_point_is",
+}
 #: Cases of the recorder: name then -> name now.
 CASES: Mapping[str, str] = {
     f"study: scraps-{name}": f"study: recycling-{name}"

@@ -19,6 +19,7 @@ from fedpriv.cli.output import console, print_json, print_table
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.options import Names, entries, kebab
 from fedpriv.experiments.tasks import TagPredictionTask
+from fedpriv.runs.backends import backends_of
 
 if TYPE_CHECKING:
     from fedpriv.experiments.experiment import Experiment
@@ -37,7 +38,7 @@ def show_options(experiment: Experiment, *, as_json: bool) -> None:
                 "name": experiment.name,
                 "description": experiment.description,
                 "unit": experiment.unit,
-                "backends": experiment.backends,
+                "backends": backends_of(experiment),
                 "options": [
                     {
                         "name": entry.path,

@@ -30,7 +30,7 @@ from fedpriv.privacy.plan import unit_words
 from fedpriv.privacy.statement.coverage import PUBLIC_EXAMPLES, Coverage, coverage_of
 from fedpriv.privacy.statement.statement import describe_returned_model
 from fedpriv.report.page import write_report
-from fedpriv.runs.backends import named_backends
+from fedpriv.runs.backends import backends_of, named_backends
 from fedpriv.runs.progress import describe_early_end, describe_failures, follow
 from fedpriv.training.stopping import interruptible
 
@@ -118,7 +118,7 @@ def list_experiments(
                     "name": name,
                     "description": experiment.description,
                     "privacy": _asked_for(experiment),
-                    "backends": experiment.backends,
+                    "backends": backends_of(experiment),
                 }
                 for name, experiment in found.items()
             ]
@@ -126,7 +126,7 @@ def list_experiments(
         return
     table = Table("experiment", "what it is", "privacy", "backends", box=None, header_style="bold")
     for name, experiment in found.items():
-        backends = ", ".join(experiment.backends)
+        backends = ", ".join(backends_of(experiment))
         table.add_row(name, experiment.description, _asked_for(experiment), backends)
     print_table(table)
 

@@ -173,7 +173,6 @@ class CentralDescent(_Descent):
     """DP-AGD over the examples of one training set."""
 
     unit: ClassVar[Unit] = "example"
-    backends: tuple[str, ...] = ("serial",)
 
     def gradient_bound(self, task: Any) -> Bound:
         """Return the bound of an example's gradient; on a grid where sums have a stated error."""

@@ -268,7 +268,6 @@ class CentralExperiment(Averaging):
 
     unit: ClassVar[Unit] = "example"
 
-    backends: tuple[str, ...] = ("serial",)
     batch_size: float = option(
         64.0, "Expected examples a step; each has its own independent draw.", Range.ABOVE_ZERO
     )

@@ -299,7 +299,6 @@ class CentralBoltOn(_BoltOn):
 
     unit: ClassVar[Unit] = "example"
 
-    backends: tuple[str, ...] = ("serial",)
     batch_size: int = option(50, "b; what does not fill a last batch sits out.", Range.AT_LEAST_ONE)
     average: bool = option(False, "Release the mean of all iterates, and not the last.")
 

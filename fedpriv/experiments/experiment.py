@@ -101,7 +101,7 @@ class Experiment(ABC):
         relation: Neighbouring relation; None for the one that the method or sampling is proved for.
         seed: Of a simulation.
         eval_every: Rounds between evaluations.
-        backends: Those that it claims to run on.
+        backends: The only ones that it runs on; None for all that carry its unit.
         statistics: User-defined moments and preconditioner, for preconditioner "public-own".
         refine: Makes the components that run of those that the options describe, for a user-defined
             privatizer, sampler, bound or preconditioner; None leaves them. It cannot replace the
@@ -138,7 +138,7 @@ class Experiment(ABC):
     eval_every: int = option(
         10, "Rounds between evaluations; the last is always evaluated.", Range.AT_LEAST_ONE
     )
-    backends: tuple[str, ...] = ("serial", "threads", "ray", "flower")
+    backends: tuple[str, ...] | None = None
     statistics: Statistics | None = field(default=None, repr=False)
     refine: Callable[[Components], Components] | None = field(default=None, repr=False)
     bounds: Mapping[str, Callable[..., Bound]] = field(default_factory=dict, repr=False, hash=False)
@@ -214,6 +214,11 @@ class Experiment(ABC):
                 if "_" in form:
                     found[form] = kebab(form)
         return found | {"l2_bound": "l2-clip-norm", **_FIELD_NAMES[self.unit]}
+
+    def runs_on(self, backend: str) -> bool:
+        """Return whether it runs on a backend of this name; training of examples is serial."""
+        carried = self.unit == "user" or backend == "serial"
+        return carried and (self.backends is None or backend in self.backends)
 
     def with_options(self, options: Mapping[str, Option]) -> Self:
         """Return the experiment with some options changed; parts may be chosen among them.

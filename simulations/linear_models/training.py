@@ -38,7 +38,7 @@ from fedpriv.training.per_example.linear import (
     SoftmaxGradients,
 )
 from fedpriv.training.permutation_sgd import PermutationSgd
-from fedpriv.training.work import BaseWork, SumRequest, Trainers
+from fedpriv.training.work import SumRequest, Trainers, Work
 from fedpriv.tree import Params
 from simulations.linear_models.comparators import (
     Method,
@@ -241,7 +241,7 @@ def perturbed_objective(
 
 
 @dataclass(slots=True)
-class Remembered(BaseWork):
+class Remembered(Work):
     """Permutation SGD whose end is computed once a seed: only the noise of its release changes.
 
     For studies that perturb the same training for several ε.

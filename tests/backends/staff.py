@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from fedpriv.backends.worker import WorkerContext
+from fedpriv.backends import SerialBackend
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.evaluate import WHOLE, Metrics
@@ -112,12 +112,12 @@ def measure(params, *, public, part=WHOLE, deeds=None):
     return Metrics.of(len(mine), accuracy=share, loss=float(public))
 
 
-def make_context(device, *, multiplier=None, deeds=None, refuse=None):
+def open_worker(device, *, multiplier=None, deeds=None, refuse=None):
     """Make a worker context; `refuse` is an error to raise instead."""
     if refuse is not None:
         raise refuse
     assert device == "cpu"
-    return WorkerContext(
+    return SerialBackend(
         trainer=trainer(multiplier),
         data=Users() if deeds is None else BadUsers(deeds),
         measure=functools.partial(measure, deeds=deeds),

@@ -19,7 +19,7 @@ BOUND, KEY = Rounded(bound=Clip(l2_clip_norm=0.3)), Key.simulation(1)
 @pytest.fixture
 def worker(staff):
     made = Worker()
-    made.open(staff.make_context)
+    made.open(staff.open_worker)
     return made
 
 
@@ -46,13 +46,13 @@ def test_parts_are_measured_to_the_whole(staff, worker, of):
 
 
 def test_it_says_where_it_is(staff):
-    assert Worker().open(staff.make_context).process == os.getpid()
-    assert Worker().open(staff.make_context).device.startswith("cpu")
-    opened = Worker().open(staff.make_context, device_ids=[3], logical=True)
+    assert Worker().open(staff.open_worker).process == os.getpid()
+    assert Worker().open(staff.open_worker).device.startswith("cpu")
+    opened = Worker().open(staff.open_worker, device_ids=[3], logical=True)
     assert opened.device.startswith("logical device 3: cpu")
 
 
 def test_a_gpu_that_torch_does_not_see_is_an_error(staff, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(ValueError, match="sees no GPU"):
-        Worker().open(staff.make_context, device_ids=[0])
+        Worker().open(staff.open_worker, device_ids=[0])

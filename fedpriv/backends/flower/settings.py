@@ -89,7 +89,7 @@ def read_experiment(run_config: Config) -> Experiment:
         ) from error
     name = read_value(run_config, "experiment")
     experiment = _load(name)
-    if "flower" not in experiment.backends:
+    if not experiment.runs_on("flower"):
         raise ValueError(f"{name} is centralised and has no nodes; use `fedpriv run {name}`")
     return experiment.with_options(options)
 

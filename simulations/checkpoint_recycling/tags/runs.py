@@ -28,7 +28,7 @@ from fedpriv.runs.progress import Pace
 from fedpriv.sums import PartialSum
 from fedpriv.training.local.compiled_softmax import CompiledSoftmaxTrainer
 from fedpriv.training.periodic_shift import SHARE
-from fedpriv.training.work import BaseWork, SumRequest
+from fedpriv.training.work import SumRequest, Work
 from fedpriv.tree import Params
 from simulations.checkpoint_recycling.checkpoints import (
     Aggregates,
@@ -81,7 +81,7 @@ def columns_of(view: TagView, asked: np.ndarray | None = None) -> Columns:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Together(BaseWork):
+class Together(Work):
     """The sum of a cohort's bounded updates in one call.
 
     Guarantees:

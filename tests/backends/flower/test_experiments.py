@@ -18,9 +18,7 @@ from fedpriv.experiments.load import find_experiments
 from fedpriv.runs.backends import serial
 from fedpriv.runs.prepared import start_run
 
-EXPERIMENTS = {
-    name: make for name, make in find_experiments().items() if "flower" in make().backends
-}
+EXPERIMENTS = {name: make for name, make in find_experiments().items() if make().runs_on("flower")}
 # A plain round, a preconditioned one and the next plain one, where rounds take turns.
 OPTIONS = {
     "rounds": 3,

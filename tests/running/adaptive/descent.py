@@ -84,12 +84,6 @@ def answered(noise_multiplier):
 class Descent(Algorithm):
     \"\"\"A cheap gradient of rho 1/50, then a dear choice among step sizes of rho 1/8.\"\"\"
 
-    def init(self, params):
-        return ArrayState(params=params)
-
-    def result(self, state):
-        return state.params
-
     def step(self, state, door):
         asked = Query(params=state.params, mechanism=answered(5.0), name="gradient")
         direction = door.ask(asked).update["w"]

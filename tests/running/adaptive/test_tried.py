@@ -36,21 +36,22 @@ class TestTried:
         failed = "contributes_zero(error)" if says else "pass"
         changed(
             "class Near:",
-            f"""class Whole:
-    def template(self, params):
-        return params
+            f"""from fedpriv.training.work import Work
 
-    def partial_sum(self, *, params, bound, data, user_ids, key):
+
+class Whole(Work):
+    def answer(self, request):
         from fedpriv.sums import PartialSum
         from fedpriv.training.failures import contributes_zero
         failed = 0
-        for user in user_ids:
+        for user in request.user_ids:
             try:
-                data.examples(user).gone
+                request.data.examples(user).gone
             except AttributeError as error:
                 {failed}
                 failed += 1
-        return PartialSum(total=params, num_users=len(user_ids), num_failed=failed)
+        return PartialSum(
+            total=request.params, num_users=len(request.user_ids), num_failed=failed)
 
 
 class Near:""",
