@@ -192,7 +192,7 @@ class FederatedExperiment(Averaging):
             algorithm=self.bound.make_algorithm(
                 optimizer=self.server.make(),
                 preconditioner=self._preconditioner(side),
-                tensors=getattr(task, "round_tensors", None),  # of a `ShiftsOverRounds`
+                tensors=task.round_tensors,
                 **self.aggregate.fields(),
             ),
             trainer=self.make_trainer(task, side),
