@@ -13,9 +13,8 @@ from typing import Any
 
 from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint, describe_saturation_point
 from fedpriv.privacy.plan import unit_words
-from fedpriv.report.plots import theme
-from fedpriv.report.plots.charts import spread
-from fedpriv.untrusted_text import safe
+from fedpriv.report import theme
+from fedpriv.report.charts import spread
 
 KINDS = (".svg", ".png", ".html")
 _WIDTH, _HEIGHT, _DPI = 8.0, 5.4, 150
@@ -69,28 +68,15 @@ def _page(grid: NoiseGrid, planned: NoisePoint | None) -> str:
         for colours in (theme.LIGHT, theme.DARK)
     )
     words = unit_words(grid.unit)
-    said = f"Noise on the mean per C against {words.drawn}; the table has the figures."
-    heads = "".join(f"<th>{rounds:,}</th>" for rounds in grid.rounds)
-    rows = [
-        f"<th>{cohort:,g}</th>"
-        + "".join(f"<td>{grid.at(cohort, rounds).shown}</td>" for rounds in grid.rounds)
-        for cohort in grid.cohorts
-    ]
-    points = "".join(f"<td>{safe(str(point))}</td>" for point in grid.saturation_points)
-    rows.append(f"<th>knee</th>{points}")
-    table = "".join(f"<tr>{row}</tr>" for row in rows)
-    reasons = "".join(f"<p>{safe(reason)}</p>" for reason in grid.reasons)
-    body = (
-        "<h1>Before running</h1>"
-        f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">'
-        f'<img src="{light}" alt="{safe(said)}" style="width:100%;height:auto"></picture>'
-        "<p>Thousandths of C, the clip norm: standard deviation of the noise on a coordinate of "
-        f"the released mean. Each is calibrated to {safe(grid.privacy)}.</p>"
-        f'<div class="scroll"><table><thead><tr><th>{words.drawn} \\ {words.turn}s</th>'
-        f"{heads}</tr></thead><tbody>{table}</tbody></table></div>"
-        f"<p>{safe(describe_saturation_point(words.drawn).capitalize())}.</p>{reasons}"
+    return theme.render(
+        "noise",
+        title="Noise on the mean before a run",
+        grid=grid,
+        words=words,
+        saturation_point=describe_saturation_point(words.drawn),
+        light_svg=light,
+        dark_svg=dark,
     )
-    return theme.document("Noise on the mean before a run", body)
 
 
 def _svg(grid: NoiseGrid, planned: NoisePoint | None, colours: Mapping[str, str]) -> bytes:
@@ -123,10 +109,10 @@ def _drawn(grid: NoiseGrid, planned: NoisePoint | None, colours: Mapping[str, st
         x, y = [cohort for cohort, _ in line], [noise for _, noise in line]
         axes.plot(x, y, color=colour, linewidth=2.0, marker="o", markersize=3.6, clip_on=False)
         ends.append((x[-1], y[-1], f"{rounds:,} {turn}s", colour))
-        knee = grid.saturation_points[number]
-        if knee.side == "at" and knee.cohort is not None:
+        point = grid.saturation_points[number]
+        if point.side == "at" and point.cohort is not None:
             axes.plot(
-                [knee.cohort], [_on_line(line, knee.cohort)], marker="o", markersize=11,
+                [point.cohort], [_on_line(line, point.cohort)], marker="o", markersize=11,
                 markerfacecolor="none", markeredgecolor=colour, markeredgewidth=1.8,
             )  # fmt: skip
     if planned is not None and planned.noise_on_mean is not None:
