@@ -62,7 +62,6 @@ from fedpriv.tasks.checks import (
     describe_untried,
     find_cautions,
     public_loss,
-    synthetic_batch,
     try_central_task,
     try_task,
     try_trainer,
@@ -405,7 +404,7 @@ def _try(components: Components, root: Key, begun: Start | None = None) -> Trial
             if components.algorithm.checks_start:
                 loss = public_loss(task, state.params)
         else:
-            batch = synthetic_batch(task)
+            batch = task.synthetic_batch()
             untried = describe_untried(task) if batch is None else ""
             again = partial(experiment.make_trainer, task, components.side_information)
             train = partial(_train_synthetic_user, components, state.params, again=again)

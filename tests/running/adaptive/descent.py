@@ -20,7 +20,7 @@ from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import AdaptivePlan
 from fedpriv.privacy.sampling import Everybody
-from fedpriv.tasks.task import TaskDescription
+from fedpriv.tasks.task import Task, TaskDescription
 from fedpriv.training.algorithm import Algorithm, ArrayState, Query
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.work import UserByUser
@@ -49,7 +49,7 @@ class Losses:
         return {"losses": np.array([np.linalg.norm(examples - w) for w in tried], np.float32)}
 
 
-class Near:
+class Near(Task):
     roster, roster_sha256, data = ROSTER, roster_sha256(ROSTER), Points()
     measures = (Measure(name="distance", label="distance", higher_is_better=False),)
 

@@ -35,7 +35,7 @@ class TestTried:
     def test_a_work_of_ones_own_is_tried(self, says):
         failed = "contributes_zero(error)" if says else "pass"
         changed(
-            "class Near:",
+            "class Near(Task):",
             f"""from fedpriv.training.work import Work
 
 
@@ -54,7 +54,7 @@ class Whole(Work):
             total=request.params, num_users=len(request.user_ids), num_failed=failed)
 
 
-class Near:""",
+class Near(Task):""",
         )
         source = Path("own_descent.py").read_text("utf-8")
         source = source.replace('"train": UserByUser(trainer=Gradient())', '"train": Whole()')
