@@ -24,6 +24,18 @@ CASES: Mapping[str, str] = {
 }
 
 
+def options_named_now(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of an older recording by their names of today."""
+    of_examples = "batch_size" in options
+    preconditioner = "preconditioner" if of_examples else "release_preconditioner"
+    named = {}
+    for name, value in options.items():
+        place, dot, field = name.partition(".")
+        place = preconditioner if place == "guide" else OPTIONS.get(place, place)
+        named[place + dot + field] = value
+    return named
+
+
 def renamed(value: Any, names: Mapping[str, str]) -> Any:
     """Return a JSON value whose keys have their new names.
 

@@ -102,7 +102,7 @@ class Experiment(ABC):
         seed: Of a simulation.
         eval_every: Rounds between evaluations.
         backends: The only ones that it runs on; None for all that carry its unit.
-        statistics: User-defined moments and preconditioner, for guide "public-own".
+        statistics: User-defined moments and preconditioner, for preconditioner "public-own".
         refine: Makes the components that run of those that the options describe, for a user-defined
             privatizer, sampler, bound or preconditioner; None leaves them. It cannot replace the
             task and its trainer: workers and nodes make those for themselves.

@@ -397,7 +397,7 @@ class OwnStatistics(Part):
             ValueError: If the experiment has none.
         """
         if surroundings.statistics is None:
-            raise ValueError("guide 'public-own' needs statistics=Statistics(...)")
+            raise ValueError("preconditioner 'public-own' needs statistics=Statistics(...)")
         return surroundings.statistics
 
 

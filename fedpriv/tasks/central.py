@@ -157,7 +157,8 @@ class CentralTask(BaseTask):
         """
         if self.public is None:
             raise ValueError(
-                f"{self.name} has no public examples; choose a guide that needs none, or give some"
+                f"{self.name} has no public examples; choose a preconditioner that needs none, or "
+                "give some"
             )
         return self.public
 

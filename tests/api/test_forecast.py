@@ -170,7 +170,7 @@ def test_given_params_are_where_it_starts(line):
     [
         ({"server": "adam"}, "server adam"),
         ({"server": "momentum"}, "server momentum"),
-        ({"guide": "past-releases"}, "after the noise"),
+        ({"release-preconditioner": "past-releases"}, "after the noise"),
         ({"public": None}, "measures nothing on public examples"),
     ],
     ids=str,

@@ -220,8 +220,8 @@ CENTRAL_CHANGED = {
     ),
     "no public examples": (
         "steps=2",
-        "steps=2, guide=BothAverages()",
-        "central has no public examples; choose a guide that needs none, or give some",
+        "steps=2, preconditioner=BothAverages()",
+        "central has no public examples; choose a preconditioner that needs none, or give some",
     ),
     "other figures": ("accuracy=0.5", "share=0.5", "evaluate() measured 'share', which is not"),
     "no name": ('name="central"', 'name=""', "say what they are called"),

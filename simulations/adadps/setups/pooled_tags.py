@@ -121,7 +121,7 @@ def experiment(public: Public, column: Column, split: Split, reduced: bool = Fal
 _RATES: Rates = {
     "plain": (1.0, 10.0, 50.0),
     "adaptive": (0.001, 0.003, 0.01),
-    "guided": (0.1, 0.5, 2.0),
+    "preconditioned": (0.1, 0.5, 2.0),
     "divided later": (0.001, 0.003, 0.01),
 }
 
@@ -138,7 +138,7 @@ SETUP = Setup(
         "AdaDPS, public Adam": (1.0, 0.5),
     },
     rates={"paper": _RATES, "right": _RATES},
-    clips={"plain": (0.1, 0.5), "guided": (1.0, 5.0)},
+    clips={"plain": (0.1, 0.5), "preconditioned": (1.0, 5.0)},
     paper_epsilon="0.84 at δ = 1/240,000 (remembered; 0.849 recomputed by RDP at 45 epochs)",
     seconds=(2_000, 9),
     notes=(

@@ -63,7 +63,7 @@ def test_three_rounds_on_flower_equal_three_in_process(stub, tiny_corpus, tmp_pa
     experiment = experiment.with_options(OWN.get(experiment.method, OPTIONS))
     if experiment.options().get("sampling") == "cyclic":
         experiment = experiment.with_options({"cohort": None, "min-separation": 3})
-    if experiment.options().get("guide") == "delayed":
+    if experiment.options().get("release_preconditioner") == "delayed":
         experiment = experiment.with_options(TURNS)
     expected, state = finished(corpus, experiment, name, tmp_path / "serial", serial)
     found, other = finished(corpus, experiment, name, tmp_path / "grid", carried_by(stub, 5))

@@ -132,13 +132,13 @@ def slow(kinds, one):
 
 @pytest.fixture(autouse=True)
 def known(monkeypatch):
-    side = {"guide": "side-information"}
+    side = {"preconditioner": "side-information"}
     found = ModuleType("coverage_test")
     found.central_side = lambda: central("private", **side)
     found.central_words = lambda: central(listed=("vocabulary", "idf"))
     found.central_both = lambda: central("private", ("vocabulary",), **side)
     found.central_public = lambda: central(**side)
-    found.ideal = lambda: central(guide="ideal", micro_batch=2)
+    found.ideal = lambda: central(preconditioner="ideal", micro_batch=2)
     found.dense = lambda: module("private")
     found.dense_public = lambda: module("public")
     monkeypatch.setitem(sys.modules, "coverage_test", found)
