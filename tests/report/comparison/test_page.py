@@ -43,12 +43,6 @@ def test_json_rows_are_plain_json(make_run) -> None:
     assert not free["private"] and free["epsilon"] is None and free["delta"] is None
 
 
-def test_the_same_run_twice_is_refused(make_run) -> None:
-    folder = make_run()
-    with pytest.raises(ValueError, match="given twice"):
-        read_groups([folder, folder])
-
-
 def test_unlike_runs_are_called_unlike(make_run) -> None:
     groups = read_groups([make_run("a"), make_run("b", corpus={"roster_sha256": "cd" * 32})])
     assert mismatches(groups) == ["roster"]
@@ -74,15 +68,6 @@ def test_the_page_is_escaped_and_says_what_epsilon_does_not_cover(make_run, tmp_
     assert "Synthetic data" in page
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
-
-
-def test_runs_without_any_accuracy_still_compare(make_run) -> None:
-    folder = make_run(rounds=1)
-    (folder / "rounds.jsonl").write_text("")
-    (folder / "diagnostics.jsonl").unlink()
-    groups = read_groups([folder])
-    assert as_rows(groups)[0]["accuracy"] is None
-    assert "adadps-tags" in render(groups)
 
 
 def as_language_model(folder):
