@@ -248,7 +248,7 @@ class TestCurves:
     def test_the_page_draws_two_runs_of_one_curve_apart(self, ten):
         [section] = sections_of(read_groups(ten[:2]))
         (one, two) = styles(section.groups)
-        assert one.colour == two.colour and one.marker != two.marker
+        assert one[0] == two[0] and one[1] != two[1]
         page = render(read_groups(ten))
         legends = re.findall(r'<ul class="legend">.*?</ul>', page, re.DOTALL)
         assert legends[0].count("<li>") == 5 and "<polygon" not in legends[0]
