@@ -49,10 +49,11 @@ def rounds_of(text: str | None) -> tuple[int, ...] | None:
 def check_plot(out: Path | None) -> None:
     """End with a line if no plot can be written there."""
     if out is not None:
-        from fedpriv.report.noise_plot import check_noise_file
+        from fedpriv.report.noise_plot import KINDS
+        from fedpriv.report.theme import check_plot_file
 
         try:
-            check_noise_file(out)
+            check_plot_file(out, KINDS)
         except ValueError as error:
             fail(str(error))
 
