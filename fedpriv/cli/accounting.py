@@ -371,9 +371,10 @@ def rounds_of(text: str | None) -> tuple[int, ...] | None:
 def check_plot(out: Path | None) -> None:
     """End with a line if no plot can be written there."""
     if out is not None:
-        from fedpriv.report.noise_plot import check_noise_file
+        from fedpriv.report.noise_plot import KINDS
+        from fedpriv.report.theme import check_plot_file
 
-        check_noise_file(out)
+        check_plot_file(out, KINDS)
 
 
 def plot(grid: NoiseGrid | None, out: Path | None, planned: NoisePoint | None) -> None:

@@ -71,11 +71,12 @@ def audit_command(
     Or, of a run: fedpriv audit --into runs/eps8
     """
     from fedpriv.api.running import chosen_experiment, find_corpus
-    from fedpriv.audit.plot import check_plot_file, write_audit_plot
+    from fedpriv.audit.plot import write_audit_plot
     from fedpriv.audit.run import AuditedRun, Candidate, audit_plan, describe_audit
     from fedpriv.experiments.build import build
     from fedpriv.privacy.statement.sealed import AUDIT_FILE
     from fedpriv.report.page import write_report
+    from fedpriv.report.theme import check_plot_file
 
     if out is not None:
         check_plot_file(out)
@@ -162,7 +163,7 @@ def membership_command(
     """
     from fedpriv.attacks.membership import attack_runs
     from fedpriv.attacks.outcome import describe_membership, write_membership_plot
-    from fedpriv.audit.plot import check_plot_file
+    from fedpriv.report.theme import check_plot_file
 
     if out is not None:
         check_plot_file(out)

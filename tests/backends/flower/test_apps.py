@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,8 +29,6 @@ from fedpriv.runs.prepared import start_run
 from tests.running.selected import topical
 
 NUM_NODES, NUM_ROUNDS = 3, 3
-PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text("utf-8"))
-DECLARED = PROJECT["tool"]["flwr"]["app"]["config"]
 
 
 @pytest.fixture
