@@ -387,7 +387,7 @@ def page(problem: Problem, found: Found, *, command: str, picture: str = "") -> 
         f"measured on test examples and are not covered by ε. Chance has {100 * problem.chance:g} "
         "%. No aggregate is chosen: all are "
         "shown, at every rate that was tried.", "",
-        *table(["the paper", ""], problem.paper, words=2),
+        table(["the paper", ""], problem.paper, words=2),
     ]  # fmt: skip
     if picture:
         lines += ["", f"![Gains over the last iterate]({picture})"]
@@ -408,7 +408,7 @@ def page(problem: Problem, found: Found, *, command: str, picture: str = "") -> 
             if name != LAST and base:
                 variance = f"{100 * ((_stddev(own) / base) ** 2 - 1):+.0f} %"
             rows.append([name, f"{100 * own.mean():.2f}{deviation}", gain, variance])
-        lines += [f"### {case.words()}", "", *table(head, rows), "", verdict(problem, values), ""]
+        lines += [f"### {case.words()}", "", table(head, rows), "", verdict(problem, values), ""]
     if problem.public is not None:
         lines += _starts(found)
     return "\n".join(lines).rstrip() + "\n"
@@ -447,7 +447,7 @@ def _starts(found: Found) -> list[str]:
     return [
         "## What starting from the average of public models brings",
         "",
-        *table(["", "gain of the last iterate over the other start, points"], rows),
+        table(["", "gain of the last iterate over the other start, points"], rows),
         "",
         "One public run; its own chance is in no interval.",
     ]

@@ -121,7 +121,7 @@ def _theorem(found: Found) -> list[str]:
         f"It grows by {log_slope(found.hard):.3f} for each unit of ln T: the logarithm is real, on "
         "this function. On an ordinary problem (synthetic absolute-error regression, 10 columns, "
         f"noise of stddev 1 a coordinate, step R/(G √t), {runs} runs), mean excess risk:", "",
-        *table(["T", *names, "last / upa T/2"], rows, align="---"), "",
+        table(["T", *names, "last / upa T/2"], rows, align="---"), "",
         f"There the ratio goes from {usual[min(usual)]:.2f} at the shortest to "
         f"{usual[max(usual)]:.2f} at the longest, above 1 at {better} of {len(usual)} lengths, by "
         "a factor that is the problem's own: while the start is not forgotten an average does not "
@@ -158,7 +158,7 @@ def _control(found: Found) -> list[str]:
                 gain = "–" if name == "last" else f"{mean(gains):+.2f} ± {spread(gains):.2f}"
                 cells += [f"{100 * mean(own):.2f}", gain, f"{variance(own) / variance(last):.2f}"]
             rows.append(cells)
-        lines += ["", f"### {title}", "", *table(head, rows, align="---")]
+        lines += ["", f"### {title}", "", table(head, rows, align="---")]
         lines += ["", *_verdicts(found, by)]
     return [*lines, "", "Variance: of accuracy over seeds, over the last iterate's; below 1 is "
             "steadier."]  # fmt: skip
@@ -208,7 +208,7 @@ def _coverage(found: Found) -> list[str]:
         "How often f̄ ± t √(S/k) holds the least-squares solution of these rows; it says nothing "
         "of the parameters that the rows were made by. Spacing in shares of the one that "
         "`fedpriv uncertainty --plan` gives (S/k at most 5 % short of the mean's variance).", "",
-        *table(head, rows, align="---"),
+        table(head, rows, align="---"),
     ]  # fmt: skip
 
 
@@ -230,7 +230,7 @@ def _widths(found: Found) -> list[str]:
         "examples, by k checkpoints of one run and by k runs of their own; both arms have the same "
         "σ and T = t1 + k t2, so that the runs cost k times as much. t2 is measured: where the "
         f"scores' correlation has fallen to 0.05. {_EPSILON}, of one run.", "",
-        *table(head, rows, align="---"),
+        table(head, rows, align="---"),
     ]  # fmt: skip
     enough = all(w.within_two >= 0.8 for w in found.widths)
     lower = all(w.below > 0.5 and w.ratio < 1 for w in found.widths)

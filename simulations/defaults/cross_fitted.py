@@ -110,7 +110,7 @@ def table(lines: Sequence[Mapping[str, Any]]) -> list[str]:
             "trained again without the fold"]  # fmt: skip
     gaps = [one["taken_out"] - one["trained_again"] for one in lines]
     return [
-        *markdown_table(head, rows),
+        markdown_table(head, rows),
         "",
         f"As runs judge it less trained again: {np.mean(gaps):+.1f} points in the mean, "
         f"{np.median(np.abs(gaps)):.1f} in the median of absolute values.",

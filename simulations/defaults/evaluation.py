@@ -236,7 +236,7 @@ def _power(runs: Sequence[Run]) -> list[str]:
         "private training gained without selection (points over public-only; number of runs). "
         "Runs that gained less, or had too few threads to judge, are left out.",
         "",
-        *table(["public threads", *(f"{low} to {high}" for low, high in _GAINS)], rows),
+        table(["public threads", *(f"{low} to {high}" for low, high in _GAINS)], rows),
     ]
 
 
@@ -258,7 +258,7 @@ def _grid(compared: Sequence[dict[str, Any]]) -> list[str]:
         "in which at 10,000 users a third of each cohort is trained, its noise scaled alike. The "
         "best of six is somewhat lucky.",
         "",
-        *table(["shape", "users", "by the rule", "best of six", "share"], rows),
+        table(["shape", "users", "by the rule", "best of six", "share"], rows),
     ]
 
 
@@ -278,7 +278,7 @@ def _forecasts(runs: Sequence[Run]) -> list[str]:
         "What was said before any ε is spent, what private training then gained without "
         "selection, and how often public threads showed it.",
         "",
-        *table(head, rows),
+        table(head, rows),
     ]
 
 

@@ -163,7 +163,7 @@ def _section(
         found = [None if name is None else of(evaluation.models[name]) for name in names]
         if any(found):
             rows.append([row.label, *(percent(estimate, signed=signed) for estimate in found)])
-    yield from ("", f"### {title}", "", *lines_of(["", *layout.columns.values()], rows))
+    yield from ("", f"### {title}", "", lines_of(["", *layout.columns.values()], rows))
 
 
 def _other_figures(evaluation: Evaluation, layout: Layout) -> Iterator[str]:
@@ -184,7 +184,7 @@ def _other_figures(evaluation: Evaluation, layout: Layout) -> Iterator[str]:
             found = own.users if of_users else own.values
             rows.append([label, *(percent(found.get(name), of_users=of_users) for name in names)])
         head = ["", *(figures[name] for name in names)]
-        yield from ("", f"### {title}", "", *lines_of(head, rows))
+        yield from ("", f"### {title}", "", lines_of(head, rows))
     untrained, sentences = evaluation.num_untrained_users, evaluation.num_untrained_examples
     yield ""
     yield (

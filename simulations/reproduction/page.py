@@ -169,7 +169,7 @@ def _jumps(table: Table, found: Found) -> list[str]:
         "How much the curves still jump: the mean distance of a point from the middle of its two "
         "neighbours, over the second half.",
         "",
-        *study.table(["", *table.columns.values()], rows),
+        study.table(["", *table.columns.values()], rows),
     ]
 
 
@@ -234,7 +234,7 @@ def _choices(table: Table, done: Done, *, reduced: bool) -> list[str]:
     grid[1] = "|---|---|---:|---:|---|"
     return [
         "", "## Chosen settings", "",
-        *study.table(["column", "method", "settings"], chosen, words=3),
+        study.table(["column", "method", "settings"], chosen, words=3),
         "", "## The grid", "",
         f"{len(identities)} tuning runs, on seed {TUNING_SEED}. What is not listed takes its "
         "settings over from what is.", "",

@@ -128,7 +128,7 @@ def difference_lines(found: Differences, title: str) -> Iterator[str]:
             "no signal: neither is above the majority" if mute else percent(estimate, signed=True)
         )
         rows.append([first, second, text])
-    yield from ("", f"### {title}", "", *table(["", "against", "difference"], rows, words=2))
+    yield from ("", f"### {title}", "", table(["", "against", "difference"], rows, words=2))
 
 
 def ablation_page(study: Study, held: Fold, found: Differences) -> str:
@@ -151,6 +151,6 @@ def ablation_page(study: Study, held: Fold, found: Differences) -> str:
         f"paired bootstrap by thread and one by user. {epsilon_words(study)} Figures are not "
         "covered by ε.",
         "",
-        *table(["", *(f"ε = {target:g}" for target in study.epsilons)], rows),
+        table(["", *(f"ε = {target:g}" for target in study.epsilons)], rows),
     ]
     return "\n".join(lines) + "\n"

@@ -248,7 +248,7 @@ def _paper(found: Measured) -> list[str]:
         "The paper's task is **another one, and much larger**: next words of StackOverflow by an "
         "LSTM (342,477 users), with DP-FTRL. Ours is softmax regression of tags on sentences of a "
         "small site. Only the direction of gains may be compared, not accuracies.", "",
-        *table(head, rows), "",
+        table(head, rows), "",
         "Of ours the best on test of those chosen beforehand is shown, which flatters it; "
         "± is the t-interval over seeds.",
     ]  # fmt: skip
@@ -315,7 +315,7 @@ def _tables(found: Measured) -> list[str]:
                 [method, *(text for one in own.values() for text in _cells(one.get(method)))]
                 for method in _methods(own)
             ]
-            lines += ["", f"### {name}: {title}", "", *table(head, rows)]
+            lines += ["", f"### {name}: {title}", "", table(head, rows)]
     return lines
 
 
@@ -353,7 +353,7 @@ def _tuning(found: Measured) -> list[str]:
         "accuracy of the last iterate in per cent by the server's rate. Clip norm and local rate "
         "are those of the evaluations of [methods](tags-by-method.md) and "
         "[streams](tags-by-stream.md). Aggregates were given no rate of their own.", "",
-        *table(head, rows),
+        table(head, rows),
     ]  # fmt: skip
 
 
@@ -387,7 +387,7 @@ def _scores(found: Measured) -> list[str]:
         "shortest lag at which scores of "
         f"{arms.pilots} pilot runs correlate by at most 0.05, of those up to {arms.longest}; more "
         f"than {arms.k} checkpoints lie half as far apart.", "",
-        *table(head, rows, align="---"),
+        table(head, rows, align="---"),
     ]  # fmt: skip
     main = [w for one in found.scores for w in one.widths if w.k == arms.k]
     enough = [100 * w.within_two for w in main]

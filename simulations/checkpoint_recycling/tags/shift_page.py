@@ -98,7 +98,7 @@ def _table(own: Mapping[Case, Mapping[str, np.ndarray]]) -> list[str]:
         "Mean over the period in per cent, standard deviation over its rounds in points (mean of "
         "the seeds'), gain of the mean over the last iterate's in points ± the t-interval over "
         "seeds, and accuracy after the last round, in per cent.", "",
-        *table(head, rows, words=2),
+        table(head, rows, words=2),
     ]  # fmt: skip
 
 
