@@ -48,7 +48,8 @@ def markdown(
     return study.render(
         "reproduction/page.md.jinja",
         item=table, picture=picture, reduced=reduced, seeds=len(seeds),
-        heading=heading(table, found), measured=measured(table), spread=_SPREADS[table.layout.spread],
+        heading=heading(table, found), measured=measured(table),
+        spread=_SPREADS[table.layout.spread],
         is_figure=table.kind == "figure", tuning_seed=TUNING_SEED,
         blocks=table.layout.sections or (Block(title="", columns=table.columns),),
         values_table=partial(_values_table, table, found),
