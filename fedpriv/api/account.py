@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedpriv.api.custom_loop import plan
-from fedpriv.experiments.options import said_as_options
+from fedpriv.experiments.options import naming_options
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint
@@ -258,7 +258,7 @@ def noise_grid(
             f"cap_over_cohort {cap_over_cohort:g} is below 2: a cap that often acts is not "
             "guaranteed; raise it, or leave it out"
         )
-    with said_as_options({"num_users": "users", "num_rounds": "rounds"}):
+    with naming_options({"num_users": "users", "num_rounds": "rounds"}):
         return privacy_noise_grid(
             num_users=users,
             target_epsilon=target_epsilon,

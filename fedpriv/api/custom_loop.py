@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fedpriv import tree
-from fedpriv.experiments.options import said_as_options
+from fedpriv.experiments.options import naming_options
 from fedpriv.mechanisms import Bound, Clip, Rounded
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.privacy.event import Relation
@@ -67,7 +67,7 @@ def plan(
             "exactly one of the two"
         )
     default = "replace-one" if sampling == "fixed" else "add-remove"
-    with said_as_options(_ARGUMENTS):
+    with naming_options(_ARGUMENTS):
         draft = Plan(
             mechanism=Mechanism(
                 sampler=sampler_of(sampling, users, cohort, cap),

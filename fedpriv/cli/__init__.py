@@ -11,6 +11,7 @@ import typer
 
 from fedpriv import __version__
 from fedpriv.cli import (
+    accounting,
     audit,
     data,
     data_ids,
@@ -23,9 +24,9 @@ from fedpriv.cli import (
     uncertainty,
 )
 from fedpriv.cli import deploy as deploying
-from fedpriv.cli.output import Interrupted, console, errors, fail
+from fedpriv.cli.output import Interrupted, errors, fail, print_line
 from fedpriv.deploy import commands
-from fedpriv.experiments.own_code import own_traceback
+from fedpriv.experiments.user_code import user_traceback
 from fedpriv.output_paths import why_unwritten
 from fedpriv.training.stopping import interruptible
 
@@ -41,7 +42,7 @@ app = typer.Typer(
 
 def _say_version(wanted: bool) -> None:
     if wanted:
-        console.print(f"fedpriv {__version__}", highlight=False)
+        print_line(f"fedpriv {__version__}")
         raise typer.Exit
 
 
@@ -58,6 +59,7 @@ def _options(
 
 
 run.register(app)
+accounting.register(app)
 privacy.register(app)
 audit.register(app)
 results.register(app)
@@ -99,7 +101,7 @@ def main() -> None:
         errors.print("interrupted")  # Typer makes of Ctrl-C an exit with status 130
         sys.exit(130)
     except Exception as error:
-        said = own_traceback(error)
+        said = user_traceback(error)
         if said is not None:
             sys.stderr.write(said)
             sys.exit(1)

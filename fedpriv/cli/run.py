@@ -13,8 +13,14 @@ import typer
 from rich.table import Table
 
 from fedpriv.checkpoints.store import keep_last_from
-from fedpriv.cli.listing import complete_experiments, complete_settings, show_options, with_flags
-from fedpriv.cli.output import Interrupted, console, errors, print_json, print_table
+from fedpriv.cli.listing import (
+    complete_experiments,
+    complete_settings,
+    option_named,
+    show_options,
+    with_flags,
+)
+from fedpriv.cli.output import Interrupted, errors, print_json, print_line, print_table
 from fedpriv.experiments.options import Option
 from fedpriv.measures import PUBLIC_ONLY, figures_of, read_measures
 from fedpriv.output_paths import check_folder, writing_to
@@ -24,7 +30,7 @@ from fedpriv.privacy.plan import unit_words
 from fedpriv.privacy.statement.coverage import PUBLIC_EXAMPLES, Coverage, coverage_of
 from fedpriv.privacy.statement.statement import describe_returned_model
 from fedpriv.report.page import write_report
-from fedpriv.runs.backends import named_backends
+from fedpriv.runs.backends import backends_of, named_backends
 from fedpriv.runs.progress import describe_early_end, describe_failures, follow
 from fedpriv.training.stopping import interruptible
 
@@ -99,7 +105,7 @@ def list_experiments(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the experiments that can be run by name, or the options of one."""
-    from fedpriv.experiments.catalogue import find_experiments, load_experiment
+    from fedpriv.experiments.load import find_experiments, load_experiment
 
     if name is not None:
         show_options(load_experiment(name), as_json=as_json)
@@ -112,7 +118,7 @@ def list_experiments(
                     "name": name,
                     "description": experiment.description,
                     "privacy": _asked_for(experiment),
-                    "backends": experiment.backends,
+                    "backends": backends_of(experiment),
                 }
                 for name, experiment in found.items()
             ]
@@ -120,7 +126,7 @@ def list_experiments(
         return
     table = Table("experiment", "what it is", "privacy", "backends", box=None, header_style="bold")
     for name, experiment in found.items():
-        backends = ", ".join(experiment.backends)
+        backends = ", ".join(backends_of(experiment))
         table.add_row(name, experiment.description, _asked_for(experiment), backends)
     print_table(table)
 
@@ -180,7 +186,7 @@ def run_command(
         workers=workers,
         gpus_per_worker=gpus_per_worker,
         ray_address=ray_address,
-        tell=lambda line: errors.print(line, highlight=False, soft_wrap=True),
+        tell=lambda line: print_line(line, errors),
     )
     keep_last, anchors = keep_last_from(keep_checkpoints), anchors_of(anchor, anchor_command)
     quickly: dict[str, Option] = {"rounds": QUICK} if quick else {}
@@ -225,7 +231,7 @@ def run_command(
                     keep_last=keep_last,
                     anchors=anchors,
                     label=label,
-                    tell=lambda text: None if as_json else errors.print(text, highlight=False),
+                    tell=lambda text: None if as_json else print_line(text, errors),
                 )
         with writing_to(prepared.folder.path, f"; then {_to_go_on(prepared.folder.path)}"):
             summary = follow(prepared, console=errors, shown=not as_json)
@@ -239,7 +245,7 @@ def run_command(
 
 def _chosen(name: str, options: Mapping[str, Option], *, secure: bool) -> Experiment:
     """Return an experiment with its options."""
-    from fedpriv.experiments.catalogue import load_experiment
+    from fedpriv.experiments.load import load_experiment
 
     experiment = load_experiment(name)
     if secure and "seed" in options:
@@ -254,9 +260,7 @@ def _with_start_file(flags: dict[str, Option]) -> dict[str, Option]:
     Raises:
         ValueError: If it is neither a choice nor a file.
     """
-    from fedpriv.experiments.reference import described
-
-    given, choices = flags.get("start"), described("start").choices
+    given, choices = flags.get("start"), option_named("start").choices
     if given is None or given in choices:
         return flags
     if not Path(str(given)).is_file():
@@ -293,7 +297,7 @@ def _to_go_on(path: Path) -> str:
 
 def _say(line: str, *, quiet: bool = False) -> None:
     if not quiet:
-        errors.print(line, markup=False, highlight=False, soft_wrap=True)
+        print_line(line, errors)
 
 
 def _check_run_folder(folder: Path) -> None:
@@ -410,7 +414,7 @@ def print_summary(summary: dict[str, Any], covers: Coverage, report: Path) -> No
     rows["report"] = str(report)
     width = max(12, *(len(label) + 2 for label in rows))
     for label, value in rows.items():  # no table: it would cut long paths short
-        console.print(f"{label:<{width}}{value}", soft_wrap=True, markup=False, highlight=False)
+        print_line(f"{label:<{width}}{value}")
 
 
 def _gained(summary: dict[str, Any]) -> str | None:

@@ -22,7 +22,7 @@ from fedpriv.runs.loop import first_state, rounds
 from fedpriv.runs.noise_root import NOISE, training_digest
 from fedpriv.training.algorithm import Algorithm
 from fedpriv.training.federated_averaging import AtAggregates, FederatedAveraging
-from fedpriv.training.work import Trainers
+from fedpriv.training.work import SumRequest, Trainers, Work
 from fedpriv.transform import Transform, identity
 from fedpriv.tree import Params
 
@@ -195,11 +195,8 @@ class RosterComponents:
         return {name: array.copy() for name, array in self.task.params.items()}
 
 
-class _ShapesOnly:
+class _ShapesOnly(Work):
     """The shapes of a sum that the backend's own workers make."""
 
-    def template(self, params: Params) -> Params:
-        return params
-
-    def partial_sum(self, **asked: Any) -> NoReturn:
+    def answer(self, request: SumRequest) -> NoReturn:
         raise AssertionError("users are trained by the backend")

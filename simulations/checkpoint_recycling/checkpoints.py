@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedpriv.checkpoints.aggregates import ema, uniform
-from fedpriv.experiments.components import Components
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import Components, Experiment
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
 from fedpriv.runs.loop import first_state, rounds

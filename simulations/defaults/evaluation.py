@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from fedpriv.checkpoints.tensor_files import PUBLIC_MODELS
-from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.components import FEWEST_PUBLIC_EXAMPLES, LONGEST_NOISE
+from fedpriv.experiments.experiment import FEWEST_PUBLIC_EXAMPLES, LONGEST_NOISE
+from fedpriv.experiments.load import load_experiment
 from fedpriv.runs.prepared import start_run
 from fedpriv.runs.progress import Pace
 from simulations.defaults import cross_fitted, shapes, sweep

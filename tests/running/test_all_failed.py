@@ -18,7 +18,7 @@ from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
 from fedpriv.backends.in_process import ThreadBackend
 from fedpriv.cli import main
 from fedpriv.experiments.averaging import FederatedExperiment
-from fedpriv.experiments.own_code import own_code
+from fedpriv.experiments.user_code import user_code
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.runs.participation import FAILED_IN_A_ROW, AllUsersFailedError, Participation
 from fedpriv.runs.prepared import resume_run, start_run
@@ -261,7 +261,7 @@ def test_labels_that_are_no_classes_are_named_as_the_cause():
     """Red when the message advised a synthetic batch, or said only where an index was used."""
     with pytest.raises(IndexError) as caught:
         torch.nn.functional.cross_entropy(torch.zeros(1, 2), torch.tensor([2]))
-    with pytest.raises(IndexError), own_code("while the task was tried"):
+    with pytest.raises(IndexError), user_code("while the task was tried"):
         raise caught.value
     assert "numbered from 0" in " ".join(caught.value.__notes__)
     with counted_failures() as failures:

@@ -185,8 +185,8 @@ class RunIdentity:
         experiment: The name.
         mode: "simulation" or "secure".
         plan_sha256: Of the plan's JSON.
-        experiment_sha256: Of `experiment.json`, as the ledger seals it; "" of a training of one's
-            own, which has none.
+        experiment_sha256: Of `experiment.json`, as the ledger seals it; "" of a user-defined
+            training loop, which has none.
         ledger_sha256: The hash of the ledger's first line, which has the run's random id.
     """
 
@@ -203,12 +203,12 @@ class RunIdentity:
             experiment=str(state.extra.get("experiment", "")),
             mode=state.mode,
             plan_sha256=document_sha256(state.plan.to_json()),
-            experiment_sha256=str(state.extra.get("experiment_sha256", "")),
+            experiment_sha256=str(state.extra.get(SEAL, "")),
             ledger_sha256=records[0].hash,
         )
 
     def __str__(self) -> str:
-        named = self.experiment or "a training of its own"
+        named = self.experiment or "a user-defined training loop"
         return f"{named} ({self.mode}, plan {self.plan_sha256[:12]}, run {self.ledger_sha256[:12]})"
 
 
@@ -370,29 +370,3 @@ def audited_rounds(plan: AnyPlan) -> int | None:
     if not isinstance(plan, Plan):
         return None
     return plan.num_rounds if plan.charged_once else plan.affordable_rounds
-
-
-def describe_audit(plan: AnyPlan, record: AuditRecord | None) -> list[str]:
-    """Return what a statement says of the audit, as paragraphs."""
-    if not plan.is_private:
-        return []
-    if record is None:
-        return [
-            "Not audited: this mechanism was not run on canaries to bound ε from below. What is "
-            "stated follows from the plan and the ledger."
-        ]
-    text = [f"Audited by fedpriv {record.version}, {record}."]
-    if record.refuted:
-        text.append(
-            "The mechanism does NOT keep the ε that is stated, except for an error of the audit "
-            f"with probability {1 - record.confidence:.2g}."
-        )
-    else:
-        text.append("Consistent is not proved: it is what these canaries did not show.")
-    text.append(
-        "Canaries stand in for every user; the plan's sampler, bound, sum, noise and denominator "
-        "are run on them in one process. Nodes, network, and what users do before the bound are "
-        f"not. The outcome is kept in {AUDIT_FILE}, outside the ledger's chain: who can write to "
-        "the folder can change it."
-    )
-    return text

@@ -14,12 +14,15 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.mechanisms.bounds import Bound, RoundedSum
+from fedpriv.mechanisms.bounds import Bound, RoundedSum, scaling_factor
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
-from fedpriv.training.failures import counted_failures
-from fedpriv.training.work import BaseWork, SumRequest
+from fedpriv.training.failures import contributing_zero_on_failure, counted_failures
+from fedpriv.training.work import SumRequest, Work
 from fedpriv.tree import Params
+
+#: Positions in a training set, int64 `(b,)`, or groups of them (a list, none empty).
+Examples = np.ndarray | Sequence[np.ndarray]
 
 
 class ExampleGradients(Protocol):
@@ -30,13 +33,14 @@ class ExampleGradients(Protocol):
     """
 
     def bounded_sum(
-        self, params: Params, index: np.ndarray, bound: Bound, key: Key | None = None
+        self, params: Params, index: Examples, bound: Bound, key: Key | None = None
     ) -> Params:
-        """Return Σ bound(-∇f_i(params)) over examples.
+        """Return Σ bound(-∇f_i(params)) over examples, or Σ bound(mean of -∇f_i) over groups.
 
         Args:
             params: float32, not changed.
-            index: int64 `(b,)`, distinct positions in the training set; may be empty.
+            index: Distinct positions in the training set, or groups of them (micro-batches); may
+                be empty.
             bound: Includes what comes before it: mixture and multiplier.
             key: For models that draw at random while they train; every example folds its own.
 
@@ -48,19 +52,11 @@ class ExampleGradients(Protocol):
               the rounding of float32 sums (a part in 10^6). For a module of your own that holds
               as far as examples are kept apart: `fedpriv.training.per_example.backends` says what
               its trial finds, and what it cannot see.
-        """
-        ...
+            * Of groups each *group* moves the sum by at most `bound.l2_bound`, an example by twice
+              that.
 
-    def grouped_sum(
-        self,
-        params: Params,
-        groups: Sequence[np.ndarray],
-        bound: Bound,
-        key: Key | None = None,
-    ) -> Params:
-        """Return Σ bound(mean of -∇f_i over the group) over groups: micro-batches.
-
-        Each *group* moves the sum by at most `bound.l2_bound`, an example by twice that.
+        Raises:
+            ValueError: If a group is empty.
         """
         ...
 
@@ -88,13 +84,44 @@ class SumsApart(Protocol):
         ...
 
 
+# Squares of anything shorter lose digits in float64; it counts as the zero vector.
+_TINY = 1e-140
+
+
+def factors_of(
+    bound: Bound, norms: np.ndarray, num_elements: int, tiny: float = _TINY
+) -> np.ndarray:
+    """Return what each update is multiplied by to be bounded, float64; 0 where it fails.
+
+    Args:
+        bound: On no grid.
+        norms: float64, after mixture and multiplier.
+        num_elements: Coordinates of the params.
+        tiny: A norm up to here counts as zero, and its update is left out.
+
+    Raises:
+        ValueError: If the bound rounds to a grid.
+    """
+    if bound.granularity is not None:
+        raise ValueError(
+            f"{bound!r} rounds each update to a grid, and single examples are summed as floats; "
+            "give the bound inside it (exact-sum false)"
+        )
+    factors = np.zeros(len(norms))
+    for place, norm in enumerate(norms.tolist()):
+        if not norm <= tiny:  # or NaN
+            with contributing_zero_on_failure(ValueError):
+                factors[place] = scaling_factor(bound, norm, num_elements)
+    return factors
+
+
 def example_ids(num_examples: int) -> tuple[str, ...]:
     """Return the roster of a training set: "0", "1", ... by position."""
     return tuple(map(str, range(num_examples)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CentralSum(BaseWork):
+class CentralSum(Work):
     """Sums bounded updates over a batch of examples.
 
     Attributes:
@@ -150,11 +177,10 @@ class CentralSum(BaseWork):
         if self.blank is not None:
             index = index[~self.blank[index]]
         with counted_failures() as failures:
-            if self.num_groups is None:
-                total = self.gradients.bounded_sum(params, index, bound, key)
-            else:
-                groups = self._groups(self.num_groups, index, key)
-                total = self.gradients.grouped_sum(params, groups, bound, key)
+            examples = (
+                index if self.num_groups is None else self._groups(self.num_groups, index, key)
+            )
+            total = self.gradients.bounded_sum(params, examples, bound, key)
         if granularity is not None:
             total = {
                 name: np.rint(np.divide(tensor, granularity)).astype(np.int64)

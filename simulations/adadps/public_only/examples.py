@@ -27,7 +27,6 @@ import numpy as np
 
 from fedpriv.datasets.dataset import Dataset, hold_out_public, hold_out_validation
 from fedpriv.datasets.images import load_mnist
-from fedpriv.datasets.reviews import review_features
 from fedpriv.measures import LOSS, Measure
 from fedpriv.rng import Key
 from fedpriv.runs.progress import Pace
@@ -40,6 +39,7 @@ from fedpriv.tree import Params
 from simulations.adadps.setups import imdb, mnist
 from simulations.reproduction import items
 from simulations.reproduction.study import Row, Spec, Store, results_of
+from simulations.reviews.features import review_features
 
 Grid = Mapping[str, Any]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpriv.datasets.stackexchange.locate import resolve_corpus
+from fedpriv.datasets.importers.locate import resolve_corpus
 from fedpriv.experiments.build import build
 from fedpriv.runs.progress import Pace
 from simulations.checkpoint_recycling.tags import page, shift_page

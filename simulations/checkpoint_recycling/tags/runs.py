@@ -17,9 +17,8 @@ from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.splits import Split
 from fedpriv.datasets.stackexchange.tag_view import TagView
 from fedpriv.experiments.build import build
-from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.components import Components
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import Components, Experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.experiments.options import Option
 from fedpriv.experiments.start import public_only
 from fedpriv.hashes import document_sha256
@@ -29,7 +28,7 @@ from fedpriv.runs.progress import Pace
 from fedpriv.sums import PartialSum
 from fedpriv.training.local.compiled_softmax import CompiledSoftmaxTrainer
 from fedpriv.training.periodic_shift import SHARE
-from fedpriv.training.work import BaseWork, SumRequest
+from fedpriv.training.work import SumRequest, Work
 from fedpriv.tree import Params
 from simulations.checkpoint_recycling.checkpoints import (
     Aggregates,
@@ -82,7 +81,7 @@ def columns_of(view: TagView, asked: np.ndarray | None = None) -> Columns:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Together(BaseWork):
+class Together(Work):
     """The sum of a cohort's bounded updates in one call.
 
     Guarantees:

@@ -47,18 +47,6 @@ class Once:
     after_crash = "retry"
 
 
-class Steps(Algorithm):
-    """A method whose state is its params."""
-
-    @staticmethod
-    def init(params):
-        return ArrayState(params=params)
-
-    @staticmethod
-    def result(state):
-        return state.params
-
-
 # -- (a) two queries an iteration, prices decided on the way, the raw sum held ----------------
 
 
@@ -78,7 +66,7 @@ class NoisyMin(Once):
         return int(np.argmin(total.real()["losses"] - drawn))
 
 
-class Descent(Steps):
+class Descent(Algorithm):
     """Noisy gradient, noisy minimum over step sizes; where none helps, the gradient once more."""
 
     coarse, fine = Gaussian(noise_multiplier=3.0), Gaussian(noise_multiplier=1.5)
@@ -119,7 +107,7 @@ class Sphere(Once):
         return total.real()["w"] + drawn
 
 
-class OneShot(Steps):
+class OneShot(Algorithm):
     """Descends on raw means, and releases where it came to."""
 
     # Ten steps of rate 1/4 on means of vectors within 8: one user moves the end by 8 / N.
@@ -187,7 +175,7 @@ class Twice:
         return tuple(roster[i] for i in drawn), {"times": times}
 
 
-class Stream(Steps):
+class Stream(Algorithm):
     """Follows noisy means."""
 
     bound = Clip(l2_clip_norm=3.0)
@@ -217,7 +205,7 @@ class SharesInside(Once):
         return NoisedMean(update=update, squared_norm=0.0)
 
 
-class Distributed(Steps):
+class Distributed(Algorithm):
     """Follows means of a sum that was noised where it was made."""
 
     bound = Rounded(bound=toys.Shared(l2_clip_norm=8.0))
@@ -232,7 +220,7 @@ class Distributed(Steps):
 # -- (e) an update and a bounded count from one cohort under one charge --------------------------
 
 
-class Adaptive(Steps):
+class Adaptive(Algorithm):
     """Follows the update, and moves a threshold by the share below it (Andrew et al. 2021)."""
 
     # 1/z² = 1/z_update² + 1/z_count²: the bit is as long as makes that one Gaussian mechanism.

@@ -11,7 +11,7 @@ import pytest
 
 from fedpriv import cli, json_lines
 from fedpriv.backends import SerialBackend
-from fedpriv.experiments import catalogue
+from fedpriv.experiments import load
 from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.build import build
 from fedpriv.privacy.ledger.ledger import Ledger
@@ -49,7 +49,7 @@ def synthetic_experiment():
             "noise_multiplier": 1.0,
             "learning_rate": 0.5,
             "optimizer": "adam",
-            "guide": "public-rmsprop",
+            "preconditioner": "public-rmsprop",
         }
     )
 
@@ -299,7 +299,7 @@ class TestCommand:
         package = ModuleType("ready_made")
         package.EXPERIMENTS = (synthetic_experiment,)
         monkeypatch.setitem(sys.modules, "ready_made", package)
-        monkeypatch.setattr(catalogue, "READY_MADE", ("ready_made",))
+        monkeypatch.setattr(load, "READY_MADE", ("ready_made",))
         assert "synthetic-experiment" in self.run("list").output
         said = self.run(
             "run", "synthetic-experiment", "--out", tmp_path / "r", "-s", "steps=3", "--json"

@@ -9,9 +9,9 @@ import pytest
 
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.build import build
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.ledger.state import read_ledger
-from fedpriv.privacy.statement.statement import describe_accounting
+from fedpriv.privacy.statement.statement import privacy_statement
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.sums import PartialSum
 from fedpriv.training.bolt_on import BoltOnUsers, UserSchedule
@@ -162,6 +162,7 @@ def test_whoever_is_missing_later_ends_it_and_a_resumed_run_releases_for_the_sam
 
 def test_the_statement_says_so(tiny_corpus):
     plan = build(load_experiment("bolt-on-tags").with_options(BOLT_ON), tiny_corpus).plan
-    said = " ".join(describe_accounting(plan, plan.epsilon(1), 1, 0))
+    statement = privacy_statement(plan, num_charges=1, mode="simulation")
+    said = " ".join(statement.paragraphs("How ε was counted"))
     assert "fails or is missing where training starts counts as not there" in said
     assert "later ends the run unreleased, and that it ended is covered by no ε" in said

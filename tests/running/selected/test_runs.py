@@ -10,7 +10,7 @@ from fedpriv.api.result import load
 from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.checkpoints.tensor_files import params_sha256, read_tensors, write_tensors
 from fedpriv.experiments.build import build
-from fedpriv.experiments.catalogue import find_experiments, load_experiment
+from fedpriv.experiments.load import find_experiments, load_experiment
 from fedpriv.experiments.start import public_only
 from fedpriv.privacy.statement.statement import describe_returned_model
 from fedpriv.privacy.statement.verify import verify_run

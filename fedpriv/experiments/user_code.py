@@ -18,14 +18,14 @@ _PLACES = 3  # innermost
 _LIBRARIES = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")})
 
 
-class OwnCodeNote(str):
+class UserCodeNote(str):
     """A note on an error that a user's own code raised: says when, and who had called it."""
 
     caller: tuple[str, str] | None = None
 
 
 @contextmanager
-def own_code(said: str, *, refusals: bool = True) -> Iterator[None]:
+def user_code(said: str, *, refusals: bool = True) -> Iterator[None]:
     """Add a note to what the code inside raises, unless it is a refusal of ours.
 
     Args:
@@ -38,17 +38,17 @@ def own_code(said: str, *, refusals: bool = True) -> Iterator[None]:
     except Exception as error:
         if not (refusals and _is_refusal(error)) and not _notes(error):
             hint = label_hint(error)
-            note = OwnCodeNote(f"{said.partition(';')[0]}.{hint}" if hint else said)
+            note = UserCodeNote(f"{said.partition(';')[0]}.{hint}" if hint else said)
             callers = [f for f in _codes(error) if f.co_filename != __file__]
             note.caller = (callers[0].co_filename, callers[0].co_name)
             error.add_note(note)
         raise
 
 
-def own_traceback(error: BaseException) -> str | None:
+def user_traceback(error: BaseException) -> str | None:
     """Return the traceback of an error from where the user's own code begins, notes included.
 
-    None for an error that no `own_code` has noted.
+    None for an error that no `user_code` has noted.
     """
     notes = _notes(error)
     if not notes:
@@ -97,9 +97,9 @@ def line_without_values(error: BaseException) -> str:
     return f"{type(error).__name__} at {', '.join(places)}"
 
 
-def _notes(error: BaseException) -> list[OwnCodeNote]:
+def _notes(error: BaseException) -> list[UserCodeNote]:
     notes = getattr(error, "__notes__", ())
-    return [note for note in notes if isinstance(note, OwnCodeNote)]
+    return [note for note in notes if isinstance(note, UserCodeNote)]
 
 
 def _is_refusal(error: BaseException) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedpriv.report.plots import theme
+from fedpriv.report import theme
 from fedpriv.untrusted_text import plain, safe
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 48, 64, 10, 40
@@ -103,6 +103,25 @@ class Point:
     hollow: bool = False
     series: int = 0
     marker: str = "o"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plot:
+    """A drawing on a page, or the reason why there is none.
+
+    Attributes:
+        title: Its heading; "" under a heading of the page.
+        notes: Remarks above it, in plain text.
+        legend: HTML.
+        svg: HTML.
+        below: A remark below it, in plain text.
+    """
+
+    title: str = ""
+    notes: Sequence[str] = ()
+    legend: str = ""
+    svg: str = ""
+    below: str = ""
 
 
 @dataclass(slots=True, kw_only=True)

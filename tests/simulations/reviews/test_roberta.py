@@ -15,14 +15,14 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from fedpriv.mechanisms import Clip
-from fedpriv.models import roberta
-from fedpriv.models.roberta import load_roberta, new_head, random_roberta, save_roberta, tokens
 from fedpriv.rng import Key
 from fedpriv.training.local.module import module_params
 from fedpriv.training.per_example.backends import choose
 from fedpriv.training.per_example.ghost import ExampleMasks
 from fedpriv.training.per_example.module import ModuleGradients
 from simulations.dpnsgd.sst2 import write_tiny_weights
+from simulations.reviews import roberta
+from simulations.reviews.roberta import load_roberta, new_head, random_roberta, save_roberta, tokens
 
 if find_spec("transformers") is None:
     pytest.skip("the extra `transformers` is not installed", allow_module_level=True)
@@ -277,6 +277,6 @@ class TestExtra:
     def test_the_library_does_without_it(self):
         code = (
             "import sys; sys.modules['transformers'] = sys.modules['tokenizers'] = None\n"
-            "import fedpriv, fedpriv.models.roberta, fedpriv.cli, simulations.dpnsgd.figure4"
+            "import fedpriv, simulations.reviews.roberta, fedpriv.cli, simulations.dpnsgd.figure4"
         )
         subprocess.run([sys.executable, "-c", code], check=True, env=os.environ)

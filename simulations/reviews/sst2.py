@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.datasets.bag_of_words import Texts
 from fedpriv.datasets.raw_files import file_checksums, find_files, read_file
 from fedpriv.hashes import Progress
+from simulations.reviews.bag_of_words import Texts
 
 ARCHIVE = "SST-2.zip"
 CHOICES = ((ARCHIVE,), ("train.tsv", "dev.tsv"), ("SST-2/train.tsv", "SST-2/dev.tsv"))

@@ -1,6 +1,4 @@
-"""Reference page of all options, made from the classes of experiments and parts.
-
-    python -m fedpriv.experiments.reference     # writes docs/options.md
+"""Writes docs/options.md from the classes of experiments and parts; `make options` calls it.
 
 A test compares the page with the classes.
 """
@@ -10,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.experiment import classes
-from fedpriv.experiments.options import Entry, Names, Option, entries
+from fedpriv.experiments.options import Entry, Option, entries
 from fedpriv.experiments.tasks import NextWordsTask, TagPredictionTask
 
 _INTRODUCTION = """# Options
@@ -26,29 +23,28 @@ chosen; elsewhere it is refused with the part's name. `fedpriv list EXPERIMENT` 
 experiment with their values. This page is written by `make options`."""
 
 
-def described(name: str) -> Entry:
-    """Return an option of federated averaging on tag prediction, as a command line takes it.
-
-    Raises:
-        KeyError: If there is none of that name.
-    """
-    tags = entries(TagPredictionTask, prefix="task.")
-    found = Names((*tags, *entries(FederatedExperiment))).find(name)
-    if not found:
-        raise KeyError(name)
-    return found[0]
-
-
 def tables() -> str:
     """Return the page of all options, class by class, in Markdown."""
     lines = [_INTRODUCTION]
     for (unit, method), made in classes().items():
-        said = (made.__doc__ or "").partition("\n")[0]
-        lines += ["", f"## `{made.__name__}`", "", f'{said} (`unit="{unit}"`, method `{method}`)']
+        summary = (made.__doc__ or "").partition("\n")[0]
+        lines += [
+            "",
+            f"## `{made.__name__}`",
+            "",
+            f'{summary} (`unit="{unit}"`, method `{method}`)',
+        ]
         lines += ["", *_table(entries(made))]
     for task in (TagPredictionTask, NextWordsTask):
-        said = (task.__doc__ or "").partition("\n")[0]
-        lines += ["", f"## `{task.__name__}`", "", said, "", *_table(entries(task, prefix="task."))]
+        summary = (task.__doc__ or "").partition("\n")[0]
+        lines += [
+            "",
+            f"## `{task.__name__}`",
+            "",
+            summary,
+            "",
+            *_table(entries(task, prefix="task.")),
+        ]
     return "\n".join([*lines, ""])
 
 
@@ -60,8 +56,8 @@ def _table(known: tuple[Entry, ...]) -> Iterator[str]:
         rows.setdefault(row, []).append(kind)
     yield "| option | with | default | takes | |"
     yield "|---|---|---|---|---|"
-    for (path, default, takes, said), kinds in rows.items():
-        cells = [f"`{path}`", ", ".join(dict.fromkeys(kinds)), default, takes, said]
+    for (path, default, takes, summary), kinds in rows.items():
+        cells = [f"`{path}`", ", ".join(dict.fromkeys(kinds)), default, takes, summary]
         yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
@@ -71,10 +67,5 @@ def _written(value: Option) -> str:
     return str(value).lower() if isinstance(value, bool) else f"{value}"
 
 
-def main(root: Path = Path()) -> None:
-    """Write the page of a checkout."""
-    (root / "docs" / "options.md").write_text(tables(), "utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    Path(__file__).with_name("options.md").write_text(tables(), "utf-8")

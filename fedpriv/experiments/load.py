@@ -18,7 +18,7 @@ from typing import Any
 
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.options import flattened
-from fedpriv.experiments.own_code import own_code
+from fedpriv.experiments.user_code import user_code
 
 ENTRY_POINTS = "fedpriv.experiments"
 #: Modules of ready-made experiments, in the order in which they are listed.
@@ -51,7 +51,7 @@ def _packages() -> Iterator[ModuleType]:
                 raise
 
 
-class OwnExperimentNotFoundError(ValueError):
+class ExperimentNotFoundError(ValueError):
     """There is no such module or file on this machine."""
 
 
@@ -59,7 +59,7 @@ def load_experiment(name: str) -> Experiment:
     """Return an experiment by name, or one of your own: `module:function`, `path/file.py:function`.
 
     Raises:
-        OwnExperimentNotFoundError: If there is no such module or file.
+        ExperimentNotFoundError: If there is no such module or file.
         ValueError: If there is no such name, with the nearest known one, or the function is
             missing or returns something else.
     """
@@ -67,7 +67,7 @@ def load_experiment(name: str) -> Experiment:
         return _of_file(Path(name).expanduser())
     if ":" in name:
         where, _, function = name.rpartition(":")
-        with own_code(f"while experiment {name} was loaded"):
+        with user_code(f"while experiment {name} was loaded"):
             found = _found(name, where, function)
             experiment = found if isinstance(found, Experiment) else found()
         if not isinstance(experiment, Experiment):
@@ -142,7 +142,7 @@ def _module(name: str, module_name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if not f"{module_name}.".startswith(f"{error.name}."):  # the module lacks another one
             raise
-        raise OwnExperimentNotFoundError(
+        raise ExperimentNotFoundError(
             f"experiment {name!r}: there is no module {error.name!r}; give module:function of a "
             "module in this folder or on the Python path"
         ) from error
@@ -157,7 +157,7 @@ def _module_at(name: str, path: Path) -> ModuleType:
         return sys.modules[module_name]
     spec = importlib.util.spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None or not path.is_file():
-        raise OwnExperimentNotFoundError(
+        raise ExperimentNotFoundError(
             f"experiment {name!r}: there is no file {str(path)!r}; put it there, or go on with its "
             "run from Python: fedpriv.resume(folder, experiment=...)"
         )

@@ -18,15 +18,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from fedpriv.datasets import bag_of_words as bags
 from fedpriv.datasets.arrays import offsets
-from fedpriv.datasets.bag_of_words import (
-    TOKENISER,
-    Provenance,
-    Texts,
-    WordRows,
-    word_rows,
-)
 from fedpriv.datasets.cache import cache_dir, cached_arrays, data_folders
 from fedpriv.datasets.dataset import Dataset, Inputs, describe_public_part, split_public
 from fedpriv.datasets.raw_files import (
@@ -38,6 +30,14 @@ from fedpriv.datasets.raw_files import (
 )
 from fedpriv.hashes import Progress
 from fedpriv.rng import Key
+from simulations.reviews import bag_of_words as bags
+from simulations.reviews.bag_of_words import (
+    TOKENISER,
+    Provenance,
+    Texts,
+    WordRows,
+    word_rows,
+)
 
 Weights = Literal["sequences", "padded-counts", "counts", "binary", "tf-idf", "binary-tf-idf"]
 

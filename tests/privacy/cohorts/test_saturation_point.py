@@ -1,4 +1,4 @@
-"""The knee: where a doubling of the cohort gains the factor half way between 2 and 1."""
+"""The saturation point: a doubling of the cohort gains the factor half way between 2 and 1."""
 
 import math
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from fedpriv.datasets import bag_of_words as bags
-from fedpriv.datasets.bag_of_words import Texts, column_sums, mean_magnitude, word_rows
 from fedpriv.datasets.dataset import split_public
-from fedpriv.datasets.reviews import Reviews, review_features, synthetic_reviews
 from fedpriv.mechanisms.side_information import frequency_multiplier, tf_idf_mass_multiplier
+from simulations.reviews import bag_of_words as bags
+from simulations.reviews.bag_of_words import Texts, column_sums, mean_magnitude, word_rows
+from simulations.reviews.features import Reviews, review_features, synthetic_reviews
 
 TEXTS = ("the film the end", "a film", "", "zz zz zz a b the")
 

@@ -10,9 +10,9 @@ import zipfile
 import numpy as np
 import pytest
 
-from fedpriv.datasets.bag_of_words import Texts, plain_words, word_rows
-from fedpriv.datasets.reviews import load_amazon, load_imdb, read_amazon, read_imdb
-from fedpriv.datasets.sst2 import load_sst2, read_tsv
+from simulations.reviews.bag_of_words import Texts, plain_words, word_rows
+from simulations.reviews.features import load_amazon, load_imdb, read_amazon, read_imdb
+from simulations.reviews.sst2 import load_sst2, read_tsv
 
 
 @pytest.fixture(autouse=True)
@@ -107,7 +107,7 @@ def test_imdb_is_tokenised_once(tmp_path, monkeypatch):
     write_lines(tmp_path)
     first = load_imdb(tmp_path)
     monkeypatch.setattr(
-        "fedpriv.datasets.reviews._read_imdb", lambda *args: pytest.fail("read again")
+        "simulations.reviews.features._read_imdb", lambda *args: pytest.fail("read again")
     )
     again = load_imdb(tmp_path)
     assert again.name == "imdb" and not again.synthetic
