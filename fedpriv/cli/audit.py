@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from fedpriv.cli.listing import with_flags
-from fedpriv.cli.output import console, errors, fail, print_json, print_table
+from fedpriv.cli.output import errors, fail, print_json, print_line, print_table
 from fedpriv.cli.run import (
     EXPERIMENT,
     FLAGS,
@@ -130,10 +130,10 @@ def audit_command(
     else:
         _print_lines(describe_audit(audit), red="verdict" if audit.refuted else "")
         if out is not None:
-            console.print(f"plot: {out}", markup=False, highlight=False, soft_wrap=True)
+            print_line(f"plot: {out}")
         if into is not None:
             said = f"kept in {into / AUDIT_FILE}, for the run's privacy statement"
-            console.print(said, markup=False, highlight=False, soft_wrap=True)
+            print_line(said)
     if audit.refuted:
         raise typer.Exit(1)
 
@@ -175,7 +175,7 @@ def membership_command(
         return
     _print_lines(describe_membership(found))
     if out is not None:
-        console.print(f"plot: {out}", markup=False, highlight=False, soft_wrap=True)
+        print_line(f"plot: {out}")
 
 
 def _print_lines(lines: list[tuple[str, str]], *, red: str = "") -> None:
