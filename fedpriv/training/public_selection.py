@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -52,24 +52,6 @@ class PublicFold(Protocol):
 
     def values(self, params: Params) -> np.ndarray:
         """Return the headline measure of each example held out, float64 (examples,)."""
-        ...
-
-
-@runtime_checkable
-class HasPublicFolds(Protocol):
-    """A task whose public examples can be held out in turns."""
-
-    @property
-    def measures(self) -> Sequence[Measure]:
-        """The measures, the headline first."""
-        ...
-
-    def public_folds(self) -> Sequence[PublicFold] | None:
-        """Return the folds, empty where there are too few examples.
-
-        None where they could judge nothing, because protected data is among what they are made of
-        or models are trained on.
-        """
         ...
 
 

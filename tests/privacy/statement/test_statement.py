@@ -49,16 +49,19 @@ CORPUS = {
 SIDE = {"source": "public", "description": "rank (words beyond the 100 commonest), from public"}
 
 
-def say(plan=PLAN, *, charges=20, mode="simulation", corpus=CORPUS, side=SIDE, lost=0, **more):
-    return privacy_statement(
-        plan,
-        num_charges=charges,
-        num_lost=lost,
-        mode=mode,
-        corpus=corpus,
-        side_information=side,
-        **more,
-    )
+def say(
+    plan=PLAN,
+    *,
+    charges=20,
+    mode="simulation",
+    corpus=CORPUS,
+    side=SIDE,
+    lost=0,
+    anchored=None,
+    **more,
+):
+    document = {"mode": mode, "corpus": corpus, "side_information": side, **more}
+    return privacy_statement(plan, document, num_charges=charges, num_lost=lost, anchored=anchored)
 
 
 def text(statement):
@@ -203,9 +206,7 @@ class TestExamples:
 
     def say(self, *, data=TRAINING_SET, side=None, mode="simulation", **changes):
         plan = changed(unit="example", **changes)
-        return privacy_statement(
-            plan, num_charges=20, mode=mode, corpus=data, side_information=side
-        )
+        return say(plan, mode=mode, corpus=data, side=side)
 
     @pytest.mark.parametrize(
         ("given", "title", "there"),

@@ -162,7 +162,7 @@ def test_whoever_is_missing_later_ends_it_and_a_resumed_run_releases_for_the_sam
 
 def test_the_statement_says_so(tiny_corpus):
     plan = build(load_experiment("bolt-on-tags").with_options(BOLT_ON), tiny_corpus).plan
-    statement = privacy_statement(plan, num_charges=1, mode="simulation")
+    statement = privacy_statement(plan, {}, num_charges=1)
     said = " ".join(statement.paragraphs("How ε was counted"))
     assert "fails or is missing where training starts counts as not there" in said
     assert "later ends the run unreleased, and that it ended is covered by no ε" in said
