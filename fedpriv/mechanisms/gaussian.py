@@ -33,7 +33,7 @@ import numpy as np
 from mpmath.ctx_mp import MPContext
 
 from fedpriv import tree
-from fedpriv.mechanisms.privatizer import Cost, Memory, Memoryless
+from fedpriv.mechanisms.privatizer import Cost, Memory, Privatizer
 from fedpriv.rng import Key, check_key, fill_blocks
 from fedpriv.sums import BITS, PartialSum
 from fedpriv.tree import Params, Tree
@@ -162,7 +162,7 @@ def _add_and_scale(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gaussian(Memoryless):
+class Gaussian(Privatizer):
     """Gaussian noise of standard deviation `noise_multiplier * sensitivity`, new in every attempt.
 
     Attributes:
@@ -177,6 +177,7 @@ class Gaussian(Memoryless):
     noise_multiplier: float
 
     name = "gaussian"
+    on_grid = True
 
     @property
     def cost(self) -> Cost:
@@ -206,7 +207,7 @@ class Gaussian(Memoryless):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unprotected(Memoryless):
+class Unprotected(Privatizer):
     """No privacy: sums released as they are, or with noise that gives no guarantee.
 
     Attributes:

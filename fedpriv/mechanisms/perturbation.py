@@ -42,13 +42,7 @@ import numpy as np
 
 from fedpriv import tree
 from fedpriv.mechanisms.gaussian import NoisedMean
-from fedpriv.mechanisms.privatizer import (
-    AfterCrash,
-    Cost,
-    Memory,
-    Participation,
-    Replayed,
-)
+from fedpriv.mechanisms.privatizer import AfterCrash, Cost, Memory, Participation, Privatizer
 from fedpriv.ranges import positive_float, positive_int, set_checked
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
@@ -59,10 +53,14 @@ _BLOCK = 1 << 20
 _TO_UNIT = 2.0**-53
 
 
-class _Perturbing(Replayed):
-    """Base of noise on a finished result, which is released once."""
+class _Perturbing(Privatizer):
+    """Base of noise on a finished result, which is released once.
+
+    A release that a crash cut off is made again, bit for bit.
+    """
 
     __slots__ = ()
+    after_crash: ClassVar[AfterCrash] = "replay"
 
     def release(self, total: PartialSum, drawn: Params, share: float) -> Params:
         """Return the result with the noise on it, float32; nothing is divided."""
@@ -201,7 +199,7 @@ _ROW = "row"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SphereRows:
+class SphereRows(Privatizer):
     """`Sphere` noise on the sum of each of many batches, of which everybody is in a few.
 
     Attributes:
@@ -301,7 +299,7 @@ class ObjectiveNoise(_Perturbing):
         besides = self.shift + self.outside
         if self.form == "sphere":
             return Cost(kind="pure", value=self.inside + besides)
-        return Cost(kind="objective-gaussian", value=self.inside, shift=besides)
+        return Cost(kind="objective-gaussian", value=self.inside, second=besides)
 
     def linear_term(self, *, template: Tree, lipschitz: float, key: Key) -> Params:
         """Return b, float64, which must not leave.

@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 from fedpriv.ranges import positive_float, positive_int
 
@@ -37,19 +37,7 @@ from fedpriv.ranges import positive_float, positive_int
 if TYPE_CHECKING:
     import dp_accounting
 
-EventKind = Literal[
-    "gaussian",
-    "poisson-gaussian",
-    "truncated-poisson-gaussian",
-    "fixed-size-gaussian",
-    "poisson-devices-gaussian",
-    "cyclic-poisson-gaussian",
-    "objective-gaussian",
-    "pure",
-    "zcdp",
-    "nonprivate",
-]
-_FIELDS: dict[str, tuple[str, ...]] = {
+FIELDS: dict[str, tuple[str, ...]] = {
     "gaussian": ("noise_multiplier",),
     "poisson-gaussian": ("noise_multiplier", "sampling_prob"),
     "truncated-poisson-gaussian": ("noise_multiplier", "sampling_prob", "num_users", "cap"),
@@ -61,6 +49,7 @@ _FIELDS: dict[str, tuple[str, ...]] = {
     "zcdp": ("rho",),
     "nonprivate": (),
 }
+"""The numbers of each kind. Its accounting is in `fedpriv.privacy.accounting`."""
 _CHECKS = dict.fromkeys(
     ("noise_multiplier", "sampling_prob", "shift", "epsilon", "rho"), positive_float
 ) | dict.fromkeys(("num_users", "cap", "size", "devices", "rows"), positive_int)
@@ -136,7 +125,7 @@ class Event:
         ValueError: If a number is missing, superfluous, not finite or out of range.
     """
 
-    kind: EventKind
+    kind: str
     noise_multiplier: float | None = None
     sampling_prob: float | None = None
     num_users: int | None = None
@@ -149,12 +138,12 @@ class Event:
     rho: float | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(EventKind):
+        if self.kind not in FIELDS:
             raise ValueError(
-                f"event kind {self.kind!r} is unknown; give one of {', '.join(_FIELDS)}"
+                f"event kind {self.kind!r} is unknown; give one of {', '.join(FIELDS)}"
             )
         for name, check in _CHECKS.items():
-            value, wanted = getattr(self, name), name in _FIELDS[self.kind]
+            value, wanted = getattr(self, name), name in FIELDS[self.kind]
             if wanted == (value is None):
                 raise ValueError(
                     f"a {self.kind} event {'needs' if wanted else 'has no'} {name}"
@@ -176,6 +165,15 @@ class Event:
             value = getattr(self, name)
             if value is not None and self.num_users is not None and value > self.num_users:
                 raise ValueError(f"{name} {value} is above the {self.num_users} users; lower it")
+
+    @classmethod
+    def of(cls, kind: str, *values: float) -> Event:
+        """Return the event of a kind of at most so many numbers, in the order of `FIELDS`.
+
+        >>> Event.of("pure", 0.5, 0.0)
+        Event(kind='pure', ... epsilon=0.5, ...)
+        """
+        return cls(kind=kind, **dict(zip(FIELDS.get(kind, ()), values, strict=False)))  # type: ignore[arg-type]
 
     @property
     def is_private(self) -> bool:
@@ -204,7 +202,7 @@ class Event:
         >>> Event(kind="gaussian", noise_multiplier=2).to_json()
         {'kind': 'gaussian', 'noise_multiplier': 2.0}
         """
-        return {"kind": self.kind, **{name: getattr(self, name) for name in _FIELDS[self.kind]}}
+        return {"kind": self.kind, **{name: getattr(self, name) for name in FIELDS[self.kind]}}
 
     @classmethod
     def from_json(cls, value: Any) -> Event:
@@ -215,11 +213,11 @@ class Event:
         """
         if not isinstance(value, Mapping) or not isinstance(value.get("kind"), str):
             raise ValueError(f"{value!r} is not an event; expected an object with a 'kind'")
-        if value["kind"] not in _FIELDS:
+        if value["kind"] not in FIELDS:
             raise ValueError(
-                f"event kind {value['kind']!r} is unknown; known are {', '.join(_FIELDS)}"
+                f"event kind {value['kind']!r} is unknown; known are {', '.join(FIELDS)}"
             )
-        names = {"kind", *_FIELDS[value["kind"]]}
+        names = {"kind", *FIELDS[value["kind"]]}
         if set(value) != names:
             raise ValueError(
                 f"a {value['kind']} event has the fields {sorted(names)}, "
@@ -241,43 +239,46 @@ class Event:
 
         moved = relation.moved
 
-        numbers: dict[str, Any] = {name: getattr(self, name) for name in _FIELDS[self.kind]}
+        numbers: dict[str, Any] = {name: getattr(self, name) for name in FIELDS[self.kind]}
+        sigma = (self.noise_multiplier or 0.0) / (moved if accountant == "RDP" else 1.0)
+        gaussian = dp_accounting.GaussianDpEvent(sigma)
+
+        def drawn() -> dp_accounting.DpEvent:
+            return dp_accounting.PoissonSampledDpEvent(
+                sampling_probability=numbers["sampling_prob"], event=gaussian
+            )
+
         match self.kind:
             case "nonprivate":
                 return dp_accounting.NonPrivateDpEvent()
-            case "objective-gaussian":
-                return dp_accounting.UnsupportedDpEvent()
             case "zcdp":
                 return dp_accounting.ZCDpEvent(rho=moved**2 * numbers["rho"])
             case "pure":
                 # ε-DP is ε²/2-zCDP (Bun and Steinke 2016, Proposition 1.4).
                 return dp_accounting.ZCDpEvent(rho=0.5 * (moved * numbers["epsilon"]) ** 2)
-        sigma = self.sigma / (moved if accountant == "RDP" else 1.0)
-        gaussian = dp_accounting.GaussianDpEvent(sigma)
-        if self.kind == "gaussian":
-            return gaussian
-        if self.kind == "poisson-gaussian":
-            return dp_accounting.PoissonSampledDpEvent(
-                sampling_probability=numbers["sampling_prob"], event=gaussian
-            )
-        if self.kind == "cyclic-poisson-gaussian":
-            drawn = dp_accounting.PoissonSampledDpEvent(
-                sampling_probability=numbers["sampling_prob"], event=gaussian
-            )
-            return dp_accounting.SelfComposedDpEvent(drawn, numbers["rows"])
-        if self.kind == "truncated-poisson-gaussian":
-            return dp_accounting.dp_event.TruncatedSubsampledGaussianDpEvent(
-                dataset_size=numbers["num_users"],
-                sampling_probability=numbers["sampling_prob"],
-                truncated_batch_size=numbers["cap"],
-                noise_multiplier=sigma,
-            )
-        if self.kind == "poisson-devices-gaussian":
-            sums, probs = device_sums(numbers["devices"], numbers["sampling_prob"])
-            return dp_accounting.dp_event.MixtureOfGaussiansDpEvent(sigma, sums, probs)
-        return dp_accounting.SampledWithoutReplacementDpEvent(
-            source_dataset_size=numbers["num_users"], sample_size=numbers["size"], event=gaussian
-        )
+            case "gaussian":
+                return gaussian
+            case "poisson-gaussian":
+                return drawn()
+            case "cyclic-poisson-gaussian":
+                return dp_accounting.SelfComposedDpEvent(drawn(), numbers["rows"])
+            case "truncated-poisson-gaussian":
+                return dp_accounting.dp_event.TruncatedSubsampledGaussianDpEvent(
+                    dataset_size=numbers["num_users"],
+                    sampling_probability=numbers["sampling_prob"],
+                    truncated_batch_size=numbers["cap"],
+                    noise_multiplier=sigma,
+                )
+            case "poisson-devices-gaussian":
+                sums, probs = device_sums(numbers["devices"], numbers["sampling_prob"])
+                return dp_accounting.dp_event.MixtureOfGaussiansDpEvent(sigma, sums, probs)
+            case "fixed-size-gaussian":
+                return dp_accounting.SampledWithoutReplacementDpEvent(
+                    source_dataset_size=numbers["num_users"],
+                    sample_size=numbers["size"],
+                    event=gaussian,
+                )
+        return dp_accounting.UnsupportedDpEvent()  # priced by its privacy loss alone
 
 
 def _check_sigma(sigma: float | None) -> None:

@@ -182,9 +182,9 @@ def grid_interval(event: Event, num_rounds: int, relation: Relation) -> float:
     will be small, with h between 1e-4 and 1e-3; then widen until one charge's loss fits 150 000
     cells (a second) and the composed loss a few million (600 MB at most).
     """
-    if event.epsilon is not None:
+    if event.noise_multiplier is None:
         # An ε-DP answer loses no more than Gaussian noise of σ = 2/ε would, for this purpose.
-        sigma = min(max(2.0 / event.epsilon, 0.01), 1e5)
+        sigma = min(max(2.0 / (event.epsilon or 1.0), 0.01), 1e5)
     else:
         sigma = event.sigma / (event.devices or 1)  # all of a person's at once
     rounds, prob = num_rounds, event.sampling_prob or 1.0

@@ -30,7 +30,7 @@ from typing import Any, get_args
 
 from fedpriv.mechanisms.bounds import Bound, CappedTogether, Clip, Normalise, Unbounded
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected, check_stddev
-from fedpriv.mechanisms.privatizer import AfterCrash, Cost, DrawsOnGrid, Memory, Privatizer
+from fedpriv.mechanisms.privatizer import AfterCrash, Cost, Memory, Privatizer
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler, Sampler, sampler_of
 from fedpriv.ranges import finite_float, positive_float, positive_int
@@ -152,7 +152,7 @@ class Mechanism:
         """
         if isinstance(self.bound, CappedTogether):
             return False
-        return self.bound.granularity is not None and isinstance(self.privatizer, DrawsOnGrid)
+        return self.bound.granularity is not None and self.privatizer.on_grid
 
     def within(self, bound: Bound) -> Bound:
         """Return the bound of a round, checked: a preconditioner must not raise the l2 bound.
@@ -201,7 +201,7 @@ class Mechanism:
         """
         privatizer, granularity = self.privatizer, self.bound.granularity
         given: dict[str, Any] = {"template": template, "sensitivity": self.sensitivity, "key": key}
-        if key.mode == "secure" and granularity is not None and isinstance(privatizer, DrawsOnGrid):
+        if key.mode == "secure" and granularity is not None and privatizer.on_grid:
             return privatizer.draw_on_grid(memory, granularity=granularity, **given)
         return privatizer.draw(memory, **given)
 
@@ -274,7 +274,6 @@ class RecordedMechanism:
         if isinstance(mechanism, RecordedMechanism):
             return mechanism
         privatizer = mechanism.privatizer
-        described = getattr(privatizer, "description", type(privatizer).__name__)
         return cls(
             privatizer=RecordedPrivatizer(
                 name=privatizer.name,
@@ -284,7 +283,8 @@ class RecordedMechanism:
             description=(
                 f"{type(mechanism.sampler).__name__} of {mechanism.expected_cohort_size:g} among "
                 f"{mechanism.num_users}, each contribution bounded to {mechanism.l2_bound:g} "
-                f"(l2) by {type(mechanism.bound).__name__}, released by {described}"
+                f"(l2) by {type(mechanism.bound).__name__}, released by "
+                f"{privatizer.description}"
             ),
             num_users=mechanism.num_users,
             expected_cohort_size=mechanism.expected_cohort_size,

@@ -35,13 +35,13 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal, get_args
 
 from fedpriv.hashes import document_sha256
-from fedpriv.mechanisms.privatizer import Scales
 from fedpriv.privacy.accounting import (
     affordable_rounds,
     calibrate,
     delta_of,
     epsilon_of,
     epsilon_of_rho,
+    has_rdp,
     rho_of,
 )
 from fedpriv.privacy.epsilon import BudgetUse, Epsilon, format_delta, rounded_up, rounded_up_to
@@ -429,12 +429,7 @@ class Plan(_Guarantee):
         Raises:
             ValueError: If its noise is no Gaussian's, or no noise reaches the target.
         """
-        mechanism = self.mechanism
-        if isinstance(mechanism, RecordedMechanism) or not isinstance(mechanism.privatizer, Scales):
-            raise ValueError(
-                f"target_epsilon {target_epsilon!r} calibrates Gaussian noise only; give the "
-                f"noise of {mechanism.privatizer.name!r} itself"
-            )
+        mechanism = self.live_mechanism
         noise = mechanism.privatizer
 
         def event(sigma: float) -> Event:
@@ -788,10 +783,6 @@ def _check_rows(
         )
 
 
-_WITHOUT_CURVE = ("truncated-poisson-gaussian", "poisson-devices-gaussian", "objective-gaussian")
-_WITHOUT_CURVE_REPLACED = ("poisson-gaussian", "cyclic-poisson-gaussian")
-
-
 def _check_trials(trials: Trials | None, event: Event, relation: Relation) -> None:
     """Refuse private selection among runs that RDP does not account: only RDP accounts it.
 
@@ -800,9 +791,7 @@ def _check_trials(trials: Trials | None, event: Event, relation: Relation) -> No
     """
     if trials is None or not event.is_private:
         return
-    no_curve = event.kind in _WITHOUT_CURVE
-    replaced = event.kind in _WITHOUT_CURVE_REPLACED and relation is Relation.REPLACE_ONE
-    if no_curve or replaced:
+    if not has_rdp(event, relation):
         raise ValueError(
             f"the best of {trials.mean:g} trials on average is accounted by RDP, which cannot "
             f"account {event.kind} under {relation.value}; leave out the cap, group a "

@@ -1,4 +1,4 @@
-"""The page about extending: its nine files, as they stand, run, killed, resumed, verified."""
+"""The page about extending: its ten files, as they stand, run, killed, resumed, verified."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.resumed import resume_run
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text("utf-8")
 FILES = dict(re.findall(r"```python\n# (\w+)\.py\n(.*?)```", PAGE, re.DOTALL))
-EXPERIMENTS = ["lines", "proximal", "nesterov", "median", "largest", "discrete", "stream"]
+EXPERIMENTS = ["lines", "proximal", "nesterov", "median", "largest", "discrete", "twice", "stream"]
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import pytest
 from fedpriv import tree
 from fedpriv.mechanisms import Clip, Normalise, Rounded, Unbounded
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected, gaussian
-from fedpriv.mechanisms.privatizer import Cost
+from fedpriv.mechanisms.privatizer import Cost, Privatizer
 from fedpriv.privacy.event import NONPRIVATE, Event
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
@@ -22,11 +22,10 @@ PARAMS = {"w": np.zeros((30, 20), np.float32), "b": np.zeros(20, np.float32)}
 KEY = Key.simulation(4).fold("noise")
 
 
-class Costing:
+class Costing(Privatizer):
     """A privatizer of any cost, with or without a memory; it adds nothing."""
 
     name = "written down"
-    after_crash = "retry"
 
     def __init__(self, kind, value=0.0, *, whole_run=False, memory=None):
         self.cost, self.memory = Cost(kind=kind, value=value, whole_run=whole_run), memory or {}
@@ -229,6 +228,8 @@ def test_generators_and_seeds_draw_no_noise(other):
 
 class OnGrid(Costing):
     """Returns which of its methods was asked, and with what."""
+
+    on_grid = True
 
     def init(self, template, key):
         self.begun = (template, key)

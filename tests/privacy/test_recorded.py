@@ -7,18 +7,17 @@ import pytest
 
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
-from fedpriv.mechanisms.privatizer import Cost
+from fedpriv.mechanisms.privatizer import Cost, Privatizer
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.mechanism import Mechanism, RecordedMechanism
 from fedpriv.privacy.plan import Plan, cohort_plan
 from fedpriv.privacy.sampling import Everybody, PoissonSampler
 
 
-class Laplace:
+class Laplace(Privatizer):
     """A privatizer of somebody's own."""
 
     name = "laplace"
-    after_crash = "retry"
 
     def __init__(self, kind="pure", value=0.5, whole_run=False):
         self.cost = Cost(kind=kind, value=value, whole_run=whole_run)

@@ -4,12 +4,11 @@ import json
 import math
 from collections import Counter
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from fedpriv.mechanisms.privatizer import Cost
+from fedpriv.mechanisms.privatizer import Cost, Privatizer
 from fedpriv.privacy.accounting import epsilon, rho_of
 from fedpriv.privacy.event import NONPRIVATE, Event, Relation
 from fedpriv.privacy.plan import AdaptivePlan, Plan, cohort_plan
@@ -235,13 +234,20 @@ TOLD: dict = {"delta": 1e-3, "relation": "add-remove"}
 ADD_REMOVE = Relation.ADD_REMOVE
 
 
+class Own(Privatizer):
+    name = "own"
+
+    def __init__(self, kind):
+        self.cost = Cost(kind=kind, value=0.5)
+
+
 @pytest.mark.parametrize("kind", ["pure", "zcdp", "gaussian"])
 def test_whoever_is_replaced_costs_as_two_who_are_there_or_not(kind):
     """A replaced user moves the sum twice as far as the privatizer priced."""
     mechanism = replace(
         plan().live_mechanism,
         sampler=Everybody(num_users=400),
-        privatizer=SimpleNamespace(name="own", cost=Cost(kind=kind, value=0.5)),
+        privatizer=Own(kind),
     )
     made = Plan(mechanism=mechanism, num_rounds=3, delta=1e-3)
     filtered = AdaptivePlan(num_users=400, rho=100.0, delta=1e-3, relation=Relation.REPLACE_ONE)
