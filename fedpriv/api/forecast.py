@@ -523,7 +523,10 @@ def forecast(
     reason = _no_grid(plan)
     grid = None
     if private and not reason:
-        grid = _grid(private, grid_cohorts, grid_rounds, progress)
+        target = plan.target_epsilon or rounded_up(private.total().value, 4)
+        grid = noise_grid(
+            private, target, cohorts=grid_cohorts, rounds=grid_rounds, progress=progress
+        )
     return Forecast(
         name=chosen.name,
         data=str(described.name),
@@ -554,31 +557,6 @@ def _no_grid(plan: AnyPlan) -> str:
     if not isinstance(mechanism.sampler, PoissonSampler | FixedSizeSampler | Everybody):
         return f"not known for cohorts drawn by {type(mechanism.sampler).__name__}"
     return ""
-
-
-def _grid(
-    plan: Plan,
-    cohorts: Sequence[float] | None,
-    rounds: Sequence[int] | None,
-    progress: Callable[[int, int], None],
-) -> NoiseGrid:
-    mechanism, sampler = plan.live_mechanism, plan.live_mechanism.sampler
-    cap = sampler.cap if isinstance(sampler, PoissonSampler) else None
-    target = plan.target_epsilon
-    vector = mechanism.sensitivity / mechanism.l2_bound * mechanism.micro_batch
-    return noise_grid(
-        num_users=plan.num_users,
-        target_epsilon=rounded_up(plan.total().value, 4) if target is None else target,
-        cohorts=cohorts,
-        rounds=rounds,
-        delta=plan.delta,
-        relation=plan.relation,
-        sampling="fixed" if isinstance(sampler, FixedSizeSampler) else "poisson",
-        cap_over_cohort=None if cap is None else cap / mechanism.expected_cohort_size,
-        unit=plan.unit,
-        sensitivity_over_vector=vector,
-        progress=progress,
-    )
 
 
 def _planned(plan: Plan) -> NoisePoint | None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.table import Table
 
-from fedpriv.api.account import Account
+from fedpriv.api.rounds import Account
 from fedpriv.cli.listing import option_group
 from fedpriv.cli.output import console, fail, print_json, print_table
 from fedpriv.experiments.options import renamed

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from fedpriv.api import account as api
+from fedpriv.api import rounds as api
 from fedpriv.cli.accounting import (
     FLAGS_OF,
     NoiseName,
@@ -152,9 +152,8 @@ def account(
         return account_rho(rho, delta, relation, as_json)
     sizes = {name: required(name, value) for name, value in given.items()}
     try:
-        price = api.account(
+        price = api.Rounds(
             **sizes,
-            noise_multiplier=required("noise-multiplier", noise_multiplier),
             delta=delta,
             sampling=sampling,
             relation=relation,
@@ -162,7 +161,7 @@ def account(
             devices=devices,
             trials=trials,
             shape=shape,
-        )
+        ).account(required("noise-multiplier", noise_multiplier))
     except ValueError as error:
         fail(renamed(str(error), FLAGS_OF))
     return tell(price, as_json)
@@ -227,9 +226,8 @@ def calibrate(
     cohorts, counts = cohorts_of(grid_cohorts), rounds_of(grid_rounds)
     found = None
     try:
-        price = api.calibrate(
+        asked = api.Rounds(
             **sizes,
-            target_epsilon=target_epsilon,
             delta=delta,
             sampling=sampling,
             relation=relation,
@@ -238,21 +236,11 @@ def calibrate(
             trials=trials,
             shape=shape,
         )
+        price = asked.calibrate(target_epsilon)
         if grid:
             with calibrating(quiet=as_json) as progress:
-                found = api.noise_grid(
-                    users=sizes["users"],
-                    target_epsilon=target_epsilon,
-                    cohorts=cohorts,
-                    rounds=counts,
-                    delta=delta,
-                    sampling=sampling,
-                    relation=relation,
-                    cap_over_cohort=None if cap is None else cap / sizes["cohort"],
-                    devices=devices,
-                    trials=trials,
-                    shape=shape,
-                    progress=progress,
+                found = asked.noise_grid(
+                    target_epsilon, cohorts=cohorts, rounds=counts, progress=progress
                 )
     except ValueError as error:
         fail(renamed(str(error), FLAGS_OF))

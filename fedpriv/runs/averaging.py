@@ -74,7 +74,7 @@ def averaging(
     """Return a loop for `strategy.start(grid, loop)`: it trains to the end of a plan.
 
     Args:
-        plan: The plan, such as `fedpriv.plan(...)`.
+        plan: The plan, such as `fedpriv.Rounds(...).plan(...)`.
         roster: The frozen ids of the users, one for each person. They decide who may be drawn.
         params: What the first round starts from, float32; made without looking at any user.
         out: The run folder. One that holds a run of this plan is continued after a crash.

@@ -229,11 +229,8 @@ class TestShown:
         assert "<script" not in page and page.count("<div") == page.count("</div>")
 
     def test_numbers_and_statements_are_shown_as_they_are_printed(self, kept):
-        sizes = {"users": 400, "cohort": 20, "rounds": 10, "delta": 1e-3}
-        price = fp.account(**sizes, noise_multiplier=1.0)
-        grid = fp.noise_grid(
-            users=400, target_epsilon=8.0, cohorts=(20, 40), rounds=(10,), delta=1e-3
-        )
+        asked = fp.Rounds(users=400, cohort=20, rounds=10, delta=1e-3)
+        price, grid = asked.account(1.0), asked.noise_grid(8.0, cohorts=(20, 40), rounds=(10,))
         stream = account_stream(
             noise="tree", steps_per_tree=4, trees=2, noise_multiplier=4.0, delta=1e-3
         )
