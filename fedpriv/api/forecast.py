@@ -10,7 +10,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -169,6 +169,7 @@ def _timed(components: Components, plan: Plan, state: Any, counted: RoundCost) -
     server = time.perf_counter() - started
     if not mechanism.privatizer.init(state.params, key.fold("memory")):  # else it has a memory
         template = work.template(state.params)
+        took = 0.0
         for _ in range(2):  # the first compiles
             started = time.perf_counter()
             mechanism.draw(template, key.fold("noise"))
@@ -216,14 +217,11 @@ def _user_seconds(
         number = min(4 * number, len(roster))
 
 
-def _nbytes(value: Any) -> int:
-    if isinstance(value, np.ndarray):
-        return value.nbytes
-    if isinstance(value, Mapping):
-        return sum(map(_nbytes, value.values()))
-    if isinstance(value, ServerState):
-        return sum(map(_nbytes, (value.params, value.optimizer, value.aggregate)))
-    return 0
+def _nbytes(state: Any) -> int:
+    if not isinstance(state, ServerState):
+        return 0
+    trees = (state.params, *state.optimizer.values(), *state.aggregate.values())
+    return sum(array.nbytes for tree in trees for array in tree.values())
 
 
 def _peak_bytes() -> int | None:

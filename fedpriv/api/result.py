@@ -1,5 +1,8 @@
 """A run as a value: its figures, curves, params and privacy statement, in a notebook too."""
 
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# (pandas brings no stubs, and its frames are what callers get)
+
 from __future__ import annotations
 
 import shutil

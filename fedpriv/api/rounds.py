@@ -265,7 +265,7 @@ def _account(plan: Plan) -> Account:
 
 
 def _notes(spent: Epsilon, users: int, devices: int, trials: Trials | None) -> tuple[str, ...]:
-    notes = []
+    notes: list[str] = []
     if devices > 1:
         notes.append(
             f"the {users:,} users are devices, each drawn and bounded alone; it holds for a person "

@@ -224,7 +224,7 @@ _NUMBERS = ("description", "num_users", "expected_cohort_size", "micro_batch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedPrivatizer:
+class RecordedPrivatizer(Privatizer):
     """The name of a privatizer and how it is charged.
 
     Attributes:

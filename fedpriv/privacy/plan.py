@@ -429,8 +429,8 @@ class Plan(_Guarantee):
         Raises:
             ValueError: If its noise is no Gaussian's, or no noise reaches the target.
         """
-        mechanism = self.live_mechanism
-        noise = mechanism.privatizer
+        self.mechanism.privatizer.scaled(1.0)  # refuses what is no Gaussian's, or not live
+        mechanism, noise = self.live_mechanism, self.live_mechanism.privatizer
 
         def event(sigma: float) -> Event:
             return mechanism.sampler.event(noise.scaled(sigma).cost)

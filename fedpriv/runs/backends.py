@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -168,7 +168,7 @@ def named_backends(
     ray_address: str | None = None,
     tell: Callable[[str], None] = lambda line: None,
     spell: Callable[[str, object], str] = _as_flag,
-) -> Iterator[NamedFactories]:
+) -> Generator[NamedFactories]:
     """Yield what makes a run's backend; Ray is stopped at the end.
 
     What cannot be had is said here, before a run folder is made.

@@ -125,12 +125,6 @@ GOOD = OWN["examples"].to_json()["mechanism"]
 
 
 class TestRecords:
-    def test_of_a_record_is_itself(self):
-        made = RecordedMechanism.of(mechanism())
-        assert RecordedMechanism.of(made) is made
-        assert made == RecordedMechanism.from_json(through_json(made.to_json()))
-        assert made.sampler is None and made.privatizer.name == "laplace"
-
     def test_hostile_records_are_refused(self, subtests):
         for change in [
             *({name: ...} for name in GOOD),
