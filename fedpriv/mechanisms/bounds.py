@@ -25,6 +25,9 @@ way: how far one user moves the *result* follows from the length of its updates,
 and never shortened. A clipped step is no step of a convex loss, and need not bring two runs closer.
 """
 
+# pyright: reportIncompatibleVariableOverride=false
+# (what a bound says is a field of one, an attribute of another and a property of a third)
+
 from __future__ import annotations
 
 import math
@@ -61,7 +64,7 @@ class Mixture:
 
     def of(self, update: Tree) -> Tree:
         """Return the mixture: dense tensors of the update's names."""
-        mixed = {}
+        mixed: dict[str, np.ndarray] = {}
         for name, tensor in update.items():
             if isinstance(tensor, RowSparse):
                 total = self.offset[name].copy()

@@ -30,9 +30,9 @@ from dataclasses import dataclass, field
 from threading import Lock
 
 import numpy as np
-from mpmath.ctx_mp import MPContext
 
 from fedpriv import tree
+from fedpriv.libraries import library
 from fedpriv.mechanisms.privatizer import Cost, Memory, Privatizer
 from fedpriv.rng import Key, check_key, fill_blocks
 from fedpriv.sums import BITS, PartialSum
@@ -135,7 +135,7 @@ def _mean_on_grid(total: PartialSum, noise: GridNoise, share: float) -> NoisedMe
             f"{total.num_users} users are more than {_MOST_ON_GRID}, whose sum and noise float64 "
             "holds as whole numbers; draw a smaller cohort"
         )
-    update, squared = {}, 0.0
+    update, squared = dict[str, np.ndarray](), 0.0
     for name, tensor in total.total.items():
         dense = tree.to_dense_tensor(tensor)
         mean = np.empty(dense.shape, np.float32)
@@ -221,7 +221,11 @@ class Unprotected(Privatizer):
     stddev: float = 0.0
 
     name = "none"
-    cost = Cost(kind="nonprivate")
+
+    @property
+    def cost(self) -> Cost:
+        """None: ε is infinite."""
+        return Cost(kind="nonprivate")
 
     def draw(
         self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
@@ -238,7 +242,7 @@ LARGEST_SCALE = 2.0**40
 """Far beyond any use: from here on double precision decides too few of the numbers."""
 
 _FIRST, _MORE, _MOST = 64, 256, 1088
-_REAL = MPContext()
+_REAL = library("mpmath.ctx_mp").MPContext()
 _ONE_AT_A_TIME = Lock()  # the context's precision is its own, and changed here
 
 
@@ -270,7 +274,7 @@ def grid_noise(key: Key, template: Tree, *, stddev: float, granularity: float) -
     """
     check_scale(stddev, granularity)
     scale = float(np.nextafter(stddev / granularity, np.inf))
-    numbers = {}
+    numbers: dict[str, np.ndarray] = {}
     for name in sorted(template):
         shape = tuple(template[name].shape)
         numbers[name] = rounded_gaussian(check_key(key).fold(name), shape, scale)

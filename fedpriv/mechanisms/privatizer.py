@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -117,7 +117,6 @@ class Privatizer:
 
     Attributes:
         name: One word, which plans and statements call it by.
-        cost: Cost of an answer; of correlated noise, of all rounds together.
         after_crash: What becomes of a charged attempt that a crash ended.
         on_grid: Whether `draw_on_grid` adds whole numbers to sums of whole numbers. Added to a sum
             on the grid and rounded to nothing else, what it draws then costs what `cost` says in
@@ -129,9 +128,13 @@ class Privatizer:
 
     __slots__ = ()
     name: str
-    cost: Cost
-    after_crash: ClassVar[AfterCrash] = "retry"
-    on_grid: ClassVar[bool] = False
+    after_crash: AfterCrash = "retry"
+    on_grid: bool = False
+
+    @property
+    def cost(self) -> Cost:
+        """Cost of an answer; of correlated noise, of all rounds together."""
+        raise NotImplementedError
 
     @property
     def description(self) -> str:

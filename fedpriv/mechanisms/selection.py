@@ -30,13 +30,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
 from fedpriv import tree
 from fedpriv.mechanisms.perturbation import Sphere
-from fedpriv.mechanisms.privatizer import AfterCrash, Cost, Memory, Privatizer
+from fedpriv.mechanisms.privatizer import Cost, Memory, Privatizer
 from fedpriv.ranges import positive_float, set_checked
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, most_each
@@ -236,7 +236,7 @@ class PrivateChoice(Privatizer):
         set_checked(self, positive_float, "epsilon")
 
     name = "private-choice"
-    after_crash: ClassVar[AfterCrash] = "replay"
+    after_crash = "replay"
 
     @property
     def cost(self) -> Cost:

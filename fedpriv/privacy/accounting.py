@@ -59,12 +59,15 @@ which is never larger. Either holds; papers state budgets by the first.
 '0.020820 0.030557'
 """
 
+# pyright: reportMissingTypeStubs=false
+# (dp-accounting brings none)
+
 from __future__ import annotations
 
 import functools
 import math
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from absl import logging as absl_logging
@@ -167,7 +170,8 @@ def epsilon_of(
     """
     groups: dict[Event, int] = {}
     for event, count in charges:
-        if not isinstance(event, Event):
+        given: Any = event
+        if not isinstance(given, Event):
             raise ValueError(f"{event!r} is not an Event; build one with cohort_event(...)")
         groups[event] = groups.get(event, 0) + (0 if count == 0 else positive_int("count", count))
     rounds = sum(groups.values()) if num_rounds is None else positive_int("num_rounds", num_rounds)

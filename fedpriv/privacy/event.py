@@ -24,14 +24,17 @@ travel as JSON of known kinds, never as dp-accounting's named tuples, whose read
 whatever the data names.
 """
 
+# pyright: reportMissingTypeStubs=false
+# (dp-accounting brings none, and its events are what callers get)
+
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedpriv.ranges import positive_float, positive_int
+from fedpriv.libraries import library
+from fedpriv.ranges import json_object, positive_float, positive_int
 
 # Loading it takes a second, and workers that train price nothing: it is loaded where it is called.
 if TYPE_CHECKING:
@@ -173,7 +176,8 @@ class Event:
         >>> Event.of("pure", 0.5, 0.0)
         Event(kind='pure', ... epsilon=0.5, ...)
         """
-        return cls(kind=kind, **dict(zip(FIELDS.get(kind, ()), values, strict=False)))  # type: ignore[arg-type]
+        given: dict[str, Any] = dict(zip(FIELDS.get(kind, ()), values, strict=False))
+        return cls(kind=kind, **given)
 
     @property
     def is_private(self) -> bool:
@@ -211,19 +215,18 @@ class Event:
         Raises:
             ValueError: If it is not an object of a known kind with exactly that kind's fields.
         """
-        if not isinstance(value, Mapping) or not isinstance(value.get("kind"), str):
+        given = json_object(value)
+        if given is None or not isinstance(given.get("kind"), str):
             raise ValueError(f"{value!r} is not an event; expected an object with a 'kind'")
-        if value["kind"] not in FIELDS:
+        kind = given["kind"]
+        if kind not in FIELDS:
+            raise ValueError(f"event kind {kind!r} is unknown; known are {', '.join(FIELDS)}")
+        names = {"kind", *FIELDS[kind]}
+        if set(given) != names:
             raise ValueError(
-                f"event kind {value['kind']!r} is unknown; known are {', '.join(FIELDS)}"
+                f"a {kind} event has the fields {sorted(names)}, not {sorted(map(str, given))}"
             )
-        names = {"kind", *FIELDS[value["kind"]]}
-        if set(value) != names:
-            raise ValueError(
-                f"a {value['kind']} event has the fields {sorted(names)}, "
-                f"not {sorted(map(str, value))}"
-            )
-        return cls(**dict(value))
+        return cls(**given)
 
     def to_dp_event(
         self, relation: Relation = Relation.ADD_REMOVE, *, accountant: Literal["PLD", "RDP"] = "PLD"
@@ -278,7 +281,8 @@ class Event:
                     sample_size=numbers["size"],
                     event=gaussian,
                 )
-        return dp_accounting.UnsupportedDpEvent()  # priced by its privacy loss alone
+            case _:  # priced by its privacy loss alone
+                return dp_accounting.UnsupportedDpEvent()
 
 
 def _check_sigma(sigma: float | None) -> None:
@@ -308,9 +312,8 @@ def device_sums(devices: int, sampling_prob: float) -> tuple[list[float], list[f
     Returns:
         Numbers of devices and their probabilities, both of one length, at most K + 1.
     """
-    from scipy import stats
-
-    probs = [float(p) for p in stats.binom.pmf(range(devices + 1), devices, sampling_prob)]
+    binom = library("scipy.stats").binom
+    probs = [float(p) for p in binom.pmf(range(devices + 1), devices, sampling_prob)]
     kept = [number for number, prob in enumerate(probs) if prob > 0.0]
     return [float(number) for number in kept], [probs[number] for number in kept]
 

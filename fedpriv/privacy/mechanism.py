@@ -24,7 +24,6 @@ and not run, because nothing that a file names is imported.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, get_args
 
@@ -33,7 +32,7 @@ from fedpriv.mechanisms.gaussian import Gaussian, Unprotected, check_stddev
 from fedpriv.mechanisms.privatizer import AfterCrash, Cost, Memory, Privatizer
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler, Sampler, sampler_of
-from fedpriv.ranges import finite_float, positive_float, positive_int
+from fedpriv.ranges import finite_float, json_object, positive_float, positive_int
 from fedpriv.rng import Key, check_key
 from fedpriv.sums import PartialSum
 from fedpriv.tree import Params
@@ -316,16 +315,17 @@ class RecordedMechanism:
         Raises:
             ValueError: If it is something else.
         """
-        if not isinstance(value, Mapping) or set(value) != {*_CHARGED, *_NUMBERS, "event"}:
+        given = json_object(value)
+        if given is None or set(given) != {*_CHARGED, *_NUMBERS, "event"}:
             raise ValueError(f"{value!r} is not the record of a mechanism")
-        if not isinstance(value["name"], str) or not isinstance(value["whole_run"], bool):
-            raise ValueError(f"{value['name']!r} is not the name of a privatizer")
-        if value["after_crash"] not in get_args(AfterCrash):
-            raise ValueError(f"after_crash {value['after_crash']!r} is unknown")
+        if not isinstance(given["name"], str) or not isinstance(given["whole_run"], bool):
+            raise ValueError(f"{given['name']!r} is not the name of a privatizer")
+        if given["after_crash"] not in get_args(AfterCrash):
+            raise ValueError(f"after_crash {given['after_crash']!r} is unknown")
         return cls(
-            privatizer=RecordedPrivatizer(**{name: value[name] for name in _CHARGED}),
-            **{name: value[name] for name in _NUMBERS},
-            event=Event.from_json(value["event"]),
+            privatizer=RecordedPrivatizer(**{name: given[name] for name in _CHARGED}),
+            **{name: given[name] for name in _NUMBERS},
+            event=Event.from_json(given["event"]),
         )
 
 

@@ -55,7 +55,7 @@ from fedpriv.privacy.mechanism import (
 )
 from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler
 from fedpriv.privacy.trials import Trials
-from fedpriv.ranges import positive_float, positive_int, set_checked
+from fedpriv.ranges import json_object, positive_float, positive_int, set_checked
 
 Unit = Literal["user", "example", "owner"]
 
@@ -467,22 +467,23 @@ class Plan(_Guarantee):
         Raises:
             ValueError: If fields are missing or unknown, or the plan would be refused.
         """
-        if not isinstance(value, Mapping):
+        given = json_object(value)
+        if given is None:
             raise ValueError(f"{value!r} is not a plan; expected a JSON object")
-        rest = {*_REST, *(("trials",) if "trials" in value else ())}
-        numbers = ("mechanism",) if "mechanism" in value else NUMBERS
-        if odd := set(value) ^ {*numbers, *rest}:
+        rest = {*_REST, *(("trials",) if "trials" in given else ())}
+        numbers = ("mechanism",) if "mechanism" in given else NUMBERS
+        if odd := set(given) ^ {*numbers, *rest}:
             raise ValueError(
                 f"the plan's fields do not match ({', '.join(sorted(map(str, odd)))}); it was "
                 "edited, or written by another version"
             )
-        fields = {name: value[name] for name in rest}
+        fields = {name: given[name] for name in rest}
         if "trials" in fields:
             fields["trials"] = Trials.from_json(fields["trials"])
         mechanism = (
-            RecordedMechanism.from_json(value["mechanism"])
-            if "mechanism" in value
-            else named_mechanism(**{name: value[name] for name in NUMBERS})
+            RecordedMechanism.from_json(given["mechanism"])
+            if "mechanism" in given
+            else named_mechanism(**{name: given[name] for name in NUMBERS})
         )
         return cls(mechanism=mechanism, **fields)
 
@@ -660,12 +661,13 @@ class AdaptivePlan(_Guarantee):
             ValueError: If fields are missing or unknown, or the plan would be refused.
         """
         names = {"kind", *(field.name for field in fields(cls))}
-        if not isinstance(value, Mapping) or value.get("kind") != "adaptive":
+        given = json_object(value)
+        if given is None or given.get("kind") != "adaptive":
             raise ValueError(f"{value!r} is not an adaptive plan")
-        if set(value) != names:
-            odd = ", ".join(sorted(map(str, set(value) ^ names)))
+        if set(given) != names:
+            odd = ", ".join(sorted(map(str, set(given) ^ names)))
             raise ValueError(f"the plan's fields do not match ({odd}); it was edited")
-        return cls(**{name: value[name] for name in names - {"kind"}})
+        return cls(**{name: given[name] for name in names - {"kind"}})
 
 
 AnyPlan = Plan | AdaptivePlan
@@ -680,7 +682,7 @@ def read_plan(value: Any) -> AnyPlan:
     Raises:
         ValueError: If it is neither.
     """
-    if isinstance(value, Mapping) and value.get("kind") == "adaptive":
+    if (json_object(value) or {}).get("kind") == "adaptive":
         return AdaptivePlan.from_json(value)
     return Plan.from_json(value)
 

@@ -8,6 +8,9 @@ when depends on the key and the roster's size alone, so that one user's records 
 user's contributions ("zero-out"). A drawn user has taken part, whether or not it answered.
 """
 
+# pyright: reportIncompatibleVariableOverride=false, reportIncompatibleMethodOverride=false
+# (its numbers are fields of one sampler and properties of another)
+
 from __future__ import annotations
 
 import math

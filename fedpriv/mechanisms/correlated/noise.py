@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -30,7 +30,7 @@ from fedpriv.mechanisms.gaussian import (
     noised_mean,
     rounded_gaussian,
 )
-from fedpriv.mechanisms.privatizer import AfterCrash, Cost, Memory, Participation, Privatizer
+from fedpriv.mechanisms.privatizer import Cost, Memory, Participation, Privatizer
 from fedpriv.ranges import positive_float, positive_int
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
@@ -183,12 +183,14 @@ class Correlated(Privatizer):
     noise_multiplier: float
     strategy: Strategy
     participation: Participation
-    after_crash: ClassVar[AfterCrash] = "discard"
-    on_grid: ClassVar[bool] = True
+    name: str = field(init=False, repr=False, compare=False)
+    after_crash = "discard"
+    on_grid = True
 
     def __post_init__(self) -> None:
         sigma = positive_float("noise_multiplier", self.noise_multiplier)
         object.__setattr__(self, "noise_multiplier", sigma)
+        object.__setattr__(self, "name", self.strategy.name)
         rows = self.participation.num_rows
         if rows is not None and rows != self.strategy.num_rows:
             raise ValueError(
@@ -204,11 +206,6 @@ class Correlated(Privatizer):
     def sensitivity(self) -> float:
         """Largest l2 change of C x by one user whose contributions have length 1."""
         return self.strategy.sensitivity(self.participation)
-
-    @property
-    def name(self) -> str:
-        """Name of its strategy."""
-        return self.strategy.name
 
     @property
     def cost(self) -> Cost:

@@ -26,6 +26,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from fedpriv.libraries import library
 from fedpriv.mechanisms.correlated.noise import Fresh, Memory, Rows, Strategy, row_of
 from fedpriv.mechanisms.privatizer import Participation
 from fedpriv.ranges import positive_int, set_checked
@@ -46,8 +47,7 @@ def on_scale(values: np.ndarray) -> np.ndarray:
 
 def inverse_series(coefficients: np.ndarray, num_rows: int) -> np.ndarray:
     """Return the first coefficients of 1 / C(x), float64 `(num_rows,)`."""
-    from scipy.signal import lfilter
-
+    lfilter = library("scipy.signal").lfilter
     impulse = np.zeros(num_rows)
     impulse[0] = 1.0
     return np.asarray(lfilter([1.0], np.asarray(coefficients[:num_rows], np.float64), impulse))

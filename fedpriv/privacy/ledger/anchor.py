@@ -53,7 +53,7 @@ class Mark:
         try:
             found = json.loads(text)
             mark = cls(run_id=found["run_id"], seq=found["seq"], head=hex_digest(found["head"]))
-            if not isinstance(mark.run_id, str) or type(mark.seq) is not int or mark.seq < 0:
+            if not isinstance(found["run_id"], str) or type(mark.seq) is not int or mark.seq < 0:
                 raise ValueError("its run_id or seq is of another kind")
         except (ValueError, KeyError, TypeError) as error:
             raise LedgerError(f"{where} holds no mark of a ledger: {plain(error)}") from None
