@@ -72,7 +72,7 @@ bundle: $(STAMP)
 	@wc -c *.fab && sha256sum *.fab
 
 options: $(STAMP)
-	$(BIN)/python -m fedpriv.experiments.reference
+	$(BIN)/python docs/write_options.py
 
 test-full: $(STAMP)
 	$(MAKE) --jobs 2 check collected

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from harness.main_job import roster_of_400
 
-from fedpriv.datasets.stackexchange.locate import resolve_corpus
+from fedpriv.datasets.importers.locate import resolve_corpus
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
 from fedpriv.rng import Key
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from harness.main_job import roster_of_400
 
-from fedpriv.datasets.stackexchange.locate import resolve_corpus
+from fedpriv.datasets.importers.locate import resolve_corpus
 from fedpriv.datasets.stackexchange.word_view import open_word_view
 from fedpriv.models.text import Tokens
 from fedpriv.rng import Key

@@ -25,7 +25,7 @@ from jobs.ledger_only import LedgerOnly
 from numba import njit
 
 from fedpriv.experiments.build import build
-from fedpriv.experiments.components import Components
+from fedpriv.experiments.experiment import Components
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
 from fedpriv.runs.folder import RunFolder

@@ -30,8 +30,8 @@ from growing.plot import plot
 from growing.report import growth, write_markdown
 from harness.machine import describe
 
-from fedpriv.datasets.stackexchange.locate import cached
-from fedpriv.datasets.stackexchange.synthetic import GENERATOR, Shape, synthesize
+from fedpriv.datasets.importers.locate import cached
+from fedpriv.datasets.importers.synthetic import GENERATOR, Shape, synthesize
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"

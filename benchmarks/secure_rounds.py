@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from fedpriv.datasets.importers.locate import resolve_corpus
 from fedpriv.datasets.stackexchange.corpus import Corpus
-from fedpriv.datasets.stackexchange.locate import resolve_corpus
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import build
-from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
 from fedpriv.runs.loop import first_state, rounds

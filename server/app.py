@@ -31,7 +31,7 @@ from fedpriv.backends.flower.settings import (
     read_value,
 )
 from fedpriv.backends.flower.strategy import GridBackend, GridSettings, UserLevelStrategy
-from fedpriv.experiments.own_code import one_line
+from fedpriv.experiments.user_code import one_line
 from fedpriv.measures import Measure
 from fedpriv.privacy.epsilon import format_delta, rounded_up
 from fedpriv.privacy.ledger.anchor import anchors_of

@@ -9,8 +9,8 @@ REPRODUCTIONS = (
     "simulations.adadps.figure6",
     "simulations.agd.study",
     "simulations.bolt_on.study",
-    "simulations.scraps.convex",
-    "simulations.scraps.tags.command",
-    "simulations.scraps.by_example",
+    "simulations.checkpoint_recycling.convex",
+    "simulations.checkpoint_recycling.tags.command",
+    "simulations.checkpoint_recycling.by_example",
     *(f"simulations.dpnsgd.figure{number}" for number in (2, 3, 4)),
 )

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
+from fedpriv.datasets.importers.writer import CorpusWriter, Sentence
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
-from fedpriv.datasets.stackexchange.writer import CorpusWriter, Sentence
 
 if TYPE_CHECKING:
     from fedpriv.backends.ray.cluster import Cluster

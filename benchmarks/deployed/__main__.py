@@ -33,7 +33,7 @@ from safetensors.numpy import load_file  # noqa: E402
 from stamps import stamp_app  # noqa: E402
 from timeline import STEPS, Round, rounds  # noqa: E402
 
-from fedpriv.datasets.stackexchange.synthetic import Shape, synthesize  # noqa: E402
+from fedpriv.datasets.importers.synthetic import Shape, synthesize  # noqa: E402
 
 RESULTS = HERE.parent / "results" / "deployed.md"
 NODES, USERS = 3, 30

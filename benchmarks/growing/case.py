@@ -104,7 +104,7 @@ class TimedBackend:
 def measure(case: Case) -> dict[str, Any]:
     """Run the case and return its figures."""
     from fedpriv.datasets.stackexchange.corpus import Corpus
-    from fedpriv.experiments.catalogue import load_experiment
+    from fedpriv.experiments.load import load_experiment
     from fedpriv.runs.loop import rounds
     from fedpriv.runs.prepared import start_run
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
+from fedpriv.datasets.importers.locate import resolve_corpus
 from fedpriv.datasets.stackexchange.corpus import Corpus
-from fedpriv.datasets.stackexchange.locate import resolve_corpus
-from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.load import load_experiment
 
 NAME = "adadps-tags"
 

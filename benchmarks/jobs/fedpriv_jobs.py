@@ -18,16 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fedpriv_tasks import make_experiment, open_worker_context
+from fedpriv_tasks import make_experiment, open_worker
 from ledger_only import LedgerOnly
 from protocol import Gate, Job
 
 from fedpriv.backends import Backend, SerialBackend
+from fedpriv.datasets.importers.locate import resolve_corpus
 from fedpriv.datasets.stackexchange.corpus import Corpus
-from fedpriv.datasets.stackexchange.locate import resolve_corpus
 from fedpriv.experiments.build import build
-from fedpriv.experiments.components import Components
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import Components, Experiment
 from fedpriv.rng import Key
 from fedpriv.runs.backends import on_threads
 from fedpriv.runs.document import RunDescription
@@ -69,7 +68,7 @@ def carried(
         cluster.start(num_bytes)
         backend = RayBackend(
             share=cluster.share,
-            make_context=partial(open_worker_context, job, experiment.options(), corpus),
+            open_backend=partial(open_worker, job, experiment.options(), corpus),
             data=components.task.data,
             max_examples=experiment.most_examples,
         )

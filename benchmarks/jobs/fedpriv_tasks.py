@@ -20,15 +20,13 @@ from torch import nn
 from words_job.task import WordsTask
 
 from fedpriv.datasets.stackexchange.corpus import Corpus
-from fedpriv.datasets.stackexchange.rosters import roster_sha256
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import build
-from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.measures import Measure
+from fedpriv.experiments.load import load_experiment
 from fedpriv.rng import Key
 from fedpriv.tasks.module_task import ModuleTask
-from fedpriv.tasks.task import TaskDescription
+from fedpriv.tasks.task import Task, TaskDescription
 from fedpriv.training.local.module import ArrayExamples, load_params, module_params
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.work import LocalTrainer
@@ -84,7 +82,7 @@ class _Users:
         return 1 if self._users is None else self._users.num_examples(int(user_id))
 
 
-class ClientTask:
+class ClientTask(Task):
     """A client of this folder as a fedpriv task.
 
     Args:
@@ -94,10 +92,17 @@ class ClientTask:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._users = TagUsers(job.data) if job.client == "dense" else None
-        self.roster = tuple(str(user) for user in range(job.num_users))
-        self.roster_sha256 = roster_sha256(self.roster)
-        self.data = _Users(self._users)
-        self.measures: tuple[Measure, ...] = ()
+        self._roster = tuple(str(user) for user in range(job.num_users))
+
+    @property
+    def roster(self) -> tuple[str, ...]:
+        """The users' numbers."""
+        return self._roster
+
+    @property
+    def data(self) -> _Users:
+        """Their examples."""
+        return _Users(self._users)
 
     def init_params(self, key: Key) -> Params:
         """Return zeros."""
@@ -106,7 +111,9 @@ class ClientTask:
         columns = min(500, self._job.num_params)
         return {"params": np.zeros((self._job.num_params // columns, columns), np.float32)}
 
-    def trainer(self, schedule: Schedule, multiplier: Mapping[str, np.ndarray]) -> LocalTrainer:
+    def trainer(
+        self, schedule: Schedule, multiplier: Mapping[str, np.ndarray], device: str = "cpu"
+    ) -> LocalTrainer:
         """Return the client."""
         if self._users is None:
             return EchoTrainer(self._job)
@@ -174,15 +181,13 @@ def make_experiment(job: Job, **options: Any) -> Experiment:
     return experiment.with_options(common)
 
 
-def open_worker_context(
-    job: Job, options: Mapping[str, Any], corpus_path: str | None, device: str
-) -> Any:
+def open_worker(job: Job, options: Mapping[str, Any], corpus_path: str | None, device: str) -> Any:
     """Return what a worker of the Ray backend works with; called in the worker."""
-    from fedpriv.backends.worker import WorkerContext
+    from fedpriv.backends import SerialBackend
 
     experiment = make_experiment(job).with_options(options)
     corpus = None if corpus_path is None else Corpus.open(Path(corpus_path))
     components = build(experiment, corpus)
-    return WorkerContext(
+    return SerialBackend(
         trainer=components.trainer, data=components.task.data, measure=components.task.evaluate
     )

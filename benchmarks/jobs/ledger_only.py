@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fedpriv.experiments.components import Components
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import Components, Experiment
 from fedpriv.runs.document import RunDescription
 from fedpriv.runs.folder import RunFolder
 

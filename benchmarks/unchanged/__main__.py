@@ -39,7 +39,7 @@ from typing import Any
 import numpy as np
 from cases import FigureCase, Option, RunCase, StudyCase, all_cases
 from comparing import Outcome, compare
-from names import CASES, OPTIONS, renamed
+from names import CASES, options_named_now
 from recorder import Recorder
 
 FORMAT = "fedpriv-unchanged"
@@ -75,7 +75,7 @@ def record(
                 if isinstance(case, StudyCase) and case.minutes > 1 and not long:
                     continue
                 if isinstance(case, RunCase) and "options" in like.get(case.name, {}):
-                    typed = as_typed(renamed(like[case.name]["options"], OPTIONS))
+                    typed = as_typed(options_named_now(like[case.name]["options"]))
                     if case.secure:
                         del typed["seed"]
                     case = replace(case, options={**case.options, **typed})

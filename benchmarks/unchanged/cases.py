@@ -152,7 +152,7 @@ SPELLED_OUT: dict[str, Option] = {
     "side-information": "rank",
     "preconditioner-gain": 20.0,
     "preconditioner-top": 100,
-    "guide": "none",
+    "release-preconditioner": "none",
     "server": "sgd",
     "server-learning-rate": 1.0,
     "aggregate": "none",
@@ -339,7 +339,7 @@ DENSE = [
     own("dense model, four users at once", "dense_at_once"),
     own("dense model, without noise", "dense", options={"noise": "none", "bound": "none"}),
     own("dense model, a float sum", "dense", options=_FLOAT_SUM),
-    own("dense model, past releases", "dense", options={"guide": "past-releases"}),
+    own("dense model, past releases", "dense", options={"release_preconditioner": "past-releases"}),
     own("dense model, Ray", "dense", backend=RAY),
     own("dense model, Ray, a float sum", "dense", backend=RAY, options=_FLOAT_SUM, compared="1e-6"),
     own("dense model, Flower, three nodes", "dense", nodes=3),
@@ -353,10 +353,12 @@ def examples(name: str, function: str = "logistic", **more) -> RunCase:
     return own(f"examples: {name}", function, **more)
 
 
-def guided(guide: str, **options: Option) -> RunCase:
-    """Return a centralised run with a guide."""
-    more = {name.replace("_", "-"): value for name, value in options.items()}
-    return examples(f"{guide}{', per epoch' if options else ''}", options={"guide": guide, **more})
+def preconditioned(name: str, **options: Option) -> RunCase:
+    """Return a centralised run with a preconditioner."""
+    more = {option.replace("_", "-"): value for option, value in options.items()}
+    return examples(
+        f"{name}{', per epoch' if options else ''}", options={"preconditioner": name, **more}
+    )
 
 
 EXAMPLES = [
@@ -371,20 +373,23 @@ EXAMPLES = [
     examples("micro-batches of 4", "perceptron", options={"micro-batch": 4}),
     examples(
         "micro-batches of 4, AdaDPS",
-        options={"micro-batch": 4, "guide": "public-rmsprop"},
+        options={"micro-batch": 4, "preconditioner": "public-rmsprop"},
     ),
-    guided("public-rmsprop"),
-    guided("public-rmsprop", refresh="epoch"),
-    examples("public-adam, dense model", "perceptron", options={"guide": "public-adam"}),
-    guided("public-adagrad"),
-    guided("public-own"),
-    guided("side-information"),
-    guided("ideal"),
-    guided("r-pub"),
-    examples("adam-pub", options={"guide": "adam-pub", "optimizer": "ema-momentum"}),
-    guided("mirror-descent"),
-    examples("delayed", options={"guide": "delayed", "delay-plain": 3, "delay-preconditioned": 2}),
-    examples("past-releases", options={"guide": "past-releases", "optimizer": "adam"}),
+    preconditioned("public-rmsprop"),
+    preconditioned("public-rmsprop", refresh="epoch"),
+    examples("public-adam, dense model", "perceptron", options={"preconditioner": "public-adam"}),
+    preconditioned("public-adagrad"),
+    preconditioned("public-own"),
+    preconditioned("side-information"),
+    preconditioned("ideal"),
+    preconditioned("r-pub"),
+    examples("adam-pub", options={"preconditioner": "adam-pub", "optimizer": "ema-momentum"}),
+    preconditioned("mirror-descent"),
+    examples(
+        "delayed",
+        options={"preconditioner": "delayed", "delay-plain": 3, "delay-preconditioned": 2},
+    ),
+    examples("past-releases", options={"preconditioner": "past-releases", "optimizer": "adam"}),
     examples("warm start", "perceptron", options={"warm-start-epochs": 2}),
     examples(
         "calibrated, rmsprop, cyclic, EMA",
@@ -396,12 +401,12 @@ EXAMPLES = [
         },
     ),
     examples("without noise", options={"noise": "none", "bound": "none", "optimizer": "adagrad"}),
-    examples("killed after charge 2", dies=(2,), options={"guide": "public-rmsprop"}),
+    examples("killed after charge 2", dies=(2,), options={"preconditioner": "public-rmsprop"}),
     examples("killed after charge 3", "perceptron", dies=(3,)),
     examples(
         "killed after charges 5 and 9",
         dies=(5, 9),
-        options={"guide": "delayed", "delay-plain": 3, "delay-preconditioned": 2},
+        options={"preconditioner": "delayed", "delay-plain": 3, "delay-preconditioned": 2},
     ),
     examples("secure", secure=True, compared="epsilon"),
     examples(
@@ -505,11 +510,11 @@ STUDIES = [
     study("bolt-on-pair-svm", 0.3, *_ONE_SEED),
     study("dpnsgd-figure2-mnist", 1, *_ONE_SEED),
     study("dpnsgd-figure3-mnist", 1, *_ONE_SEED),
-    study("scraps-cifar10", 10, *_ONE_SEED),
-    study("scraps-convex", 0.5),
-    study("scraps-pcvr", 0.2, *_ONE_SEED),
-    study("scraps-pds", 1, *_ONE_SEED, *_CORPUS),
-    study("scraps-stackoverflow", 1, *_ONE_SEED, *_CORPUS),
+    study("recycling-cifar10", 10, *_ONE_SEED),
+    study("recycling-convex", 0.5),
+    study("recycling-pcvr", 0.2, *_ONE_SEED),
+    study("recycling-pds", 1, *_ONE_SEED, *_CORPUS),
+    study("recycling-stackoverflow", 1, *_ONE_SEED, *_CORPUS),
     study("tags", 6, *_ONE_SEED, *_CORPUS),
     study("ablation-tags", 10, *_ONE_SEED, *_CORPUS),
 ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from names import KEYS, OPTIONS, renamed
+from names import KEYS, options_named_now, renamed
 
 Arrays = Mapping[str, np.ndarray]
 _TOLERANCE = {"bits": 0.0, "epsilon": 0.0, "1e-6": 1e-6, "1e-4": 1e-4}
@@ -75,7 +75,7 @@ def with_new_names(run: Mapping[str, Any]) -> dict[str, Any]:
         file: [KEYS.get(key, key) for key in names] for file, names in run.get("keys", {}).items()
     }
     kept = {part: run[part] for part in ("tensors", "options") if part in run}
-    kept = kept | {"options": renamed(kept.get("options", {}), OPTIONS)}
+    kept = kept | {"options": options_named_now(kept.get("options", {}))}
     rest = {part: value for part, value in run.items() if part not in (*kept, "keys")}
     return {**renamed(rest, KEYS), **kept, "keys": keys}
 

@@ -12,9 +12,28 @@ from typing import Any
 #: Options of experiments: name in an older recording -> name now.
 OPTIONS: Mapping[str, str] = {"server-optimizer": "server"}
 #: Keys of JSON files in a run folder and of commands' `--json`: name then -> name now.
-KEYS: Mapping[str, str] = {"burned": "discarded"}
+KEYS: Mapping[str, str] = {
+    "burned": "discarded",
+    "knees": "saturation_points",
+    "knee_is": "saturation_point_is",
+}
 #: Cases of the recorder: name then -> name now.
-CASES: Mapping[str, str] = {}
+CASES: Mapping[str, str] = {
+    f"study: scraps-{name}": f"study: recycling-{name}"
+    for name in ("cifar10", "convex", "pcvr", "pds", "stackoverflow")
+}
+
+
+def options_named_now(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of an older recording by their names of today."""
+    of_examples = "batch_size" in options
+    preconditioner = "preconditioner" if of_examples else "release_preconditioner"
+    named = {}
+    for name, value in options.items():
+        place, dot, field = name.partition(".")
+        place = preconditioner if place == "guide" else OPTIONS.get(place, place)
+        named[place + dot + field] = value
+    return named
 
 
 def renamed(value: Any, names: Mapping[str, str]) -> Any:

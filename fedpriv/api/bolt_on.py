@@ -25,7 +25,7 @@ import numpy as np
 
 from fedpriv import tree
 from fedpriv.backends.in_process import SerialBackend
-from fedpriv.experiments.components import Components
+from fedpriv.experiments.experiment import Components
 from fedpriv.mechanisms.bounds import OutputSensitivity
 from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere
 from fedpriv.privacy.accounting import calibrate

@@ -21,8 +21,7 @@ from rich.console import Console
 from fedpriv.api.running import chosen_experiment, find_corpus
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import build
-from fedpriv.experiments.components import Components, Settings
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import Components, Experiment, Settings
 from fedpriv.experiments.options import Option
 from fedpriv.measures import LOSS, Measure
 from fedpriv.mechanisms import Bound

@@ -24,16 +24,16 @@ from fedpriv.privacy.statement.statement import (
     describe_returned_model,
     run_statement,
 )
+from fedpriv.report import theme
 from fedpriv.report.comparison.files import as_rows
 from fedpriv.report.comparison.groups import gaps, mismatches, read_groups
 from fedpriv.report.export import released_params
 from fedpriv.report.head import badges, key_figures
 from fedpriv.report.page import write_report
 from fedpriv.report.run_record import Row, RunRecord, read_run, spent
-from fedpriv.report.wording import as_html as sections_html
 from fedpriv.report.wording import labels_of
 from fedpriv.runs.progress import describe_failures
-from fedpriv.untrusted_text import plain, safe
+from fedpriv.untrusted_text import plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -281,28 +281,22 @@ def _as_text(run: RunRecord, statement: Statement) -> str:
     if failed := describe_failures(run.summary):
         lines.append(_line("failures", failed))
     lines.append(_line("privacy", statement.headline))
-    for number, paragraph in enumerate(_not_covered(statement)):
+    for number, paragraph in enumerate(statement.paragraphs(NO_EPSILON_COVERS)):
         lines.append(_line("" if number else "no ε covers", paragraph))
     return "\n".join(lines)
 
 
 def _as_html(run: RunRecord, statement: Statement) -> str:
     """Return the same as HTML without scripts, with the whole statement folded below."""
-    labels = "".join(f" <b>[{safe(label)}]</b>" for label, _ in badges(run, statement))
-    turns = _turns(run)
-    said, _ = describe_returned_model(run.summary)
-    returns = f"<p><b>Returned: {safe(said)}.</b></p>" if said else ""
-    figures = "".join(
-        f"<tr><th style='text-align:left'>{safe(name)}</th><td style='text-align:left'>"
-        f"{safe(value)}</td><td style='text-align:left'>{safe('; '.join(remarks))}</td></tr>"
-        for name, value, remarks in [("data", _data(run), []), *key_figures(run)]
-    )
-    return (
-        f"<div><p>Run of <b>{safe(run.title)}</b>: {safe(turns)}{labels}</p>"
-        f"{returns}<table><tbody>{figures}</tbody></table>"
-        f"<p>{safe(statement.headline)}</p>"
-        f"<details><summary>Privacy statement</summary>{sections_html(statement.sections)}"
-        "</details></div>"
+    return theme.render(
+        "notebook",
+        run=run,
+        turns=_turns(run),
+        badges=badges(run, statement),
+        returned=describe_returned_model(run.summary)[0],
+        figures=[("data", _data(run), []), *key_figures(run)],
+        headline=statement.headline,
+        sections=statement.sections,
     )
 
 
@@ -317,11 +311,6 @@ def _data(run: RunRecord) -> str:
     users, noun = run.corpus.get("num_users"), labels_of(run.unit).total
     counted = f", {users:,} {noun}s" if isinstance(users, int) else ""
     return f"{made}{kind} {plain(run.corpus.get('name', ''))}{counted}"
-
-
-def _not_covered(statement: Statement) -> tuple[str, ...]:
-    found = [part.paragraphs for part in statement.sections if part.title == NO_EPSILON_COVERS]
-    return found[0] if found else ()
 
 
 def _line(label: str, text: str) -> str:

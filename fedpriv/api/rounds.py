@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedpriv import tree
-from fedpriv.experiments.options import said_as_options
+from fedpriv.experiments.options import naming_options
 from fedpriv.mechanisms import Bound, Clip, Rounded
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.privacy.epsilon import Epsilon
@@ -169,7 +169,7 @@ class Rounds:
             )
         default = "replace-one" if self.sampling == "fixed" else "add-remove"
         law = self._law()
-        with said_as_options(_FIELDS):
+        with naming_options(_FIELDS):
             sampler = sampler_of(self.sampling, self.users, self.cohort, self.cap)
             if self.devices != 1:
                 sampler = DevicesSampler(draws=sampler, devices=self.devices)

@@ -12,11 +12,11 @@ from rich.markup import escape
 
 from fedpriv.api.result import Run, TemporaryFolder, load, read
 from fedpriv.checkpoints.store import keep_last_from
+from fedpriv.datasets.importers.locate import resolve_corpus
 from fedpriv.datasets.stackexchange.corpus import Corpus
-from fedpriv.datasets.stackexchange.locate import resolve_corpus
 from fedpriv.experiments.build import takes_corpus
-from fedpriv.experiments.catalogue import find_experiments, load_experiment
 from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.load import find_experiments, load_experiment
 from fedpriv.experiments.options import Option, kebab
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.privacy.ledger.anchor import anchors_of

@@ -35,7 +35,7 @@ from fedpriv.report.run_record import RunRecord, read_run, spent
 from fedpriv.rng import Key
 from fedpriv.runs.backends import open_corpus
 from fedpriv.runs.document import restore_experiment
-from fedpriv.tasks.task import KnowsUserLosses
+from fedpriv.tasks.task import Task
 from fedpriv.tree import Params
 
 
@@ -109,10 +109,10 @@ def attack_membership(path: Path, experiment: Experiment | str | None = None) ->
         raise ValueError(f"{made.name} is of single examples; the attack is on users")
     corpus = open_corpus(document["corpus"]["path"])
     task = make_task(made, corpus)
-    if not isinstance(task, KnowsUserLosses):
+    if type(task).user_losses is Task.user_losses:
         raise ValueError(
             f"the task of {made.name} does not give users' losses; let it have user_losses "
-            "and public_users (fedpriv.tasks.task.KnowsUserLosses)"
+            "and public_users (fedpriv.tasks.task.Task)"
         )
     params = released_params(record)[1]
     reference, said = _reference(record, made, task)
@@ -122,11 +122,11 @@ def attack_membership(path: Path, experiment: Experiment | str | None = None) ->
 
 def _attacked(
     record: RunRecord,
-    task: KnowsUserLosses,
+    task: Task,
     params: Params,
     reference: Params | None,
     said: str,
-    outside: tuple[KnowsUserLosses, tuple[str, ...]],
+    outside: tuple[Task, tuple[str, ...]],
     nonmembers: str,
 ) -> Membership:
     other, others = outside
@@ -174,8 +174,8 @@ def _reference(record: RunRecord, experiment: Experiment, task: Any) -> tuple[Pa
 
 
 def _nonmembers(
-    experiment: Experiment, task: KnowsUserLosses, corpus: Any
-) -> tuple[tuple[KnowsUserLosses, tuple[str, ...]], str]:
+    experiment: Experiment, task: Task, corpus: Any
+) -> tuple[tuple[Task, tuple[str, ...]], str]:
     """Return who was not trained on, the task that has their text, and what they are."""
     if experiment.options().get("task.users") is not None:
         whole = make_task(experiment.with_options({"users": None}), corpus)

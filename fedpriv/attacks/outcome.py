@@ -14,7 +14,7 @@ import numpy as np
 from fedpriv.audit.bounds import highest_share, lowest_share
 from fedpriv.audit.plot import check_plot_file, plain_axes, saved
 from fedpriv.privacy.epsilon import Epsilon, format_delta, rounded_up
-from fedpriv.report.plots import theme
+from fedpriv.report import theme
 
 FALSE_POSITIVES = (0.05, 0.1)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedpriv.audit.run import Audit
 from fedpriv.privacy.epsilon import format_delta
-from fedpriv.report.plots import theme
+from fedpriv.report import theme
 
 _WIDTH, _HEIGHT = 8.0, 5.2
 _BINS = 60

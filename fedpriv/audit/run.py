@@ -21,7 +21,7 @@ from fedpriv.audit.bounds import (
 )
 from fedpriv.audit.canaries import CanaryMaker, Trials, run_canaries, scores_of
 from fedpriv.experiments.build import build, in_study
-from fedpriv.experiments.catalogue import from_anywhere
+from fedpriv.experiments.load import from_anywhere
 from fedpriv.privacy.epsilon import Epsilon, format_delta
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.plan import AnyPlan, Plan

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, RunningSum
 from fedpriv.training.evaluate import Metrics
-from fedpriv.training.work import TRAIN, UserData, Work, find_work, summed
+from fedpriv.training.failures import counted_failures, users_not_logged
+from fedpriv.training.work import TRAIN, SumRequest, UserData, Work, find_work
 from fedpriv.tree import Params
 
 #: From (params, public=, and optionally part=) to metrics; `Task.evaluate` is one.
@@ -53,19 +54,19 @@ class Order:
     def sum_of(
         self, works: Mapping[str, Work], data: UserData | None, user_ids: Sequence[str]
     ) -> PartialSum:
-        """Return the sum over users whose examples are here.
+        """Return the sum over users whose examples are here, with the first error among them.
+
+        Of a secure run nothing is logged of users, and no error is told.
 
         Raises:
             ValueError: If the work is not among these.
         """
-        return summed(
-            find_work(works, self.work),
-            params=self.params,
-            bound=self.bound,
-            data=data,
-            user_ids=user_ids,
-            key=self.key,
+        request = SumRequest(
+            params=self.params, bound=self.bound, user_ids=user_ids, key=self.key, data=data
         )
+        with users_not_logged(self.key), counted_failures() as failures:
+            done = find_work(works, self.work).answer(request)
+        return done if failures.text is None else replace(done, first_error=failures.text)
 
 
 class Backend:
@@ -75,31 +76,9 @@ class Backend:
     arguments (to rounding), and a user that cannot be reached contributes zero.
     """
 
-    def partial_sum(
-        self,
-        *,
-        params: Params,
-        bound: Bound,
-        cohort: Sequence[str],
-        key: Key,
-        round_num: int,
-        attempt: int,
-        work: str = TRAIN,
-        template: Params | None = None,
-    ) -> PartialSum:
-        """Return `sum_over` of the cohort and the `Order` of the other arguments."""
-        return self.sum_over(
-            cohort,
-            Order(
-                params=params,
-                bound=bound,
-                key=key,
-                round_num=round_num,
-                attempt=attempt,
-                work=work,
-                template=template,
-            ),
-        )
+    def partial_sum(self, *, cohort: Sequence[str], **order: Any) -> PartialSum:
+        """Return `sum_over` of the cohort and an `Order` of the other arguments."""
+        return self.sum_over(cohort, Order(**order))
 
     def sum_over(self, cohort: Sequence[str], order: Order) -> PartialSum:
         """Return the sum of the bounded contributions of these users, who may be none."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from fedpriv.backends.backend import Backend, Measure, Order
 from fedpriv.sums import PartialSum, merged
-from fedpriv.training.evaluate import Metrics, combined
+from fedpriv.training.evaluate import Metrics, Part, combined
 from fedpriv.training.stopping import end_if_interrupted
 from fedpriv.training.work import Trainers, UserData, as_works, checking_kept_state, find_work
 from fedpriv.tree import Params
@@ -44,9 +44,9 @@ class SerialBackend(Backend):
         with checking_kept_state(find_work(self._works, order.work), order.key):
             return order.sum_of(self._works, self._data, cohort)
 
-    def evaluate(self, params: Params, *, public: bool) -> Metrics | None:
-        """Return the metrics of this process's measure."""
-        return None if self._measure is None else self._measure(params, public=public)
+    def evaluate(self, params: Params, *, public: bool, **part: Part) -> Metrics | None:
+        """Return the metrics of this process's measure, on a `part=` of the examples or on all."""
+        return None if self._measure is None else self._measure(params, public=public, **part)
 
     def describe(self) -> dict[str, Any]:
         """Return that everything happens here."""
@@ -67,7 +67,7 @@ def check_shareable(trainer: Trainers) -> None:
             )
 
 
-class ThreadBackend(Backend):
+class ThreadBackend(SerialBackend):
     """Trains the cohort in this process, on several threads.
 
     Guarantees:
@@ -97,23 +97,25 @@ class ThreadBackend(Backend):
         check_shareable(trainer)
         if num_workers < 1:
             raise ValueError(f"workers {num_workers} must be at least 1")
-        self._works, self._data, self._measure = as_works(trainer), data, measure
-        self._num_workers, self._max_examples = num_workers, max_examples
+        super().__init__(trainer=trainer, data=data, measure=measure)
+        self._users, self._num_workers, self._max_examples = data, num_workers, max_examples
         self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="users")
 
     def sum_over(self, cohort: Sequence[str], order: Order) -> PartialSum:
         """Return the sum of the cohort's bounded updates."""
-        shards = shards_of(work_of(self._data, cohort, self._max_examples), self._num_workers)
+        shards = shards_of(work_of(self._users, cohort, self._max_examples), self._num_workers)
         # Without users a shard would only clear a sum of its own; the first always makes one.
         shares = [shard for number, shard in enumerate(shards) if shard or number == 0]
-        sums = self._pool.map(lambda users: order.sum_of(self._works, self._data, users), shares)
+        sums = self._pool.map(lambda users: order.sum_of(self._works, self._users, users), shares)
         return merged(order.shapes, list(sums), reuse=True)
 
     def evaluate(self, params: Params, *, public: bool) -> Metrics | None:
         """Return the metrics of all threads' parts of the examples, combined."""
         parts = [(number, self._num_workers) for number in range(self._num_workers)]
         return combined(
-            self._pool.map(lambda part: self._measure(params, public=public, part=part), parts)
+            self._pool.map(
+                lambda part: SerialBackend.evaluate(self, params, public=public, part=part), parts
+            )
         )
 
     def describe(self) -> dict[str, Any]:

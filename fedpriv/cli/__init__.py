@@ -25,7 +25,7 @@ from fedpriv.cli import (
 from fedpriv.cli import deploy as deploying
 from fedpriv.cli.output import Interrupted, console, errors, fail
 from fedpriv.deploy import commands
-from fedpriv.experiments.own_code import own_traceback
+from fedpriv.experiments.user_code import user_traceback
 from fedpriv.output_paths import why_unwritten
 from fedpriv.training.stopping import interruptible
 
@@ -99,7 +99,7 @@ def main() -> None:
         errors.print("interrupted")  # Typer makes of Ctrl-C an exit with status 130
         sys.exit(130)
     except Exception as error:
-        said = own_traceback(error)
+        said = user_traceback(error)
         if said is not None:
             sys.stderr.write(said)
             sys.exit(1)

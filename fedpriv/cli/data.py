@@ -21,16 +21,16 @@ from fedpriv.cli.data_output import (
 )
 from fedpriv.cli.output import console, print_json
 from fedpriv.datasets.cache import cache_dir
-from fedpriv.datasets.downloads import DATASETS
-from fedpriv.datasets.stackexchange import locate
+from fedpriv.datasets.importers import locate
+from fedpriv.datasets.importers.downloads import DATASETS
+from fedpriv.datasets.importers.dump import import_stackexchange
+from fedpriv.datasets.importers.stackoverflow import import_stackoverflow
+from fedpriv.datasets.importers.synthetic import Shape, synthesize
 from fedpriv.datasets.stackexchange.corpus import Corpus
-from fedpriv.datasets.stackexchange.dump import import_stackexchange
 from fedpriv.datasets.stackexchange.manifest import FILE_NAME
 from fedpriv.datasets.stackexchange.parts import SERVER, cut_corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.datasets.stackexchange.splits import BY_THREAD, KINDS, Kind, Split
-from fedpriv.datasets.stackexchange.stackoverflow import import_stackoverflow
-from fedpriv.datasets.stackexchange.synthetic import Shape, synthesize
 from fedpriv.hashes import Progress, file_sha256
 from fedpriv.output_paths import check_folder, check_new_folder, writing_to
 
@@ -252,7 +252,7 @@ def fetch(
     as_json: Json = False,
 ) -> None:
     """Download a public data set; checked, and going on where a broken transfer stopped."""
-    from fedpriv.datasets.downloads import fetch_file
+    from fedpriv.datasets.importers.downloads import fetch_file
 
     if dataset not in DATASETS:
         raise ValueError(f"unknown data set {dataset!r}; one of {', '.join(DATASETS)}")

@@ -16,8 +16,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedpriv.cli.output import console, print_json, print_table
-from fedpriv.experiments.options import kebab
-from fedpriv.experiments.reference import described
+from fedpriv.experiments.averaging import FederatedExperiment
+from fedpriv.experiments.options import Names, entries, kebab
+from fedpriv.experiments.tasks import TagPredictionTask
+from fedpriv.runs.backends import backends_of
 
 if TYPE_CHECKING:
     from fedpriv.experiments.experiment import Experiment
@@ -26,24 +28,27 @@ if TYPE_CHECKING:
 
 def show_options(experiment: Experiment, *, as_json: bool) -> None:
     """Print every option that an experiment has, part by part, with value and help."""
-    lines = experiment.lines()
+    values = experiment.options() | dict.fromkeys(experiment.automatic, "automatic")
+    options = [
+        (entry, values[entry.path], _part_of(entry, values)) for entry in experiment.entries()
+    ]
     if as_json:
         print_json(
             {
                 "name": experiment.name,
                 "description": experiment.description,
                 "unit": experiment.unit,
-                "backends": experiment.backends,
+                "backends": backends_of(experiment),
                 "options": [
                     {
-                        "name": line.name,
-                        "value": line.value,
-                        "default": line.default,
-                        "takes": line.takes,
-                        "help": line.help,
-                        "part": line.part,
+                        "name": entry.path,
+                        "value": value,
+                        "default": entry.default,
+                        "takes": entry.takes,
+                        "help": entry.help,
+                        "part": part,
                     }
-                    for line in lines
+                    for entry, value, part in options
                 ],
             }
         )
@@ -51,18 +56,24 @@ def show_options(experiment: Experiment, *, as_json: bool) -> None:
     style: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
     console.print(f"{experiment.name}: {experiment.description}", **style)
     table = Table("option", "value", "what it is", box=None, header_style="bold")
-    part = None
-    for line in lines:
-        if line.part != part:
-            part = line.part
+    heading = None
+    for entry, value, part in options:
+        if part != heading:
+            heading = part
             table.add_row(f"[bold]{escape(part)}[/]")
-        usual = "" if line.value == line.default else f" (default {_written(line.default)})"
-        what = line.help if line.name != line.part.split(" ")[0] else f"{line.help} {line.takes}."
-        table.add_row(f"  {line.name}", _written(line.value), escape(what + usual))
+        usual = "" if value == entry.default else f" (default {_written(entry.default)})"
+        what = f"{entry.help} {entry.takes}." if entry.is_choice else entry.help
+        table.add_row(f"  {entry.path}", _written(value), escape(what + usual))
     print_table(table)
     console.print(
         "Change one with -s NAME=VALUE; choosing another part brings its options.", **style
     )
+
+
+def _part_of(entry: Entry, values: Mapping[str, Option]) -> str:
+    """Return the heading of an option: the place and kind of the part that it belongs to."""
+    place = entry.path if entry.is_choice else entry.path.rpartition(".")[0]
+    return f"{place} {values.get(place, '')}".strip() or "experiment"
 
 
 def _written(value: Option) -> str:
@@ -73,7 +84,7 @@ def _written(value: Option) -> str:
 
 def complete_experiments(incomplete: str) -> list[tuple[str, str]]:
     """Return the experiments whose names begin so, with their descriptions."""
-    from fedpriv.experiments.catalogue import find_experiments
+    from fedpriv.experiments.load import find_experiments
 
     return [
         (name, make().description)
@@ -84,21 +95,34 @@ def complete_experiments(incomplete: str) -> list[tuple[str, str]]:
 
 def complete_settings(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """Return completions of `-s`: options of the experiment named on the line, or their values."""
-    from fedpriv.experiments.catalogue import load_experiment
+    from fedpriv.experiments.load import load_experiment
 
     try:
-        lines = load_experiment(ctx.params.get("experiment") or "").lines()
+        options = load_experiment(ctx.params.get("experiment") or "").entries()
     except ValueError:  # no error message in the middle of a word
         return []
     name, separator, value = incomplete.partition("=")
     if separator:
-        choices = [line.takes.split(", ") for line in lines if line.name == name]
+        choices = [option.takes.split(", ") for option in options if option.path == name]
         return [
             (f"{name}={choice}", "")
             for choice in (choices[0] if choices else ())
             if choice.startswith(value) and " " not in choice
         ]
-    return [(f"{line.name}=", line.help) for line in lines if line.name.startswith(name)]
+    return [(f"{option.path}=", option.help) for option in options if option.path.startswith(name)]
+
+
+def option_named(name: str) -> Entry:
+    """Return an option of federated averaging on tag prediction.
+
+    Raises:
+        KeyError: If there is none of that name.
+    """
+    tags = entries(TagPredictionTask, prefix="task.")
+    found = Names((*tags, *entries(FederatedExperiment))).find(name)
+    if not found:
+        raise KeyError(name)
+    return found[0]
 
 
 def _flag(option: Entry) -> Any:
@@ -131,7 +155,7 @@ def with_flags(names: Sequence[str]) -> Callable[[Callable[..., None]], Callable
     Raises:
         KeyError: If there is no such option.
     """
-    options = {kebab(name).replace("-", "_"): described(name) for name in names}
+    options = {kebab(name).replace("-", "_"): option_named(name) for name in names}
     made = [
         inspect.Parameter(
             parameter,

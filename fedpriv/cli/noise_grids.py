@@ -49,7 +49,7 @@ def rounds_of(text: str | None) -> tuple[int, ...] | None:
 def check_plot(out: Path | None) -> None:
     """End with a line if no plot can be written there."""
     if out is not None:
-        from fedpriv.report.plots.noise import check_noise_file
+        from fedpriv.report.noise_plot import check_noise_file
 
         try:
             check_noise_file(out)
@@ -61,7 +61,7 @@ def plot(grid: NoiseGrid | None, out: Path | None, planned: NoisePoint | None) -
     """Write a grid as a plot, where one is asked for."""
     if out is None or grid is None:
         return
-    from fedpriv.report.plots.noise import write_noise_plot
+    from fedpriv.report.noise_plot import write_noise_plot
 
     try:
         write_noise_plot(grid, out, planned)

@@ -13,9 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from fedpriv.cli.output import console, errors, print_json, print_table
+from fedpriv.datasets.importers.tokens import tff_tokens
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
-from fedpriv.datasets.stackexchange.tokens import tff_tokens
 from fedpriv.output_paths import check_file, check_new_folder, writing_to
 from fedpriv.privacy.epsilon import format_delta
 from fedpriv.privacy.statement.statement import describe_candidate

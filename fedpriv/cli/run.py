@@ -13,7 +13,13 @@ import typer
 from rich.table import Table
 
 from fedpriv.checkpoints.store import keep_last_from
-from fedpriv.cli.listing import complete_experiments, complete_settings, show_options, with_flags
+from fedpriv.cli.listing import (
+    complete_experiments,
+    complete_settings,
+    option_named,
+    show_options,
+    with_flags,
+)
 from fedpriv.cli.output import Interrupted, console, errors, print_json, print_table
 from fedpriv.experiments.options import Option
 from fedpriv.measures import PUBLIC_ONLY, figures_of, read_measures
@@ -24,7 +30,7 @@ from fedpriv.privacy.plan import unit_words
 from fedpriv.privacy.statement.coverage import PUBLIC_EXAMPLES, Coverage, coverage_of
 from fedpriv.privacy.statement.statement import describe_returned_model
 from fedpriv.report.page import write_report
-from fedpriv.runs.backends import named_backends
+from fedpriv.runs.backends import backends_of, named_backends
 from fedpriv.runs.progress import describe_early_end, describe_failures, follow
 from fedpriv.training.stopping import interruptible
 
@@ -99,7 +105,7 @@ def list_experiments(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the experiments that can be run by name, or the options of one."""
-    from fedpriv.experiments.catalogue import find_experiments, load_experiment
+    from fedpriv.experiments.load import find_experiments, load_experiment
 
     if name is not None:
         show_options(load_experiment(name), as_json=as_json)
@@ -112,7 +118,7 @@ def list_experiments(
                     "name": name,
                     "description": experiment.description,
                     "privacy": _asked_for(experiment),
-                    "backends": experiment.backends,
+                    "backends": backends_of(experiment),
                 }
                 for name, experiment in found.items()
             ]
@@ -120,7 +126,7 @@ def list_experiments(
         return
     table = Table("experiment", "what it is", "privacy", "backends", box=None, header_style="bold")
     for name, experiment in found.items():
-        backends = ", ".join(experiment.backends)
+        backends = ", ".join(backends_of(experiment))
         table.add_row(name, experiment.description, _asked_for(experiment), backends)
     print_table(table)
 
@@ -239,7 +245,7 @@ def run_command(
 
 def _chosen(name: str, options: Mapping[str, Option], *, secure: bool) -> Experiment:
     """Return an experiment with its options."""
-    from fedpriv.experiments.catalogue import load_experiment
+    from fedpriv.experiments.load import load_experiment
 
     experiment = load_experiment(name)
     if secure and "seed" in options:
@@ -254,9 +260,7 @@ def _with_start_file(flags: dict[str, Option]) -> dict[str, Option]:
     Raises:
         ValueError: If it is neither a choice nor a file.
     """
-    from fedpriv.experiments.reference import described
-
-    given, choices = flags.get("start"), described("start").choices
+    given, choices = flags.get("start"), option_named("start").choices
     if given is None or given in choices:
         return flags
     if not Path(str(given)).is_file():

@@ -64,7 +64,7 @@ def tune(
     For example: fedpriv tune dp-fedavg-tags --grid l2-clip-norm=0.1,0.3,1 --mean 5 --out tuned
     """
     from fedpriv.api.running import find_corpus
-    from fedpriv.experiments.catalogue import load_experiment
+    from fedpriv.experiments.load import load_experiment
     from fedpriv.tuning.grid import GridStudy
 
     options = given_once(flags, settings_of(option or ()))

@@ -1,1 +1,1 @@
-"""Data sets: files of users, corpora of questions and answers, images, reviews and click logs."""
+"""Data sets: files of users, corpora of questions and answers, images and click logs."""

@@ -15,8 +15,8 @@ from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.user_ids import read_key
 from fedpriv.deploy.launcher import ASKED
 from fedpriv.experiments.build import make_task
-from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.own_code import own_code
+from fedpriv.experiments.load import load_experiment
+from fedpriv.experiments.user_code import user_code
 
 #: Names of files that anybody may read.
 _PUBLIC = (".crt", ".pem", ".pub")
@@ -140,7 +140,7 @@ def local_users_of(name: str, data: NodeData) -> LocalUsers:
         ValueError: If the task reads no data of a node's own.
     """
     experiment = load_experiment(name)
-    with own_code(f"while the task of {name} was made"):
+    with user_code(f"while the task of {name} was made"):
         task: Any = make_task(experiment, None, data)
     found = getattr(getattr(task, "data", None), "users", None)
     if not isinstance(found, LocalUsers):

@@ -48,7 +48,7 @@ from fedpriv.deploy.flower_private import (
 )
 from fedpriv.deploy.processes import Forked, adopt_orphans, end_orphans, fork
 from fedpriv.deploy.processes import children as process_ids
-from fedpriv.experiments.own_code import line_without_values
+from fedpriv.experiments.user_code import line_without_values
 from fedpriv.untrusted_text import plain
 
 _LOG = logging.getLogger("fedpriv.deployment")

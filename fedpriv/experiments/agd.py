@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from fedpriv.experiments.averaging import trainer_on
-from fedpriv.experiments.components import Components
-from fedpriv.experiments.experiment import Experiment, TaskFactory, Unit, registered
+from fedpriv.experiments.experiment import Components, Experiment, TaskFactory, Unit, registered
 from fedpriv.experiments.options import option
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.mechanisms import Bound, Capped, Clip, Rounded, RoundedSum, SideInformation
@@ -174,7 +173,6 @@ class CentralDescent(_Descent):
     """DP-AGD over the examples of one training set."""
 
     unit: ClassVar[Unit] = "example"
-    backends: tuple[str, ...] = ("serial",)
 
     def gradient_bound(self, task: Any) -> Bound:
         """Return the bound of an example's gradient; on a grid where sums have a stated error."""

@@ -17,8 +17,7 @@ from fedpriv.experiments.bounds import (
     NoBound,
     UserBound,
 )
-from fedpriv.experiments.components import Components
-from fedpriv.experiments.experiment import Experiment, TaskFactory, Unit, registered
+from fedpriv.experiments.experiment import Components, Experiment, TaskFactory, Unit, registered
 from fedpriv.experiments.local import LocalSgd
 from fedpriv.experiments.noise import CorrelatedNoise, GaussianNoise, Noise
 from fedpriv.experiments.optimizers import GradientOptimizer, ServerOptimizer, ServerSgd, Sgd
@@ -145,7 +144,7 @@ class FederatedExperiment(Averaging):
     precondition: Precondition = place(
         Nowhere(), "Where A of side information acts: in local steps, on the update, or both."
     )
-    guide: ReleasePreconditioner = place(
+    release_preconditioner: ReleasePreconditioner = place(
         NotPreconditioned(), "A preconditioner made of past releases."
     )
     server: ServerOptimizer = place(ServerSgd(), "What the server makes of the released mean.")
@@ -193,7 +192,7 @@ class FederatedExperiment(Averaging):
             algorithm=self.bound.make_algorithm(
                 optimizer=self.server.make(),
                 preconditioner=self._preconditioner(side),
-                tensors=getattr(task, "round_tensors", None),  # of a `ShiftsOverRounds`
+                tensors=task.round_tensors,
                 **self.aggregate.fields(),
             ),
             trainer=self.make_trainer(task, side),
@@ -207,17 +206,18 @@ class FederatedExperiment(Averaging):
         Raises:
             ValueError: If the updates would be preconditioned twice.
         """
-        of_releases = self.guide.choose(None).preconditioner
+        kind = self.release_preconditioner.kind
+        of_releases = self.release_preconditioner.choose(None).preconditioner
         if of_releases is not None and isinstance(self.noise, CorrelatedNoise):
             raise ValueError(
-                f"guide {self.guide.kind!r} changes what rounds are preconditioned by, and noise "
-                f"{self.noise.kind!r} takes back what earlier rounds added; use noise "
+                f"release-preconditioner {kind!r} changes what rounds are preconditioned by, and "
+                f"noise {self.noise.kind!r} takes back what earlier rounds added; use noise "
                 "'gaussian', or precondition by side information, which stays as it is"
             )
         known = self.precondition.on_updates(side)
         if of_releases is not None and known is not None:
             raise ValueError(
-                f"guide {self.guide.kind!r} preconditions updates, and so does precondition "
+                f"release-preconditioner {kind!r} preconditions updates, and so does precondition "
                 f"{self.precondition.kind!r}; choose one, or precondition 'local'"
             )
         return of_releases or known or NoPreconditioner()
@@ -247,28 +247,27 @@ _FACTORS: Mapping[str, Callable[[int], optimizers.Factor]] = {
 class CentralExperiment(Averaging):
     """DP-SGD on examples and its like: bounded gradients of a batch, noise on their sum.
 
-    A method is a bound, a preconditioner (`guide`) and an optimiser:
+    A method is a bound, a preconditioner and an optimiser:
 
     ==================  ========================================================================
     DP-SGD              bound clip, optimizer sgd
     DP-Adam             bound clip, optimizer adam (likewise rmsprop, adagrad)
     DP-NSGD, DP-NAdam   bound normalise, optimizer sgd or adam
-    AdaDPS              guide public-rmsprop, public-adam, public-adagrad, public-own
+    AdaDPS              preconditioner public-rmsprop, public-adam, public-adagrad, public-own
                         (`statistics`) or side-information
-    DP-R-Pub            guide r-pub
-    DP-Adam-Pub         guide adam-pub, optimizer ema-momentum
-    PDA-DPMD            guide mirror-descent
-    DP²                 guide delayed
-    scale-then-priv.    guide past-releases, optimizer adam or rmsprop
+    DP-R-Pub            preconditioner r-pub
+    DP-Adam-Pub         preconditioner adam-pub, optimizer ema-momentum
+    PDA-DPMD            preconditioner mirror-descent
+    DP²                 preconditioner delayed
+    scale-then-priv.    preconditioner past-releases, optimizer adam or rmsprop
     warm start          warm-start-epochs above 0; start public chooses epochs and rate itself
-    ideal               guide ideal: not private, whatever the noise
-    SGD, Adam, AdaS     noise none, bound none, with the guide or optimizer of that name
+    ideal               preconditioner ideal: not private, whatever the noise
+    SGD, Adam, AdaS     noise none, bound none, with the preconditioner or optimizer of that name
     ==================  ========================================================================
     """
 
     unit: ClassVar[Unit] = "example"
 
-    backends: tuple[str, ...] = ("serial",)
     batch_size: float = option(
         64.0, "Expected examples a step; each has its own independent draw.", Range.ABOVE_ZERO
     )
@@ -286,7 +285,7 @@ class CentralExperiment(Averaging):
     schedule: Literal["constant", "step", "cyclic", "inverse-root"] = option(
         "constant", "Of the learning rate: a tenth at half, one triangle, or α/√t."
     )
-    guide: ExamplePreconditioner = place(
+    preconditioner: ExamplePreconditioner = place(
         NotPreconditioned(), "What public data or past releases add."
     )
     warm_start_epochs: int = option(
@@ -312,7 +311,7 @@ class CentralExperiment(Averaging):
         """Return the components of DP-SGD; see `Experiment.make_components`."""
         task = self._warmed(task)
         steps = self.num_steps(task.num_train)
-        chosen = self.guide.choose(
+        chosen = self.preconditioner.choose(
             Surroundings(
                 task=task,
                 batch_size=self.batch_size,

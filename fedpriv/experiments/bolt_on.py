@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedpriv.experiments.averaging import trainer_on
-from fedpriv.experiments.components import Components
-from fedpriv.experiments.experiment import Experiment, TaskFactory, Unit, registered
+from fedpriv.experiments.experiment import Components, Experiment, TaskFactory, Unit, registered
 from fedpriv.experiments.options import Part, option, place
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.mechanisms import SideInformation
@@ -300,7 +299,6 @@ class CentralBoltOn(_BoltOn):
 
     unit: ClassVar[Unit] = "example"
 
-    backends: tuple[str, ...] = ("serial",)
     batch_size: int = option(50, "b; what does not fill a last batch sits out.", Range.AT_LEAST_ONE)
     average: bool = option(False, "Release the mean of all iterates, and not the last.")
 

@@ -177,7 +177,7 @@ class AdaptableClip(Clipped):
         if not isinstance(given.pop("preconditioner"), NoPreconditioner):
             raise ValueError(
                 "clip-norm 'adaptive' counts norms of updates as users make them: use precondition "
-                "'local' or 'none' and no guide, or clip-norm 'fixed'"
+                "'local' or 'none' and no release-preconditioner, or clip-norm 'fixed'"
             )
         return AdaptivelyClipped(clip=self.clip_norm.make(self.l2_clip_norm), **given)
 

@@ -12,9 +12,8 @@ from typing import Any
 from fedpriv.datasets.local_data import NodeData
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.averaging import Averaging
-from fedpriv.experiments.components import Components
-from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.options import said_as_options
+from fedpriv.experiments.experiment import Components, Experiment
+from fedpriv.experiments.options import naming_options
 from fedpriv.experiments.settings import settle
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.trials import Trials
@@ -130,7 +129,7 @@ def build(experiment: Experiment, corpus: Corpus | None = None, task: Any = None
         check_task(made, experiment.name)
         if task is None:
             check_heeded(experiment, made)
-    with said_as_options(experiment.field_names()):
+    with naming_options(experiment.field_names()):
         settled, settings = settle(experiment, made)
         components = _refined(settled, settled.make_components(made))
         _check_payable(components)

@@ -26,32 +26,36 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.options import (
+    Entry,
     Names,
     Option,
-    OptionLine,
     assembled,
     check_fields,
     chosen,
-    declared,
     entries,
     kebab,
     option,
     place,
     values_of,
 )
-from fedpriv.experiments.start import Fresh, StartFrom
+from fedpriv.experiments.start import Fresh, PublicOnly, Start, StartFrom
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.mechanisms import Bound, SideInformation
 from fedpriv.mechanisms.preconditioners import Statistics
 from fedpriv.privacy.event import Relation
+from fedpriv.privacy.plan import AnyPlan
 from fedpriv.ranges import Range
+from fedpriv.rng import Key
+from fedpriv.training.algorithm import Algorithm
+from fedpriv.training.evaluate import check_measurable
 from fedpriv.training.work import Trainers
+from fedpriv.tree import Params
 
 Unit = Literal["user", "example"]
 #: From an experiment and a corpus, or from an experiment alone, to its task.
@@ -97,8 +101,8 @@ class Experiment(ABC):
         relation: Neighbouring relation; None for the one that the method or sampling is proved for.
         seed: Of a simulation.
         eval_every: Rounds between evaluations.
-        backends: Those that it claims to run on.
-        statistics: User-defined moments and preconditioner, for guide "public-own".
+        backends: The only ones that it runs on; None for all that carry its unit.
+        statistics: User-defined moments and preconditioner, for preconditioner "public-own".
         refine: Makes the components that run of those that the options describe, for a user-defined
             privatizer, sampler, bound or preconditioner; None leaves them. It cannot replace the
             task and its trainer: workers and nodes make those for themselves.
@@ -134,9 +138,9 @@ class Experiment(ABC):
     eval_every: int = option(
         10, "Rounds between evaluations; the last is always evaluated.", Range.AT_LEAST_ONE
     )
-    backends: tuple[str, ...] = ("serial", "threads", "ray", "flower")
+    backends: tuple[str, ...] | None = None
     statistics: Statistics | None = field(default=None, repr=False)
-    refine: Callable[[Any], Any] | None = field(default=None, repr=False)
+    refine: Callable[[Components], Components] | None = field(default=None, repr=False)
     bounds: Mapping[str, Callable[..., Bound]] = field(default_factory=dict, repr=False, hash=False)
     automatic: tuple[str, ...] = field(default=(), compare=False)
     presets: Mapping[str, Option] = field(default_factory=dict, repr=False, compare=False)
@@ -152,8 +156,7 @@ class Experiment(ABC):
                 )
 
     @abstractmethod
-    # A `Components`, whose module imports this one.
-    def make_components(self, task: Any) -> Any:
+    def make_components(self, task: Any) -> Components:
         """Return what runs on a task: plan, algorithm and client work.
 
         Raises:
@@ -194,41 +197,12 @@ class Experiment(ABC):
 
     def options(self) -> dict[str, Option]:
         """Return the value of every option, and the kind of every part, by path."""
-        of_task = values_of(self.task, "task.") if _declares(self.task) else {}
-        return {"method": self.method, **of_task, **values_of(self)}
+        return {"method": self.method, **values_of(self.task, "task."), **values_of(self)}
 
-    def lines(self) -> tuple[OptionLine, ...]:
-        """Return every option as it is listed."""
+    def entries(self) -> tuple[Entry, ...]:
+        """Return the declarations of its options: those that exist with the parts it has."""
         values = self.options()
-        found = [
-            OptionLine(
-                name="method",
-                value=self.method,
-                default="averaging",
-                help="What is asked of private data: averaging of noisy updates, gradient descent "
-                "whose budget adapts (agd), or training without noise that is perturbed once "
-                "(bolt-on).",
-                takes=", ".join(methods_of(self.unit)),
-                part=f"method {self.method}",
-            )
-        ]
-        for entry in self._names.entries:
-            if any(values.get(path) != kind for path, kind in entry.within):
-                continue
-            outer = entry.path.rpartition(".")[0]
-            heading = entry.path if entry.choices else outer
-            heading = f"{heading} {values.get(heading, '')}".strip() or "experiment"
-            found.append(
-                OptionLine(
-                    name=entry.path,
-                    value="automatic" if entry.path in self.automatic else values[entry.path],
-                    default=entry.default,
-                    help=entry.help,
-                    takes=entry.takes,
-                    part=heading,
-                )
-            )
-        return tuple(found)
+        return tuple(entry for entry in self._names.entries if entry.exists(values))
 
     def field_names(self) -> dict[str, str]:
         """Return options as they are typed by the fields of parts and plans that they set."""
@@ -240,6 +214,11 @@ class Experiment(ABC):
                 if "_" in form:
                     found[form] = kebab(form)
         return found | {"l2_bound": "l2-clip-norm", **_FIELD_NAMES[self.unit]}
+
+    def runs_on(self, backend: str) -> bool:
+        """Return whether it runs on a backend of this name; training of examples is serial."""
+        carried = self.unit == "user" or backend == "serial"
+        return carried and (self.backends is None or backend in self.backends)
 
     def with_options(self, options: Mapping[str, Option]) -> Self:
         """Return the experiment with some options changed; parts may be chosen among them.
@@ -256,12 +235,13 @@ class Experiment(ABC):
             ValueError: For an unknown option (with the nearest known one), one whose part is not
                 chosen then (with the part), or an unfit value.
         """
-        given = dict(options)
-        made = self._class_of(given.pop("method", self.method))
+        made = self._class_of(options.get("method", self.method))
         names = _names(made, type(self.task))
-        for name, value in list(given.items()):
-            if not names.find(name) and self._is_elsewhere(made, name, value):
-                del given[name]
+        given = {
+            name: value
+            for name, value in options.items()
+            if names.find(name) or not self._is_elsewhere(made, name, value)
+        }
         kept = self._changed()
         if made is not type(self):
             known = {entry.path for entry in names.entries}
@@ -273,8 +253,7 @@ class Experiment(ABC):
             if not self._names.find(name):
                 raise self._names.unknown(name)
             for entry in names.find(name):  # none where another method is chosen that lacks it
-                there = all(kinds.get(path) == kind for path, kind in entry.within)
-                if there and entry.path not in before and entry.path not in read:
+                if entry.exists(kinds) and entry.path not in before and entry.path not in read:
                     kept[entry.path] = entry.checked(name, value)
         # A given noise replaces a calibrated one and the other way round.
         for multiplier in ("noise.multiplier", "output_noise.noise_multiplier"):
@@ -290,9 +269,8 @@ class Experiment(ABC):
         Raises:
             ValueError: For an unknown option or an unfit value.
         """
-        given = dict(document)
-        made = self._class_of(given.pop("method"))
-        read = _names(made, type(self.task)).read(given, {})
+        made = self._class_of(document["method"])
+        read = _names(made, type(self.task)).read(document, {})
         return replace(self._made(made, read, read), automatic=())
 
     def _class_of(self, method: Option) -> type[Experiment]:
@@ -305,7 +283,7 @@ class Experiment(ABC):
         self, made: type[Experiment], values: Mapping[str, Option], given: Mapping[str, Option]
     ) -> Self:
         task: Any = self.task
-        if _declares(task):
+        if entries(type(task)):
             task = replace(task, **assembled(type(task), values, task, "task."))
         names = ("name", "description", "statistics", "refine", "bounds", "backends", "presets")
         rest = {name: getattr(self, name) for name in names}
@@ -317,14 +295,10 @@ class Experiment(ABC):
     def _changed(self) -> dict[str, Option]:
         """Return the kinds of parts, and values that are not their defaults, by path."""
         values = values_of(self)
-        kinds = {entry.path for entry in entries(type(self)) if entry.choices}
-        usual = assembled(type(self), {path: values[path] for path in kinds if path in values})
-        plain = replace(self, **usual)
-        defaults = values_of(plain)
         return {
-            path: value
-            for path, value in values.items()
-            if path in kinds or value != defaults.get(path)
+            entry.path: values[entry.path]
+            for entry in entries(type(self))
+            if entry.exists(values) and (entry.is_choice or values[entry.path] != entry.default)
         }
 
     def _is_elsewhere(self, made: type[Experiment], name: str, value: Option) -> bool:
@@ -358,6 +332,154 @@ class Experiment(ABC):
         return _names(type(self), type(self.task))
 
 
+LONGEST_NOISE = 2.0
+"""Of `Settings.noise_length`: above, gains over public examples were small or none."""
+FEWEST_PUBLIC_EXAMPLES = 50
+"""Below, public examples seldom show a gain."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Settings, and what they follow from.
+
+    Attributes:
+        chosen: Names of the options that were not given.
+        cohort: Expected number of users a round.
+        rounds: T.
+        l2_clip_norm: C.
+        start_factor: What is kept of a public start; None for what the public search chooses, or
+            where training does not start from one.
+        update_norm: Median l2 norm of public users' updates; None where it was not measured.
+        noise_on_mean: s, of one release of everybody over C.
+        noise_on_logit: τ that these settings come to.
+        noise_length: s √d for d parameters: l2 norm of the noise on the mean of one release of
+            everybody, over C.
+        num_public_examples: Of the training threads that public users asked.
+    """
+
+    chosen: tuple[str, ...]
+    cohort: float
+    rounds: int
+    l2_clip_norm: float
+    start_factor: float | None
+    update_norm: float | None
+    noise_on_mean: float
+    noise_on_logit: float
+    noise_length: float
+    num_public_examples: int
+
+    @property
+    def expects_gain(self) -> bool:
+        """Whether private training is expected to beat public examples alone."""
+        return self.noise_length <= LONGEST_NOISE
+
+    @property
+    def can_show_gain(self) -> bool:
+        """Whether there are enough public examples to show that it does."""
+        return self.num_public_examples >= FEWEST_PUBLIC_EXAMPLES
+
+    def __str__(self) -> str:
+        norm = (
+            ""
+            if self.update_norm is None
+            else (f"; the median norm of public users' updates is {self.update_norm:.3g}")
+        )
+        start = (
+            "" if self.start_factor is None else f", {self.start_factor:g} of the public start kept"
+        )
+        return (
+            f"cohort {self.cohort:,.0f}, {self.rounds:,} rounds, l2 clip norm "
+            f"{self.l2_clip_norm:.3g}{start} "
+            f"(noise on a logit at the end: {self.noise_on_logit:.2g}{norm})"
+        )
+
+    def caution(self, *, selects: bool) -> str:
+        """Return that no gain is to be expected, or none can be shown, with what would help.
+
+        Args:
+            selects: Whether the returned model is selected on public examples.
+
+        Returns:
+            A sentence; "" where a gain is expected.
+        """
+        if not self.expects_gain:
+            return (
+                "little or no gain over public examples alone is to be expected: the noise of one "
+                f"release of everybody is {self.noise_length:.2g} times as long as a clipped "
+                "update; more users, a larger ε or a smaller model would help"
+            )
+        if selects and not self.can_show_gain:
+            return (
+                f"{self.num_public_examples} public examples are hardly enough to show that "
+                "private training helps, and what is returned will likely be the model of public "
+                "examples alone; give more of them, or set select last"
+            )
+        return ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            **asdict(self),
+            "chosen": list(self.chosen),
+            "expects_gain": self.expects_gain,
+            "can_show_gain": self.can_show_gain,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Components:
+    """Components of a run.
+
+    Attributes:
+        task: The data, the model and its measures: a `Task`, or a `CentralTask` of examples.
+        plan: Fixed, with the mechanism that runs, or adaptive, where each query brings its own.
+        algorithm: What is asked of users, and what is made of the answers.
+        trainer: Local training, or the sum of bounded updates over a batch of examples.
+        side_information: Further knowledge and where it came from; None for none.
+        start: Makes the params before the first round; None takes the task's own.
+        experiment: Of which they are made, each option with its value; None where of none.
+        settings: What was chosen from the data's size, and why; None where nothing was.
+
+    Raises:
+        ValueError: If the plan was made for another number of users than the task's roster has:
+            cohorts would be drawn with another probability than its ε is of. If the clip norm
+            adapts and noise is correlated over rounds. If outputs are
+            to be aggregated, and the task's model is no classifier.
+    """
+
+    task: Any
+    plan: AnyPlan
+    algorithm: Algorithm
+    trainer: Trainers
+    side_information: SideInformation | None = None
+    start: Callable[[Any, Key, PublicOnly | None], Start] | None = None
+    experiment: Experiment | None = None
+    settings: Settings | None = None
+
+    def __post_init__(self) -> None:
+        self.plan.check_roster(self.task.roster)
+        self.algorithm.check_plan(self.plan)
+        check_measurable(self.task, self.algorithm)
+
+    def begin(self, key: Key, found: PublicOnly | None = None) -> Start:
+        """Return the params before the first round, and where they came from.
+
+        Args:
+            key: For what is drawn.
+            found: What public examples alone were found to make, where that is known.
+
+        Raises:
+            ValueError: If the task cannot give such a start.
+        """
+        if self.start is None:
+            return Start(params=self.task.init_params(key), facts={"kind": "fresh"})
+        return self.start(self.task, key, found)
+
+    def init_params(self, key: Key) -> Params:
+        """Return the params before the first round, float32."""
+        return self.begin(key).params
+
+
 _CLASSES: dict[tuple[str, str], type[Experiment]] = {}
 _Class = TypeVar("_Class", bound=type[Experiment])
 
@@ -379,11 +501,14 @@ def methods_of(unit: str) -> tuple[str, ...]:
     return tuple(method for of, method in classes() if of == unit)
 
 
-def _declares(task: Any) -> bool:
-    return is_dataclass(task) and not isinstance(task, type) and bool(declared(type(task)))
-
-
 @cache
 def _names(made: type[Experiment], task: type) -> Names:
-    of_task = entries(task, prefix="task.") if is_dataclass(task) and declared(task) else ()
-    return Names((*of_task, *entries(made)))
+    method = Entry(
+        path="method",
+        hint=Literal[methods_of(made.unit)],  # pyright: ignore
+        default="averaging",
+        help="What is asked of private data: averaging of noisy updates, gradient descent whose "
+        "budget adapts (agd), or training without noise that is perturbed once (bolt-on).",
+        is_choice=True,
+    )
+    return Names((method, *entries(task, prefix="task."), *entries(made)))

@@ -23,7 +23,7 @@ import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, ClassVar
 
@@ -80,7 +80,7 @@ def renamed(text: str, names: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def said_as_options(names: Mapping[str, str]) -> Iterator[None]:
+def naming_options(names: Mapping[str, str]) -> Iterator[None]:
     """Rename fields in the `ValueError`s of the code inside to the options that set them.
 
     Args:
@@ -162,22 +162,30 @@ def place(default: Any, help: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Declared:
-    """Declaration of an option.
+class Entry:
+    """An option of a configuration's type, or the choice of a part.
 
     Attributes:
-        field: Its name in the part.
-        hint: Its type.
+        path: Its dotted name.
+        hint: Type of its values; of a choice of a part, the `Literal` of the kinds of parts.
         default: Its value where none is given.
         help: One line.
         allowed: What numbers it may be; None for any.
+        within: Paths of the places around it, each with the kind with which alone it exists.
+        is_choice: Whether it is the choice of a part.
     """
 
-    field: str
+    path: str
     hint: Any
     default: Option
     help: str
-    allowed: Range | None
+    allowed: Range | None = None
+    within: tuple[tuple[str, str], ...] = ()
+    is_choice: bool = False
+
+    def exists(self, kinds: Mapping[str, Option]) -> bool:
+        """Return whether it exists where parts are of these kinds, by the paths of places."""
+        return all(kinds.get(path) == kind for path, kind in self.within)
 
     def checked(self, name: str, value: Any) -> Option:
         """Return a value of the option in its type.
@@ -195,31 +203,36 @@ class Declared:
         return found
 
     @property
-    def kind(self) -> type[str] | type[int] | type[float] | type[bool]:
+    def type(self) -> type[str] | type[int] | type[float] | type[bool]:
         """Type of a value, other than none; a choice among words is a word."""
-        [kind] = (kind for kind in self._kinds if kind is not type(None))
-        return str if typing.get_origin(kind) is typing.Literal else kind
+        return str if self.choices else self._kind
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """Words among which it is a choice; empty for other options."""
+        literal = typing.get_origin(self._kind) is typing.Literal
+        return typing.get_args(self._kind) if literal else ()
 
     @property
     def takes_none(self) -> bool:
-        """Whether "none" is a value."""
-        return type(None) in self._kinds
+        """Whether "none" is a value besides those of its type."""
+        return type(None) in _members(self.hint)
 
     @property
     def takes(self) -> str:
         """Description of the values that the option takes."""
-        [kind] = (kind for kind in self._kinds if kind is not type(None))
-        if typing.get_origin(kind) is typing.Literal:
-            return ", ".join(typing.get_args(kind))
+        if self.choices:
+            return ", ".join(self.choices)
         names = {bool: "true or false", str: "a word", int: "a whole number", float: "a number"}
-        words = names[kind]
+        words = names[self.type]
         if self.allowed is not None:
             words += f", {self.allowed.value.removeprefix('must be ')}"
         return f"{words}, or none" if self.takes_none else words
 
     @property
-    def _kinds(self) -> tuple[Any, ...]:
-        return _members(self.hint)
+    def _kind(self) -> Any:
+        [kind] = (kind for kind in _members(self.hint) if kind is not type(None))
+        return kind
 
 
 class Part:
@@ -237,45 +250,55 @@ class Part:
         check_fields(self)
 
 
-def check_fields(owner: Any) -> None:
-    """Convert every option of a frozen dataclass to its type, and check its parts.
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """A field of a dataclass that is an option or the place of a part.
 
-    Raises:
-        ValueError: For a value of another type than its option's or out of its range, or something
-            else than one of the parts of its place (with those that there are).
+    Attributes:
+        name: Of the field.
+        default: Its value where none is given; of a place, a part.
+        entry: The option, or the choice of a part; None for a place that takes one part only.
+        parts: The parts that the place takes, by kind; empty for an option.
     """
-    for item in declared(type(owner)):
-        value = item.checked(item.field, getattr(owner, item.field))
-        object.__setattr__(owner, item.field, value)
-    for name, parts in places(type(owner)).items():
-        value = getattr(owner, name)
-        # Not of a subclass: options are read by kind, which would put the base in its place.
-        if type(value) not in parts.values():
-            known = ", ".join(f"{part.__name__}()" for part in parts.values())
-            raise ValueError(
-                f"{name} {value!r} is no part of a {type(owner).__name__}; give one of {known}, or "
-                f"derive a class whose field {name} is typed to hold yours"
-            )
+
+    name: str
+    default: Any
+    entry: Entry | None
+    parts: Mapping[str, type[Part]]
 
 
 @cache
-def declared(part: type) -> tuple[Declared, ...]:
-    """Return the options of a dataclass: its fields with a default and a type an option can have.
+def _fields(owner: type) -> tuple[_Field, ...]:
+    """Return the fields of a dataclass that are options or places.
 
-    `option` adds a line of help and a range. Fields of other types are not options.
+    Options are fields with a default and a type an option can have; `option` adds a line of help
+    and a range.
     """
-    hints = typing.get_type_hints(part)
-    return tuple(
-        Declared(
-            field=item.name,
-            hint=hints[item.name],
-            default=item.default,  # type: ignore[arg-type]
-            help=item.metadata.get("help", ""),
-            allowed=item.metadata.get("range"),
-        )
-        for item in dataclasses.fields(part)
-        if item.default is not dataclasses.MISSING and _is_option_type(hints[item.name])
-    )
+    hints = typing.get_type_hints(owner)
+    found: list[_Field] = []
+    for item in dataclasses.fields(owner):
+        hint, parts = hints[item.name], _parts(hints[item.name])
+        if not parts and (item.default is dataclasses.MISSING or not _is_option_type(hint)):
+            continue
+        entry = None
+        if len(parts) != 1:
+            entry = Entry(
+                path=item.name,
+                hint=typing.Literal[tuple(parts)] if parts else hint,  # pyright: ignore
+                default=None if parts else item.default,  # type: ignore[arg-type]
+                help=item.metadata.get("help", ""),
+                allowed=item.metadata.get("range"),
+                is_choice=bool(parts),
+            )
+        found.append(_Field(item.name, item.default, entry, parts))
+    return tuple(found)
+
+
+def _parts(hint: Any) -> dict[str, type[Part]]:
+    members = _members(hint)
+    if not all(isinstance(member, type) and issubclass(member, Part) for member in members):
+        return {}
+    return {member.kind: member for member in members}
 
 
 def _members(hint: Any) -> tuple[Any, ...]:
@@ -294,111 +317,59 @@ def _is_option_type(hint: Any) -> bool:
     return kind in (bool, int, float, str)
 
 
-@cache
-def places(owner: type) -> Mapping[str, Mapping[str, type[Part]]]:
-    """Return the parts that may stand in each field of a dataclass that holds one, by kind."""
-    found: dict[str, Mapping[str, type[Part]]] = {}
-    hints = typing.get_type_hints(owner)
-    for item in dataclasses.fields(owner):
-        hint = hints[item.name]
-        members = _members(hint)
-        if all(isinstance(member, type) and issubclass(member, Part) for member in members):
-            found[item.name] = {member.kind: member for member in members}
-    return found
+def check_fields(owner: Any) -> None:
+    """Convert every option of a frozen dataclass to its type, and check its parts.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """An option, or the choice of a part, of a configuration's type.
-
-    Attributes:
-        path: Its dotted name.
-        within: Paths of the places around it, each with the kind with which alone it is there.
-        help: One line.
-        default: Its value where none is given; of a place, a kind.
-        item: The option's declaration; None for the choice of a part.
-        choices: Kinds of parts; empty for an option.
+    Raises:
+        ValueError: For a value of another type than its option's or out of its range, or something
+            else than one of the parts of its place (with those that there are).
     """
-
-    path: str
-    within: tuple[tuple[str, str], ...]
-    help: str
-    default: Option
-    item: Declared | None = None
-    choices: tuple[str, ...] = ()
-
-    @property
-    def takes(self) -> str:
-        """Description of the values that it takes."""
-        return ", ".join(self.choices) if self.item is None else self.item.takes
-
-    @property
-    def takes_none(self) -> bool:
-        """Whether "none" is a value besides those of its type."""
-        return self.item is not None and self.item.takes_none
-
-    @property
-    def type(self) -> type[str] | type[int] | type[float] | type[bool]:
-        """Type of a value, other than none; a choice among words is a word."""
-        return str if self.item is None else self.item.kind
-
-    def checked(self, name: str, value: Any) -> Option:
-        """Return a value in its type; errors as of `Declared.checked`."""
-        if self.item is None:
-            return chosen(name, value, self.choices)
-        return self.item.checked(name, value)
+    for item in _fields(type(owner)):
+        value = getattr(owner, item.name)
+        if item.entry is not None and not item.parts:
+            object.__setattr__(owner, item.name, item.entry.checked(item.name, value))
+        # Not of a subclass: options are read by kind, which would put the base in its place.
+        elif type(value) not in item.parts.values():
+            known = ", ".join(f"{part.__name__}()" for part in item.parts.values())
+            raise ValueError(
+                f"{item.name} {value!r} is no part of a {type(owner).__name__}; give one of "
+                f"{known}, or derive a class whose field {item.name} is typed to hold yours"
+            )
 
 
-def entries(owner: type, default: Any = None, prefix: str = "") -> tuple[Entry, ...]:
+def entries(
+    owner: type, default: Any = None, prefix: str = "", within: tuple[tuple[str, str], ...] = ()
+) -> tuple[Entry, ...]:
     """Return every option of a dataclass and of all parts that it may hold, with dotted paths.
 
     Args:
-        owner: The dataclass.
+        owner: The dataclass; any other type has none.
         default: An instance whose values are the defaults; None for the fields' own.
         prefix: Of every path.
+        within: Of every entry.
     """
-    return tuple(_entries(owner, default, prefix, ()))
-
-
-def _entries(
-    owner: type, default: Any, prefix: str, within: tuple[tuple[str, str], ...]
-) -> Iterator[Entry]:
-    items, holds = {item.field: item for item in declared(owner)}, places(owner)
-    for one in dataclasses.fields(owner):
-        path = prefix + one.name
-        if one.name in items:
-            item = items[one.name]
-            value = item.default if default is None else getattr(default, one.name)
-            yield Entry(path=path, within=within, help=item.help, default=value, item=item)
-        elif one.name in holds:
-            parts = holds[one.name]
-            standing: Any = one.default if default is None else getattr(default, one.name)
-            if len(parts) > 1:
-                yield Entry(
-                    path=path,
-                    within=within,
-                    help=one.metadata.get("help", ""),
-                    default=standing.kind,
-                    choices=tuple(parts),
-                )
-            for kind, part in parts.items():
-                inner = (*within, (path, kind)) if len(parts) > 1 else within
-                at = standing if type(standing) is part else None
-                yield from _entries(part, at, f"{path}.", inner)
+    if not dataclasses.is_dataclass(owner):
+        return ()
+    found: list[Entry] = []
+    for item in _fields(owner):
+        path = prefix + item.name
+        value = item.default if default is None else getattr(default, item.name)
+        if item.entry is not None:
+            usual = value.kind if item.parts else value
+            found.append(replace(item.entry, path=path, default=usual, within=within))
+        for kind, part in item.parts.items():
+            inner = within if item.entry is None else (*within, (path, kind))
+            at = value if type(value) is part else None
+            found += entries(part, at, f"{path}.", inner)
+    return tuple(found)
 
 
 def values_of(owner: Any, prefix: str = "") -> dict[str, Option]:
     """Return the value of every option of an instance, and the kind of every part, by path."""
     found: dict[str, Option] = {}
-    items, holds = {item.field for item in declared(type(owner))}, places(type(owner))
-    for one in dataclasses.fields(owner):
-        path, value = prefix + one.name, getattr(owner, one.name)
-        if one.name in items:
-            found[path] = value
-        elif one.name in holds:
-            if len(holds[one.name]) > 1:
-                found[path] = value.kind
-            found |= values_of(value, f"{path}.")
+    for entry in entries(type(owner), owner, prefix):
+        if entry.exists(found):
+            found[entry.path] = entry.default
     return found
 
 
@@ -414,17 +385,15 @@ def assembled(
         prefix: Of every path.
     """
     found: dict[str, Any] = {}
-    items, holds = {item.field: item for item in declared(owner)}, places(owner)
-    for one in dataclasses.fields(owner):
-        path = prefix + one.name
-        if one.name in items:
-            usual = items[one.name].default if default is None else getattr(default, one.name)
-            found[one.name] = values.get(path, usual)
-        elif one.name in holds:
-            standing: Any = one.default if default is None else getattr(default, one.name)
-            part = holds[one.name][str(values.get(path, standing.kind))]
-            at = standing if type(standing) is part else None
-            found[one.name] = part(**assembled(part, values, at, f"{path}."))
+    for item in _fields(owner):
+        path = prefix + item.name
+        usual = item.default if default is None else getattr(default, item.name)
+        if item.parts:
+            part = item.parts[str(values.get(path, usual.kind))]
+            at = usual if type(usual) is part else None
+            found[item.name] = part(**assembled(part, values, at, f"{path}."))
+        else:
+            found[item.name] = values.get(path, usual)
     return found
 
 
@@ -475,7 +444,7 @@ class Names:
         """Return the kind of every place that is there."""
         found: dict[str, Option] = {}
         for entry in self.entries:
-            if entry.choices and all(found.get(path) == kind for path, kind in entry.within):
+            if entry.is_choice and entry.exists(found):
                 found[entry.path] = values.get(entry.path, entry.default)
         return found
 
@@ -497,7 +466,7 @@ class Names:
             found = self.find(name)
             if not found:
                 raise self.unknown(name)
-            if found[0].choices and value is not None and len({e.path for e in found}) == 1:
+            if found[0].is_choice and value is not None and len({e.path for e in found}) == 1:
                 read[found[0].path] = found[0].checked(name, value)
                 typed[found[0].path] = name
             else:
@@ -507,7 +476,7 @@ class Names:
             if path not in kinds:
                 raise ValueError(self._belongs(name, self.find(path), kinds))
         for name, found in rest.items():
-            there = [e for e in found if all(kinds.get(p) == kind for p, kind in e.within)]
+            there = [entry for entry in found if entry.exists(kinds)]
             paths = {entry.path for entry in there}
             if len(paths) > 1:
                 names = " or ".join(sorted(paths))
@@ -535,24 +504,3 @@ class Names:
 def _either(choices: Sequence[str]) -> str:
     quoted = [repr(choice) for choice in choices]
     return " or ".join([", ".join(quoted[:-1]), quoted[-1]]) if len(quoted) > 1 else quoted[0]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptionLine:
-    """An option as it is listed.
-
-    Attributes:
-        name: Its path.
-        value: In this experiment.
-        default: Where none is given.
-        help: One line.
-        takes: What it takes, in words.
-        part: Heading of those it belongs with, such as "bound clip".
-    """
-
-    name: str
-    value: Option
-    default: Option
-    help: str
-    takes: str
-    part: str

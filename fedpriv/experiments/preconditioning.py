@@ -29,7 +29,7 @@ from fedpriv.mechanisms.preconditioners import (
 )
 from fedpriv.mechanisms.side_information import PublicWords
 from fedpriv.ranges import Range
-from fedpriv.tasks.task import KnowsMultipliers, KnowsWords, Task
+from fedpriv.tasks.task import Task
 from fedpriv.training.per_example.example_sum import public_gradient
 
 if TYPE_CHECKING:
@@ -51,16 +51,13 @@ class WordRule(Part):
         Raises:
             ValueError: If it has none.
         """
-        if not isinstance(task, KnowsWords):
-            more = "set side-information own" if isinstance(task, KnowsMultipliers) else (
-                "give it a method side_information() that returns a SideInformation and set "
-                "side-information own, or leave precondition out"
-            )  # fmt: skip
+        words = task.public_words()
+        if words is None:
             raise ValueError(
                 f"side-information {self.kind!r} is made of public words, of which the task of "
-                f"{experiment} has none; {more}"
+                f"{experiment} has none; give it a method side_information() that returns a "
+                "SideInformation and set side-information own, or leave precondition out"
             )
-        words = task.public_words()
         rows, rule = self.rows(words)
         if words.num_pairs:
             rows = np.append(rows, np.full(words.num_pairs, rows[np.argmin(words.counts)]))
@@ -138,13 +135,14 @@ class OwnMultipliers(Part):
         Raises:
             ValueError: If it has none.
         """
-        if not isinstance(task, KnowsMultipliers):
+        side = task.side_information()
+        if side is None:
             raise ValueError(
                 f"side-information 'own': the task of {experiment} knows no multipliers; give "
                 "it a method side_information() that returns a SideInformation, or leave "
                 "precondition out"
             )
-        return task.side_information()
+        return side
 
 
 SideInformationPart = Rank | Frequency | TfIdf | OwnMultipliers
@@ -399,7 +397,7 @@ class OwnStatistics(Part):
             ValueError: If the experiment has none.
         """
         if surroundings.statistics is None:
-            raise ValueError("guide 'public-own' needs statistics=Statistics(...)")
+            raise ValueError("preconditioner 'public-own' needs statistics=Statistics(...)")
         return surroundings.statistics
 
 

@@ -28,8 +28,7 @@ import numpy as np
 
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.bounds import Adaptive
-from fedpriv.experiments.components import Settings
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import Experiment, Settings
 from fedpriv.experiments.noise import CorrelatedNoise, GaussianNoise
 from fedpriv.experiments.sampling import PoissonCohorts
 from fedpriv.experiments.start import FromPublic, public_only
@@ -37,7 +36,7 @@ from fedpriv.privacy.epsilon import default_delta
 from fedpriv.privacy.event import Relation, cohort_event
 from fedpriv.privacy.statement.coverage import private_start
 from fedpriv.rng import Key
-from fedpriv.tasks.task import HoldsOutPublicUsers, Task
+from fedpriv.tasks.task import Task
 from fedpriv.training.public_learning import learn
 from fedpriv.training.work import LocalTrainer
 from fedpriv.tree import l2_norm, num_elements
@@ -221,7 +220,7 @@ def public_update_norms(experiment: Experiment, task: Task) -> tuple[list[float]
     short), with the settings that the public search chose for the start.
     """
     trainer = experiment.make_trainer(task)
-    if not isinstance(task, HoldsOutPublicUsers) or not isinstance(trainer, LocalTrainer):
+    if not isinstance(trainer, LocalTrainer):
         return [], 0
     start, key = experiment.start, Key.simulation(0).fold("update norms")
     found = public_only(task, key) if isinstance(start, FromPublic) else None

@@ -56,19 +56,16 @@ def public_only(task: Any, key: Key, rates: tuple[float, ...] | None = None) -> 
     """Return what public examples alone make of a task's model; None where it has none.
 
     Args:
-        task: Any; one that learns in public is a `fedpriv.tasks.task.LearnsInPublic`.
+        task: Any.
         key: Orders the examples, and draws the initial params of a model that is drawn.
         rates: Learning rates to try; None for the learner's own.
 
     Raises:
         ValueError: If no rate gives a finite loss, or the learner measures none.
     """
-    from fedpriv.tasks.task import LearnsInPublic
     from fedpriv.training.public_learning import choose, learn
 
     measures = task.measures
-    if not isinstance(task, LearnsInPublic):
-        return None
     trial = task.public_learner(key, choosing=True)
     whole = task.public_learner(key, choosing=False)
     if trial is None or whole is None:

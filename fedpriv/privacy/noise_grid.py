@@ -6,7 +6,7 @@ the noise on each coordinate of the released mean, divided by the clip norm C.
 At a fixed ε and number of rounds it falls like 1/cohort while cohorts are small, since hardly more
 noise is needed, and not at all where they are large, since the noise needed grows with the cohort.
 A doubling lowers it by a factor of 2 at the one end and of 1 at the other. The saturation point
-("knee" in tables and JSON) lies half way: from there on larger cohorts hardly help.
+lies half way: from there on larger cohorts hardly help.
 
 >>> from fedpriv.privacy.plan import cohort_plan
 >>> plan = cohort_plan(num_users=400, expected_cohort_size=20, num_rounds=50, bound="clip",
@@ -42,9 +42,9 @@ SATURATION_FACTOR = math.sqrt(2.0)
 def describe_saturation_point(drawn: str) -> str:
     """Return the definition of the saturation point; `drawn` is "cohort" or "batch"."""
     return (
-        f"knee: the {drawn} from which on a doubling lowers the noise on the mean by less than a "
-        f"factor of {SATURATION_FACTOR:.2f} (√2), half way between 2, where it falls like "
-        f"1/{drawn}, and 1, where it no longer falls"
+        f"saturation point: the {drawn} from which on a doubling lowers the noise on the mean by "
+        f"less than a factor of {SATURATION_FACTOR:.2f} (√2), half way between 2, where it falls "
+        f"like 1/{drawn}, and 1, where it no longer falls"
     )
 
 
@@ -206,7 +206,7 @@ class NoiseGrid:
         rows = [[words.drawn, *(f"{rounds:,} {words.turn}s" for rounds in self.rounds)]]
         for cohort in self.cohorts:
             rows.append([f"{cohort:,g}", *(self.at(cohort, r).shown for r in self.rounds)])
-        rows.append(["knee", *(str(knee) for knee in self.saturation_points)])
+        rows.append(["saturation point", *(str(point) for point in self.saturation_points)])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         table = [
             "  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True))
@@ -235,8 +235,8 @@ class NoiseGrid:
             "points": [
                 {**asdict(point), "accumulated": point.accumulated} for point in self.points
             ],
-            "knees": [asdict(knee) for knee in self.saturation_points],
-            "knee_is": describe_saturation_point(unit_words(self.unit).drawn),
+            "saturation_points": [asdict(point) for point in self.saturation_points],
+            "saturation_point_is": describe_saturation_point(unit_words(self.unit).drawn),
         }
 
 

@@ -33,12 +33,12 @@ from fedpriv.privacy.statement.statement import describe_candidate, run_statemen
 from fedpriv.privacy.statement.verify import check_returned
 from fedpriv.report.head import badges, privacy_terms
 from fedpriv.report.run_record import RunRecord, read_run, spent
-from fedpriv.report.tables import flatten
 from fedpriv.report.wording import (
     SPENT_ALL_THE_SAME,
     as_markdown,
     epsilon,
     figure,
+    flatten,
     labels_of,
     markdown_safe,
 )

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from fedpriv.checkpoints.tensor_files import PUBLIC_MODELS
 from fedpriv.measures import Measure
@@ -24,7 +25,10 @@ from fedpriv.report.wording import (
     labels_of,
     number,
 )
-from fedpriv.untrusted_text import plain, safe
+from fedpriv.untrusted_text import plain
+
+Figure = tuple[str, str, list[str]]
+"""Name, value and remarks of a key figure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,9 +123,7 @@ def privacy_terms(run: RunRecord) -> list[str]:
     ]
 
 
-def key_figures(
-    run: RunRecord, replicates: Sequence[RunRecord] = ()
-) -> list[tuple[str, str, list[str]]]:
+def key_figures(run: RunRecord, replicates: Sequence[RunRecord] = ()) -> list[Figure]:
     """Return (name, value, remarks) of the head of the report: ε, the gain, then what is measured.
 
     Args:
@@ -147,7 +149,7 @@ def key_figures(
     return figures
 
 
-def _epsilon_figure(run: RunRecord, runs: Sequence[RunRecord]) -> tuple[str, str, list[str]]:
+def _epsilon_figure(run: RunRecord, runs: Sequence[RunRecord]) -> Figure:
     most = max((spent(r) for r in runs), key=float)
     mark = run.coverage.mark
     remarks = [mark, *privacy_terms(run)] if mark else privacy_terms(run)
@@ -158,7 +160,7 @@ def _epsilon_figure(run: RunRecord, runs: Sequence[RunRecord]) -> tuple[str, str
     return "ε", epsilon(most.value), remarks
 
 
-def _gain_figure(run: RunRecord, runs: Sequence[RunRecord]) -> list[tuple[str, str, list[str]]]:
+def _gain_figure(run: RunRecord, runs: Sequence[RunRecord]) -> list[Figure]:
     """Return the gain over public-only, or that nothing is claimed of it."""
     if not run.figures:
         return []
@@ -185,9 +187,9 @@ def _gain_figure(run: RunRecord, runs: Sequence[RunRecord]) -> list[tuple[str, s
 
 def _headline_figures(
     run: RunRecord, measure: Measure, rostered: Estimate | None, released: Estimate | None
-) -> list[tuple[str, str, list[str]]]:
+) -> list[Figure]:
     """Return the headline measure's figures: of rostered users, and of public ones."""
-    figures: list[tuple[str, str, list[str]]] = []
+    figures: list[Figure] = []
     users, public = run.corpus.get("num_users"), run.corpus.get("num_public_users")
     nouns, baseline = labels_of(run.unit), run.baseline(measure)
     if rostered is not None:
@@ -331,38 +333,23 @@ def _typed(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-Figure = tuple[str, str, list[str]]
-
-
-def head_html(run: RunRecord, statement: Statement, replicates: Sequence[RunRecord] = ()) -> str:
-    """Return title, badges, key figures and provenance as HTML."""
-    labels = "".join(
-        f'<li class="warn">{safe(label)}</li>' if warn else f"<li>{safe(label)}</li>"
-        for label, warn in badges(run, statement)
-    )
+def head_of(
+    run: RunRecord, statement: Statement, replicates: Sequence[RunRecord] = ()
+) -> dict[str, Any]:
+    """Return title, badges, key figures and provenance, as the template of a report has them."""
     found = key_figures(run, replicates)
     # What the run is judged by, then whether it went as planned, then its other figures.
-    judged = [found.pop(0)]
-    if found and found[0][0].startswith("Gain"):
-        judged.append(found.pop(0))
-    figures = [*judged, failures_figure(run), rounds_figure(run), *found]
+    judged = 2 if len(found) > 1 and found[1][0].startswith("Gain") else 1
+    returned, useless = describe_returned_model(run.summary)
     about = ": ".join(filter(None, ("" if run.label == run.name else run.name, run.about)))
-    lead = f'<p class="lead">{safe(about)}</p>' if about else ""
-    return (
-        (f'<ul class="badges">{labels}</ul>' if labels else "")
-        + f"<h1>{safe(run.label)}</h1>{_returned_html(run)}{lead}"
-        + f'<p class="lead">{safe(" · ".join(_where(run)))}</p>'
-        + f'<dl class="figures">{"".join(map(_figure_html, figures))}</dl>'
-        + _provenance_html(provenance_of(run))
-    )
-
-
-def _returned_html(run: RunRecord) -> str:
-    said, useless = describe_returned_model(run.summary)
-    if not said:
-        return ""
-    spent = f" {SPENT_ALL_THE_SAME}" if useless and run.private else ""
-    return f"<p><strong>Returned: {safe(said)}.{spent}</strong></p>"
+    return {
+        "badges": badges(run, statement),
+        "returned": returned,
+        "spent_all_the_same": SPENT_ALL_THE_SAME if useless and run.private else "",
+        "leads": [*([about] if about else []), " · ".join(_where(run))],
+        "figures": [*found[:judged], failures_figure(run), rounds_figure(run), *found[judged:]],
+        "provenance": provenance_of(run),
+    }
 
 
 def failures_figure(run: RunRecord) -> Figure:
@@ -415,44 +402,15 @@ def _why(run: RunRecord) -> str:
     }.get(str(run.summary.get("stopped_early")), "ended early")
 
 
-def _figure_html(found: Figure) -> str:
-    name, value, remarks = found
-    said = "<br>".join(safe(remark) for remark in remarks)
-    return f"<div><dt>{safe(name)}</dt><dd>{safe(value)}<small>{said}</small></dd></div>"
-
-
-def _provenance_html(provenance: Provenance) -> str:
-    rows = [
-        ("date", safe(provenance.date)),
-        ("seed", safe(provenance.seed)),
-        ("command", _command_html(provenance)),
-        ("version", safe(provenance.version)),
-        ("ledger head", f"<code>{safe(provenance.ledger_head)}</code>"),
-    ]
-    cells = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in rows)
-    return f'<dl class="provenance">{cells}</dl>'
-
-
-def _command_html(provenance: Provenance) -> str:
-    if provenance.command is None:
-        return safe(provenance.short_command)
-    if provenance.command == provenance.short_command:
-        return f"<code>{safe(provenance.command)}</code>"
-    return (
-        f"<details><summary><code>{safe(provenance.short_command)}</code> <span>with every option"
-        f"</span></summary><div><code>{safe(provenance.command)}</code></div></details>"
-    )
-
-
 def _where(run: RunRecord) -> list[str]:
     corpus = run.corpus
     parts = []
     if corpus.get("name"):
-        parts.append(f"{plain(corpus['name'])}{' (synthetic)' if run.synthetic else ''}")
+        parts.append(f"{corpus['name']}{' (synthetic)' if run.synthetic else ''}")
     if corpus.get("roster") and run.unit == "user":
-        parts.append(f"roster {plain(corpus['roster'])}")
+        parts.append(f"roster {corpus['roster']}")
     if run.held_out:
-        parts.append(plain(run.held_out))
+        parts.append(run.held_out)
     if corpus.get("num_users"):
         parts.append(counted(corpus["num_users"], labels_of(run.unit).total))
     return parts

@@ -8,34 +8,31 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from fedpriv.checkpoints.uncertainty import lag_autocorrelation, uncertainty
 from fedpriv.measures import Measure
 from fedpriv.privacy.statement.coverage import NO_NOISE
 from fedpriv.privacy.statement.statement import run_statement
-from fedpriv.report.head import head_html
-from fedpriv.report.plots.charts import Line, Reference, both_widths, line_legend, line_plot
-from fedpriv.report.plots.theme import document
+from fedpriv.report import theme
+from fedpriv.report.charts import (
+    Line,
+    Plot,
+    Reference,
+    both_widths,
+    line_legend,
+    line_plot,
+)
+from fedpriv.report.head import head_of
 from fedpriv.report.run_record import RunRecord, guaranteed, points, read_run, rho_spent
 from fedpriv.report.tables import (
-    SETTINGS,
     candidates_table,
     decided_label,
     evaluated_rounds,
-    pairs_table,
-    rounds_tables,
+    rounds_table,
+    settings_rows,
 )
-from fedpriv.report.wording import (
-    as_html,
-    by_unit,
-    direction,
-    epsilon,
-    figure,
-    labels_of,
-    number,
-    percent,
-)
-from fedpriv.untrusted_text import safe
+from fedpriv.report.wording import by_unit, direction, epsilon, figure, labels_of, number
 
 _FEW = 40  # rows that are shown before anybody unfolds them
 
@@ -83,38 +80,50 @@ def render(run: RunRecord, replicates: Sequence[RunRecord] = ()) -> str:
     """
     check_replicates(run, replicates)
     statement, turn = run_statement(run.directory), labels_of(run.unit).turn
-    body = [
-        f"<header>{head_html(run, statement, replicates)}</header>",
-        "<main>",
-        *plots(run),
-        *_candidates(run),
-        "<h2>What the privacy guarantee says</h2>",
-        as_html(statement.sections),
-        f"<h2>{turn.capitalize()}s and configuration</h2>",
-        _details(
-            f"{turn.capitalize()}s",
-            _rounds_remark(run),
-            rounds_tables(run),
-            note=_rounds_note(run),
-            unfolded=0 < len(evaluated_rounds(run)) <= _FEW,
-        ),
-        _details("Experiment", "every option", pairs_table(run.options)) if run.options else "",
-        _details(
-            "Plan",
-            f"what was guaranteed before the first {turn}",
-            pairs_table(by_unit(run.plan, run.unit)),
-        ),
-        _details(
-            "Corpus" if run.unit == "user" else "Data",
-            labels_of(run.unit).provenance,
-            pairs_table(by_unit(run.corpus, run.unit)),
-        ),
-        *_settings(run),
-        _details("Versions", "what it ran on", pairs_table(_environment(run))),
-        "</main>",
-        _footer(run),
-    ]
-    return document(f"{safe(run.label)} · fedpriv", "\n".join(body))
+    headline, evaluated = next(iter(run.figures), None), evaluated_rounds(run)
+    versions = run.description.get("versions")
+    environment = {
+        "mode": run.description.get("mode"),
+        "backend": run.description.get("backend"),
+        **(versions if isinstance(versions, dict) else {}),
+    }
+    return theme.render(
+        "run",
+        **head_of(run, statement, replicates),
+        title=f"{run.label} · fedpriv",
+        run=run,
+        nouns=labels_of(run.unit),
+        headline=headline,
+        headline_plot=None if headline is None else headline_plot(run, headline),
+        plots=other_plots(run),
+        candidates=candidates_table(run),
+        sections=statement.sections,
+        num_evaluated=len(evaluated),
+        evaluated_rounds=rounds_table(run, evaluated),
+        all_rounds=rounds_table(run, run.attempts),
+        few=_FEW,
+        redone=len(run.attempts) - len(run.released),
+        configuration=[
+            ("Experiment", "every option", run.options),
+            (
+                "Plan",
+                f"what was guaranteed before the first {turn}",
+                by_unit(run.plan, run.unit),
+            ),
+            (
+                "Corpus" if run.unit == "user" else "Data",
+                labels_of(run.unit).provenance,
+                by_unit(run.corpus, run.unit),
+            ),
+            (
+                "Settings from the data's size",
+                "follow from the roster's length, ε, δ and public examples; no rostered record",
+                settings_rows(run),
+            ),
+            ("Versions", "what it ran on", environment),
+        ],
+        credits=[run.corpus[key] for key in ("credit", "licence") if run.corpus.get(key)],
+    )
 
 
 def check_replicates(run: RunRecord, replicates: Sequence[RunRecord]) -> None:
@@ -141,110 +150,34 @@ def same_experiment_key(run: RunRecord) -> tuple[str, ...]:
     return (repr(sorted(options.items())), repr(corpus), repr(run.simulated), run.unit, run.name)
 
 
-def _details(
-    title: str, remark: str, content: str, note: str = "", *, unfolded: bool = False
-) -> str:
-    extra = f'<p class="note">{note}</p>' if note else ""
-    return (
-        f"<details{' open' if unfolded else ''}><summary>{safe(title)} "
-        f"<span>{safe(remark)}</span></summary>"
-        f"<div>{extra}{content}</div></details>"
-    )
-
-
-def _candidates(run: RunRecord) -> list[str]:
-    """Return the table of models among which the returned one was selected; or nothing."""
-    if not run.selection.get("judged") or not run.figures:
-        return []
-    level = run.selection["level"]
-    note = (
-        "Accuracy of models on public examples, each without what the examples' own fold taught "
-        'it, so that these figures are others than those above. "Drawn back to 0.5" keeps half of '
-        "what private training changed. A model may be returned instead of public-only where the "
-        f"lower end of its gain ({percent(level, 0)} over all candidates at once) is above zero: "
-        "of these the first within two standard errors of the largest gain, in the order of the "
-        "table."
-    )
-    return ["<h2>Candidates</h2>", f'<p class="note">{note}</p>', candidates_table(run)]
-
-
-def _settings(run: RunRecord) -> list[str]:
-    """Return the settings that were chosen from the data's size; or nothing."""
-    if not run.settings:
-        return []
-    chosen = run.settings.get("chosen")
-    rows = {
-        "chosen": ", ".join(map(str, chosen)) if isinstance(chosen, list) else "",
-        **{said: run.settings.get(name) for name, said in SETTINGS.items()},
-    }
-    how = "follow from the roster's length, ε, δ and public examples; no rostered record"
-    return [_details("Settings from the data's size", how, pairs_table(rows))]
-
-
-def _rounds_remark(run: RunRecord) -> str:
-    evaluated, released = len(evaluated_rounds(run)), len(run.attempts)
-    if not evaluated or evaluated == released:
-        return f"{released:,} released"
-    return f"{evaluated:,} evaluated of {released:,} released"
-
-
-def _rounds_note(run: RunRecord) -> str:
-    mark, nouns = run.coverage.mark, labels_of(run.unit)
-    notes = [f"ε {safe(mark)}."] if mark else []
-    redone = len(run.attempts) - len(run.released)
-    if redone:
-        notes.append(
-            f"{redone} more than there are {nouns.turn}s: after an interruption a {nouns.turn} was "
-            f"redone with a new {nouns.drawn} and new noise. Every attempt is charged; the plots "
-            "show the last of each."
-        )
-    return " ".join(notes)
-
-
-def _environment(run: RunRecord) -> dict[str, object]:
-    versions = run.description.get("versions")
-    return {
-        "mode": run.description.get("mode"),
-        "backend": run.description.get("backend"),
-        **(versions if isinstance(versions, dict) else {}),
-    }
-
-
-def _footer(run: RunRecord) -> str:
-    corpus = run.corpus
-    parts = [safe(corpus[key]) for key in ("credit", "licence") if corpus.get(key)]
-    source = f" Data: {'; '.join(parts)}." if parts else ""
-    return f'<footer><p class="note">Written by fedpriv.{source}</p></footer>'
-
-
 LAST = 5
 """Evaluated rounds of which an interval is made."""
 _CORRELATED_OVER = 20
 
 
-def plots(run: RunRecord) -> list[str]:
-    """Return the headline's plot, then ε and every other measure, diagnostics too."""
-    turn, parts = labels_of(run.unit).turn, []
-    for headline in run.figures[:1]:
-        lines, note = _with_band(run, headline, measured_lines(run, headline))
-        parts = [f"<h2>{safe(headline.title)}</h2>"]
-        if lines:
-            references = references_of(run, headline)
-            parts.append(_measure_plot(run, headline, lines, references, note=note))
-        else:
-            parts.append(f'<p class="note">No {safe(headline.label)} has been measured yet.</p>')
-    pair = [_epsilon_plot(run)]
+def headline_plot(run: RunRecord, headline: Measure) -> Plot | None:
+    """Return the plot of the first measure, as wide as the page; None before one is measured."""
+    lines, note = _with_band(run, headline, measured_lines(run, headline))
+    if not lines:
+        return None
+    references = references_of(run, headline)
+    return _measure_plot(run, headline, lines, references=references, wide=True, below=note)
+
+
+def other_plots(run: RunRecord) -> list[Plot]:
+    """Return the plots of ε, of every other measure, diagnostics too, and of what was decided."""
+    plots = [_epsilon_plot(run)]
     for measure in run.measures:
         lines = measured_lines(run, measure)
         if lines and measure not in run.figures[:1]:
-            pair.append(_measure_plot(run, measure, lines, title=measure.title))
+            plots.append(_measure_plot(run, measure, lines, title=measure.title))
     for name in run.decided:  # by a method, from what it had released
         x, y = points(run.released, name)
         if x:
             label = decided_label(name)
-            line = Line(label=f"{label} of each released {turn}", x=x, y=y)
-            pair.append(_figure(run, [line], label, f"<h3>{safe(label)}</h3>", number))
-    return [*parts, '<div class="pair">', *pair, "</div>"]
+            line = Line(label=f"{label} of each released {labels_of(run.unit).turn}", x=x, y=y)
+            plots.append(_plot(run, [line], label, number, title=label))
+    return plots
 
 
 def references_of(run: RunRecord, measure: Measure) -> list[Reference]:
@@ -273,64 +206,51 @@ def measured_lines(run: RunRecord, measure: Measure) -> list[Line]:
     return lines
 
 
-def _measure_plot(
-    run: RunRecord,
-    measure: Measure,
-    lines: list[Line],
-    references: Sequence[Reference] = (),
-    *,
-    title: str = "",
-    note: str = "",
-) -> str:
-    """Return the figure of a measure; one without a title is as wide as the page."""
-    remark = direction(measure)
-    caption = f"<h3>{safe(title)}</h3>" if title else ""
-    caption += f'<p class="note">{safe(remark.capitalize())}.</p>' if remark else ""
-    options = {"share": measure.form == "share", "references": references, "wide": not title}
+def _measure_plot(run: RunRecord, measure: Measure, lines: list[Line], **options: Any) -> Plot:
+    remark = f"{direction(measure).capitalize()}." if direction(measure) else ""
     write = partial(figure, measure)
-    return _figure(run, lines, measure.title, caption, write, note=note, **options)
+    share = measure.form == "share"
+    return _plot(run, lines, measure.title, write, notes=(remark,), share=share, **options)
 
 
-def _epsilon_plot(run: RunRecord) -> str:
-    title, turn, covers = "<h3>ε spent</h3>", labels_of(run.unit).turn, run.coverage
+def _epsilon_plot(run: RunRecord) -> Plot:
+    turn, covers, title = labels_of(run.unit).turn, run.coverage, "ε spent"
     x, y = points(run.released, "epsilon")
     if not run.private:
         why = "Without noise"
         if covers.reason != NO_NOISE:
-            why = f"{safe(covers.reason[:1].upper() + covers.reason[1:])}:"
+            why = f"{covers.reason[:1].upper()}{covers.reason[1:]}:"
         note = f"{why} ε is infinite from the first {turn}: this run protects no one."
-        return f'<figure><figcaption>{title}</figcaption><p class="note">{note}</p></figure>'
-    planned = guaranteed(run).value
+        return Plot(title=title, below=note)
+    planned, notes = guaranteed(run).value, []
     unit, limit, write = "ε", planned, epsilon
     if "rho" in run.plan:  # adaptive: its ε is that of the whole budget from the first charge on
         unit, limit, write = "ρ", float(run.plan["rho"]), number
         x, y = rho_spent(run)
-        title = "<h3>ρ spent</h3>"
-        title += f'<p class="note">ε is that of the whole of it: {epsilon(planned)}.</p>'
+        title = "ρ spent"
+        notes.append(f"ε is that of the whole of it: {epsilon(planned)}.")
     if covers.mark:
-        title += f'<p class="note">ε {safe(covers.mark)}.</p>'
+        notes.append(f"ε {covers.mark}.")
     if not x:
-        note = '<p class="note">Nothing has been released yet.</p>'
-        return f"<figure><figcaption>{title}</figcaption>{note}</figure>"
+        return Plot(title=title, notes=notes, below="Nothing has been released yet.")
     line = Line(label=f"spent after each released {turn}, at most", x=[0, *x], y=[0.0, *y])
     total = [Reference(value=limit, label="planned total", text=write(limit))]
     references = total if math.isfinite(limit) else []
     what = covers.qualified(f"Privacy loss {unit}")
-    return _figure(run, [line], what, title, write, references=references)
+    return _plot(run, [line], what, write, references=references, title=title, notes=notes)
 
 
-def _figure(
+def _plot(
     run: RunRecord,
     lines: Sequence[Line],
     what: str,
-    caption: str,
     write: Callable[[float], str],
     *,
     references: Sequence[Reference] = (),
     share: bool = False,
     wide: bool = False,
-    note: str = "",
-) -> str:
+    **texts: Any,
+) -> Plot:
     turn = labels_of(run.unit).turn
     ends = "; ".join(f"{line.label}: {line.y[-1]:.4g} at {turn} {line.x[-1]}" for line in lines)
     draw = partial(
@@ -343,8 +263,8 @@ def _figure(
         share=share,
         references=references,
     )
-    plot = both_widths(draw, height=340) if wide else draw(width=444, height=280)
-    return f"<figure><figcaption>{caption}{line_legend(lines)}</figcaption>{plot}{note}</figure>"
+    svg = both_widths(draw, height=340) if wide else draw(width=444, height=280)
+    return Plot(legend=line_legend(lines), svg=svg, **texts)
 
 
 def _with_band(run: RunRecord, measure: Measure, lines: list[Line]) -> tuple[list[Line], str]:
@@ -359,8 +279,7 @@ def _with_band(run: RunRecord, measure: Measure, lines: list[Line]) -> tuple[lis
     found = with_interval(lines[0], turn=nouns.turn, share=measure.form == "share")
     if found is None:
         return lines, ""
-    line, note = found
-    return [line, *lines[1:]], f'<p class="note">{safe(note)}</p>'
+    return [found[0], *lines[1:]], found[1]
 
 
 def with_interval(line: Line, *, turn: str, share: bool) -> tuple[Line, str] | None:

@@ -1,9 +1,9 @@
-"""The tables of a report: rounds, configuration, versions."""
+"""The tables of a report: rounds, candidates, settings."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from fedpriv.checkpoints.tensor_files import PUBLIC_MODEL
@@ -20,25 +20,57 @@ from fedpriv.report.wording import (
     number,
     percent,
 )
-from fedpriv.untrusted_text import safe
-
-
-def _steady(value: float | None) -> str:
-    """Return four significant digits, trailing zeros kept, so that a column lines up."""
-    return NOTHING if value is None else f"{value:#.4g}"
-
 
 Columns = Mapping[str, tuple[str, Callable[[Any], str]]]
+"""Heading and writer of columns, by their names in a record."""
 
 
-def released_columns(run: RunRecord) -> Columns:
-    """Return heading and writer of every released column, by its name in a record."""
-    return {
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundsTable:
+    """Rounds as text.
+
+    Attributes:
+        released: Headings of released columns, behind round and attempt.
+        diagnosed: Headings of diagnostics.
+        rows: Cells of both, for each attempt.
+    """
+
+    released: Sequence[str]
+    diagnosed: Sequence[str]
+    rows: Sequence[tuple[Sequence[str], Sequence[str]]]
+
+
+def rounds_table(run: RunRecord, attempts: Sequence[Row]) -> RoundsTable:
+    """Return attempts that released something; a column that holds nothing is left out."""
+    steady = _writer(None)
+    released: Columns = {
         "epsilon": ("ε", epsilon),
         **{m.released_name: (m.label, _writer(m)) for m in run.figures},
-        "update_norm": ("update norm", _steady),
-        **{name: (decided_label(name), _steady) for name in run.decided},
+        "update_norm": ("update norm", steady),
+        **{name: (decided_label(name), steady) for name in run.decided},
     }
+    diagnosed: Columns = {
+        "cohort_size": (labels_of(run.unit).drawn, number),
+        "num_failed": ("failed", number),
+        **{m.name: (m.label, _writer(m)) for m in run.measures},
+        "seconds": ("seconds", lambda value: number(value, 3)),
+    }
+    found = _diagnosed_rows(run)
+    others = [found.get(_key(row), {}) for row in attempts]
+    left = {k: v for k, v in released.items() if any(row.get(k) is not None for row in attempts)}
+    right = {k: v for k, v in diagnosed.items() if any(row.get(k) is not None for row in others)}
+    return RoundsTable(
+        released=[name for name, _ in left.values()],
+        diagnosed=[name for name, _ in right.values()],
+        rows=[
+            (
+                [number(row.get("round_num")), number(row.get("attempt", 1))]
+                + [write(row.get(k)) for k, (_, write) in left.items()],
+                [write(other.get(k)) for k, (_, write) in right.items()],
+            )
+            for row, other in zip(attempts, others, strict=True)
+        ],
+    )
 
 
 def decided_label(name: str) -> str:
@@ -50,18 +82,11 @@ def decided_label(name: str) -> str:
     return name.removeprefix(DECIDED).replace("_", " ").replace("rho", "ρ")
 
 
-def diagnosed_columns(run: RunRecord) -> Columns:
-    """Return the same of diagnostics."""
-    return {
-        "cohort_size": (labels_of(run.unit).drawn, number),
-        "num_failed": ("failed", number),
-        **{m.name: (m.label, _writer(m)) for m in run.measures},
-        "seconds": ("seconds", lambda value: number(value, 3)),
-    }
-
-
-def _writer(measure: Measure) -> Callable[[Any], str]:
-    return percent if measure.form == "share" else _steady
+def _writer(measure: Measure | None) -> Callable[[Any], str]:
+    """Return a formatter: of shares, or of four significant digits, so that a column lines up."""
+    if measure is not None and measure.form == "share":
+        return percent
+    return lambda value: NOTHING if value is None else f"{value:#.4g}"
 
 
 def evaluated_rounds(run: RunRecord) -> list[Row]:
@@ -71,29 +96,11 @@ def evaluated_rounds(run: RunRecord) -> list[Row]:
         row
         for row in run.attempts
         if any(
-            value.get(name) is not None
+            row.get(measure.released_name) is not None
+            or found.get(_key(row), {}).get(measure.name) is not None
             for measure in run.figures
-            for value, name in (
-                (row, measure.released_name),
-                (found.get(_key(row), {}), measure.name),
-            )
         )
     ]
-
-
-def rounds_tables(run: RunRecord) -> str:
-    """Return the evaluated rounds as a table, and below it, folded, every round."""
-    turn = labels_of(run.unit).turn
-    if not run.attempts:
-        return f'<p class="note">No {turn} has been released yet.</p>'
-    evaluated = evaluated_rounds(run)
-    if not evaluated or len(evaluated) == len(run.attempts):
-        return _rounds_table(run, run.attempts)
-    return (
-        f"{_rounds_table(run, evaluated)}<details><summary>Every {turn} <span>"
-        f"{len(run.attempts):,} released</span></summary><div>"
-        f"{_rounds_table(run, run.attempts)}</div></details>"
-    )
 
 
 def _diagnosed_rows(run: RunRecord) -> dict[object, Row]:
@@ -102,45 +109,6 @@ def _diagnosed_rows(run: RunRecord) -> dict[object, Row]:
 
 def _key(row: Row) -> tuple[object, object]:
     return row.get("round_num"), row.get("attempt")
-
-
-def _rounds_table(run: RunRecord, attempts: Sequence[Row]) -> str:
-    """Return attempts that released something, one row each."""
-    nouns = labels_of(run.unit)
-    found = _diagnosed_rows(run)
-    # Columns that nothing was ever written to would only be in the way.
-    left = _written(released_columns(run), attempts)
-    right = _written(diagnosed_columns(run), [found.get(_key(row), {}) for row in attempts])
-    groups = f'<th colspan="{2 + len(left)}">Released</th>'
-    if right:
-        groups += f'<th class="first" colspan="{len(right)}">Diagnostics, not covered by ε</th>'
-    names = "".join(f"<th>{safe(name)}</th>" for name, _ in left.values())
-    # The first column of the second group keeps a distance from the first group.
-    style = {k: "diagnostic first" if i == 0 else "diagnostic" for i, k in enumerate(right)}
-    names += "".join(f'<th class="{style[k]}">{safe(v[0])}</th>' for k, v in right.items())
-    body = []
-    for row in attempts:
-        other = found.get(_key(row), {})
-        cells = "".join(
-            f"<td>{safe(number(value))}</td>"
-            for value in (row.get("round_num"), row.get("attempt", 1))
-        )
-        cells += "".join(f"<td>{safe(show(row.get(k)))}</td>" for k, (_, show) in left.items())
-        cells += "".join(
-            f'<td class="{style[k]}">{safe(show(other.get(k)))}</td>'
-            for k, (_, show) in right.items()
-        )
-        body.append(f"<tr>{cells}</tr>")
-    return (
-        f'<div class="scroll"><table class="rounds"><thead><tr>{groups}</tr>'
-        f"<tr><th>{nouns.turn}</th><th>attempt</th>{names}</tr></thead>"
-        f"<tbody>{''.join(body)}</tbody></table></div>"
-    )
-
-
-def _written(columns: Columns, rows: Iterable[Mapping[str, Any]]) -> Columns:
-    found = {name for row in rows for name in columns if row.get(name) is not None}
-    return {name: column for name, column in columns.items() if name in found}
 
 
 SETTINGS = {
@@ -157,63 +125,41 @@ SETTINGS = {
 """Descriptions of the settings that `experiment.json` has as chosen from the data's size."""
 
 
-def candidates_table(run: RunRecord) -> str:
-    """Return the models among which the returned one was selected, one row each."""
-    found, measure = run.selection, run.figures[0]
-    names = ("model", measure.label, "gain", "±", "lower end")
+def settings_rows(run: RunRecord) -> dict[str, Any]:
+    """Return the settings that were chosen from the data's size, by description; or nothing."""
+    if not run.settings:
+        return {}
+    chosen = run.settings.get("chosen")
+    return {
+        "chosen": ", ".join(map(str, chosen)) if isinstance(chosen, list) else "",
+        **{description: run.settings.get(name) for name, description in SETTINGS.items()},
+    }
+
+
+def candidates_table(run: RunRecord) -> dict[str, Any] | None:
+    """Return the models among which the returned one was selected; None where there are none.
+
+    Returns:
+        "names" of columns; "rows" of name, cells and whether it was selected; "level" of the lower
+        ends.
+    """
+    found = run.selection
+    if not found.get("judged") or not run.figures:
+        return None
+    measure = run.figures[0]
     rows = []
     for name, one in found["judged"].items():
-        cells = [figure(measure, one["value"]), NOTHING, NOTHING, NOTHING]
+        cells = [NOTHING, NOTHING, NOTHING]
         if name != PUBLIC_MODEL:
-            cells[1:] = [
+            cells = [
                 difference(measure, one["gain"]),
                 half_width(measure, one["stderr"]),
                 difference(measure, one["lower"]),
             ]
-        said = describe_candidate(name) + (" (returned)" if name == found["selected"] else "")
-        strong = f"<strong>{safe(said)}</strong>" if name == found["selected"] else safe(said)
-        rows.append(
-            f'<tr><td style="text-align:left">{strong}</td>'
-            f"{''.join(f'<td>{safe(c)}</td>' for c in cells)}</tr>"
-        )
-    heads = "".join(f"<th>{safe(name)}</th>" for name in names)
-    return (
-        f'<div class="scroll"><table class="rounds"><thead><tr>{heads}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div>"
-    )
-
-
-def pairs_table(values: Mapping[str, Any]) -> str:
-    """Return names and values; nested objects are written with dotted names."""
-    rows = "".join(
-        f"<tr><th>{safe(name)}</th><td>{safe(value)}</td></tr>" for name, value in flatten(values)
-    )
-    return f'<table class="pairs"><tbody>{rows}</tbody></table>'
-
-
-def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
-    """Yield dotted names with values as text, in the given order.
-
-    >>> list(flatten({"a": {"b": 1, "c": None}, "d": [1, 2]}))
-    [('a.b', '1'), ('a.c', '–'), ('d', '1, 2')]
-    """
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from flatten(value, f"{prefix}{name}.")
-        elif isinstance(value, list | tuple):
-            simple = all(not isinstance(item, Mapping | list) for item in value)
-            text = ", ".join(map(exact, value)) if simple else json.dumps(value)
-            yield f"{prefix}{name}", text or NOTHING
-        else:
-            yield f"{prefix}{name}", exact(value)
-
-
-def exact(value: object) -> str:
-    """Return a configuration value as it would be typed: all digits, no groups."""
-    if value is None:
-        return NOTHING
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
-        return str(int(value))
-    return str(value)
+        cells = [figure(measure, one["value"]), *cells]
+        rows.append((describe_candidate(name), cells, name == found["selected"]))
+    return {
+        "names": ("model", measure.label, "gain", "±", "lower end"),
+        "rows": rows,
+        "level": percent(found["level"], 0),
+    }

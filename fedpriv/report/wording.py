@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from fedpriv.measures import Measure, grouped
 from fedpriv.privacy.epsilon import rounded_up
 from fedpriv.privacy.plan import unit_words
 from fedpriv.privacy.statement.statement import Section
-from fedpriv.untrusted_text import plain, safe
+from fedpriv.untrusted_text import plain
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 NOTHING = "–"
@@ -215,15 +216,32 @@ def by_unit(values: Mapping[str, Any], unit: str) -> dict[str, Any]:
     return {name: value for name, value in named.items() if name}
 
 
-def as_html(sections: Sequence[Section]) -> str:
-    """Return sections as a two-column list of titles and paragraphs."""
-    parts = (
-        f"<h3>{safe(section.title)}</h3><div>"
-        + "".join(f"<p>{safe(paragraph)}</p>" for paragraph in section.paragraphs)
-        + "</div>"
-        for section in sections
-    )
-    return f'<div class="statement">{"".join(parts)}</div>'
+def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
+    """Yield dotted names with values as text, in the given order.
+
+    >>> list(flatten({"a": {"b": 1, "c": None}, "d": [1, 2]}))
+    [('a.b', '1'), ('a.c', '–'), ('d', '1, 2')]
+    """
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{name}.")
+        elif isinstance(value, list | tuple):
+            simple = all(not isinstance(item, Mapping | list) for item in value)
+            text = ", ".join(map(exact, value)) if simple else json.dumps(value)
+            yield f"{prefix}{name}", text or NOTHING
+        else:
+            yield f"{prefix}{name}", exact(value)
+
+
+def exact(value: object) -> str:
+    """Return a configuration value as it would be typed: all digits, no groups."""
+    if value is None:
+        return NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    return str(value)
 
 
 def as_markdown(sections: Sequence[Section], level: int = 3) -> str:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from fedpriv import optimizers
 from fedpriv.backends.backend import Backend
-from fedpriv.experiments.components import Components
+from fedpriv.experiments.experiment import Components
 from fedpriv.measures import Measure
 from fedpriv.mechanisms.preconditioners import NoPreconditioner
 from fedpriv.privacy.epsilon import Epsilon
@@ -22,6 +22,7 @@ from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.loop import first_state, rounds
 from fedpriv.runs.noise_root import NOISE, noise_root, training_digest
 from fedpriv.training.federated_averaging import AtAggregates, FederatedAveraging
+from fedpriv.training.work import SumRequest, Work
 from fedpriv.transform import Transform, identity
 from fedpriv.tree import Params
 
@@ -261,11 +262,8 @@ class RosterTask:
         return {name: array.copy() for name, array in self.params.items()}
 
 
-class _ShapesOnly:
+class _ShapesOnly(Work):
     """The shapes of a sum that the backend's own workers make."""
 
-    def template(self, params: Params) -> Params:
-        return params
-
-    def partial_sum(self, **asked: Any) -> NoReturn:
+    def answer(self, request: SumRequest) -> NoReturn:
         raise AssertionError("users are trained by the backend")

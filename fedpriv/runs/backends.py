@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,12 +12,10 @@ from pathlib import Path
 from fedpriv.backends import Backend, SerialBackend
 from fedpriv.backends.in_process import ThreadBackend, check_shareable
 from fedpriv.backends.ray.cluster import Cluster, Request, usable_cores
-from fedpriv.backends.worker import WorkerContext
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import make_task
-from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.components import Components
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import Components, Experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.experiments.options import Option
 from fedpriv.rng import Key
 from fedpriv.training.devices import check_of_use
@@ -59,8 +57,8 @@ def check_supported(experiment: Experiment, backend: str) -> None:
             f"{experiment.name} is centralised, and centralised training runs in one process; "
             f"leave the backend {backend!r} out"
         )
-    if backend not in experiment.backends:
-        known = ", ".join(experiment.backends)
+    if not experiment.runs_on(backend):
+        known = ", ".join(backends_of(experiment))
         raise ValueError(f"{experiment.name} does not run on {backend}; use one of {known}")
 
 
@@ -117,7 +115,7 @@ def on_ray(cluster: Cluster, reference: str, corpus_path: str | None) -> Backend
         began = time.perf_counter()
         backend = RayBackend(
             share=cluster.share,
-            make_context=partial(open_worker_context, reference, experiment.options(), corpus_path),
+            open_backend=partial(open_worker, reference, experiment.options(), corpus_path),
             data=components.task.data,
             max_examples=experiment.most_examples,
         )
@@ -127,9 +125,9 @@ def on_ray(cluster: Cluster, reference: str, corpus_path: str | None) -> Backend
     return CheckedFactory(make=make, check=check)
 
 
-def open_worker_context(
+def open_worker(
     reference: str, options: Mapping[str, Option], corpus_path: str | None, device: str
-) -> WorkerContext:
+) -> SerialBackend:
     """Return what a worker works with, made from what can be named; called in the worker.
 
     Raises:
@@ -138,7 +136,7 @@ def open_worker_context(
     experiment = load_experiment(reference).restored(options)
     check_supported(experiment, "ray")
     task = make_task(experiment, open_corpus(corpus_path))
-    return WorkerContext(
+    return SerialBackend(
         trainer=experiment.make_trainer(task, device=device),
         data=task.data,
         measure=measure_of(task),
@@ -159,6 +157,52 @@ def _as_flag(name: str, value: object) -> str:
     return f"--{name.replace('_', '-')} {value}"
 
 
+Tell = Callable[[str], None]
+
+
+@contextmanager
+def _serial(request: Request, tell: Tell) -> Generator[NamedFactories]:
+    yield lambda reference, corpus_path: serial
+
+
+@contextmanager
+def _threads(request: Request, tell: Tell) -> Generator[NamedFactories]:
+    number = usable_cores() if request.workers is None else request.workers
+    yield lambda reference, corpus_path: on_threads(number)
+
+
+@contextmanager
+def _ray(request: Request, tell: Tell) -> Generator[NamedFactories]:
+    with Cluster(request, tell=tell) as cluster:
+        yield partial(_on_ray_if_named, cluster)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedBackend:
+    """A backend that `--backend` names.
+
+    Attributes:
+        open: Yields what makes the backend of a run, and stops what it has started at its end.
+        takes: Options of a `Request` that it has a use for.
+    """
+
+    open: Callable[[Request, Tell], AbstractContextManager[NamedFactories]]
+    takes: tuple[str, ...] = ()
+
+
+#: A new backend is one entry here; the Flower app is started otherwise.
+BACKENDS = {
+    "serial": NamedBackend(open=_serial),
+    "threads": NamedBackend(open=_threads, takes=("workers",)),
+    "ray": NamedBackend(open=_ray, takes=("workers", "gpus_per_worker", "address")),
+}
+
+
+def backends_of(experiment: Experiment) -> list[str]:
+    """Return the names of the backends that an experiment runs on."""
+    return [name for name in (*BACKENDS, "flower") if experiment.runs_on(name)]
+
+
 @contextmanager
 def named_backends(
     name: str,
@@ -166,52 +210,40 @@ def named_backends(
     workers: int | None = None,
     gpus_per_worker: float | None = None,
     ray_address: str | None = None,
-    tell: Callable[[str], None] = lambda line: None,
+    tell: Tell = lambda line: None,
     spell: Callable[[str, object], str] = _as_flag,
 ) -> Generator[NamedFactories]:
-    """Yield what makes a run's backend; Ray is stopped at the end.
+    """Yield what makes a run's backend; what it has started is stopped at the end.
 
     What cannot be had is said here, before a run folder is made.
 
     Args:
-        name: "serial", "threads" or "ray".
+        name: One of `BACKENDS`.
         workers: How many of them; None for one a core.
         gpus_per_worker: Part of a GPU for each worker of Ray's.
         ray_address: Of a running Ray cluster to join.
-        tell: Given lines about Ray's start.
+        tell: Given lines about the start.
         spell: Writes an option, by field name, and its value as whoever asks typed them.
 
     Raises:
         ValueError: If the name is unknown, or an option is of another backend.
     """
-    asked = {"workers": workers, "gpus_per_worker": gpus_per_worker, "ray_address": ray_address}
-    given = {option: value for option, value in asked.items() if value is not None}
-    ray = spell("backend", "ray")
-    if name == "serial":
-        for option, value in given.items():
-            raise ValueError(f"{spell(option, value)} is for several workers; add {ray}")
-        yield lambda reference, corpus_path: serial
-    elif name == "threads":
-        for option in ("gpus_per_worker", "ray_address"):
-            if option in given:
-                raise ValueError(
-                    f"{spell(option, given[option])} is for worker processes; use {ray}"
-                )
-        chosen = usable_cores() if workers is None else workers
-        if chosen < 1:
-            raise ValueError(f"{spell('workers', chosen)} must be at least 1")
-        yield lambda reference, corpus_path: on_threads(chosen)
-    elif name == "ray":
-        request = Request(
-            workers=workers, gpus_per_worker=gpus_per_worker or 0.0, address=ray_address
-        )
-        with Cluster(request, tell=tell) as cluster:
-            yield partial(_on_ray_if_named, cluster)
-    else:
+    if name not in BACKENDS:
+        known = ", ".join(map(repr, BACKENDS))
         raise ValueError(
-            f"{spell('backend', name)} is not known; use 'serial', 'threads' or 'ray', or run "
-            "the Flower app"
+            f"{spell('backend', name)} is not known; use one of {known}, or run the Flower app"
         )
+    asked = {"workers": workers, "gpus_per_worker": gpus_per_worker, "address": ray_address}
+    for option, value in asked.items():
+        if value is not None and option not in BACKENDS[name].takes:
+            written = spell("ray_address" if option == "address" else option, value)
+            other = spell("backend", "ray")
+            raise ValueError(f"{written} is for several workers; use {other} instead of {name!r}")
+    if workers is not None and workers < 1:
+        raise ValueError(f"{spell('workers', workers)} must be at least 1")
+    request = Request(workers=workers, gpus_per_worker=gpus_per_worker or 0.0, address=ray_address)
+    with BACKENDS[name].open(request, tell) as factories:
+        yield factories
 
 
 def _on_ray_if_named(

@@ -15,13 +15,12 @@ from typing import Any
 from fedpriv import __version__
 from fedpriv.checkpoints.tensor_files import frozen_digests, read_frozen_bytes
 from fedpriv.datasets.stackexchange.corpus import DIAGNOSTIC_FACTS
-from fedpriv.experiments.catalogue import from_anywhere, load_experiment
-from fedpriv.experiments.components import Components
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import Components, Experiment
+from fedpriv.experiments.load import from_anywhere, load_experiment
 from fedpriv.experiments.start import Start
 from fedpriv.privacy.statement.sealed import DOCUMENT, FORMAT, VERSION, read_sealed
 from fedpriv.tasks.checks import public_of_rostered
-from fedpriv.tasks.task import KnowsDigests, data_digests
+from fedpriv.tasks.task import data_digests
 from fedpriv.training.algorithm import is_exact
 
 _DIGEST = re.compile(r"\b[0-9a-f]{32,}\b")
@@ -115,8 +114,8 @@ def make_document(
         corpus |= public_of_rostered(task, learnt_from=learnt)
     if frozen := read_frozen_bytes(files):
         corpus["frozen"] = frozen_digests(frozen)
-    if isinstance(components.task, KnowsDigests):
-        corpus["data_sha256"] = data_digests(task, secret)
+    if (digests := data_digests(task, secret)) is not None:
+        corpus["data_sha256"] = digests
     return {
         "format": FORMAT,
         "version": VERSION,

@@ -61,7 +61,7 @@ from fedpriv.runs.document import (
 )
 from fedpriv.runs.noise_root import NOISE, noise_digest
 from fedpriv.runs.records import decided_as_json
-from fedpriv.tasks.task import BringsFiles, check_data_digests
+from fedpriv.tasks.task import BaseTask, check_data_digests
 from fedpriv.training.algorithm import Saved, State
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.[a-z0-9]+")
@@ -374,14 +374,12 @@ def _store(path: Path, keep_last: int | None, every: int) -> CheckpointStore:
     return CheckpointStore(path / "checkpoints", keep_last=keep_last, keep_every=10 * every)
 
 
-def _read_task_files(task: Any) -> Mapping[str, bytes]:
+def _read_task_files(task: BaseTask) -> Mapping[str, bytes]:
     """Return the files that a task brings, by name, such as a vocabulary; empty for none.
 
     Raises:
         ValueError: If a name is no file name or another file's, or a content is not bytes.
     """
-    if not isinstance(task, BringsFiles):
-        return {}
     files = task.files()
     for name, content in files.items():
         if not _FILE_NAME.fullmatch(name) or name in _RESERVED_FILES:

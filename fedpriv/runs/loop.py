@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedpriv.backends import Backend
-from fedpriv.experiments.components import Components
+from fedpriv.experiments.experiment import Components
 from fedpriv.measures import figures_of, recorded
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
 from fedpriv.privacy.plan import AnyPlan, plan_digest

@@ -22,11 +22,10 @@ from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.checkpoints.tensor_files import read_start, released_models, write_selected
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import build, in_study
-from fedpriv.experiments.catalogue import from_anywhere
-from fedpriv.experiments.components import Components
-from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.own_code import own_code
+from fedpriv.experiments.experiment import Components, Experiment
+from fedpriv.experiments.load import from_anywhere
 from fedpriv.experiments.start import PublicOnly, Start, public_only
+from fedpriv.experiments.user_code import user_code
 from fedpriv.measures import PUBLIC_ONLY
 from fedpriv.mechanisms.perturbation import relative_length
 from fedpriv.privacy.ledger.anchor import Anchor
@@ -63,7 +62,6 @@ from fedpriv.tasks.checks import (
     describe_untried,
     find_cautions,
     public_loss,
-    synthetic_batch,
     try_central_task,
     try_task,
     try_trainer,
@@ -242,7 +240,7 @@ def start_run(
     components = _built(experiment, reference, corpus, trials, make_backend)
     experiment = experiment_of(components)
     if experiment.unit == "user" and backend != "flower":  # whose nodes have the users
-        with own_code("while rostered users were looked for"):
+        with user_code("while rostered users were looked for"):
             check_users(components.task, experiment.name)
     if secure:
         side = components.side_information
@@ -341,7 +339,7 @@ def _built(
     make_backend: BackendFactory,
 ) -> Components:
     """Return components that a backend can carry."""
-    with own_code(f"while the task of {reference or experiment.name} was made"):
+    with user_code(f"while the task of {reference or experiment.name} was made"):
         components = build(experiment, corpus)
     experiment = experiment_of(components)
     components = in_study(experiment, components, trials)
@@ -367,7 +365,7 @@ def _try_with_baseline(components: Components, root: Key) -> Trial:
     task = components.task
     if root.mode != "simulation" or not task.measures:
         return _try(components, root)
-    with own_code("while public examples alone were learnt from"):
+    with user_code("while public examples alone were learnt from"):
         found = public_only(task, root.fold("init"))
         if found is None:
             return _try(components, root)
@@ -395,10 +393,10 @@ def _try(components: Components, root: Key, begun: Start | None = None) -> Trial
         "its model takes no such examples, give the task a synthetic_batch of some that it takes"
     )
     task, untried = components.task, ""
-    with own_code(when, refusals=False):
+    with user_code(when, refusals=False):
         begun = components.begin(root.fold("init")) if begun is None else begun
     components.algorithm.check_params(begun.params)
-    with own_code(when, refusals=False):
+    with user_code(when, refusals=False):
         state = components.algorithm.init(begun.params)
         loss = None
         if experiment.unit == "example":
@@ -406,7 +404,7 @@ def _try(components: Components, root: Key, begun: Start | None = None) -> Trial
             if components.algorithm.checks_start:
                 loss = public_loss(task, state.params)
         else:
-            batch = synthetic_batch(task)
+            batch = task.synthetic_batch()
             untried = describe_untried(task) if batch is None else ""
             again = partial(experiment.make_trainer, task, components.side_information)
             train = partial(_train_synthetic_user, components, state.params, again=again)
@@ -421,7 +419,7 @@ def _try(components: Components, root: Key, begun: Start | None = None) -> Trial
         selects = experiment.options().get("task.select") == "public"
         noticed += tuple(filter(None, [components.settings.caution(selects=selects)]))
     if experiment.unit == "user":
-        with own_code("while public examples were compared with rostered users'"):
+        with user_code("while public examples were compared with rostered users'"):
             noticed += find_cautions(task, found, simulated=root.mode == "simulation")
     return Trial(state=state, begun=begun, untried=untried, noticed=noticed)
 

@@ -24,7 +24,7 @@ from fedpriv.checkpoints.tensor_files import (
     candidates,
     params_sha256,
 )
-from fedpriv.experiments.components import Components
+from fedpriv.experiments.experiment import Components
 from fedpriv.experiments.start import PublicOnly, Start, public_only
 from fedpriv.rng import Key
 from fedpriv.training.public_selection import FEWEST_GROUPS, HasPublicFolds, Judgement, judge

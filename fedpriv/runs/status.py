@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedpriv.experiments.own_code import one_line
+from fedpriv.experiments.user_code import one_line
 from fedpriv.output_paths import refuse_links
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.ledger.chain import LedgerError

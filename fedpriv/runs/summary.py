@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from fedpriv import json_lines
-from fedpriv.experiments.components import Components
+from fedpriv.experiments.experiment import Components
 from fedpriv.measures import PUBLIC_ONLY, Measure, figures_of, recorded
 from fedpriv.privacy.ledger.state import LedgerState
 from fedpriv.privacy.statement.coverage import (

@@ -13,7 +13,7 @@ from fedpriv.measures import ACCURACY, LOSS, Measure, check_measures
 from fedpriv.mechanisms import SideInformation
 from fedpriv.privacy.sampling import DevicesSampler, Sampler
 from fedpriv.rng import Key
-from fedpriv.tasks.task import TaskDescription
+from fedpriv.tasks.task import BaseTask, TaskDescription
 from fedpriv.training.evaluate import WHOLE, ClassScores, Metrics, Part
 from fedpriv.training.per_example.example_sum import ExampleGradients, example_ids
 from fedpriv.training.public_learning import GradientLearner, learner_of
@@ -54,7 +54,7 @@ class OwnedExamples:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CentralTask:
+class CentralTask(BaseTask):
     """A model, its training set, and its public and test examples.
 
     Attributes:
@@ -157,7 +157,8 @@ class CentralTask:
         """
         if self.public is None:
             raise ValueError(
-                f"{self.name} has no public examples; choose a guide that needs none, or give some"
+                f"{self.name} has no public examples; choose a preconditioner that needs none, or "
+                "give some"
             )
         return self.public
 

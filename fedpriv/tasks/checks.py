@@ -29,12 +29,7 @@ from fedpriv.mechanisms.bounds import Bound, Clip
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.tasks.central import CentralTask
-from fedpriv.tasks.task import (
-    ComparesPublic,
-    LearnsInPublic,
-    MakesExamples,
-    TaskDescription,
-)
+from fedpriv.tasks.task import BaseTask, Task, TaskDescription
 from fedpriv.training.dp_agd import ExampleLosses
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.failures import KeepsStateError, raised_failures
@@ -267,19 +262,6 @@ def _larger(batch: Any) -> Any | None:
     return None
 
 
-#: What every task has, with what it is for.
-_MEMBERS = {
-    "roster": "the ids of its users",
-    "roster_sha256": "fedpriv.datasets.stackexchange.rosters.roster_sha256(roster)",
-    "data": "the users' examples: an object with examples(user_id) and num_examples(user_id)",
-    "measures": "a tuple of fedpriv.measures.Measure, the headline first, or ()",
-}
-_METHODS = {
-    "init_params": "init_params(key) returns the params before the first round",
-    "trainer": "trainer(schedule, multiplier) returns what a user does",
-    "evaluate": "evaluate(params, *, public, part) returns Metrics or None",
-    "describe": "describe() returns a TaskDescription",
-}
 # Of a large roster so many users are looked for, from all over it.
 _MOST_USERS = 10_000
 
@@ -292,18 +274,13 @@ def check_task(task: Any, of: str) -> None:
         of: The experiment's name, for messages.
 
     Raises:
-        ValueError: If a member is missing or of another type, or its parts do not fit together.
+        ValueError: If it is of another type, or its parts do not fit together.
     """
-    wanted = {**_MEMBERS, **_METHODS}
-    missing = [name for name in wanted if not hasattr(task, name)]
-    if missing:
+    if not isinstance(task, Task):
         raise ValueError(
-            f"{_the_task(task, of)} has no {', '.join(missing)}; add "
-            f"{'it' if len(missing) == 1 else 'them'}: {'; '.join(wanted[n] for n in missing)}"
+            f"the task of {of} is a {type(task).__name__}; derive its class from "
+            "fedpriv.tasks.task.Task"
         )
-    for name in wanted:
-        if name in _METHODS and not callable(getattr(task, name)):
-            raise ValueError(f"{name} of {_the_task(task, of)} is no method; {_METHODS[name]}")
     _check_roster(task.roster, of)
     for name in ("examples", "num_examples"):
         if not callable(getattr(task.data, name, None)):
@@ -314,7 +291,7 @@ def check_task(task: Any, of: str) -> None:
     check_described(task, of)
 
 
-def check_described(task: Any, of: str) -> None:
+def check_described(task: BaseTask, of: str) -> None:
     """Refuse a task, of users or of examples, whose measures or description are not of their types.
 
     Raises:
@@ -355,7 +332,7 @@ def check_central_task(task: Any, of: str) -> None:
     check_described(task, of)
 
 
-def check_users(task: Any, of: str) -> None:
+def check_users(task: Task, of: str) -> None:
     """Refuse a task that is to be trained here and has no examples of a rostered user.
 
     Of a large roster some thousands, from all over it, are looked for. A user with no examples at
@@ -365,11 +342,12 @@ def check_users(task: Any, of: str) -> None:
         ValueError: If its data know nothing of one of them.
     """
     users = task.roster[:: -(-len(task.roster) // _MOST_USERS)]
-    known = task.data if hasattr(task.data, "__contains__") else None
+    data: Any = task.data
+    known = data if hasattr(data, "__contains__") else None
     for user_id in users:
         error = None
         try:
-            found = user_id in known if known is not None else task.data.num_examples(user_id) >= 0
+            found = user_id in known if known is not None else data.num_examples(user_id) >= 0
         except Exception as failure:
             found, error = False, failure
         if not found:
@@ -380,7 +358,7 @@ def check_users(task: Any, of: str) -> None:
             ) from error
 
 
-def check_metrics(task: Any, found: Any) -> None:
+def check_metrics(task: BaseTask, found: Any) -> None:
     """Refuse what measuring public examples returned where it is not what the measures name.
 
     Args:
@@ -393,8 +371,8 @@ def check_metrics(task: Any, found: Any) -> None:
     if found is None:
         number = task.describe().num_public_users
         # Public users that are learnt from need not have examples that are kept back.
-        elsewhere = isinstance(task, (CentralTask, LearnsInPublic))
-        if task.measures and number > 0 and not elsewhere:
+        learns = type(task).public_learner is not BaseTask.public_learner
+        if task.measures and number > 0 and not learns:
             raise ValueError(
                 f"describe() says {number} public users, but evaluate() measures nothing on them; "
                 "give their examples, or say num_public_users=0"
@@ -455,12 +433,7 @@ _EQUAL_TO_ROSTERED = {
 }
 
 
-def synthetic_batch(task: Any) -> Any | None:
-    """Return what a task can be tried on; None where it makes no examples."""
-    return task.synthetic_batch() if isinstance(task, MakesExamples) else None
-
-
-def describe_untried(task: Any) -> str:
+def describe_untried(task: BaseTask) -> str:
     """Return the warning about a task that makes no examples, in one line."""
     return (
         f"what a user does in the task ({type(task).__name__}) could not be tried beforehand: a "
@@ -469,7 +442,7 @@ def describe_untried(task: Any) -> str:
     )
 
 
-def find_cautions(task: Any, found: Metrics | None, *, simulated: bool) -> tuple[str, ...]:
+def find_cautions(task: BaseTask, found: Metrics | None, *, simulated: bool) -> tuple[str, ...]:
     """Return warnings about a task's public examples, in a line each.
 
     Args:
@@ -483,7 +456,7 @@ def find_cautions(task: Any, found: Metrics | None, *, simulated: bool) -> tuple
             f"nothing is measured on public examples, so no {task.measures[0].label} is released; "
             "give the task public examples, of users outside the roster"
         )
-    if simulated and isinstance(task, ComparesPublic):
+    if simulated:
         for learnt, text in _EQUAL_TO_ROSTERED.items():
             equal, number = task.public_of_rostered(learnt=learnt)
             if equal:
@@ -491,7 +464,7 @@ def find_cautions(task: Any, found: Metrics | None, *, simulated: bool) -> tuple
     return tuple(cautions)
 
 
-def public_of_rostered(task: Any, *, learnt_from: bool) -> dict[str, int]:
+def public_of_rostered(task: BaseTask, *, learnt_from: bool) -> dict[str, int]:
     """Return what a simulation records of public examples that equal rostered users'.
 
     Args:
@@ -502,8 +475,6 @@ def public_of_rostered(task: Any, *, learnt_from: bool) -> dict[str, int]:
         How many are equal, by name: of those that are measured on, and of those learnt from.
         Nothing where there are none.
     """
-    if not isinstance(task, ComparesPublic):
-        return {}
     found = {"public_of_rostered": task.public_of_rostered()[0]}
     if learnt_from:
         found["public_train_of_rostered"] = task.public_of_rostered(learnt=True)[0]
@@ -581,14 +552,14 @@ def try_work(
 
 
 def try_task(
-    task: Any, params: Params, batch: Any | None, train: Callable[[Any], None]
+    task: BaseTask, params: Params, batch: Any | None, train: Callable[[Any], None]
 ) -> Metrics | None:
     """Train on a batch, and measure the params on a small part of the public examples.
 
     Args:
         task: Of any kind; its rostered users are not looked at.
         params: Before the first round; not changed.
-        batch: From `synthetic_batch`; None trains nothing.
+        batch: The task's `synthetic_batch`; None trains nothing.
         train: What is done with the batch.
 
     Raises:

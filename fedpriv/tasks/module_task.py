@@ -15,10 +15,9 @@ from torch.utils.data import TensorDataset
 
 from fedpriv.checkpoints.tensor_files import FROZEN, frozen_file
 from fedpriv.datasets.local_data import NodeUsers
-from fedpriv.datasets.stackexchange.rosters import roster_sha256
 from fedpriv.measures import Measure
 from fedpriv.rng import Key
-from fedpriv.tasks.task import TaskDescription
+from fedpriv.tasks.task import Task, TaskDescription
 from fedpriv.training.devices import keep_freed_memory, usable_device
 from fedpriv.training.evaluate import WHOLE, ClassScores, Metrics, Part
 from fedpriv.training.local.module import (
@@ -231,7 +230,7 @@ _LOOKED_AT = 16
 _LOOK = Key.simulation(0).fold("look at the loss")
 
 
-class ModuleTask:
+class ModuleTask(Task):
     """Any model, loss and users.
 
     Args:
@@ -320,11 +319,6 @@ class ModuleTask:
     def roster(self) -> tuple[str, ...]:
         """The user ids, sorted."""
         return self._roster
-
-    @property
-    def roster_sha256(self) -> str:
-        """Digest of the roster."""
-        return roster_sha256(self._roster)
 
     @property
     def data(self) -> UserData:

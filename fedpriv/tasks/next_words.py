@@ -24,14 +24,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedpriv.datasets.stackexchange.roster_view import TrainingSplit
-from fedpriv.datasets.stackexchange.vocabulary import PRIVATE
 from fedpriv.datasets.stackexchange.word_view import WordSequences, WordView
 from fedpriv.measures import LOSS, Measure
 from fedpriv.mechanisms.side_information import SideInformation
 from fedpriv.models.text import IGNORED, Tokens, WordLSTM
 from fedpriv.rng import Key
 from fedpriv.tasks.task import TaskDescription
+from fedpriv.tasks.view_task import ViewTask
 from fedpriv.training.devices import usable_device
 from fedpriv.training.evaluate import WHOLE, Metrics, Part, Total, chunks, combined
 from fedpriv.training.local.module import module_params
@@ -41,7 +40,7 @@ from fedpriv.training.local.sgd import as_tensor, one_thread
 from fedpriv.training.local.words import WordTrainer, dense_gradients, token_scores
 from fedpriv.training.periodic_shift import Shift, shifted_users
 from fedpriv.training.public_learning import GradientLearner
-from fedpriv.training.work import LocalTrainer, UserData, Work
+from fedpriv.training.work import LocalTrainer, Work
 from fedpriv.tree import Params
 
 
@@ -231,7 +230,7 @@ REDUCED = Size(num_words=2_000, width=48, units=96, tied=True)
 """For two cores: 158,532 parameters with all its words."""
 
 
-class NextWords:
+class NextWords(ViewTask[WordView]):
     """Predict each word of a sentence from those before it.
 
     Guarantees:
@@ -248,8 +247,7 @@ class NextWords:
         multipliers: Makes the gain of a word's rows of its rank among public words, for
             `side_information`.
         shift: Which sentences a round has, by its number; None for all in every round.
-        data_sha256: From nothing to digests of what must not change in a run; None where it is not
-            known.
+        data_sha256: As of `ViewTask`.
     """
 
     def __init__(
@@ -265,9 +263,8 @@ class NextWords:
     ) -> None:
         if measured is not None and measured < 1:
             raise ValueError(f"measured-sentences {measured} must be at least 1, or none for all")
-        self._view, self._measured_at_most = view, measured
-        self._multipliers, self._shift = multipliers, shift
-        self.data_sha256 = data_sha256
+        super().__init__(view, data_sha256)
+        self._measured_at_most, self._multipliers, self._shift = measured, multipliers, shift
         if shift is not None and len(set(self._public_kinds())) < 2:
             raise ValueError(
                 f"shift {shift.kind}: public users' sentences are not of questions and of answers, "
@@ -276,32 +273,11 @@ class NextWords:
         tokens = Tokens(num_words=min(size.num_words, len(view.words)))
         self._size = replace(size, num_words=tokens.num_words)
         self.encoding = Encoding(tokens=tokens, length=length)
-        self._data = TrainingSplit(view)
-
-    @property
-    def view(self) -> WordView:
-        """The corpus that it is made on."""
-        return self._view
 
     @property
     def measures(self) -> tuple[Measure, ...]:
         """Word accuracy first; perplexity, and the loss as a diagnostic."""
         return MEASURES
-
-    @property
-    def roster(self) -> tuple[str, ...]:
-        """The frozen user ids."""
-        return self._view.roster
-
-    @property
-    def roster_sha256(self) -> str:
-        """Digest of the roster."""
-        return self._view.roster_sha256
-
-    @property
-    def data(self) -> UserData:
-        """The rostered users' training sentences."""
-        return self._data
 
     def module(self) -> WordLSTM:
         """Return the network, newly initialised from torch's generator."""
@@ -372,16 +348,10 @@ class NextWords:
         rows = np.ones(tokens.total, np.float32)
         rows[1 : tokens.num_words + 1] = self._multipliers(tokens.num_words)
         names = ["embedding.weight"] if self._size.tied else ["embedding.weight", "output"]
-        published = self._view.provenance["word_counts_source"] == PRIVATE
         return SideInformation(
             multiplier={name: rows[:, None] for name in names},
-            source="private" if published else "public",
-            description="rows of rarer words are multiplied, by rank in "
-            + (
-                "counts published with the data, rostered users included"
-                if published
-                else "text that users outside the roster wrote"
-            ),
+            source="private" if self.counts_are_published else "public",
+            description=f"rows of rarer words are multiplied, by rank in {self.counted_in}",
         )
 
     def synthetic_batch(self) -> WordSequences:
@@ -443,19 +413,9 @@ class NextWords:
 
     def describe(self) -> TaskDescription:
         """Return names, counts and provenance of the view."""
-        view = self._view
         unigram = self.trivial(public=False).get("unigram")
-        return TaskDescription(
-            name=view.name,
-            synthetic=view.synthetic,
-            roster=view.roster_name,
-            roster_sha256=view.roster_sha256,
-            licence=view.licence,
-            credit=view.credit,
-            num_users=len(view.roster),
-            num_public_users=len(view.public_users),
+        return self._description(
             num_words=self.encoding.tokens.num_words,
-            provenance=dict(view.provenance),
             majority_class_accuracy=None if unigram is None else unigram.get(WORD_ACCURACY.name),
         )
 

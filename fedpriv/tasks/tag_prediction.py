@@ -20,14 +20,14 @@ from fedpriv.checkpoints.vocabulary import (
     rarity_weights,
     vocabulary_bytes,
 )
-from fedpriv.datasets.stackexchange.roster_view import BATCH_EXAMPLES, TrainingSplit
+from fedpriv.datasets.stackexchange.roster_view import BATCH_EXAMPLES
 from fedpriv.datasets.stackexchange.splits import PublicText
 from fedpriv.datasets.stackexchange.tag_view import INPUTS, TagExamples, TagView
-from fedpriv.datasets.stackexchange.vocabulary import PRIVATE
 from fedpriv.measures import ACCURACY, LOSS, RECALL_AT_5, Measure
 from fedpriv.mechanisms.side_information import PublicWords
 from fedpriv.rng import Key
 from fedpriv.tasks.task import TaskDescription
+from fedpriv.tasks.view_task import ViewTask
 from fedpriv.training.devices import check_of_use
 from fedpriv.training.evaluate import WHOLE, ClassScores, Metrics, Part, Total, combined
 from fedpriv.training.local.compiled_softmax import CompiledSoftmaxTrainer
@@ -35,7 +35,7 @@ from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.per_example.linear import losses_on_line, softmax_losses
 from fedpriv.training.permutation_sgd import Constants, softmax_constants
 from fedpriv.training.public_learning import TagLearner
-from fedpriv.training.work import LocalTrainer, UserData
+from fedpriv.training.work import LocalTrainer
 from fedpriv.tree import Params
 
 #: Examples, all classes of which are held in memory at once.
@@ -210,7 +210,7 @@ class TagFold:
         return evaluate_tags(params, self.task.examples(self.tuning), self.task.norm)
 
 
-class TagPrediction:
+class TagPrediction(ViewTask[TagView]):
     """Predict a post's most common tag from a sentence of it: softmax regression, 10,000 x 500.
 
     Weights of "tf-idf" are counted among users outside the roster, as `public_words` says, so
@@ -227,8 +227,7 @@ class TagPrediction:
         choosing: Makes the view whose validation threads public models are chosen on; None where
             there is none, as by sentence: they are chosen on public users' test examples.
         public_text: What of public users' posts public models learn from.
-        data_sha256: From nothing to digests in hex of what must not change in a run, the prepared
-            corpus; None where it is not known: no resumed run is held to it.
+        data_sha256: As of `ViewTask`.
     """
 
     def __init__(
@@ -251,7 +250,8 @@ class TagPrediction:
                 f"pairs {pairs!r} need rows of unit norm; set inputs to unit-norm or tf-idf, or "
                 "pairs to 0"
             )
-        self._view, self._inputs, self._power = view, inputs, tf_idf_power
+        super().__init__(view, data_sha256)
+        self._inputs, self._power = inputs, tf_idf_power
         self._pairs, self._pair_weight = pairs, pair_weight
         self._word_features = self.features_of(view)
         if pairs and self._num_parameters() > MOST_PARAMETERS:
@@ -262,33 +262,11 @@ class TagPrediction:
             )
         self._choosing = choosing
         self._public_text: PublicText = public_text
-        self.data_sha256 = data_sha256
-        self._data = TrainingSplit(view)
-
-    @property
-    def view(self) -> TagView:
-        """The corpus, seen through the roster and the split."""
-        return self._view
 
     @property
     def measures(self) -> tuple[Measure, ...]:
         """Accuracy, recall@5 and, as a diagnostic, the loss."""
         return ACCURACY, RECALL_AT_5, LOSS
-
-    @property
-    def roster(self) -> tuple[str, ...]:
-        """The frozen user ids."""
-        return self._view.roster
-
-    @property
-    def roster_sha256(self) -> str:
-        """Digest of the roster."""
-        return self._view.roster_sha256
-
-    @property
-    def data(self) -> UserData:
-        """The rostered users' training examples."""
-        return self._data
 
     def init_params(self, key: Key) -> Params:
         """Return zeros: the loss is convex, and zero is made of no user's data.
@@ -351,10 +329,8 @@ class TagPrediction:
             counts=view.word_counts,
             sentences=view.word_sentences,
             num_sentences=view.num_public_examples,
-            source="private" if self._published else "public",
-            where="counts published with the data, rostered users included"
-            if self._published
-            else "text that users outside the roster wrote",
+            source="private" if self.counts_are_published else "public",
+            where=self.counted_in,
             num_pairs=self._pairs,
         )
 
@@ -410,11 +386,6 @@ class TagPrediction:
             return [np.ascontiguousarray(rows[number::of])]
         users = (view.public_users if public else view.roster)[number::of]
         return view.rows(users, "all" if public else view.split.measured_on)
-
-    @property
-    def public_users(self) -> tuple[str, ...]:
-        """The users of the corpus that are outside the roster, as far as they count as public."""
-        return self._view.public_users
 
     def user_losses(self, params: Params, user_ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return each user's mean cross-entropy over its training examples, and their number."""
@@ -536,37 +507,22 @@ class TagPrediction:
 
     def describe(self) -> TaskDescription:
         """Return names, counts and provenance of the view."""
-        return self._description
+        return self._described
 
     @cached_property
-    def _description(self) -> TaskDescription:  # it counts every label of the roster
+    def _described(self) -> TaskDescription:  # it counts every label of the roster
         view = self._view
-        return TaskDescription(
-            name=view.name,
-            synthetic=view.synthetic,
-            roster=view.roster_name,
-            roster_sha256=view.roster_sha256,
-            licence=view.licence,
-            credit=view.credit,
-            num_users=len(view.roster),
-            num_public_users=len(view.public_users),
-            num_words=len(view.words),
+        labels = view.label_counts(view.roster, view.split.measured_on)
+        return self._description(
             num_tags=len(view.tags),
             provenance={**view.provenance, **self._weights_from()},
-            majority_class_accuracy=majority_share(
-                view.label_counts(view.roster, view.split.measured_on)
-            ),
+            majority_class_accuracy=majority_share(labels),
         )
 
     @property
     def norm(self) -> str:
         """The scaling of rows once they have their features."""
         return "unit-norm" if self._inputs == TF_IDF else self._inputs
-
-    @property
-    def _published(self) -> bool:
-        """Whether words were counted among rostered users too."""
-        return self._view.provenance["word_counts_source"] == PRIVATE
 
     def features_of(self, view: TagView) -> WordFeatures | None:
         """Return what becomes of a view's words, by its own counts; None for their counts."""
@@ -605,11 +561,9 @@ class TagPrediction:
         """Return what the provenance says of weights of words; nothing where there are none."""
         if self._inputs != TF_IDF:
             return {}
-        whom = self.public_words().where
-        found: dict[str, Any] = {
-            "word_weights": f"inverse document frequency to the power {self._power:g}, from {whom}"
-        }
-        if self._published:
+        rule = f"inverse document frequency to the power {self._power:g}"
+        found: dict[str, Any] = {"word_weights": f"{rule}, from {self.counted_in}"}
+        if self.counts_are_published:
             listed: Any = self._view.provenance.get("private_side_information") or ()
             found["private_side_information"] = [*listed, "weights of the words (tf-idf)"]
         return found

@@ -1,31 +1,26 @@
-"""The task protocol: a roster, its users' examples, a model, and the measures that it is judged by.
+"""Base classes of tasks: a roster, its users' examples, a model, and the measures it is judged by.
 
-`Task` is what every task has. Optional abilities have protocols: multipliers 1/A for
-preconditioning (`KnowsMultipliers`, of words `KnowsWords`), losses user by user for attacks on
-simulations (`KnowsUserLosses`), probabilities of classes
-(`fedpriv.training.evaluate.ScoresClasses`), tensors that users get in each round
-(`ShiftsOverRounds`), files that go with the model (`BringsFiles`), synthetic examples to try the
-task on (`MakesExamples`), a check whether its public examples are private (`ComparesPublic`), and
-digests by which a resumed run recognises its data (`KnowsDigests`).
-A centralised task is a `fedpriv.tasks.central.CentralTask`.
+A `Task` is of users; a centralised one is a `fedpriv.tasks.central.CentralTask`.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
 from fedpriv.datasets.digests import key_digests
+from fedpriv.datasets.stackexchange.rosters import roster_sha256
 from fedpriv.measures import Measure
 from fedpriv.mechanisms.side_information import PublicWords, SideInformation
 from fedpriv.rng import Key
-from fedpriv.training.evaluate import WHOLE, Metrics, Part
+from fedpriv.training.evaluate import WHOLE, ClassScores, Metrics, Part
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.public_learning import PublicLearner
-from fedpriv.training.work import LocalTrainer, UserData
+from fedpriv.training.work import LocalTrainer, Trainers, UserData
 from fedpriv.tree import Params
 
 
@@ -81,45 +76,41 @@ class TaskDescription:
         return {name: value for name, value in values.items() if value is not None}
 
 
-class Task(Protocol):
-    """Model, users and measures of a run."""
+class BaseTask(ABC):
+    """A model, its users or examples, and the measures that it is judged by.
+
+    Every task has what is abstract here and in `Task` or `fedpriv.tasks.central.CentralTask`. The
+    other methods are optional: as they are here, they say that the task has not got it.
+
+    Attributes:
+        data_sha256: From nothing to digests in hex by part, by which a resumed run recognises its
+            data; None where they are not known.
+    """
+
+    __slots__ = ()
+
+    data_sha256: Callable[[], Mapping[str, str]] | None = None
 
     @property
+    @abstractmethod
     def roster(self) -> tuple[str, ...]:
         """The frozen user ids."""
-        ...
 
     @property
     def roster_sha256(self) -> str:
         """Digest of the roster, frozen in the plan."""
-        ...
-
-    @property
-    def data(self) -> UserData:
-        """The rostered users' training examples."""
-        ...
+        return roster_sha256(self.roster)
 
     @property
     def measures(self) -> Sequence[Measure]:
         """The measures of `evaluate`, the headline first; empty where nothing is measured."""
-        ...
+        return ()
 
+    @abstractmethod
     def init_params(self, key: Key) -> Params:
         """Return the params before the first round, float32."""
-        ...
 
-    def trainer(
-        self, schedule: Schedule, multiplier: Mapping[str, np.ndarray], device: str = "cpu"
-    ) -> LocalTrainer:
-        """Return the trainer of a user; or client work by name, where an algorithm needs several.
-
-        Args:
-            schedule: How much work.
-            multiplier: 1/A for local steps, by name; empty for none.
-            device: Where; given only where it is not the CPU.
-        """
-        ...
-
+    @abstractmethod
     def evaluate(self, params: Params, *, public: bool, part: Part = WHOLE) -> Metrics | None:
         """Return metrics on public users, or on held-out examples of rostered users.
 
@@ -128,61 +119,26 @@ class Task(Protocol):
             public: Which of the two.
             part: Measure only this share; `combined` puts the shares together again.
         """
-        ...
 
+    @abstractmethod
     def describe(self) -> TaskDescription:
         """Return the description of the data for the run folder."""
-        ...
 
+    def class_scores(
+        self, params: Params, *, public: bool, part: Part = WHOLE
+    ) -> ClassScores | None:
+        """Return probabilities and labels of the examples that `evaluate` measures on.
 
-@runtime_checkable
-class KnowsMultipliers(Protocol):
-    """A task with public side information on its parameters: a gain for each."""
-
-    def side_information(self) -> SideInformation:
-        """Return 1/A, from public knowledge or marked private; used with side-information own."""
-        ...
-
-
-@runtime_checkable
-class KnowsWords(Protocol):
-    """A task in which the first axis of "kernel" is words that public users wrote."""
-
-    def public_words(self) -> PublicWords:
-        """Return how common each word is; the options of side-information make 1/A of it."""
-        ...
-
-
-@runtime_checkable
-class BringsFiles(Protocol):
-    """A task with files that describe the model's inputs and outputs."""
+        Blocks are the same whatever the params. None where the model answers with no class.
+        """
+        return None
 
     def files(self) -> Mapping[str, bytes]:
-        """Return contents by file name, such as a vocabulary.
+        """Return files that describe the model's inputs and outputs, such as a vocabulary, by name.
 
         They are written into the run folder and into every export: only what is public.
         """
-        ...
-
-
-@runtime_checkable
-class ComparesPublic(Protocol):
-    """A task that can say whether its public examples are those of rostered users."""
-
-    def public_of_rostered(self, *, learnt: bool = False) -> tuple[int, int]:
-        """Return how many public examples equal a rostered user's, and of how many.
-
-        Private, since it looks at rostered users' examples: asked by simulations only.
-
-        Args:
-            learnt: Of the examples that the model learns from; else of those it is measured on.
-        """
-        ...
-
-
-@runtime_checkable
-class LearnsInPublic(Protocol):
-    """A task whose model can learn from public examples, before and during private training."""
+        return {}
 
     def public_learner(self, key: Key, *, choosing: bool) -> PublicLearner | None:
         """Return what learns from public training examples; None where there are none.
@@ -192,91 +148,104 @@ class LearnsInPublic(Protocol):
             choosing: Whether to keep some of them back and measure on those, so that settings can
                 be chosen; else it learns from all.
         """
-        ...
+        return None
 
+    def public_of_rostered(self, *, learnt: bool = False) -> tuple[int, int]:
+        """Return how many public examples equal a rostered user's, and of how many were looked at.
 
-@runtime_checkable
-class HoldsOutPublicUsers(Protocol):
-    """A task with public users, each of whom can be held out of public training."""
+        Private, since it looks at rostered users' examples: asked by simulations only.
 
-    def public_users_held_out(self) -> Iterable[tuple[PublicLearner, Sequence[Any]]]:
-        """Return learners, and the examples of each public user that one does not learn from."""
-        ...
-
-
-@runtime_checkable
-class ShiftsOverRounds(Protocol):
-    """A task that sends its users public tensors in each round, such as which data to use."""
-
-    @property
-    def round_tensors(self) -> Callable[[int], Params] | None:
-        """From a round's number to public tensors; None for none. It may look at nothing else."""
-        ...
-
-
-@runtime_checkable
-class KnowsUserLosses(Protocol):
-    """A task that gives a model's loss on each user's training text.
-
-    Private, and of public users too: asked by attacks on simulations only.
-    """
-
-    @property
-    def roster(self) -> tuple[str, ...]:
-        """The frozen user ids."""
-        ...
-
-    @property
-    def public_users(self) -> tuple[str, ...]:
-        """Users outside the roster."""
-        ...
-
-    def user_losses(self, params: Params, user_ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Return each user's mean loss over its training examples, and how many it has.
-
-        Returns:
-            float64 (users,), NaN for a user without any, and int64 (users,).
+        Args:
+            learnt: Of the examples that the model learns from; else of those it is measured on.
         """
-        ...
-
-
-@runtime_checkable
-class MakesExamples(Protocol):
-    """A task with synthetic examples, on which it is tried before anything is charged."""
+        return 0, 0
 
     def synthetic_batch(self) -> Any | None:
         """Return examples in the form of one user's, of no one on the roster; None for none.
 
-        Synthetic, or public. A task without any is not tried, and the run warns: a mistake in what
-        its users do makes every one of them contribute zero, and leaves nothing but noise.
+        Synthetic, or public. The task is tried on them before anything is charged. One without any
+        is not tried, and the run warns: a mistake in what its users do makes every one of them
+        contribute zero, and leaves nothing but noise.
         """
-        ...
+        return None
 
 
-@runtime_checkable
-class KnowsDigests(Protocol):
-    """A task with digests of its data, by which a resumed run recognises them."""
+class Task(BaseTask):
+    """Model, users and measures of a run."""
+
+    __slots__ = ()
 
     @property
-    def data_sha256(self) -> Callable[[], Mapping[str, str]] | None:
-        """From nothing to digests in hex by part; None where they are not known."""
-        ...
+    @abstractmethod
+    def data(self) -> UserData:
+        """The rostered users' training examples."""
+
+    @property
+    def public_users(self) -> tuple[str, ...]:
+        """Users outside the roster whose losses `user_losses` gives."""
+        return ()
+
+    @property
+    def round_tensors(self) -> Callable[[int], Params] | None:
+        """From a round's number to public tensors that users get in it, such as which data to use.
+
+        It may look at nothing else. None for none.
+        """
+        return None
+
+    @abstractmethod
+    def trainer(
+        self, schedule: Schedule, multiplier: Mapping[str, np.ndarray], device: str = "cpu"
+    ) -> LocalTrainer | Trainers:
+        """Return the trainer of a user; or client work by name, where an algorithm needs several.
+
+        Args:
+            schedule: How much work.
+            multiplier: 1/A for local steps, by name; empty for none.
+            device: Where; given only where it is not the CPU.
+        """
+
+    def side_information(self) -> SideInformation | None:
+        """Return 1/A, from public knowledge or marked private; used with side-information own."""
+        return None
+
+    def public_words(self) -> PublicWords | None:
+        """Return how common each word is among public users; None where inputs are no words.
+
+        The first axis of the param "kernel" is these words. The options of side-information make
+        1/A of it.
+        """
+        return None
+
+    def public_users_held_out(self) -> Iterable[tuple[PublicLearner, Sequence[Any]]]:
+        """Return learners, and the examples of each public user that one does not learn from."""
+        return ()
+
+    def user_losses(self, params: Params, user_ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Return each user's mean loss over its training examples, and how many it has.
+
+        Private, and of public users too: asked by attacks on simulations only.
+
+        Returns:
+            float64 (users,), NaN for a user without any, and int64 (users,).
+        """
+        raise NotImplementedError(f"a {type(self).__name__} does not give users' losses")
 
 
-def data_digests(task: Any, secret: bytes | None = None) -> dict[str, str] | None:
+def data_digests(task: BaseTask, secret: bytes | None = None) -> dict[str, str] | None:
     """Return digests of a task's data by part, keyed where there is a secret.
 
     Returns:
         None where the task has no digests: its data cannot be checked.
     """
-    if not isinstance(task, KnowsDigests) or task.data_sha256 is None:
+    if task.data_sha256 is None:
         return None
     digests = dict(task.data_sha256())
     return digests if secret is None else key_digests(digests, secret)
 
 
 def check_data_digests(
-    task: Any, sealed: Mapping[str, str] | None, secret: bytes | None, where: str
+    task: BaseTask, sealed: Mapping[str, str] | None, secret: bytes | None, where: str
 ) -> None:
     """Compare a task's data with those that a run was started with.
 

@@ -189,7 +189,8 @@ class State(Protocol):
 class Algorithm(ABC):
     """Base of server algorithms: asks queries, and steps by their answers.
 
-    Three methods make one; the others have defaults that suit an algorithm with nothing to say.
+    `step` makes one; the others have defaults that suit an algorithm whose state is an `ArrayState`
+    of its params, and that has nothing to say.
     """
 
     __slots__ = ()
@@ -199,10 +200,9 @@ class Algorithm(ABC):
     #: Whether `check_start` is to be asked, which on examples costs a look at a test set.
     checks_start: ClassVar[bool] = False
 
-    @abstractmethod
     def init(self, params: Params) -> Any:
         """Return the state before the first step."""
-        ...
+        return ArrayState(params=params)
 
     @abstractmethod
     def step(self, state: Any, door: Door) -> Any | None:
@@ -215,10 +215,9 @@ class Algorithm(ABC):
         """
         ...
 
-    @abstractmethod
     def result(self, state: Any) -> Params:
         """Return the params that the run stands for."""
-        ...
+        return state.params
 
     def measured(self, state: Any) -> Params:
         """Return the result, or several models as one tree (`fedpriv.checkpoints.aggregates`)."""

@@ -19,7 +19,6 @@ Analytics" (2017), Algorithms 1 to 3, for single examples; Chaudhuri, Monteleoni
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
@@ -47,7 +46,7 @@ from fedpriv.training.permutation_sgd import (
     finite_rows,
     refuse_long_start,
 )
-from fedpriv.training.work import AroundTrainer, BaseWork, LocalTrainer, SumRequest, Work
+from fedpriv.training.work import AroundTrainer, LocalTrainer, SumRequest, Work
 from fedpriv.tree import Params, Tree
 
 RATE = "rate"
@@ -105,9 +104,9 @@ class ReleasesOnce(Algorithm):
     __slots__ = ()
 
     @property
-    @abstractmethod
     def room(self) -> float:
         """‖w₀‖₂ of the longest start that Δ has room for."""
+        return LONGEST_START
 
     def check_params(self, params: Params) -> None:
         """Refuse a start that Δ has no room for: the rounding of long params moves runs apart.
@@ -121,10 +120,6 @@ class ReleasesOnce(Algorithm):
         """Return the state before training; errors are those of `check_params`."""
         self.check_params(params)
         return ArrayState(params=params)
-
-    def result(self, state: ArrayState) -> Params:
-        """Return the params: of a run that has released, the perturbed ones."""
-        return state.params
 
     def check_plan(self, plan: AnyPlan) -> None:
         """Refuse a plan that pays for anything else than one perturbed result.
@@ -354,7 +349,7 @@ def candidate(number: int) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tuned(Algorithm):
+class Tuned(ReleasesOnce):
     """Trains candidates on disjoint parts, asks once for one of them.
 
     Attributes:
@@ -425,22 +420,9 @@ class Tuned(Algorithm):
                 "plan that Tuned makes"
             )
 
-    def check_params(self, params: Params) -> None:
-        """Refuse a start that Δ has no room for.
-
-        Raises:
-            ValueError: If that is so.
-        """
-        refuse_long_start(params, LONGEST_START)
-
     def init(self, params: Params) -> ArrayState:
         """Return the state before training; errors are those of `check_params`."""
-        self.check_params(params)
-        return ArrayState(params=params, numbers={CHOSEN: -1.0})
-
-    def result(self, state: ArrayState) -> Params:
-        """Return the params: of a run that has released, the chosen ones."""
-        return state.params
+        return replace(ReleasesOnce.init(self, params), numbers={CHOSEN: -1.0})
 
     def step(self, state: ArrayState, door: Door) -> ArrayState | None:
         """Return the state after the release; None after that."""
@@ -475,7 +457,7 @@ class Tuned(Algorithm):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainedOnPart(BaseWork):
+class TrainedOnPart(Work):
     """Permutation SGD on some of the examples.
 
     Attributes:
@@ -490,7 +472,7 @@ class TrainedOnPart(BaseWork):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mistakes(BaseWork):
+class Mistakes(Work):
     """On how many of some examples a linear model is wrong.
 
     Attributes:

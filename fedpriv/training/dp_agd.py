@@ -39,7 +39,7 @@ from fedpriv.ranges import Range, finite_float, positive_float, positive_int
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.algorithm import Algorithm, ArrayState, Door, Held, Query
-from fedpriv.training.work import BaseWork, Examples, SumRequest, UserByUser
+from fedpriv.training.work import Examples, SumRequest, UserByUser, Work
 from fedpriv.tree import Params, Tree
 
 LOSSES = "losses"
@@ -235,7 +235,7 @@ class ChecksLosses(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CentralLosses(BaseWork):
+class CentralLosses(Work):
     """Sums capped losses of examples on the grid of the cap.
 
     Attributes:
@@ -429,10 +429,6 @@ class AdaptiveDescent(Algorithm):
                 REJECTIONS: 0.0,
             },
         )
-
-    def result(self, state: ArrayState) -> Params:
-        """Return the params."""
-        return state.params
 
     def step(self, state: ArrayState, door: Door) -> ArrayState | None:
         """Return the state after one more accepted step; None where ρ does not pay for it."""

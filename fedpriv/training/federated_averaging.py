@@ -77,7 +77,7 @@ class ServerState:
         return {
             "optimizer": self.optimizer,
             "aggregate": aggregate,
-            "guide": self.preconditioner,
+            "preconditioner": self.preconditioner,
         }
 
     def load(self, round_num: int, saved: Saved) -> ServerState:
@@ -99,7 +99,7 @@ class ServerState:
             params={name: saved.released[name] for name in self.params},
             optimizer=groups["optimizer"],
             aggregate=groups["aggregate"],
-            preconditioner=groups["guide"],
+            preconditioner=groups["preconditioner"],
             update_norm=float(saved.numbers["update_norm"]),
         )
 

@@ -70,7 +70,7 @@ from fedpriv import tree
 from fedpriv.ranges import Range, finite_float, positive_float, positive_int
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
-from fedpriv.training.work import BaseWork, SumRequest
+from fedpriv.training.work import SumRequest, Work
 from fedpriv.tree import Params
 
 
@@ -273,50 +273,6 @@ class Displacement:
     average: float
 
 
-def displacement(
-    rates: np.ndarray,
-    *,
-    updates_per_pass: int,
-    lipschitz: float,
-    convexity: float = 0.0,
-    batch_size: int = 1,
-    local_steps: int = 1,
-) -> Displacement:
-    """Return the largest distance of two runs of which one has an example that the other has not.
-
-    Args:
-        rates: η of every update, over all passes.
-        updates_per_pass: How many updates a pass has: ⌊m/b⌋.
-        lipschitz: L₀ of one example's data term.
-        convexity: γ of the regulariser.
-        batch_size: b, by which every batch's sum is divided.
-        local_steps: K, the steps of rate η that one user takes before its batch is averaged: each
-            moves it by at most η L₀, so that it counts K-fold.
-
-    Raises:
-        ValueError: If the updates are no whole number of passes, or local steps of a strongly
-            convex loss are asked for, which the sum does not cover.
-    """
-    each = positive_int("updates_per_pass", updates_per_pass)
-    if not len(rates) or len(rates) % each:
-        raise ValueError(f"{len(rates)} updates are no whole number of passes of {each}")
-    if local_steps > 1 and convexity > 0.0:
-        raise ValueError(
-            f"local_steps {local_steps} of a strongly convex loss: give one step, or no regulariser"
-        )
-    factor = positive_float("lipschitz", lipschitz) * positive_int("local_steps", local_steps)
-    factor /= positive_int("batch_size", batch_size)
-    before = current = summed = 0.0  # of finished passes, of this one, and of all iterates
-    for update, rate in enumerate(rates.tolist()):
-        kept = 1.0 - rate * convexity
-        before *= kept
-        current = max(kept * current, rate)
-        summed += before + current
-        if (update + 1) % each == 0:
-            before, current = before + current, 0.0
-    return Displacement(last=factor * before, average=factor * summed / len(rates))
-
-
 def shortened(rows: Any, length: float = 1.0) -> Any:
     """Return rows within ‖x‖₂ <= length, float64: none is refused, and one not finite is zero.
 
@@ -483,17 +439,32 @@ class Passes:
     ) -> Displacement:
         """Return how far one example (or user) that is there or not moves the results, at most.
 
+        Args:
+            constants: L₀ and γ of the loss.
+            num_examples: m.
+            local_steps: K, the steps of rate η that one user takes before its batch is averaged:
+                each moves it by at most η L₀, so that it counts K-fold.
+
         Raises:
-            ValueError: As `StepSchedule.rates` and `sensitivity.displacement`.
+            ValueError: As `StepSchedule.rates`, or if local steps of a strongly convex loss are
+                asked for, which the sum does not cover.
         """
-        return displacement(
-            self.rates(constants, num_examples),
-            updates_per_pass=self.updates_per_pass(num_examples),
-            lipschitz=constants.lipschitz,
-            convexity=constants.convexity,
-            batch_size=self.batch_size,
-            local_steps=local_steps,
-        )
+        if local_steps > 1 and constants.convexity > 0.0:
+            raise ValueError(
+                f"local_steps {local_steps} of a strongly convex loss: give one step, or no "
+                "regulariser"
+            )
+        rates, each = self.rates(constants, num_examples), self.updates_per_pass(num_examples)
+        factor = constants.lipschitz * positive_int("local_steps", local_steps) / self.batch_size
+        before = current = summed = 0.0  # of finished passes, of this one, and of all iterates
+        for update, rate in enumerate(rates.tolist()):
+            kept = 1.0 - rate * constants.convexity
+            before *= kept
+            current = max(kept * current, rate)
+            summed += before + current
+            if (update + 1) % each == 0:
+                before, current = before + current, 0.0
+        return Displacement(last=factor * before, average=factor * summed / len(rates))
 
     def sensitivity(
         self,
@@ -537,7 +508,7 @@ class Passes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PermutationSgd(BaseWork):
+class PermutationSgd(Work):
     """The whole training of a linear model, whose "sum" is where it ends.
 
     Params are `name` (d,) or (d, k) and "bias" (1,) or (k,): all of them are regularised, projected

@@ -47,7 +47,7 @@ class PublicFold(Protocol):
         ...
 
     def public_learner(self, key: Key, *, choosing: bool) -> PublicLearner | None:
-        """Return what learns from the task's other public examples; see `LearnsInPublic`."""
+        """Return what learns from the task's other public examples; as of a `BaseTask`."""
         ...
 
     def values(self, params: Params) -> np.ndarray:

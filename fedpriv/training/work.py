@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -18,11 +18,7 @@ from fedpriv import tree
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
 from fedpriv.sums import Adder, BeyondBound, PartialSum, RunningSum
-from fedpriv.training.failures import (
-    contributing_zero_on_failure,
-    counted_failures,
-    users_not_logged,
-)
+from fedpriv.training.failures import contributing_zero_on_failure, counted_failures
 from fedpriv.training.stopping import stop_if_asked
 from fedpriv.tree import Params, Tree
 
@@ -103,24 +99,21 @@ class SumRequest:
         return np.fromiter(map(int, self.user_ids), np.int64, len(self.user_ids))
 
 
-@runtime_checkable
-class Work(Protocol):
-    """Client work: from the drawn users to one sum of bounded contributions."""
+class Work(ABC):
+    """Client work: from the drawn users to one sum of bounded contributions.
+
+    A work has `answer`; sums have the params' own shapes unless `template` says others.
+    """
+
+    __slots__ = ()
 
     def template(self, params: Params) -> Params:
         """Return names and shapes of the sum, which need not be the params'."""
-        ...
+        return params
 
-    def partial_sum(
-        self,
-        *,
-        params: Params,
-        bound: Bound,
-        data: UserData | None,
-        user_ids: Sequence[str],
-        key: Key,
-    ) -> PartialSum:
-        """Return the sum of the users' bounded contributions; arguments as of `SumRequest`.
+    @abstractmethod
+    def answer(self, request: SumRequest) -> PartialSum:
+        """Return the sum of the users' bounded contributions.
 
         Guarantees:
             * Each user moves the sum by at most `bound.l2_bound` (l2), however many examples it
@@ -133,53 +126,10 @@ class Work(Protocol):
             KeyboardInterrupt: If the run was interrupted, however that came to light: it is never
                 taken for a user's failure.
         """
-        ...
 
-
-class BaseWork(ABC):
-    """A `Work` by one method, `answer`; sums have the params' own shapes unless it says others."""
-
-    __slots__ = ()
-
-    def template(self, params: Params) -> Params:
-        """Return the params' own shapes."""
-        return params
-
-    def partial_sum(
-        self,
-        *,
-        params: Params,
-        bound: Bound,
-        data: UserData | None = None,
-        user_ids: Sequence[str],
-        key: Key,
-    ) -> PartialSum:
-        """Return the sum of the users' bounded contributions; see `Work`."""
-        return self.answer(
-            SumRequest(params=params, bound=bound, data=data, user_ids=user_ids, key=key)
-        )
-
-    @abstractmethod
-    def answer(self, request: SumRequest) -> PartialSum:
-        """Return the sum that is requested."""
-
-
-def summed(
-    work: Work,
-    *,
-    params: Params,
-    bound: Bound,
-    data: UserData | None,
-    user_ids: Sequence[str],
-    key: Key,
-) -> PartialSum:
-    """Return a work's sum, as backends ask for it, with the first error of its users.
-
-    Of a secure run nothing is logged of users, and no error is told.
-    """
-    with users_not_logged(key), counted_failures() as failures:
-        done = work.partial_sum(params=params, bound=bound, data=data, user_ids=user_ids, key=key)
-    return done if failures.text is None else replace(done, first_error=failures.text)
+    def partial_sum(self, **request: Any) -> PartialSum:
+        """Return the answer to a `SumRequest` of these arguments."""
+        return self.answer(SumRequest(**request))
 
 
 def checking_kept_state(work: Work, key: Key) -> AbstractContextManager[None]:
@@ -220,7 +170,7 @@ class AroundTrainer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UserByUser(AroundTrainer, BaseWork):
+class UserByUser(AroundTrainer, Work):
     """One user after another, each behind its own guard.
 
     Attributes:

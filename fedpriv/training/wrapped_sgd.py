@@ -15,7 +15,7 @@ import numpy as np
 
 from fedpriv.sums import PartialSum
 from fedpriv.training.permutation_sgd import Constants, Passes, shortened
-from fedpriv.training.work import BaseWork, SumRequest
+from fedpriv.training.work import SumRequest, Work
 from fedpriv.tree import Params
 
 # What a result may be longer than its path, for the rounding on the way.
@@ -81,7 +81,7 @@ def reach(rates: np.ndarray, constants: Constants, start: float) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wrapped(BaseWork):
+class Wrapped(Work):
     """A whole training by user-supplied code, whose "sum" is the params that it ends with.
 
     Attributes:

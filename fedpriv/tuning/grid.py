@@ -13,8 +13,7 @@ from typing import Any
 
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import build, in_study
-from fedpriv.experiments.components import Components
-from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.experiment import Components, Experiment
 from fedpriv.experiments.options import Option
 from fedpriv.measures import Measure
 from fedpriv.privacy.plan import Plan

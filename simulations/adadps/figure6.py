@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
+from fedpriv.datasets.importers.locate import resolve_corpus
 from fedpriv.datasets.stackexchange.corpus import Corpus
-from fedpriv.datasets.stackexchange.locate import resolve_corpus
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.options import Option

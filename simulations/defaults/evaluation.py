@@ -19,8 +19,8 @@ from statistics import mean
 from typing import Any
 
 from fedpriv.checkpoints.tensor_files import PUBLIC_MODELS
-from fedpriv.experiments.catalogue import load_experiment
-from fedpriv.experiments.components import FEWEST_PUBLIC_EXAMPLES, LONGEST_NOISE
+from fedpriv.experiments.experiment import FEWEST_PUBLIC_EXAMPLES, LONGEST_NOISE
+from fedpriv.experiments.load import load_experiment
 from fedpriv.runs.prepared import start_run
 from simulations.defaults import cross_fitted, shapes, sweep
 from simulations.defaults.shapes import read

@@ -16,8 +16,8 @@ import numpy as np
 from numba import njit
 
 from fedpriv.experiments.build import build
-from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.experiments.start import PublicOnly, public_only
 from fedpriv.kernels.sparse_softmax import train
 from fedpriv.privacy.accounting import calibrate

@@ -18,7 +18,7 @@ from typing import Any
 
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import build
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.experiments.start import public_only
 from fedpriv.report.export import released_params
 from fedpriv.report.run_record import RunRecord, read_run

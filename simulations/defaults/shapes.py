@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedpriv.datasets.importers.synthetic import Shape, synthesize
 from fedpriv.datasets.stackexchange.corpus import Corpus
-from fedpriv.datasets.stackexchange.synthetic import Shape, synthesize
 
 SIZES = (100, 300, 1_000, 3_000, 10_000)
 _FIRST_SEED_OF_FITTING, _FIRST_SEED_OF_EVALUATION = 1_000, 2_000

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.datasets.stackexchange.locate import resolve_corpus
-from fedpriv.experiments.components import Settings
+from fedpriv.datasets.importers.locate import resolve_corpus
+from fedpriv.experiments.experiment import Settings
 from fedpriv.experiments.settings import choose_settings, public_update_norms
 from fedpriv.privacy.event import Relation
 from fedpriv.tree import interpolate

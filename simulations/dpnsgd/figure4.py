@@ -38,7 +38,6 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.datasets.sst2 import load_sst2
 from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.privacy.epsilon import format_delta, rounded_up_to
@@ -50,6 +49,7 @@ from simulations.dpnsgd.sst2 import SIGMA, ByLength, Setup, digest, reduced_setu
 from simulations.reproduction.items import Split, Study
 from simulations.reproduction.runs import read
 from simulations.reproduction.study import publish, table
+from simulations.reviews.sst2 import load_sst2
 
 DELTA = 1e-5
 CLIPS, REGULARISERS = (0.1, 0.4, 1.6, 6.4, 25.6), (1e-4, 1e-3, 1e-2, 1e-1, 1.0)

@@ -14,19 +14,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedpriv.datasets.bag_of_words import Texts
 from fedpriv.datasets.digests import fingerprint
-from fedpriv.datasets.sst2 import TextSplits
 from fedpriv.hashes import file_sha256
 from fedpriv.mechanisms.bounds import Bound
-from fedpriv.models.roberta import (
-    RobertaClassifier,
-    load_roberta,
-    random_roberta,
-    save_roberta,
-    tokens,
-    weights_path,
-)
 from fedpriv.rng import Key
 from fedpriv.tasks.central import CentralTask
 from fedpriv.training.evaluate import Metrics, Total
@@ -35,6 +25,16 @@ from fedpriv.training.per_example.example_sum import ExampleGradients
 from fedpriv.training.per_example.module import ModuleGradients
 from fedpriv.tree import Params
 from simulations.reproduction.items import Split
+from simulations.reviews.bag_of_words import Texts
+from simulations.reviews.roberta import (
+    RobertaClassifier,
+    load_roberta,
+    random_roberta,
+    save_roberta,
+    tokens,
+    weights_path,
+)
+from simulations.reviews.sst2 import TextSplits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from fedpriv.ranges import Range, finite_float, positive_float, positive_int
 from fedpriv.sums import PartialSum
 from fedpriv.training.algorithm import Algorithm, ArrayState, Door, Query, RawSums
 from fedpriv.training.permutation_sgd import Constants, Passes, PermutationSgd, StepSchedule
-from fedpriv.training.work import BaseWork, SumRequest
+from fedpriv.training.work import SumRequest, Work
 from fedpriv.tree import Params
 
 
@@ -74,14 +74,6 @@ class NoisyDescent(Algorithm):
                 f"{self.steps} steps cost ρ = {rho:g}, above the {plan.rho:g} of the plan; take "
                 "fewer, or add more noise"
             )
-
-    def init(self, params: Params) -> ArrayState:
-        """Return the state before the first step."""
-        return ArrayState(params=params)
-
-    def result(self, state: ArrayState) -> Params:
-        """Return the params."""
-        return state.params
 
     def step(self, state: ArrayState, door: Door) -> ArrayState | None:
         """Return the state after one more step; None after the last."""
@@ -184,14 +176,6 @@ class ObjectivePerturbation(Algorithm):
                 "lower the tolerance"
             )
 
-    def init(self, params: Params) -> ArrayState:
-        """Return the state before training."""
-        return ArrayState(params=params)
-
-    def result(self, state: ArrayState) -> Params:
-        """Return the params: of a run that has released, the perturbed ones."""
-        return state.params
-
     def step(self, state: ArrayState, door: Door) -> ArrayState | None:
         """Return the state after the release; None after that.
 
@@ -212,7 +196,7 @@ class ObjectivePerturbation(Algorithm):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PerturbedMinimum(BaseWork):
+class PerturbedMinimum(Work):
     """Client work whose "sum" is the minimum of a perturbed objective.
 
     Attributes:

@@ -15,7 +15,7 @@ from scipy.special import logsumexp
 
 from fedpriv.backends import SerialBackend
 from fedpriv.datasets.dataset import Dataset, shape_of
-from fedpriv.experiments.components import Components
+from fedpriv.experiments.experiment import Components
 from fedpriv.mechanisms.bounds import OutputSensitivity
 from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere
 from fedpriv.privacy.accounting import calibrate
@@ -38,7 +38,7 @@ from fedpriv.training.per_example.linear import (
     SoftmaxGradients,
 )
 from fedpriv.training.permutation_sgd import PermutationSgd
-from fedpriv.training.work import BaseWork, SumRequest, Trainers
+from fedpriv.training.work import SumRequest, Trainers, Work
 from fedpriv.tree import Params
 from simulations.linear_models.comparators import (
     Method,
@@ -241,7 +241,7 @@ def perturbed_objective(
 
 
 @dataclass(slots=True)
-class Remembered(BaseWork):
+class Remembered(Work):
     """Permutation SGD whose end is computed once a seed: only the noise of its release changes.
 
     For studies that perturb the same training for several ε.

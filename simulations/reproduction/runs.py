@@ -67,10 +67,11 @@ class Run:
 
     def __str__(self) -> str:
         """Label of the run: name, split, seed and every option that is not a default."""
+        values = self.experiment.options() | dict.fromkeys(self.experiment.automatic, "automatic")
         changed = [
-            f"{line.name} {line.value}"
-            for line in self.experiment.lines()
-            if line.name not in ("seed", "eval_every") and line.value != line.default
+            f"{entry.path} {values[entry.path]}"
+            for entry in self.experiment.entries()
+            if entry.path not in ("seed", "eval_every") and values[entry.path] != entry.default
         ]
         size = ", reduced" if self.reduced else ""
         text = f"{self.experiment.name} on {self.split}, seed {self.seed}{size}"

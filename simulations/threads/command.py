@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.datasets.stackexchange.locate import resolve_corpus
+from fedpriv.datasets.importers.locate import resolve_corpus
 from fedpriv.datasets.stackexchange.splits import KINDS, NUM_FOLDS, Split
 from fedpriv.rng import Key
 from simulations.evaluation.evaluate import differences

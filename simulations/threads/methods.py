@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from fedpriv.datasets.stackexchange.tag_view import TagView
-from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.experiments.options import Option
 
 UNIT_NORM = "unit-norm"

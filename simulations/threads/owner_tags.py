@@ -17,7 +17,7 @@ import numpy as np
 from scipy import sparse
 
 from fedpriv.datasets.dataset import Dataset
-from fedpriv.datasets.stackexchange.locate import resolve_corpus
+from fedpriv.datasets.importers.locate import resolve_corpus
 from fedpriv.datasets.stackexchange.splits import Split
 from fedpriv.datasets.stackexchange.tag_view import TagExamples, TagView
 from fedpriv.experiments.averaging import CentralExperiment

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 
 from fedpriv.privacy.epsilon import format_delta
-from fedpriv.report.plots.charts import Point, Reference, tradeoff_plot
+from fedpriv.report.charts import Point, Reference, tradeoff_plot
 from simulations.evaluation.evaluate import Estimate, Evaluation
 from simulations.evaluation.held_out import MAJORITY, Fold
 from simulations.evaluation.table import Layout, Row, percent, wider

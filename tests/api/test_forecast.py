@@ -69,8 +69,8 @@ def test_it_is_the_noise_that_the_run_adds(line):
 def test_words_and_json_have_all_terms(line):
     for part in (
         "SYNTHETIC line", "at δ = ", "add-remove", "per user", "by PLD", "not yet spent",
-        "this plan   cohort 10, 16 rounds", "C = 0.5", "no learning", "on this machine", "knee",
-        "not covered by ε",
+        "this plan   cohort 10, 16 rounds", "C = 0.5", "no learning", "on this machine",
+        "saturation point", "not covered by ε",
     ):  # fmt: skip
         assert part in str(line), part
     told = json.loads(json.dumps(line.to_json(), allow_nan=False))
@@ -149,7 +149,7 @@ def test_a_public_start_is_learnt_once(monkeypatch):
     [
         ({"server": "adam"}, "server adam"),
         ({"server": "momentum"}, "server momentum"),
-        ({"guide": "past-releases"}, "after the noise"),
+        ({"release-preconditioner": "past-releases"}, "after the noise"),
         ({"public": None}, "measures nothing on public examples"),
     ],
     ids=str,

@@ -16,7 +16,7 @@ from types import FunctionType
 import pytest
 
 import fedpriv as fp
-from fedpriv.experiments.catalogue import find_experiments
+from fedpriv.experiments.load import find_experiments
 
 HEAVY = {"torch", "numpy", "scipy", "ray", "flwr", "pandas", "rich", "dp_accounting", "matplotlib"}
 

@@ -110,7 +110,7 @@ class TestRun:
             ({"secure": True}, "secure=True needs out"),
             ({"secure": True, "out": "x", "seed": 1}, "takes no seed"),
             ({"backend": "spark"}, "backend='spark' is not known"),
-            ({"workers": 2}, "workers=2 is for several workers; add backend='ray'"),
+            ({"workers": 2}, "workers=2 is for several workers; use backend='ray'"),
             ({"corpus": "here"}, "brings its own data"),
             ({"progress": "no"}, "progress 'no' is not known"),
             ({"keep_checkpoints": 0}, "cannot keep '0' checkpoints"),

@@ -12,7 +12,7 @@ from fedpriv import json_lines
 from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.checkpoints.uncertainty import uncertainty
 from fedpriv.experiments.build import make_task
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.tasks.tag_prediction import TagPrediction
 from tests.cli.typed import main
 

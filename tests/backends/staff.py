@@ -16,11 +16,10 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from fedpriv.backends.worker import WorkerContext
+from fedpriv.backends import SerialBackend
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.evaluate import WHOLE, Metrics
-from fedpriv.training.local.compiled_softmax import CompiledSoftmaxTrainer
 from fedpriv.training.local.module import ArrayExamples
 from fedpriv.training.local.schedule import Schedule
 
@@ -28,7 +27,6 @@ sys.path.append(str(Path(__file__).parent / "flower"))
 stub_grid = importlib.import_module("stub_grid")
 
 SCHEDULE = Schedule(learning_rate=2.0, batch_size=3, epochs=2, max_examples=6)
-NUM_WORDS, NUM_TAGS = 30, 4
 ROSTER = tuple(f"user-{number:02d}" for number in range(12))
 
 
@@ -96,10 +94,7 @@ class BadUsers(Users):
 
 
 def trainer(multiplier=None):
-    rows = (multiplier or {}).get("kernel")
-    return CompiledSoftmaxTrainer(
-        schedule=SCHEDULE, multiplier=None if rows is None else rows.reshape(-1)
-    )
+    return stub_grid.TinyTags().trainer(SCHEDULE, multiplier or {})
 
 
 def measure(params, *, public, part=WHOLE, deeds=None):
@@ -112,12 +107,12 @@ def measure(params, *, public, part=WHOLE, deeds=None):
     return Metrics.of(len(mine), accuracy=share, loss=float(public))
 
 
-def make_context(device, *, multiplier=None, deeds=None, refuse=None):
+def open_worker(device, *, multiplier=None, deeds=None, refuse=None):
     """Make a worker context; `refuse` is an error to raise instead."""
     if refuse is not None:
         raise refuse
     assert device == "cpu"
-    return WorkerContext(
+    return SerialBackend(
         trainer=trainer(multiplier),
         data=Users() if deeds is None else BadUsers(deeds),
         measure=functools.partial(measure, deeds=deeds),
@@ -148,12 +143,7 @@ def dense_experiment():
     ).with_options({"noise_multiplier": 1.0, "cohort": 2.0})
 
 
-def params():
-    rng = np.random.default_rng(5)
-    return {
-        "bias": rng.normal(size=NUM_TAGS).astype(np.float32),
-        "kernel": rng.normal(size=(NUM_WORDS, NUM_TAGS)).astype(np.float32),
-    }
+params = stub_grid.TinyTags().params
 
 
 def same(left, right):

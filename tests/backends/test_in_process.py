@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from fedpriv.backends.in_process import ThreadBackend, shards_of
 from fedpriv.backends.ray.cluster import Share
 from fedpriv.experiments.build import build
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.runs.backends import on_ray, on_threads, serial
 from fedpriv.runs.prepared import resume_run, start_run
 

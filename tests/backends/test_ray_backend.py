@@ -33,7 +33,7 @@ def hire(ray, staff):
     def make(num_workers, *, num_gpus=0.0, **context):
         backend = RayBackend(
             share=replace(ray.share, num_workers=num_workers, num_cpus=0.1, num_gpus=num_gpus),
-            make_context=functools.partial(staff.make_context, **context),
+            open_backend=functools.partial(staff.open_worker, **context),
             data=staff.Users(),
             max_examples=staff.SCHEDULE.max_examples,
         )

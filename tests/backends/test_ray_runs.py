@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 
 from fedpriv import cli
 from fedpriv.backends.ray.cluster import Cluster, Request
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.runs.backends import on_ray, serial
 from fedpriv.runs.prepared import resume_run, start_run
 

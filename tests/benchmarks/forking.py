@@ -24,9 +24,9 @@ from typing import Any
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 IMPORTED = (
-    "fedpriv.api", "fedpriv.cli", "fedpriv.datasets.stackexchange.locate",
-    "fedpriv.datasets.stackexchange.synthetic", "fedpriv.datasets.stackexchange.word_view",
-    "fedpriv.experiments.catalogue", "fedpriv.kernels.normals", "fedpriv.kernels.tag_scores",
+    "fedpriv.api", "fedpriv.cli", "fedpriv.datasets.importers.locate",
+    "fedpriv.datasets.importers.synthetic", "fedpriv.datasets.stackexchange.word_view",
+    "fedpriv.experiments.load", "fedpriv.kernels.normals", "fedpriv.kernels.tag_scores",
     "fedpriv.models", "fedpriv.mechanisms.correlated.optimise",
     "fedpriv.runs.prepared", "fedpriv.tasks.central", "fedpriv.tasks.tag_prediction",
     "fedpriv.tasks.next_words", "fedpriv.training.public_learning",

@@ -15,10 +15,10 @@ import pytest
 import typer
 
 from fedpriv.cli import data as commands
-from fedpriv.datasets import cache, downloads
-from fedpriv.datasets.sst2 import load_sst2
-from fedpriv.datasets.stackexchange import locate
-from fedpriv.datasets.stackexchange.synthetic import Shape
+from fedpriv.datasets import cache
+from fedpriv.datasets.importers import downloads, locate
+from fedpriv.datasets.importers.synthetic import Shape
+from simulations.reviews.sst2 import load_sst2
 from tests.command_line import CliRunner
 
 

@@ -7,9 +7,8 @@ import inspect
 import pytest
 import typer
 
-from fedpriv.cli.listing import with_flags
+from fedpriv.cli.listing import option_named, with_flags
 from fedpriv.cli.run import FLAGS, run_command
-from fedpriv.experiments.reference import described
 from tests.command_line import CliRunner
 
 
@@ -54,7 +53,7 @@ def test_none_is_typed_where_an_option_takes_it_and_refused_elsewhere():
 def test_the_help_is_the_parts():
     shown = " ".join(called(("ema-decay", "server-momentum"), "--help").split())
     assert "--ema-decay FLOAT Weight of the past in the average." in shown
-    assert described("server-momentum").help in shown
+    assert option_named("server-momentum").help in shown
 
 
 def test_run_types_none_of_its_flags():

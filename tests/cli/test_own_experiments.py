@@ -94,7 +94,7 @@ OWN_ERRORS = {
 
 class TestErrors:
     @pytest.mark.parametrize(("source", "line", "said"), OWN_ERRORS.values(), ids=OWN_ERRORS)
-    def test_the_files_own_traceback_is_shown_and_none_of_ours(
+    def test_the_files_user_traceback_is_shown_and_none_of_ours(
         self, fedpriv, tmp_path, source, line, said
     ):
         """Red before: thirty frames of ours above it, or (ValueError, OSError) no line at all."""

@@ -52,7 +52,13 @@ def own(tmp_path, monkeypatch):
 def test_calibrate_says_the_noise_for_other_cohorts_and_rounds(tmp_path):
     shown = call(*BASE, *GRID, "--out", tmp_path / "noise.svg")
     assert shown.exit_code == 0, shown.output
-    for part in ("noise on the mean", "10 rounds", "ε ≤ 2 at δ = 0.00138", "by PLD", "knee"):
+    for part in (
+        "noise on the mean",
+        "10 rounds",
+        "ε ≤ 2 at δ = 0.00138",
+        "by PLD",
+        "saturation point",
+    ):
         assert part in shown.stdout, part
     assert "this plan: cohort 20, 10 rounds" in (tmp_path / "noise.svg").read_text("utf-8")
     told = json.loads(call(*BASE, *GRID, "--json").stdout)
@@ -66,7 +72,14 @@ def test_plan_says_what_a_run_would_be_like(own, tmp_path):
     options = ("--rounds", 5, "-s", "l2-clip-norm=0.5", "--grid-cohorts", "2,4")
     shown = call("plan", own, *options, "--grid-rounds", "5", "--out", "plan.html")
     assert shown.exit_code == 0, shown.output
-    for part in ("SYNTHETIC tiny", "cohort 2, 5 rounds", "C = 0.5", "memory", "a round", "knee"):
+    for part in (
+        "SYNTHETIC tiny",
+        "cohort 2, 5 rounds",
+        "C = 0.5",
+        "memory",
+        "a round",
+        "saturation point",
+    ):
         assert part in shown.stdout, part
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "__pycache__") == [
         "plan.html",

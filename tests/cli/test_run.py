@@ -7,7 +7,7 @@ import pytest
 
 from fedpriv import cli, json_lines
 from fedpriv.backends import SerialBackend
-from fedpriv.experiments.catalogue import find_experiments
+from fedpriv.experiments.load import find_experiments
 from tests.cli.typed import SMALL, main, run
 from tests.command_line import CliRunner
 

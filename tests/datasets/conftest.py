@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from fedpriv.datasets.reviews import load_imdb
-
 
 @pytest.fixture(scope="session")
 def gather():
@@ -26,11 +24,3 @@ def multi_hot():
         return sparse.csr_array(entries, shape=(len(examples), examples.num_tags)).toarray()
 
     return multi_hot
-
-
-@pytest.fixture(scope="session")
-def imdb(shared_data, tmp_path_factory):
-    """The IMDB reviews, tokenised once into a cache of their own."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FEDPRIV_CACHE", str(tmp_path_factory.mktemp("imdb-cache")))
-        return load_imdb(shared_data / "imdb")

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedpriv.datasets.importers.writer import Sentence
 from fedpriv.datasets.stackexchange.overlap import (
     Shared,
     Size,
@@ -14,7 +15,6 @@ from fedpriv.datasets.stackexchange.overlap import (
 )
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, BY_THREAD, Split
-from fedpriv.datasets.stackexchange.writer import Sentence
 from tests.datasets.corpus import threaded
 from tests.datasets.corpus.sentences import write
 

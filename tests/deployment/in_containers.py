@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedpriv.datasets.stackexchange.synthetic import Shape
+from fedpriv.datasets.importers.synthetic import Shape
 from fedpriv.privacy.statement.verify import verify_run
 from tests.deployment import probes
 from tests.deployment.containers import Deployment, daemon

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from fedpriv.datasets.stackexchange.synthetic import Shape, synthesize
+from fedpriv.datasets.importers.synthetic import Shape, synthesize
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 COMPOSE = CHECKOUT / "docker-compose.yml"

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fedpriv.datasets.stackexchange.synthetic import Shape
+from fedpriv.datasets.importers.synthetic import Shape
 from tests.backends.flower.real.processes import free_ports
 from tests.deployment.layout import (
     NODES,

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from fedpriv.backends.in_process import SerialBackend
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import build
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.document import read_document

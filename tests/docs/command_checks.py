@@ -18,9 +18,9 @@ import click
 import typer
 
 from fedpriv import cli
-from fedpriv.datasets.downloads import DATASETS
-from fedpriv.datasets.stackexchange import locate
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.datasets.importers import locate
+from fedpriv.datasets.importers.downloads import DATASETS
+from fedpriv.experiments.load import load_experiment
 from simulations.reproduction.command import _named, find_reproductions
 from tests.docs.shell_blocks import Command
 
@@ -83,7 +83,7 @@ def parsed(group: click.Command, words: list[str]) -> tuple[tuple[str, ...], dic
             if found is None:
                 raise Refused(f"{name!r} is no command; there are {', '.join(group.commands)}")
             group, names = found, (*names, name)
-        return names, group.make_context(" ".join(names), list(words)).params
+        return names, group.open_worker(" ".join(names), list(words)).params
     except click.exceptions.Exit:  # --help, --version
         return names, {}
     except click.ClickException as error:

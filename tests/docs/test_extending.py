@@ -8,6 +8,7 @@ import lzma
 import re
 import sys
 from collections import Counter
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +22,7 @@ from fedpriv.backends import Backend, SerialBackend
 from fedpriv.backends.flower.settings import OWN_KEYS
 from fedpriv.cli import main
 from fedpriv.experiments.build import build
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.accounting import epsilon, epsilon_of
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.ledger.ledger import Ledger
@@ -29,7 +30,7 @@ from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.privacy.trials import Trials
 from fedpriv.rng import Key
-from fedpriv.runs.backends import open_worker_context, serial
+from fedpriv.runs.backends import BACKENDS, NamedBackend, named_backends, open_worker, serial
 from fedpriv.runs.loop import rounds
 from fedpriv.runs.prepared import start_run
 from fedpriv.sums import PartialSum
@@ -90,7 +91,7 @@ def last(name):
 
 
 def test_there_are_ten_each_of_one_short_file():
-    assert set(FILES) == {*EXPERIMENTS, "halves", "pictures"}
+    assert set(FILES) == {*EXPERIMENTS, "children", "pictures"}
     assert PAGE.count("*One file.*") == 10 and PAGE.count("```python") == 10
     for name, code in FILES.items():
         assert len(code.splitlines()) <= 100, name
@@ -220,9 +221,8 @@ def test_a_local_option_is_an_option_of_the_experiment_and_reaches_workers():
     plain = load_experiment("proximal:experiment")
     assert plain.options()["task.pull"] == 0.1
     changed = plain.with_options({"pull": 3})
-    assert (
-        open_worker_context("proximal:experiment", changed.options(), None, "cpu").trainer.pull == 3
-    )
+    opened = open_worker("proximal:experiment", changed.options(), None, "cpu")
+    assert opened._works["train"].trainer.pull == 3
     with pytest.raises(ValueError, match="pull 'hard' is not a finite number"):
         plain.with_options({"pull": "hard"})
     with pytest.raises(ValueError, match="did you mean 'pull'"):
@@ -425,22 +425,42 @@ def test_the_price_of_the_stream_is_that_of_its_worst_user():
     assert np.std(first["w"]) == pytest.approx(mechanism.noise_multiplier * moved, rel=0.05)
 
 
-def test_a_backend_equals_the_oracle(page):
-    halves = page("halves")
-    experiment = load_experiment("lines:experiment")
+@pytest.fixture
+def by_name(page, monkeypatch):
+    """The page's backend under its name, as an entry of the table makes it one."""
+
+    @contextmanager
+    def opened(request, tell):
+        yield lambda reference, corpus_path: page("children").children
+
+    monkeypatch.setitem(BACKENDS, "children", NamedBackend(open=opened))
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_backend_equals_the_oracle(page, by_name, exact):
+    """Law: every backend of the table gives the params of the serial one."""
+    last_params = page("children").last_params
+    experiment = load_experiment("lines:experiment").with_options({"exact-sum": exact})
     components = build(experiment, None)
-    for made in (components, build(experiment.with_options({"exact-sum": False}), None)):
-        found = halves.last_params(made, halves.halves(experiment, made))["w"]
-        oracle = halves.last_params(made, serial(experiment, made))["w"]
-        np.testing.assert_allclose(found, oracle, rtol=1e-6)
-        if made is components:
-            np.testing.assert_array_equal(found, oracle)
+    found = {}
+    for name in ("serial", "children"):
+        with (
+            named_backends(name) as factories,
+            closing(factories(None, None)(experiment, components)) as backend,
+        ):
+            found[name] = last_params(components, backend)["w"]
+    np.testing.assert_allclose(found["children"], found["serial"], rtol=1e-6)
+    assert not exact or np.array_equal(found["children"], found["serial"])
 
 
-def test_a_backend_of_one_s_own_runs_in_a_folder(page):
-    halves = page("halves").halves
-    prepared = start("lines", "run", backend="halves", make_backend=halves)
-    assert prepared.run()["backend"]["name"] == "halves"
+def test_it_is_a_name_of_the_command(page, by_name, monkeypatch, capsys):
+    arguments = ["run", "lines:experiment", "--out", "run", "--backend", "children", "--json"]
+    monkeypatch.setattr(sys, "argv", ["fedpriv", *arguments])
+    with pytest.raises(SystemExit) as done:
+        main()
+    assert done.value.code == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["backend"]["name"] == "children" and found["squared_error_public"] is not None
     assert verify_run("run").ok
 
 

@@ -25,7 +25,7 @@ from fedpriv.datasets.local_data import NodeData
 from fedpriv.datasets.user_ids import read_key, user_id
 from fedpriv.deploy.checks import check_own_users
 from fedpriv.experiments.build import build
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.backends import serial
 from fedpriv.runs.document import read_document

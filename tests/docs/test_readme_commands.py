@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedpriv import cli
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from tests.command_line import CliRunner
 from tests.docs.command_checks import ROOT, Refused, check
 from tests.docs.shell_blocks import Command, commands

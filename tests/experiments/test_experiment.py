@@ -10,7 +10,7 @@ from fedpriv.experiments.aggregates import Average
 from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
 from fedpriv.experiments.bounds import AdaptableClip, Adaptive, Normalised
 from fedpriv.experiments.build import build
-from fedpriv.experiments.catalogue import find_experiments, load_experiment
+from fedpriv.experiments.load import find_experiments, load_experiment
 from fedpriv.experiments.noise import BandedNoise, GaussianNoise
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbounded
 from fedpriv.mechanisms.gaussian import Gaussian
@@ -59,7 +59,7 @@ class TestOptions:
             ("server-adaptivity", 0.1, "belongs to server 'adam', 'yogi' or 'adagrad'; "),
             ("side-information", "rank", "belongs to precondition 'local', 'update', 'both' or "),
             ("preconditioner-top", 3, "belongs to precondition 'local', 'update', 'both' or "),
-            ("decay", 0.5, "belongs to guide 'delayed' or 'past-releases'; this experiment has g"),
+            ("decay", 0.5, "belongs to release_preconditioner 'delayed' or 'past-releases'; "),
             ("normalise-regulariser", 0.1, "belongs to bound 'normalise'; this experiment has bo"),
         ],
     )
@@ -282,6 +282,6 @@ def test_presets_of_a_method_are_left_out_of_another():
         name="x", description="", task=lambda experiment: None, presets={"public-batch": 8}
     )
     chosen = averaging.with_options({"method": "agd", "target-epsilon": 2.0})
-    assert chosen.method == "agd" and "guide.public_batch" not in chosen.options()
+    assert chosen.method == "agd" and "preconditioner.public_batch" not in chosen.options()
     with pytest.raises(ValueError, match="'public-bach' is not an option"):
         replace(averaging, presets={"public-bach": 8}).with_options({"method": "agd"})

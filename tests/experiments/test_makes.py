@@ -97,7 +97,7 @@ class Doubling(NoPreconditioner):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DoublingGuide(Part):
+class DoublingPart(Part):
     kind: ClassVar[str] = "doubling"
     by: float = option(2.0, "How much longer.", Range.ABOVE_ZERO)
 
@@ -138,7 +138,9 @@ def sixty(experiment):
 class ByUser(FederatedExperiment):
     bound: AdaptableClip | NoBound | Halved = place(AdaptableClip(), "Bounds.")
     noise: GaussianNoise | NoNoise | TwiceDrawn = place(GaussianNoise(), "Noise.")
-    guide: NotPreconditioned | DoublingGuide = place(NotPreconditioned(), "Guide.")
+    release_preconditioner: NotPreconditioned | DoublingPart = place(
+        NotPreconditioned(), "Preconditioner."
+    )
     server: ServerSgd | Backwards = place(ServerSgd(), "Optimiser.")
 
 
@@ -146,7 +148,7 @@ class ByUser(FederatedExperiment):
 class ByExample(CentralExperiment):
     bound: Clipped | NoBound | Halved = place(Clipped(), "Bounds.")
     noise: GaussianNoise | NoNoise | TwiceDrawn = place(GaussianNoise(), "Noise.")
-    guide: NotPreconditioned | DoublingGuide = place(NotPreconditioned(), "Guide.")
+    preconditioner: NotPreconditioned | DoublingPart = place(NotPreconditioned(), "Preconditioner.")
     optimizer: Sgd | Backwards = place(Sgd(), "Optimiser.")
 
 
@@ -156,16 +158,18 @@ def last(request):
 
     def call(**options):
         if request.param == "user":
-            rule = {"server": options.pop("rule")} if "rule" in options else {}
+            called = {"rule": "server", "step": "release_preconditioner"}
+            options = {called.get(name, name): value for name, value in options.items()}
             experiment = ByUser(name="ours", description="", rounds=2, delta=1e-3).with_options(
-                {"cohort": 6.0, **rule, **options}
+                {"cohort": 6.0, **options}
             )
             components = build(experiment, request.getfixturevalue("tiny_corpus"))
         else:
-            rule = {"optimizer": options.pop("rule")} if "rule" in options else {}
+            called = {"rule": "optimizer", "step": "preconditioner"}
+            options = {called.get(name, name): value for name, value in options.items()}
             experiment = ByExample(
                 name="ours", description="", task=sixty, batch_size=6, steps=2, delta=1e-3
-            ).with_options({**rule, **options})
+            ).with_options(options)
             components = build(experiment)
         backend = serial(experiment, components)
         *_, (_, state) = rounds(components, backend, Key.simulation(0))
@@ -193,7 +197,7 @@ def test_a_noise(last):
 
 
 def test_a_preconditioner(last):
-    made, doubled = last(guide="doubling", by=2.0, noise="none", bound="none")
+    made, doubled = last(step="doubling", by=2.0, noise="none", bound="none")
     assert made.algorithm.preconditioner == Doubling(by=2.0)
     _, plain = last(noise="none", bound="none")
     assert any(not np.array_equal(doubled[name], plain[name]) for name in plain)

@@ -3,8 +3,8 @@
 import pytest
 
 from fedpriv.experiments.averaging import CentralExperiment
-from fedpriv.experiments.catalogue import load_experiment
 from fedpriv.experiments.experiment import classes
+from fedpriv.experiments.load import load_experiment
 from fedpriv.experiments.options import _ALIASES, Names, entries
 from fedpriv.experiments.tasks import TagPredictionTask
 

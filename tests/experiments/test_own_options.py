@@ -15,7 +15,7 @@ from fedpriv import cli
 from fedpriv.backends.flower.settings import open_node, read_experiment
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import build
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.experiments.options import Range, option
 from fedpriv.rng import Key
 from fedpriv.tasks.module_task import ModuleTask

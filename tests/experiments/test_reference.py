@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import sys
 import tomllib
 from pathlib import Path
@@ -13,14 +14,14 @@ import pytest
 
 from fedpriv import cli
 from fedpriv.backends.flower.settings import OWN_KEYS, SHORT_KEYS
-from fedpriv.cli.listing import complete_experiments, complete_settings
-from fedpriv.experiments import reference
-from fedpriv.experiments.catalogue import find_experiments, load_experiment
+from fedpriv.cli.listing import complete_experiments, complete_settings, option_named
 from fedpriv.experiments.experiment import classes
+from fedpriv.experiments.load import find_experiments, load_experiment
 from fedpriv.experiments.options import entries
 from tests.command_line import CliRunner
 
 ROOT = Path(__file__).parents[2]
+TABLES = runpy.run_path(str(ROOT / "docs" / "write_options.py"))["tables"]
 ENTRIES = [
     pytest.param(entry, id=f"{made.__name__} {entry.path} {dict(entry.within)}")
     for made in classes().values()
@@ -36,7 +37,7 @@ def test_every_option_has_one_line_of_help_and_a_default_that_it_takes(entry):
 
 def test_the_page_is_as_the_classes_are():
     """`make options` writes it."""
-    assert (ROOT / "docs" / "options.md").read_text("utf-8") == reference.tables()
+    assert (ROOT / "docs" / "options.md").read_text("utf-8") == TABLES()
 
 
 def test_the_run_config_declares_the_short_keys():
@@ -51,7 +52,7 @@ def cells(row):
 
 
 def test_every_row_of_a_table_of_options_has_as_many_cells_as_its_heading():
-    page = reference.tables()
+    page = TABLES()
     tables = [block for block in page.split("\n\n") if block.startswith("|")]
     assert len(tables) >= 8 and "\\|" in page
     for table in tables:
@@ -60,7 +61,7 @@ def test_every_row_of_a_table_of_options_has_as_many_cells_as_its_heading():
 
 
 def test_every_heading_of_the_options_is_there_once():
-    headings = [line for line in reference.tables().splitlines() if line.startswith("#")]
+    headings = [line for line in TABLES().splitlines() if line.startswith("#")]
     assert len(headings) >= 9
     assert sorted(headings) == sorted(set(headings))
     assert not any("promise" in heading for heading in headings)
@@ -78,7 +79,7 @@ def test_the_flags_of_run_say_what_the_parts_say():
             flags[name] = info.help
     assert len(flags) == len(FLAGS)
     for name, said in flags.items():
-        assert said.startswith(reference.described(name).help)
+        assert said.startswith(option_named(name).help)
     assert "clip, normalise, none" in flags["bound"]
 
 
@@ -86,7 +87,7 @@ def test_reading_declarations_loads_no_torch():
     """`fedpriv --help` must not take the seconds that torch does."""
     import subprocess
 
-    code = "import sys, fedpriv.experiments.reference; sys.exit('torch' in sys.modules)"
+    code = "import sys, fedpriv.cli.listing; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -108,8 +109,8 @@ class TestList:
 
     def test_as_a_table(self):
         shown = self.call("adadps-tags")
-        for line in load_experiment("adadps-tags").lines():
-            assert line.name in shown
+        for entry in load_experiment("adadps-tags").entries():
+            assert entry.path in shown
         assert "aggregate.k" not in shown and "automatic" in shown and "(default" in shown
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedpriv.experiments.build import build, make_task
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.experiments.settings import _CHOSEN, MOST_ROUNDS, choose_settings, public_update_norms
 from fedpriv.privacy.accounting import calibrate
 from fedpriv.privacy.epsilon import default_delta

@@ -3,7 +3,7 @@
 import numpy as np
 from torch import nn
 
-from fedpriv.backends.worker import WorkerContext
+from fedpriv.backends import SerialBackend
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
 from fedpriv.training.local.schedule import Schedule
@@ -36,9 +36,9 @@ def task(users_at_once):
     )
 
 
-def make_context(device, users_at_once):
+def open_worker(device, users_at_once):
     """Return what a worker works with."""
     own = task(users_at_once)
-    return WorkerContext(
+    return SerialBackend(
         trainer=own.trainer(SCHEDULE, {}, device), data=own.data, measure=own.evaluate
     )

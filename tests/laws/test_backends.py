@@ -104,7 +104,7 @@ def on_ray(ray):
         def make(workers):
             backend = RayBackend(
                 share=replace(ray.share, num_workers=workers, num_cpus=0.1),
-                make_context=functools.partial(stub.make_context, schedule=SCHEDULE),
+                open_backend=functools.partial(stub.open_worker, schedule=SCHEDULE),
                 data=TASK.data,
                 max_examples=SCHEDULE.max_examples,
             )

@@ -95,7 +95,7 @@ def test_ray(ray, workers, task):
     users_at_once = 1 if task is ONE_BY_ONE else 32
     backend = RayBackend(
         share=replace(ray.share, num_workers=workers, num_cpus=0.1),
-        make_context=functools.partial(dense.make_context, users_at_once=users_at_once),
+        open_backend=functools.partial(dense.open_worker, users_at_once=users_at_once),
         data=task.data,
         max_examples=dense.SCHEDULE.max_examples,
     )

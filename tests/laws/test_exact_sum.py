@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fedpriv import tree
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.build import build
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbounded
 from fedpriv.mechanisms.bounds import scaled
 from fedpriv.mechanisms.gaussian import gaussian

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpriv.experiments.catalogue import find_experiments
+from fedpriv.experiments.load import find_experiments
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("fedpriv", "server", "client", "simulations")

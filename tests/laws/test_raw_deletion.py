@@ -13,7 +13,7 @@ from xml.sax.saxutils import quoteattr
 import numpy as np
 import pytest
 
-from fedpriv.datasets.stackexchange.dump import Dump, import_stackexchange
+from fedpriv.datasets.importers.dump import Dump, import_stackexchange
 from fedpriv.datasets.stackexchange.rosters import is_public_tenth
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, BY_THREAD, Split
 from fedpriv.experiments.start import public_only

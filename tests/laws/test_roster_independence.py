@@ -10,9 +10,9 @@ import re
 import numpy as np
 import pytest
 
-from fedpriv.datasets.stackexchange.dump import import_stackexchange
+from fedpriv.datasets.importers.dump import import_stackexchange
+from fedpriv.datasets.importers.writer import CorpusWriter, Sentence
 from fedpriv.datasets.stackexchange.rosters import RosterSpec, is_public_tenth
-from fedpriv.datasets.stackexchange.writer import CorpusWriter, Sentence
 
 COUNTS = ("word_counts", "word_users", "word_sentences", "tag_users")
 

@@ -9,10 +9,10 @@ import json
 import numpy as np
 import pytest
 
+from fedpriv.datasets.importers.writer import CorpusWriter, Sentence
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
-from fedpriv.datasets.stackexchange.writer import CorpusWriter, Sentence
 from fedpriv.experiments.averaging import CentralExperiment
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.report.page import write_report
 from fedpriv.rng import Key
 from fedpriv.runs.prepared import start_run

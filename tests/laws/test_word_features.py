@@ -82,7 +82,7 @@ def test_ray_gives_the_very_sum(ray):
     _, expected = oracle({})
     backend = RayBackend(
         share=replace(ray.share, num_workers=2, num_cpus=0.1),
-        make_context=functools.partial(stub.make_context, schedule=SCHEDULE, word_features=MADE),
+        open_backend=functools.partial(stub.open_worker, schedule=SCHEDULE, word_features=MADE),
         data=TASK.data,
         max_examples=SCHEDULE.max_examples,
     )

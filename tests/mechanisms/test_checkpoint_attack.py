@@ -18,7 +18,7 @@ from fedpriv.backends import Backend
 from fedpriv.datasets.dataset import Dataset
 from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.build import build
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial

@@ -26,6 +26,7 @@ class Costing(Privatizer):
     """A privatizer of any cost, with or without a memory; it adds nothing."""
 
     name = "written down"
+    cost = None  # of each its own
 
     def __init__(self, kind, value=0.0, *, whole_run=False, memory=None):
         self.cost, self.memory = Cost(kind=kind, value=value, whole_run=whole_run), memory or {}

@@ -18,6 +18,7 @@ class Laplace(Privatizer):
     """A privatizer of somebody's own."""
 
     name = "laplace"
+    cost = None  # of each its own
 
     def __init__(self, kind="pure", value=0.5, whole_run=False):
         self.cost = Cost(kind=kind, value=value, whole_run=whole_run)

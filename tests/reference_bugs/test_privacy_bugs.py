@@ -16,8 +16,8 @@ import torch
 
 from fedpriv import tree
 from fedpriv.backends import Backend
+from fedpriv.datasets.importers.writer import CorpusWriter, Sentence
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
-from fedpriv.datasets.stackexchange.writer import CorpusWriter, Sentence
 from fedpriv.experiments.build import build
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum

@@ -7,10 +7,10 @@ import pytest
 
 from fedpriv import tree
 from fedpriv.backends import SerialBackend
+from fedpriv.datasets.importers.writer import CorpusWriter, Sentence
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
-from fedpriv.datasets.stackexchange.writer import CorpusWriter, Sentence
 from fedpriv.experiments.build import build
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds

@@ -8,8 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from fedpriv.report.page import LAST, render, with_interval
-from fedpriv.report.plots.charts import (
+from fedpriv.report.charts import (
     Line,
     Point,
     Reference,
@@ -19,6 +18,7 @@ from fedpriv.report.plots.charts import (
     spread,
     tradeoff_plot,
 )
+from fedpriv.report.page import LAST, render, with_interval
 from fedpriv.report.run_record import read_run
 from fedpriv.report.wording import percent
 

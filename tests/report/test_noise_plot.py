@@ -10,7 +10,7 @@ import pytest
 
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint, find_saturation_point
-from fedpriv.report.plots.noise import write_noise_plot
+from fedpriv.report.noise_plot import write_noise_plot
 
 COHORTS = (20.0, 40.0, 80.0, 160.0)
 
@@ -49,18 +49,18 @@ def a_grid(unit="user", lines=((25, 0.01), (100, 0.02))):
 PLANNED = NoisePoint(cohort=30.0, rounds=50, noise_multiplier=1.0, noise_on_mean=0.04)
 
 
-def test_svg_has_lines_knees_and_all_terms_of_epsilon(tmp_path):
+def test_svg_has_lines_saturation_points_and_all_terms_of_epsilon(tmp_path):
     grid = a_grid()
-    assert [knee.side for knee in grid.saturation_points] == ["at", "at"]
+    assert [point.side for point in grid.saturation_points] == ["at", "at"]
     write_noise_plot(grid, tmp_path / "a.svg", PLANNED)
     text = (tmp_path / "a.svg").read_text("utf-8")
     shown = " ".join(re.findall(r"<text[^>]*>([^<]*)</text>", text))
     for part in (
         "25 rounds", "100 rounds", "ε ≤ 2 at δ = 0.001 (add-remove, per user, by PLD)",
-        "Ring = knee", "√2", "Star = this plan: cohort 30, 50 rounds", "thousandths", "cohort",
+        "Ring = saturation point", "√2", "Star = this plan: cohort 30, 50 rounds", "thousandths",
     ):  # fmt: skip
         assert part in shown, part
-    # One ring a line whose knee is between the cohorts: drawn without filling.
+    # One ring a line whose saturation point is between the cohorts: drawn without filling.
     rings = re.findall(r'<use [^>]*style="[^"]*fill-opacity: 0;[^"]*stroke: #', text)
     assert len(rings) == 2
     write_noise_plot(grid, tmp_path / "b.svg", PLANNED)

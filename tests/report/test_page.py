@@ -12,8 +12,8 @@ import pytest
 
 from fedpriv.privacy.epsilon import format_delta
 from fedpriv.privacy.ledger.ledger import Ledger
+from fedpriv.report import theme
 from fedpriv.report.page import render, write_report
-from fedpriv.report.plots import theme
 from fedpriv.report.run_record import read_run, spent
 from tests.report.conftest import write_run
 from tests.resealed import reseal

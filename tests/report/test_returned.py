@@ -9,7 +9,7 @@ import re
 import pytest
 
 from fedpriv.api.result import load
-from fedpriv.experiments.components import Settings
+from fedpriv.experiments.experiment import Settings
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.report.export import model_card
 from fedpriv.report.head import key_figures

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpriv.datasets.stackexchange.synthetic import Shape, synthesize
+from fedpriv.datasets.importers.synthetic import Shape, synthesize
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,7 +11,7 @@ import fedpriv as fp
 from fedpriv.attacks.membership import attack_membership
 from fedpriv.audit.run import AuditedRun
 from fedpriv.cli import main
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.prepared import resume_run
 from tests.resealed import reseal
@@ -19,7 +19,7 @@ from tests.running.loop.tag_runs import start, stopping
 
 TRAP = """from pathlib import Path
 Path({marker!r}).touch()
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 
 def experiment():
     return load_experiment("dp-fedavg-tags")

@@ -8,13 +8,13 @@ import math
 import pytest
 
 from fedpriv.datasets.dataset import hold_out_public
-from fedpriv.datasets.reviews import synthetic_reviews
 from fedpriv.models import Autoencoder, TextLSTM
 from simulations.adadps import tables
 from simulations.adadps.setups import imdb, lstm, mnist, pooled_tags
 from simulations.adadps.setups.setup import METHODS
 from simulations.reproduction.command import find_reproductions
 from simulations.reproduction.runs import Run, perform
+from simulations.reviews.features import synthetic_reviews
 
 CACHES = (
     imdb.reviews,
@@ -92,7 +92,7 @@ def figures_of(item, row, column, **options):
     cell = row.cells[column]
     given = {"epochs": "none", "steps": 2, "batch-size": 8, "warm-start-epochs": 0, **options}
     made = cell.make("validation", True)
-    if made.options().get("guide.public_batch") is not None:
+    if made.options().get("preconditioner.public_batch") is not None:
         given["public-batch"] = 4
     if made.warm_start_epochs:
         given["warm-start-epochs"] = 1
@@ -106,7 +106,7 @@ def test_two_steps_of_a_cell(item, row, column):
     assert found["synthetic"] and found["unit"] == "example" and found["steps"] == 2
     assert math.isfinite(found[item.measure.name])
     assert (found["epsilon"] is not None) == ("(not private)" not in row.label)
-    if "side-information" in found["options"].get("guide", ""):
+    if "side-information" in found["options"].get("preconditioner", ""):
         knows_words = item.name.endswith("imdb") and column == "paper"
         assert found["side_information"] == ("private" if knows_words else "public")
 

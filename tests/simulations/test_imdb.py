@@ -6,11 +6,11 @@ import math
 
 import pytest
 
-from fedpriv.datasets.reviews import synthetic_reviews
 from fedpriv.experiments.build import build
 from fedpriv.tasks.central import CentralTask, zeros
 from simulations.adadps import figure2
 from simulations.adadps.setups import imdb
+from simulations.reviews.features import synthetic_reviews
 
 COLUMNS = ("paper", "right")
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fedpriv.datasets.stackexchange.splits import Split
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.page import write_report

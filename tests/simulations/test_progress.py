@@ -12,10 +12,10 @@ from fedpriv.runs.progress import Pace
 from simulations.adadps import toy
 from simulations.adadps.setups import mnist
 from simulations.agd import study as agd
+from simulations.checkpoint_recycling import by_example
+from simulations.checkpoint_recycling.checkpoints import Aggregates
 from simulations.dpnsgd import figure3
 from simulations.reproduction.command import find_reproductions
-from simulations.scraps import by_example
-from simulations.scraps.checkpoints import Aggregates
 
 #: Of every function a study that `test_items` lists, with what makes it smaller still.
 ITEMS = {
@@ -24,10 +24,10 @@ ITEMS = {
     "bolt-on-batches": {"tiny": True, "seeds": 1},
     "bolt-on-time": {"tiny": True, "seeds": 1},
     "bolt-on-excess": {"tiny": True, "seeds": 1},
-    "scraps-convex": {"epsilons": (8.0,)},
-    "scraps-stackoverflow": {},
-    "scraps-pds": {},
-    "scraps-pcvr": {},
+    "recycling-convex": {"epsilons": (8.0,)},
+    "recycling-stackoverflow": {},
+    "recycling-pds": {},
+    "recycling-pcvr": {},
     "adadps-figure2": {},
     "adadps-figure3": {},
     "dpnsgd-figure3-mnist": {},
@@ -36,8 +36,8 @@ ITEMS = {
     "ablation-tags": {"seeds": 1},
 }
 _SLOW = (
-    "agd-mnist-3-8", "bolt-on-excess", "scraps-convex", "scraps-stackoverflow", "adadps-figure2",
-    "dpnsgd-figure4-sst2", "tags", "ablation-tags",
+    "agd-mnist-3-8", "bolt-on-excess", "recycling-convex", "recycling-stackoverflow",
+    "adadps-figure2", "dpnsgd-figure4-sst2", "tags", "ablation-tags",
 )  # fmt: skip
 _NO_TRANSFORMERS = pytest.mark.skipif(
     find_spec("transformers") is None, reason="the extra `transformers` is not installed"

@@ -10,11 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedpriv.datasets.bag_of_words import Texts
-from fedpriv.datasets.sst2 import TextSplits
 from fedpriv.experiments.build import build
 from fedpriv.mechanisms import Clip
-from fedpriv.models.roberta import load_roberta, tokens
 from fedpriv.privacy.sampling import PoissonSampler
 from fedpriv.rng import Key
 from fedpriv.tasks.central import CentralTask, zeros
@@ -25,6 +22,9 @@ from simulations.dpnsgd import sst2
 from simulations.dpnsgd.figure4 import METHODS, experiment, grid_of, reproduce
 from simulations.dpnsgd.sst2 import by_length, synthetic_sentences, write_tiny_weights
 from simulations.reproduction.runs import Run, perform, read
+from simulations.reviews.bag_of_words import Texts
+from simulations.reviews.roberta import load_roberta, tokens
+from simulations.reviews.sst2 import TextSplits
 
 if find_spec("transformers") is None:
     pytest.skip("the extra `transformers` is not installed", allow_module_level=True)

@@ -84,21 +84,3 @@ def test_no_public_examples(tmp_path, test):
     """Red before: a run ended without a figure, or with one that no ε covers, and no word."""
     [line] = noticed(tmp_path / "run", public=None, test=test)
     assert "no accuracy is released; give the task public examples" in line
-
-
-def test_all_that_is_missing_is_said_at_once(tmp_path):
-    """Red before: one member after the other, a run for each."""
-
-    class Mine:
-        roster = ("a", "b")
-        measures = ()
-
-    own = FederatedExperiment(name="own", description="", task=lambda e: Mine()).with_options(
-        {"cohort": 1.0, "noise_multiplier": 1.0}
-    )
-    with pytest.raises(ValueError) as caught:
-        start_run(own, None, None, tmp_path / "run")
-    said = str(caught.value)
-    missing = ("roster_sha256", "data", "init_params", "trainer", "evaluate", "describe")
-    assert f"has no {', '.join(missing)}; add them: " in said
-    assert all(f"{name}(" in said for name in missing[2:])

@@ -11,7 +11,7 @@ from torch import nn
 from fedpriv import json_lines
 from fedpriv.datasets.dataset import Dataset
 from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.dataset_tasks import module_task
 from fedpriv.tasks.module_task import ModuleTask

@@ -9,7 +9,7 @@ import pytest
 from fedpriv import optimizers, tree
 from fedpriv.checkpoints.tensor_files import read_tensors
 from fedpriv.experiments.build import build
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
 from fedpriv.privacy.mechanism import Mechanism
@@ -248,7 +248,7 @@ def test_a_run_is_resumed_where_its_clip_norm_was(tiny_corpus, tmp_path):
     ("options", "said"),
     [
         ({"precondition": "update"}, "counts norms of updates as users make them"),
-        ({"precondition": "none", "guide": "delayed"}, "counts norms of updates"),
+        ({"precondition": "none", "release_preconditioner": "delayed"}, "counts norms of updates"),
         ({"clip-least": 1.0}, "clip-least and clip-most"),
     ],
 )

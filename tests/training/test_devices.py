@@ -98,11 +98,11 @@ def test_a_gpu_gives_the_cpus_updates(users_per_chunk):
         for e, k in zip(users, keys, strict=True)
     ]
     alone = ModuleTrainer(module=module, device="cuda:0", **made)
-    found = VectorisedTrainer(alone=alone, vectorised=users_per_chunk).train_many(
-        alone.start(params), users, keys
-    )
-    for row, user in enumerate(found.users):
-        for name, array in expected[user].items():
+    many = VectorisedTrainer(alone=alone, users_at_once=users_per_chunk)
+    found = many.train_many(alone.start(params), users, keys)
+    assert not found.failed
+    for user, update in enumerate(expected):
+        for name, array in update.items():
             np.testing.assert_allclose(
-                found.tensors[name][row].cpu().numpy(), array, rtol=1e-3, atol=1e-5
+                found.tensors[name][user].cpu().numpy(), array, rtol=1e-3, atol=1e-5
             )

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv.experiments.build import build
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.evaluate import Metrics, Total, chunks, combined
 from fedpriv.training.local.module import ArrayExamples

@@ -8,7 +8,7 @@ import stat
 import pytest
 
 from fedpriv.backends import SerialBackend
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.accounting import epsilon
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.statement import run_statement

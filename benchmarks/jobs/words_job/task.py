@@ -10,11 +10,9 @@ import numpy as np
 from protocol import Job
 from torch import nn
 
-from fedpriv.datasets.stackexchange.rosters import roster_sha256
-from fedpriv.measures import Measure
 from fedpriv.models.text import WordLSTM
 from fedpriv.rng import Key
-from fedpriv.tasks.task import TaskDescription
+from fedpriv.tasks.task import Task, TaskDescription
 from fedpriv.training.local.module import ArrayExamples, load_params, module_params
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.words import WordTrainer
@@ -57,17 +55,24 @@ def _arrays(examples: ArrayExamples) -> tuple[np.ndarray, np.ndarray]:
     return examples.x, examples.y
 
 
-class WordsTask:
+class WordsTask(Task):
     """Next words as a fedpriv task."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        users = client.WordUsers(job.data)
-        self._synthetic = bool(users.about["synthetic"])
-        self.roster = tuple(str(user) for user in range(job.num_users))
-        self.roster_sha256 = roster_sha256(self.roster)
-        self.data = _Users(users)
-        self.measures: tuple[Measure, ...] = ()
+        self._users = client.WordUsers(job.data)
+        self._synthetic = bool(self._users.about["synthetic"])
+        self._roster = tuple(str(user) for user in range(job.num_users))
+
+    @property
+    def roster(self) -> tuple[str, ...]:
+        """The users' numbers."""
+        return self._roster
+
+    @property
+    def data(self) -> _Users:
+        """Their sentences."""
+        return _Users(self._users)
 
     def init_params(self, key: Key) -> Params:
         """Return the network's initial params."""
@@ -75,7 +80,9 @@ class WordsTask:
             return module_params(client.make_model())
         return module_params(WordLSTM())
 
-    def trainer(self, schedule: Schedule, multiplier: Mapping[str, np.ndarray]) -> LocalTrainer:
+    def trainer(
+        self, schedule: Schedule, multiplier: Mapping[str, np.ndarray], device: str = "cpu"
+    ) -> LocalTrainer:
         """Return the client."""
         if self._job.client == "words-torch":
             return TorchTrainer(client.make_model(), self._job)

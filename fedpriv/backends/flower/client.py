@@ -19,7 +19,7 @@ from fedpriv import tree
 from fedpriv.backends.flower.messages import BOUNDS, answer, named_plan, read_request
 from fedpriv.backends.flower.registry import note_waiting, registration
 from fedpriv.backends.guard import Guard
-from fedpriv.experiments.own_code import line_without_values
+from fedpriv.experiments.user_code import line_without_values
 from fedpriv.kernels import load_compiled
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key

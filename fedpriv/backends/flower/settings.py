@@ -29,8 +29,8 @@ from fedpriv.backends.guard import Guard
 from fedpriv.datasets.local_data import NodeData
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import make_task
-from fedpriv.experiments.catalogue import OwnExperimentNotFoundError, load_experiment
 from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.load import ExperimentNotFoundError, load_experiment
 from fedpriv.experiments.options import Option, checked, flattened
 from fedpriv.experiments.tasks import MissingCorpusError
 from fedpriv.mechanisms.bounds import Bound
@@ -89,7 +89,7 @@ def read_experiment(run_config: Config) -> Experiment:
         ) from error
     name = read_value(run_config, "experiment")
     experiment = _load(name)
-    if "flower" not in experiment.backends:
+    if not experiment.runs_on("flower"):
         raise ValueError(f"{name} is centralised and has no nodes; use `fedpriv run {name}`")
     return experiment.with_options(options)
 
@@ -301,8 +301,8 @@ def _load(name: str) -> Experiment:
         )
     try:
         return load_experiment(name)
-    except OwnExperimentNotFoundError as error:
-        raise OwnExperimentNotFoundError(
+    except ExperimentNotFoundError as error:
+        raise ExperimentNotFoundError(
             f"no {where!r} on this machine for experiment {name!r}: in a deployment install it on "
             "every machine, or put it into the bundle (docs/your-own.md); a simulation also "
             "takes an absolute path, '/path/own.py:experiment'"

@@ -18,7 +18,7 @@ from fedpriv.backends.backend import Backend, Order
 from fedpriv.backends.in_process import shards_of, work_of
 from fedpriv.backends.ray.cluster import Share
 from fedpriv.backends.ray.pool import LOST, Call, Pool
-from fedpriv.backends.worker import Opened, Worker, WorkerContextFactory
+from fedpriv.backends.worker import OpenBackend, Opened, Worker
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, merged
 from fedpriv.training.evaluate import Metrics, combined
@@ -44,7 +44,7 @@ class RayBackend(Backend):
 
     Args:
         share: How many workers, and what each may use.
-        make_context: Opens the data and makes the trainer, in each worker.
+        open_backend: Opens the data and makes the trainer, in each worker.
         data: Asked for the number of users' examples, to shard them evenly; never for examples.
         max_examples: The cap on a user's work.
     """
@@ -53,7 +53,7 @@ class RayBackend(Backend):
         self,
         *,
         share: Share,
-        make_context: WorkerContextFactory,
+        open_backend: OpenBackend,
         data: UserData,
         max_examples: int,
     ) -> None:
@@ -62,7 +62,7 @@ class RayBackend(Backend):
             num_cpus=share.num_cpus, num_gpus=share.num_gpus, max_restarts=0, max_task_retries=0
         )
         self._pool = Pool(
-            actor.remote, Call("open", (make_context, share.logical)), share.num_workers
+            actor.remote, Call("open", (open_backend, share.logical)), share.num_workers
         )
 
     def sum_over(self, cohort: Sequence[str], order: Order) -> PartialSum:
@@ -130,6 +130,6 @@ class RayBackend(Backend):
 class _Actor(Worker):
     """A worker that is reached through Ray, which hands out its device."""
 
-    def open(self, make_context: WorkerContextFactory, logical: bool) -> Opened:  # type: ignore[override]
-        """Open the worker context on the device that Ray set aside."""
-        return super().open(make_context, device_ids=ray.get_gpu_ids(), logical=logical)
+    def open(self, open_backend: OpenBackend, logical: bool) -> Opened:  # type: ignore[override]
+        """Open the backend on the device that Ray set aside."""
+        return super().open(open_backend, device_ids=ray.get_gpu_ids(), logical=logical)

@@ -206,7 +206,7 @@ def dp2_tags() -> FederatedExperiment:
         dp_fedavg_tags(),
         name="dp2-tags",
         description="DP²: preconditioned by past releases in turns, without side information.",
-        guide=ByTurns(delay_plain=5, delay_preconditioned=5, regulariser=0.01),
+        release_preconditioner=ByTurns(delay_plain=5, delay_preconditioned=5, regulariser=0.01),
     )
 
 
@@ -216,7 +216,7 @@ def past_releases_tags() -> FederatedExperiment:
         dp_fedadam_tags(),
         name="past-releases-tags",
         description="Scaled by past releases, privatised, scaled back; server Adam.",
-        guide=ByPastReleases(),
+        release_preconditioner=ByPastReleases(),
     )
 
 

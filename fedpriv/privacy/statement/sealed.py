@@ -370,29 +370,3 @@ def audited_rounds(plan: AnyPlan) -> int | None:
     if not isinstance(plan, Plan):
         return None
     return plan.num_rounds if plan.charged_once else plan.affordable_rounds
-
-
-def describe_audit(plan: AnyPlan, record: AuditRecord | None) -> list[str]:
-    """Return what a statement says of the audit, as paragraphs."""
-    if not plan.is_private:
-        return []
-    if record is None:
-        return [
-            "Not audited: this mechanism was not run on canaries to bound ε from below. What is "
-            "stated follows from the plan and the ledger."
-        ]
-    text = [f"Audited by fedpriv {record.version}, {record}."]
-    if record.refuted:
-        text.append(
-            "The mechanism does NOT keep the ε that is stated, except for an error of the audit "
-            f"with probability {1 - record.confidence:.2g}."
-        )
-    else:
-        text.append("Consistent is not proved: it is what these canaries did not show.")
-    text.append(
-        "Canaries stand in for every user; the plan's sampler, bound, sum, noise and denominator "
-        "are run on them in one process. Nodes, network, and what users do before the bound are "
-        f"not. The outcome is kept in {AUDIT_FILE}, outside the ledger's chain: who can write to "
-        "the folder can change it."
-    )
-    return text

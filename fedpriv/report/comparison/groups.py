@@ -8,13 +8,12 @@ from pathlib import Path
 
 from fedpriv.measures import Measure
 from fedpriv.privacy.statement.coverage import Coverage
+from fedpriv.report.charts import MARKERS, Reference
 from fedpriv.report.head import Estimate, estimate, privacy_terms
 from fedpriv.report.page import same_experiment_key
-from fedpriv.report.plots.charts import MARKERS, Reference
-from fedpriv.report.plots.theme import NUM_SERIES, series
 from fedpriv.report.run_record import Row, RunRecord, guaranteed, read_run, spent, state_of
-from fedpriv.report.tables import exact
-from fedpriv.report.wording import figure, labels_of
+from fedpriv.report.theme import NUM_SERIES, series
+from fedpriv.report.wording import exact, figure, labels_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,17 @@ from typing import Any
 
 from fedpriv.measures import Measure
 from fedpriv.privacy.statement.statement import run_statement
+from fedpriv.report import theme
+from fedpriv.report.charts import (
+    Line,
+    Plot,
+    Point,
+    both_widths,
+    line_legend,
+    line_plot,
+    point_legend,
+    tradeoff_plot,
+)
 from fedpriv.report.comparison.groups import (
     Column,
     Group,
@@ -25,18 +36,8 @@ from fedpriv.report.comparison.groups import (
     styles,
     terms_of,
 )
-from fedpriv.report.head import Estimate, badges, estimate
+from fedpriv.report.head import Estimate, badges, counted, estimate
 from fedpriv.report.page import write_page
-from fedpriv.report.plots.charts import (
-    Line,
-    Point,
-    both_widths,
-    line_legend,
-    line_plot,
-    point_legend,
-    tradeoff_plot,
-)
-from fedpriv.report.plots.theme import document
 from fedpriv.report.run_record import points
 from fedpriv.report.wording import (
     NOTHING,
@@ -50,7 +51,6 @@ from fedpriv.report.wording import (
     number,
     percent,
 )
-from fedpriv.untrusted_text import safe
 
 
 def write_comparison(groups: Sequence[Group], path: str | Path) -> Path:
@@ -65,93 +65,48 @@ def render(groups: Sequence[Group]) -> str:
     """Return the comparison page as HTML; same guarantees as the report's."""
     sections = sections_of(groups)
     num_runs = sum(len(group.runs) for group in groups)
-    experiments = f"{len(groups)} {'experiment' if len(groups) == 1 else 'experiments'} compared"
-    counted = f"{num_runs} {'run' if num_runs == 1 else 'runs'}"
-    corpora = ", ".join(dict.fromkeys(section.corpus for section in sections))
-    body = [
-        f"<header><h1>{experiments}</h1>",
-        f'<p class="lead">{counted} on {safe(corpora)}</p>',
-        _apart(sections),
-        "</header><main>",
-        *(part for section in sections for part in _section(section, sections)),
-        "</main>",
-    ]
-    return document(f"{experiments} · fedpriv", "\n".join(body))
-
-
-def _apart(sections: Sequence[Section]) -> str:
-    if len(sections) == 1:
-        return ""
-    return (
-        f'<p class="lead">In {len(sections)} parts: figures of different corpora, splits or '
-        "measures are not read against each other.</p>"
+    experiments = f"{counted(len(groups), 'experiment')} compared"
+    return theme.render(
+        "comparison",
+        title=f"{experiments} · fedpriv",
+        experiments=experiments,
+        runs=counted(num_runs, "run"),
+        corpora=list(dict.fromkeys(section.corpus for section in sections)),
+        parts=[_part(section, num_runs) for section in sections],
+        nothing=NOTHING,
     )
 
 
-def _section(section: Section, sections: Sequence[Section]) -> list[str]:
-    """Return one part of the page; its headings are a level lower where there are several."""
-    several = len(sections) > 1
-
-    def heading(text: str) -> str:
-        return f'<h3 class="part">{safe(text)}</h3>' if several else f"<h2>{safe(text)}</h2>"
-
-    parts = [f"<h2>{safe(section.title)}</h2>"] if several else []
-    parts += [_warnings(section.groups), heading("Where they ended"), runs_table(section)]
-    num_runs = sum(len(group.runs) for one in sections for group in one.groups)
-    parts.append(_notes(section, num_runs))
-    if against := epsilon_figure(section):
+def _part(section: Section, num_runs: int) -> dict[str, Any]:
+    """Return what the template needs of one part of the page."""
+    groups, best = section.groups, section.nonprivate
+    headlines = [group.head.figures[0] for group in groups if group.head.figures]
+    plots = _plots(section)
+    if against := epsilon_plot(section):
         title = section.headline.title if section.headline else ""
-        parts += [heading(f"{title} against ε"), against]
-    for title, content in _plots(section):
-        parts += [heading(title), content]
-    if found := difference_table(section):
-        parts += [heading("What they differ in"), found]
-    return parts
-
-
-def _warnings(groups: Sequence[Group]) -> str:
-    found = mismatches(groups)
-    if not found:
-        return ""
-    return (
-        f'<p class="lead"><strong>Not like with like:</strong> these runs differ in '
-        f"{safe(', '.join(found))}.</p>"
-    )
-
-
-def _notes(section: Section, num_runs: int) -> str:
-    groups, nouns, sentences = section.groups, nouns_of(section), []
-    if terms := terms_of(groups):
-        sentences.append(f"ε with {safe(terms)}.")
-    sentences += [safe(sentence) for sentence in gaps(groups)]
-    diagnosed = dict.fromkeys(
-        column.measure.label
-        for column in columns_of(groups)
-        if column.diagnosed and any(group.measure(column) for group in groups)
-        if column.measure in [group.head.figures[0] for group in groups if group.head.figures]
-    )
-    for label in diagnosed:
-        what = safe(label[:1].upper() + label[1:])
-        sentences.append(f"{what} on {nouns.rostered}s is a diagnostic, not covered by ε.")
-    if section.public_only is not None:
-        sentences.append(
-            "Public-only: the best model of public data alone, at ε = 0, on the same examples."
-        )
-    else:
-        sentences.append("Public-only was not measured.")
-    if (best := section.nonprivate) is not None and section.public_only is not None:
-        sentences.append(
-            "Gap closed: the gain as a share of that of the best of the non-private runs compared "
-            f"here, {safe(best[0].label)}."
-        )
-    if any(len(group.runs) > 1 for group in groups):
-        sentences.append(f"± is half a 95 % t-interval over seeds, on the same {nouns.one}s.")
-    if num_runs > 1 and any(group.head.private for group in groups):
-        sentences.append(
-            f"Each ε speaks of one run alone: training many runs on the same {nouns.one}s, and "
-            "choosing among them by their figures, is covered by none of them."
-        )
-    return f'<p class="note" style="margin-top:1rem">{" ".join(sentences)}</p>'
+        plots.insert(0, (f"{title} against ε", against))
+    return {
+        "title": section.title,
+        "nouns": nouns_of(section),
+        "mismatches": mismatches(groups),
+        "table": runs_table(section),
+        "terms": terms_of(groups),
+        "gaps": gaps(groups),
+        "diagnosed": list(
+            dict.fromkeys(
+                column.measure.label
+                for column in measured_columns(section)
+                if column.diagnosed and column.measure in headlines
+            )
+        ),
+        "public_only_measured": section.public_only is not None,
+        "best": best[0].label if best else "",
+        "several_seeds": any(len(group.runs) > 1 for group in groups),
+        "many_runs": num_runs > 1 and any(group.head.private for group in groups),
+        "plots": plots,
+        "labels": [group.label for group in groups],
+        "differences": differences(groups),
+    }
 
 
 def _line_label(group: Group) -> str:
@@ -178,8 +133,8 @@ def _mean_line(group: Group, column: Column, style: Style) -> Line:
     )
 
 
-def _plots(section: Section) -> list[tuple[str, str]]:
-    """Return (title, figure) of the headline against rounds, of whomever it was measured on."""
+def _plots(section: Section) -> list[tuple[str, Plot]]:
+    """Return (title, plot) of the headline against rounds, of whomever it was measured on."""
     measure, nouns, groups = section.headline, nouns_of(section), section.groups
     if measure is None:
         return []
@@ -194,7 +149,7 @@ def _plots(section: Section) -> list[tuple[str, str]]:
         if not lines:
             continue
         ends = "; ".join(f"{line.label} {figure(measure, line.y[-1])}" for line in lines)
-        plot = both_widths(
+        svg = both_widths(
             partial(line_plot, lines),
             alternative=f"{title} against {nouns.turn}s, at the end: {ends}.",
             height=380,
@@ -204,15 +159,15 @@ def _plots(section: Section) -> list[tuple[str, str]]:
             share=measure.form == "share",
             references=section.references(nonprivate=False) if column == section.lead else (),
         )
-        caption = f'<p class="note">{_plot_note(column, lines)}</p>{line_legend(lines)}'
-        parts.append((title, f"<figure><figcaption>{caption}</figcaption>{plot}</figure>"))
+        note = _plot_note(column, lines)
+        parts.append((title, Plot(notes=[note], legend=line_legend(lines), svg=svg)))
     return parts
 
 
 def _plot_note(column: Column, lines: Sequence[Line]) -> str:
     note = "Not covered by ε." if column.diagnosed else "Released."
     if direction(column.measure):
-        note += f" {safe(direction(column.measure).capitalize())}."
+        note += f" {direction(column.measure).capitalize()}."
     if any(len(line.low) for line in lines):
         note += " Shaded: 95 % interval over seeds."
     if any(line.dashed for line in lines):
@@ -293,12 +248,10 @@ def references_of(section: Section) -> list[tuple[str, str, float]]:
     return [(name, spent, value) for name, spent, value in found if value is not None]
 
 
-def runs_table(section: Section) -> str:
-    """Return `table_of` as HTML, each row with a dot on a common scale.
-
-    On a narrow screen each row becomes a list of its cells, so that nothing is scrolled away.
-    """
-    lead, groups = section.lead, section.groups
+def runs_table(section: Section) -> dict[str, Any]:
+    """Return `table_of` for the template, each row with a dot on a common scale."""
+    lead, groups, nouns = section.lead, section.groups, nouns_of(section)
+    columns = measured_columns(section)
     marks = [
         (group.measure(lead) if lead else None, style.colour, _remark(group))
         for group, style in zip(groups, styles(groups), strict=True)
@@ -307,45 +260,27 @@ def runs_table(section: Section) -> str:
         marks.append((Estimate(mean=value, half_width=None, count=1), "muted", ""))
     scale = max([e.mean + (e.half_width or 0) for e, _, _ in marks if e], default=0.0)
     names, rows = table_of(section)
-    body = []
-    for place, (title, cells) in enumerate(rows):
-        value, colour, remark = marks[place]
-        kind = "" if place < len(groups) else ' class="reference"'
-        tds = "".join(
-            f'<td class="n{" none" if text == NOTHING else ""}" data-label="{safe(name)}">'
-            f"<span>{safe(text)}{_small(small)}</span></td>"
-            for name, (text, small) in zip(names, cells, strict=True)
-        )
-        strip = _strip(value, scale, colour)
-        head = f"<th>{safe(title)}{_small(remark)}</th>"
-        body.append(f'<tr{kind}>{head}<td class="strip">{strip}</td>{tds}</tr>')
-    return (
-        f'<div class="scroll"><table class="runs"><thead>{_head(section, names)}</thead>'
-        f"<tbody>{''.join(body)}</tbody></table></div>"
-    )
-
-
-def difference_table(section: Section) -> str:
-    """Return the options in which the groups differ as a table; "" where there is none."""
-    found = differences(section.groups)
-    if not found:
-        return ""
-    head = "".join(f"<th>{safe(group.label)}</th>" for group in section.groups)
-    rows = []
-    for name, values in found.items():
-        cells = "".join(
-            f'<td data-label="{safe(group.label)}">{safe(value)}</td>'
-            for group, value in zip(section.groups, values, strict=True)
-        )
-        rows.append(f"<tr><th>{safe(name)}</th>{cells}</tr>")
-    return (
-        '<div class="scroll"><table class="options"><thead><tr><th>option</th>'
-        f"{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
-    )
-
-
-def _small(text: str) -> str:
-    return f"<small>{safe(text)}</small>" if text else ""
+    heads = [(c.measure.label, direction(c.measure)) for c in columns]
+    return {
+        "over": [
+            (f"{noun}s", sum(column.diagnosed == diagnosed for column in columns))
+            for diagnosed, noun in ((True, nouns.rostered), (False, nouns.public))
+        ],
+        "others": len(names) - len(columns),
+        "heads": heads + [(name, "") for name in names[len(columns) :]],
+        "rows": [
+            {
+                "title": title,
+                "remark": remark,
+                "reference": place >= len(groups),
+                "cells": list(zip(names, cells, strict=True)),
+                "mark": _strip(value, scale, colour),
+            }
+            for place, ((title, cells), (value, colour, remark)) in enumerate(
+                zip(rows, marks, strict=True)
+            )
+        ],
+    }
 
 
 def _remark(group: Group) -> str:
@@ -353,44 +288,16 @@ def _remark(group: Group) -> str:
     return " · ".join(label for label, _ in found if label != "Simulated")
 
 
-def _head(section: Section, names: list[str]) -> str:
-    """Return two header rows: whose examples were measured, then what."""
-    groups, nouns, columns = "", nouns_of(section), measured_columns(section)
-    for diagnosed, title in ((True, f"{nouns.rostered}s"), (False, f"{nouns.public}s")):
-        if count := sum(column.diagnosed == diagnosed for column in columns):
-            groups += f'<th class="g" colspan="{count}">{title}</th>'
-    heads = [safe(c.measure.label) + _small(direction(c.measure)) for c in columns]
-    heads += [safe(name) for name in names[len(columns) :]]
-    return (
-        f'<tr class="over"><th colspan="2"></th>{groups}'
-        f'<th colspan="{len(names) - len(columns)}"></th></tr><tr><th>experiment</th><th></th>'
-        + "".join(f'<th class="n">{head}</th>' for head in heads)
-        + "</tr>"
-    )
-
-
-def _strip(value: Estimate | None, scale: float, colour: str) -> str:
-    """Return a dot with its interval on a common scale from zero."""
-    if value is None or scale <= 0:
-        return ""
-    width, middle = 120, 11
+def _strip(value: Estimate | None, scale: float, colour: str) -> dict[str, Any]:
+    """Return where the dot of a row is and where its interval ends, of 120 pixels from zero."""
 
     def at(share: float) -> str:
-        return f"{5 + (width - 10) * min(max(share / scale, 0.0), 1.0):.1f}"
+        return f"{5 + 110 * min(max(share / scale, 0.0), 1.0):.1f}"
 
-    parts = [
-        f'<line x1="5" x2="{width - 5}" y1="{middle}" y2="{middle}" style="stroke:var(--grid)"/>'
-    ]
-    if value.interval:
-        low, high = value.interval
-        parts.append(
-            f'<line x1="{at(low)}" x2="{at(high)}" y1="{middle}" y2="{middle}" '
-            f'stroke-width="2.5" stroke-opacity=".55" style="stroke:var(--{colour})"/>'
-        )
-    parts.append(
-        f'<circle cx="{at(value.mean)}" cy="{middle}" r="4.5" style="fill:var(--{colour})"/>'
-    )
-    return f'<svg width="{width}" height="22" aria-hidden="true">{"".join(parts)}</svg>'
+    if value is None or scale <= 0:
+        return {"dot": None}
+    ends = [at(end) for end in value.interval] if value.interval else []
+    return {"dot": at(value.mean), "ends": ends, "colour": colour}
 
 
 _LINE = 105  # letters that a line of the file's title has room for
@@ -426,22 +333,20 @@ def points_of(section: Section) -> list[Point]:
     return found
 
 
-def epsilon_figure(section: Section) -> str:
-    """Return the plot with its legend as HTML; "" where nothing with noise was measured."""
+def epsilon_plot(section: Section) -> Plot | None:
+    """Return the plot with its legend; None where nothing with noise was measured."""
     points, lead = points_of(section), section.lead
     if not points or lead is None:
-        return ""
+        return None
     notes = _plot_terms(section)
-    notes.append(f"{direction(lead.measure).capitalize()}." if direction(lead.measure) else "")
+    if remark := direction(lead.measure):
+        notes.append(f"{remark.capitalize()}.")
     if any(point.half_width is not None for point in points):
         notes.append("Bars: 95 % interval over seeds.")
     if any(point.hollow for point in points):
         notes.append("Hollow: unfinished.")
-    plot = both_widths(partial(_draw, section, points), height=360)
-    return (
-        f'<figure><figcaption><p class="note">{safe(" ".join(filter(None, notes)))}</p>'
-        f"{point_legend(points)}</figcaption>{plot}</figure>"
-    )
+    svg = both_widths(partial(_draw, section, points), height=360)
+    return Plot(notes=[" ".join(notes)], legend=point_legend(points), svg=svg)
 
 
 def epsilon_svg(section: Section) -> str:

@@ -56,7 +56,7 @@ from fedpriv.training.local.module import ModuleTrainer, model_inputs, model_tar
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.sgd import SGD, one_thread
 from fedpriv.training.stopping import end_if_interrupted, stop_if_asked
-from fedpriv.training.work import BaseWork, SumRequest, UserData
+from fedpriv.training.work import SumRequest, UserData, Work
 
 # float64 copies of updates that are made at a time.
 _BYTES_AT_A_TIME = 1 << 26
@@ -182,7 +182,7 @@ Kind = tuple[int, tuple[int, ...], str, tuple[int, ...], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class UserWork:
     """One user's chosen examples and the batch of every step.
 
     Attributes:
@@ -204,7 +204,7 @@ class Work:
     width: int
 
     @classmethod
-    def of(cls, user: int, examples: Any, key: Key, schedule: Schedule) -> Work:
+    def of(cls, user: int, examples: Any, key: Key, schedule: Schedule) -> UserWork:
         """Return the work that `ModuleTrainer` does with the same key."""
         rng = key.generator()
         chosen = examples.take(schedule.choose(len(examples), rng))
@@ -268,7 +268,7 @@ class PaddedUsers:
     taken: np.ndarray = field(repr=False)
 
     @classmethod
-    def of(cls, works: Sequence[Work], slots: int, device: str | torch.device) -> PaddedUsers:
+    def of(cls, works: Sequence[UserWork], slots: int, device: str | torch.device) -> PaddedUsers:
         """Return users of one kind, in the first slots of a chunk, on a device."""
         num_steps = max(len(work.batches) for work in works)
         index = np.zeros((num_steps, slots, works[0].width), np.int64)
@@ -306,7 +306,7 @@ def _padded(arrays: Sequence[np.ndarray], slots: int) -> np.ndarray:
 
 
 #: From works in their slots to every slot's update, `(slots, *shape)` by name.
-Train = Callable[[Sequence[Work]], Mapping[str, torch.Tensor]]
+Train = Callable[[Sequence[UserWork]], Mapping[str, torch.Tensor]]
 
 _STEPS = 3
 
@@ -346,12 +346,12 @@ def _rows(updates: Mapping[str, torch.Tensor]) -> list[np.ndarray]:
     return list(np.concatenate(flat, axis=1))
 
 
-def _synthetic_user(kind: Kind, number: int, *, steps: int, scale: float = 1.0) -> Work:
+def _synthetic_user(kind: Kind, number: int, *, steps: int, scale: float = 1.0) -> UserWork:
     width, x_shape, x_dtype, y_shape, y_dtype = kind
     key = Key.simulation(0).fold("made-up user").fold(number)
     rng = key.generator()
     x = _values(rng, (width, *x_shape), x_dtype, scale)
-    return Work(
+    return UserWork(
         user=number,
         examples=None,
         key=key,
@@ -466,7 +466,7 @@ class Updates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VectorisedTrainer(BaseWork):
+class VectorisedTrainer(Work):
     """Trains a chunk of users at once; every user's update is `ModuleTrainer`'s to rounding.
 
     Guarantees:
@@ -578,11 +578,11 @@ class VectorisedTrainer(BaseWork):
         """
         rows = {n: t.new_zeros(len(examples), *t.shape) for n, t in start.items()}
         failed: set[int] = set()
-        kinds: dict[Kind, list[Work]] = {}
+        kinds: dict[Kind, list[UserWork]] = {}
         for user, (own, key) in enumerate(zip(examples, keys, strict=True)):
             failed.add(user)
             with contributing_zero_on_failure():
-                work = Work.of(user, own, key, self.alone.schedule)
+                work = UserWork.of(user, own, key, self.alone.schedule)
                 if work.batches:
                     kinds.setdefault(work.kind, []).append(work)
                 failed.remove(user)
@@ -616,7 +616,7 @@ class VectorisedTrainer(BaseWork):
         return self._batch_invariant[kind]
 
     def _many(
-        self, start: Mapping[str, torch.Tensor], works: list[Work], rows: Stacked
+        self, start: Mapping[str, torch.Tensor], works: list[UserWork], rows: Stacked
     ) -> set[int]:
         """Write the updates of a chunk into rows; return the users that failed."""
         try:
@@ -643,7 +643,9 @@ class VectorisedTrainer(BaseWork):
                 failed |= self._one(start, [work], rows)
         return failed
 
-    def _one(self, start: Mapping[str, torch.Tensor], works: list[Work], rows: Stacked) -> set[int]:
+    def _one(
+        self, start: Mapping[str, torch.Tensor], works: list[UserWork], rows: Stacked
+    ) -> set[int]:
         """Train a single user by `ModuleTrainer`; its failure is its own."""
         (work,) = works
         failed = {work.user}
@@ -655,7 +657,7 @@ class VectorisedTrainer(BaseWork):
         return failed
 
     def _together(
-        self, start: Mapping[str, torch.Tensor], works: Sequence[Work]
+        self, start: Mapping[str, torch.Tensor], works: Sequence[UserWork]
     ) -> tuple[Stacked, torch.Tensor]:
         """Return every slot's update, and whether it is one: bool `(slots,)`."""
         slots = self.users_at_once

@@ -14,11 +14,11 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.mechanisms.bounds import Bound, RoundedSum
+from fedpriv.mechanisms.bounds import Bound, RoundedSum, scaling_factor
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
-from fedpriv.training.failures import counted_failures
-from fedpriv.training.work import BaseWork, SumRequest
+from fedpriv.training.failures import contributing_zero_on_failure, counted_failures
+from fedpriv.training.work import SumRequest, Work
 from fedpriv.tree import Params
 
 
@@ -88,13 +88,44 @@ class SumsApart(Protocol):
         ...
 
 
+# Squares of anything shorter lose digits in float64; it counts as the zero vector.
+_TINY = 1e-140
+
+
+def factors_of(
+    bound: Bound, norms: np.ndarray, num_elements: int, tiny: float = _TINY
+) -> np.ndarray:
+    """Return what each update is multiplied by to be bounded, float64; 0 where it fails.
+
+    Args:
+        bound: On no grid.
+        norms: float64, after mixture and multiplier.
+        num_elements: Coordinates of the params.
+        tiny: A norm up to here counts as zero, and its update is left out.
+
+    Raises:
+        ValueError: If the bound rounds to a grid.
+    """
+    if bound.granularity is not None:
+        raise ValueError(
+            f"{bound!r} rounds each update to a grid, and single examples are summed as floats; "
+            "give the bound inside it (exact-sum false)"
+        )
+    factors = np.zeros(len(norms))
+    for place, norm in enumerate(norms.tolist()):
+        if not norm <= tiny:  # or NaN
+            with contributing_zero_on_failure(ValueError):
+                factors[place] = scaling_factor(bound, norm, num_elements)
+    return factors
+
+
 def example_ids(num_examples: int) -> tuple[str, ...]:
     """Return the roster of a training set: "0", "1", ... by position."""
     return tuple(map(str, range(num_examples)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CentralSum(BaseWork):
+class CentralSum(Work):
     """Sums bounded updates over a batch of examples.
 
     Attributes:

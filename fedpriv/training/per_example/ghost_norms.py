@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -73,37 +73,42 @@ class Before:
         return updates
 
 
-class Factor(Protocol):
+class Summands:
+    """Gradients whose norms were taken, to be summed with weights."""
+
+    def kept(self, good: Tensor) -> Self:
+        """Return the gradients with zeros where `good` (bool `(b,)`) is false."""
+        return type(self)(*(zeroed(rows, good) for rows in vars(self).values()))
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Return Σ w_i g_i, float32 of the parameter's shape; weights are float64 `(b,)`."""
+        raise NotImplementedError
+
+
+class Factor(Summands):
     """Gradients of one parameter for the b examples of a chunk."""
 
     def squares(self, before: Before) -> Tensor:
         """Return every ‖(-own g + offset) · m‖², float64 `(b,)`; not finite where g is not."""
-        ...
+        return self.measured(before)[0]
 
     def measured(self, before: Before) -> tuple[Tensor, Summands]:
         """Return what `squares` does, and the summands that have these very norms.
 
         A gradient that is a sum of several parts may nearly cancel. Its norm is then as small as
         the rounding of a sum taken another way, which a weight of C / norm would enlarge beyond
-        the bound. So what was measured is what is summed.
+        the bound. So what was measured is what is summed; a factor of one part sums itself, and
+        has `squares`.
         """
-        ...
+        return self.squares(before), self
 
     def grouped(self, groups: Groups) -> Factor:
         """Return the means over groups, in the place of examples."""
-        ...
+        return self if groups.are_single else self.means(groups)
 
-
-class Summands(Protocol):
-    """Gradients whose norms were taken, to be summed with weights."""
-
-    def kept(self, good: Tensor) -> Summands:
-        """Return the gradients with zeros where `good` (bool `(b,)`) is false."""
-        ...
-
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        """Return Σ w_i g_i, float32 of the parameter's shape; weights are float64 `(b,)`."""
-        ...
+    def means(self, groups: Groups) -> Factor:
+        """Return the means over groups, of which one has several members."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -167,7 +172,7 @@ def row_squares(rows: Tensor, before: Before) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Dense:
+class Dense(Factor):
     """The gradients themselves, `(b, *shape)`: small parameters, and the general path."""
 
     gradients: Tensor
@@ -176,27 +181,19 @@ class Dense:
         """Return the squared norms."""
         return row_squares(self.gradients, before)
 
-    def measured(self, before: Before) -> tuple[Tensor, Dense]:
-        """Return the squared norms, and this."""
-        return self.squares(before), self
-
-    def kept(self, good: Tensor) -> Dense:
-        """Return the good ones and zeros."""
-        return Dense(zeroed(self.gradients, good))
-
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Return the weighted sum."""
         flat = self.gradients.flatten(1)
         narrow = weights.clamp(-_LARGEST, _LARGEST).to(flat.dtype)
         return (narrow @ flat).reshape(self.gradients.shape[1:])
 
-    def grouped(self, groups: Groups) -> Dense:
+    def means(self, groups: Groups) -> Dense:
         """Return the means."""
-        return self if groups.are_single else Dense(groups.shares(self.gradients).sum(1))
+        return Dense(groups.shares(self.gradients).sum(1))
 
 
 @dataclass(frozen=True)
-class Untouched:
+class Untouched(Factor):
     """Zeros: a parameter that the loss does not use."""
 
     num_examples: int
@@ -205,10 +202,6 @@ class Untouched:
     def squares(self, before: Before) -> Tensor:
         """Return what the offset leaves."""
         return self.like.new_full((self.num_examples,), before.constant, dtype=torch.float64)
-
-    def measured(self, before: Before) -> tuple[Tensor, Untouched]:
-        """Return the squared norms, and this."""
-        return self.squares(before), self
 
     def kept(self, good: Tensor) -> Untouched:
         """Return the zeros."""
@@ -231,7 +224,7 @@ _FEW_PAIRS = 24
 
 
 @dataclass(frozen=True)
-class Outer:
+class Outer(Factor):
     """Each gradient is left rightᵀ: `(b, out)` and `(b, in)`."""
 
     left: Tensor
@@ -251,22 +244,12 @@ class Outer:
             total += before.constant
         return total.clamp_(min=0.0)
 
-    def measured(self, before: Before) -> tuple[Tensor, Outer]:
-        """Return the squared norms, and this."""
-        return self.squares(before), self
-
-    def kept(self, good: Tensor) -> Outer:
-        """Return the good ones and zeros."""
-        return Outer(zeroed(self.left, good), zeroed(self.right, good))
-
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Return the weighted sum, one product."""
         return weighted(self.left, weights).T @ self.right
 
-    def grouped(self, groups: Groups) -> Factor:
+    def means(self, groups: Groups) -> Factor:
         """Return the means: sums of outer products."""
-        if groups.are_single:
-            return self
         return summed_outer(groups.shares(self.left), groups.take(self.right))
 
 
@@ -279,15 +262,11 @@ def summed_outer(left: Tensor, right: Tensor) -> Factor:
 
 
 @dataclass(frozen=True)
-class SummedOuter:
+class SummedOuter(Factor):
     """Each gradient is a sum over steps: `(b, t, out)` and `(b, t, in)`, larger when made."""
 
     left: Tensor
     right: Tensor
-
-    def squares(self, before: Before) -> Tensor:
-        """Return the squared norms."""
-        return self.measured(before)[0]
 
     def measured(self, before: Before) -> tuple[Tensor, Summands]:
         """Return the squared norms, and this, with those made that nearly cancel."""
@@ -357,18 +336,12 @@ class SummedOuter:
         pairs = zip(self.left.split(step), self.right.split(step), strict=True)
         return torch.cat([row_squares(_summed(*pair), alone) for pair in pairs])
 
-    def kept(self, good: Tensor) -> SummedOuter:
-        """Return the good ones and zeros."""
-        return SummedOuter(zeroed(self.left, good), zeroed(self.right, good))
-
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Return the weighted sum, one product over examples and steps."""
         return weighted(self.left, weights).flatten(0, 1).T @ self.right.flatten(0, 1)
 
-    def grouped(self, groups: Groups) -> Factor:
+    def means(self, groups: Groups) -> Factor:
         """Return the means: more steps."""
-        if groups.are_single:
-            return self
         left, right = groups.shares(self.left), groups.take(self.right)
         return summed_outer(left.flatten(1, 2), right.flatten(1, 2))
 
@@ -385,7 +358,7 @@ def _made(left: Tensor, right: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class PartlyMade:
+class PartlyMade(Summands):
     """Summands of which some examples' gradients were made.
 
     Attributes:
@@ -409,16 +382,12 @@ class PartlyMade:
 
 
 @dataclass(frozen=True)
-class Rows:
+class Rows(Factor):
     """Each gradient adds values `(b, t, width)` to the rows ids `(b, t)` of a table of zeros."""
 
     ids: Tensor
     values: Tensor
     num_rows: int
-
-    def squares(self, before: Before) -> Tensor:
-        """Return the squared norms."""
-        return self.measured(before)[0]
 
     def measured(self, before: Before) -> tuple[Tensor, Summands]:
         """Return the squared norms, and the rows: what an example names twice is added up first."""
@@ -443,16 +412,14 @@ class Rows:
         total.index_add_(0, owner, squares).clamp_(min=0.0)
         return total, MadeRows(owner, rows, made, self.num_rows)
 
-    def grouped(self, groups: Groups) -> Factor:
+    def means(self, groups: Groups) -> Factor:
         """Return the means: more rows named."""
-        if groups.are_single:
-            return self
         ids, values = groups.take(self.ids), groups.shares(self.values)
         return Rows(ids.flatten(1, 2), values.flatten(1, 2), self.num_rows)
 
 
 @dataclass(frozen=True)
-class MadeRows:
+class MadeRows(Summands):
     """Rows of a table, each named once an example.
 
     Attributes:

@@ -41,11 +41,11 @@ from fedpriv.mechanisms.bounds import Bound
 from fedpriv.ranges import positive_float
 from fedpriv.rng import Key
 from fedpriv.training.evaluate import Metrics, Total
+from fedpriv.training.per_example.example_sum import factors_of
 from fedpriv.training.per_example.sparse_sums import (
     LinearMap,
     SparseRows,
     bounded_outer_sum,
-    factors_of,
     joined,
     positions,
 )

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedpriv.mechanisms.bounds import Bound, scaling_factor
+from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
 from fedpriv.training.devices import usable_device
-from fedpriv.training.failures import contributes_zero
 from fedpriv.training.local.module import check_module, load_params, model_inputs, model_targets
 from fedpriv.training.local.module_state import own_stream, unchanged_buffers
 from fedpriv.training.per_example.backends import (
@@ -23,6 +21,7 @@ from fedpriv.training.per_example.backends import (
     moved,
     synthetic_inputs,
 )
+from fedpriv.training.per_example.example_sum import factors_of
 from fedpriv.training.per_example.ghost import ExampleMasks
 from fedpriv.training.per_example.ghost_norms import Before, Dense, Factor, Groups
 from fedpriv.training.per_example.losses import SingleLosses, check_loss, example_losses
@@ -293,10 +292,12 @@ class ModuleGradients:
         totals: dict[str, Tensor] = {}
         weight = 0.0
         with torch.no_grad():
-            for factors in chunks:
-                measured = {n: f.measured(before[n]) for n, f in factors.items()}
+            for gradients in chunks:
+                measured = {n: f.measured(before[n]) for n, f in gradients.items()}
                 squares = torch.stack([found for found, _ in measured.values()]).sum(0)
-                weights = self._weights(squares + safety, bound)
+                norms = torch.sqrt(squares + safety).cpu().numpy()
+                factors = factors_of(bound, norms, self._size, _SMALLEST)
+                weights = torch.from_numpy(factors).to(self._device)
                 weight += float(weights.sum())
                 good = torch.isfinite(squares)
                 all_good = bool(good.all())
@@ -307,7 +308,7 @@ class ModuleGradients:
                         totals[name] += part
                     else:
                         totals[name] = part.double()
-                del factors, measured, summands, part  # before the next chunk is made
+                del gradients, measured, summands, part  # before the next chunk is made
             return {n: self._after(totals.get(n), before[n], weight, n) for n in self._own}
 
     def _before(self, bound: Bound, name: str, parameter: nn.Parameter) -> Before:
@@ -325,20 +326,6 @@ class ModuleGradients:
             offset=None if bound.mixture is None else full(bound.mixture.offset[name]),
             multiplier=None if multiplier is None else full(multiplier),
         )
-
-    def _weights(self, squares: Tensor, bound: Bound) -> Tensor:
-        """Return what each update is multiplied by, float64; 0 for those that are left out."""
-        weights = []
-        for square in squares.tolist():
-            norm = math.sqrt(square) if square >= 0.0 else math.nan
-            if not math.isfinite(norm):
-                contributes_zero(ValueError("the gradient is not finite"))
-                weights.append(0.0)
-            elif norm < _SMALLEST:
-                weights.append(0.0)
-            else:
-                weights.append(scaling_factor(bound, norm, self._size))
-        return torch.tensor(weights, dtype=torch.float64, device=self._device)
 
     def _after(self, total: Tensor | None, before: Before, weight: float, name: str) -> np.ndarray:
         """Return the sum of bounded updates from that of weighted gradients."""

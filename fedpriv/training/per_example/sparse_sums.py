@@ -18,11 +18,9 @@ from typing import cast
 import numpy as np
 from scipy import sparse
 
-from fedpriv.mechanisms.bounds import Bound, scaling_factor
-from fedpriv.training.failures import contributes_zero
+from fedpriv.mechanisms.bounds import Bound
+from fedpriv.training.per_example.example_sum import factors_of
 
-# Squares of anything shorter lose digits in float64; it counts as the zero vector.
-_TINY = 1e-140
 # Where update and offset nearly cancel, their norm has lost digits: such an example is made dense.
 _CANCELS = 1e-4
 
@@ -114,33 +112,6 @@ def joined(groups: Sequence[np.ndarray], num_examples: int) -> tuple[np.ndarray,
     np.cumsum(sizes, out=starts[1:])
     chosen = np.concatenate([np.asarray(g) for g in groups]) if sizes else np.zeros(0, np.int64)
     return positions(chosen, num_examples), starts
-
-
-def factors_of(bound: Bound, norms: np.ndarray, num_elements: int) -> np.ndarray:
-    """Return what each update is multiplied by to be bounded, float64; 0 where it fails.
-
-    Args:
-        bound: Without a grid.
-        norms: float64, after mixture and multiplier.
-        num_elements: Coordinates of the params.
-
-    Raises:
-        ValueError: If the bound rounds to a grid.
-    """
-    if bound.granularity is not None:
-        raise ValueError(
-            f"{bound!r} rounds each update to a grid, which the exact sums of linear models do "
-            "not do; give the bound inside it (exact-sum false)"
-        )
-    factors = np.zeros(len(norms))
-    for i, norm in enumerate(norms.tolist()):
-        if norm <= _TINY:  # and not NaN
-            continue
-        try:
-            factors[i] = scaling_factor(bound, norm, num_elements)
-        except ValueError as error:
-            contributes_zero(error)
-    return factors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -27,7 +27,6 @@ import numpy as np
 
 from fedpriv.datasets.dataset import Dataset, hold_out_public, hold_out_validation
 from fedpriv.datasets.images import load_mnist
-from fedpriv.datasets.reviews import review_features
 from fedpriv.measures import LOSS, Measure
 from fedpriv.rng import Key
 from fedpriv.tasks.central import CentralTask
@@ -37,6 +36,7 @@ from fedpriv.training.per_example.linear import LogisticGradients
 from fedpriv.training.public_learning import Choice, GradientLearner, learn
 from fedpriv.tree import Params
 from simulations.adadps.setups import imdb, mnist
+from simulations.reviews.features import review_features
 
 Grid = Mapping[str, Any]
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.datasets.stackexchange.locate import resolve_corpus
+from fedpriv.datasets.importers.locate import resolve_corpus
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
 from fedpriv.datasets.stackexchange.tag_view import TagView
 from fedpriv.measures import ACCURACY

@@ -14,15 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedpriv.datasets.bag_of_words import RESERVED, WordRows, column_sums, mean_magnitude
 from fedpriv.datasets.dataset import Dataset, hold_out_validation, limit_public
-from fedpriv.datasets.reviews import (
-    Reviews,
-    load_amazon,
-    load_imdb,
-    review_features,
-    synthetic_reviews,
-)
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.mechanisms.side_information import (
     SideInformation,
@@ -35,6 +27,14 @@ from fedpriv.tasks.dataset_tasks import linear_task
 from fedpriv.training.per_example.linear import LogisticGradients
 from simulations.adadps.setups.setup import Column, Setup, experiment_of
 from simulations.reproduction.items import Split
+from simulations.reviews.bag_of_words import RESERVED, WordRows, column_sums, mean_magnitude
+from simulations.reviews.features import (
+    Reviews,
+    load_amazon,
+    load_imdb,
+    review_features,
+    synthetic_reviews,
+)
 
 #: Public reviews: 250 held out of IMDB, so many of these, or Amazon's.
 Public = Literal["held out", "amazon"] | int
@@ -166,19 +166,19 @@ SETUP = Setup(
             "plain": (1.0, 3.0, 10.0, 30.0),
             "adaptive": (0.003, 0.01, 0.03, 0.1),
             "adagrad": (0.03, 0.1, 0.3, 1.0),
-            "guided": (0.1, 0.3, 1.0, 3.0),
+            "preconditioned": (0.1, 0.3, 1.0, 3.0),
             "divided later": (0.003, 0.01, 0.03, 0.1),
         },
         "paper": {
             "plain": (0.02, 0.1, 0.5, 2.0),
             "adaptive": (0.01, 0.03, 0.1, 0.3),
             "adagrad": (0.03, 0.1, 0.3, 1.0),
-            "guided": (0.02, 0.1, 0.5, 2.0),
+            "preconditioned": (0.02, 0.1, 0.5, 2.0),
             "divided later": (0.001, 0.003, 0.01, 0.03),
         },
     },
-    clips={"plain": (0.1, 0.5), "guided": (0.5, 1.0, 2.0)},
-    unbounded={"guided": 0.1},
+    clips={"plain": (0.1, 0.5), "preconditioned": (0.5, 1.0, 2.0)},
+    unbounded={"preconditioned": 0.1},
     paper_epsilon=(
         "1.5 at δ = 4e-5 (remembered, not read; recomputed 1.51 by RDP with Poisson batches of "
         "examples, as if micro-batches were examples)"

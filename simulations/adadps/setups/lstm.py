@@ -13,7 +13,6 @@ import numpy as np
 from torch import nn
 
 from fedpriv.datasets.dataset import Dataset, hold_out_validation
-from fedpriv.datasets.reviews import review_features
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.models.text import TextLSTM
 from fedpriv.tasks.central import CentralTask
@@ -21,6 +20,7 @@ from fedpriv.tasks.dataset_tasks import module_task
 from simulations.adadps.setups import imdb
 from simulations.adadps.setups.setup import Column, Rates, Setup, experiment_of
 from simulations.reproduction.items import Split
+from simulations.reviews.features import review_features
 
 LENGTH, SHORT = 290, 40
 
@@ -68,7 +68,7 @@ def experiment(column: Column, split: Split, reduced: bool) -> Experiment:
 _RATES: Rates = {
     "plain": (0.1, 0.5, 2.0),
     "adaptive": (0.0003, 0.001, 0.003),
-    "guided": (0.02, 0.1, 0.5),
+    "preconditioned": (0.02, 0.1, 0.5),
 }
 
 SETUP = Setup(
@@ -84,8 +84,8 @@ SETUP = Setup(
         "AdaDPS, public Adam": (0.2, 0.05),
     },
     rates={"paper": _RATES, "right": _RATES},
-    clips={"plain": (0.1, 0.5), "guided": (0.2, 1.0)},
-    unbounded={"guided": 0.1},
+    clips={"plain": (0.1, 0.5), "preconditioned": (0.2, 1.0)},
+    unbounded={"preconditioned": 0.1},
     paper_epsilon="2.8 at δ = 4e-5 (remembered; 2.806 recomputed by RDP at 100 epochs)",
     seconds=(10_000, 10),
     notes=(

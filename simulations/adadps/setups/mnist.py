@@ -117,19 +117,19 @@ _PUBLIC = {"public-batch": 60, "refresh": "epoch"}
 _AUTOENCODER_RATES: Rates = {
     "plain": (0.1, 0.5, 2.0),
     "adaptive": (0.0003, 0.001, 0.003),
-    "guided": (0.002, 0.005, 0.02),
+    "preconditioned": (0.002, 0.005, 0.02),
     "divided later": (0.0003, 0.001, 0.003),
 }
 #: From weights as wide as those of the careful column, what counts is rate times clip norm.
 _WIDER_RATES: Rates = {
     **_AUTOENCODER_RATES,
     "plain": (0.2, 0.6, 2.0),
-    "guided": (0.01, 0.03, 0.1),
+    "preconditioned": (0.01, 0.03, 0.1),
 }
 _CLASSIFIER_RATES: Rates = {
     "plain": (0.05, 0.2, 1.0),
     "adaptive": (0.0003, 0.001, 0.003),
-    "guided": (0.002, 0.005, 0.02),
+    "preconditioned": (0.002, 0.005, 0.02),
 }
 
 AUTOENCODER = Setup(
@@ -147,7 +147,7 @@ AUTOENCODER = Setup(
         "AdaDPS, public Adam": (3.0, 0.005),
     },
     rates={"paper": _AUTOENCODER_RATES, "right": _WIDER_RATES},
-    clips={"plain": (0.05, 0.5), "adaptive": (0.01, 0.1), "guided": (1.0,)},
+    clips={"plain": (0.05, 0.5), "adaptive": (0.01, 0.1), "preconditioned": (1.0,)},
     unbounded={"plain": 10.0},
     paper_epsilon="1.6 at δ = 1/60,000 (remembered; recomputed 1.594 by RDP)",
     seconds=(4_000, 12),
@@ -173,9 +173,9 @@ CLASSIFIER = Setup(
     },
     rates={
         "paper": _CLASSIFIER_RATES,
-        "right": {**_CLASSIFIER_RATES, "guided": (0.005, 0.03, 0.2)},
+        "right": {**_CLASSIFIER_RATES, "preconditioned": (0.005, 0.03, 0.2)},
     },
-    clips={"plain": (0.1, 0.5), "guided": (1.0, 5.0)},
+    clips={"plain": (0.1, 0.5), "preconditioned": (1.0, 5.0)},
     paper_epsilon="not stated for this table in what could be read",
     seconds=(600, 9),
     notes=(

@@ -16,7 +16,7 @@ import numpy as np
 from scipy import sparse
 
 from fedpriv.datasets.dataset import Dataset, hold_out_public, hold_out_validation, limit_public
-from fedpriv.datasets.stackexchange.locate import resolve_corpus
+from fedpriv.datasets.importers.locate import resolve_corpus
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
 from fedpriv.datasets.stackexchange.tag_view import TagView
 from fedpriv.experiments.experiment import Experiment
@@ -121,7 +121,7 @@ def experiment(public: Public, column: Column, split: Split, reduced: bool = Fal
 _RATES: Rates = {
     "plain": (1.0, 10.0, 50.0),
     "adaptive": (0.001, 0.003, 0.01),
-    "guided": (0.1, 0.5, 2.0),
+    "preconditioned": (0.1, 0.5, 2.0),
     "divided later": (0.001, 0.003, 0.01),
 }
 
@@ -138,7 +138,7 @@ SETUP = Setup(
         "AdaDPS, public Adam": (1.0, 0.5),
     },
     rates={"paper": _RATES, "right": _RATES},
-    clips={"plain": (0.1, 0.5), "guided": (1.0, 5.0)},
+    clips={"plain": (0.1, 0.5), "preconditioned": (1.0, 5.0)},
     paper_epsilon="0.84 at δ = 1/240,000 (remembered; 0.849 recomputed by RDP at 45 epochs)",
     seconds=(2_000, 9),
     notes=(

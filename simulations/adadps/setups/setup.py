@@ -22,7 +22,7 @@ from fedpriv.tasks.central import CentralTask
 from simulations.reproduction.items import Cell, Row, Settings, Split, Table
 
 #: Methods of one family see gradients of one scale, and so search the same learning rates.
-Family = Literal["plain", "adaptive", "adagrad", "guided", "divided later"]
+Family = Literal["plain", "adaptive", "adagrad", "preconditioned", "divided later"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Method:
     @property
     def divides(self) -> bool:
         """Whether it divides by moments, so that ε_s matters."""
-        return self.options.get("guide", "none") not in (
+        return self.options.get("preconditioner", "none") not in (
             "none",
             "side-information",
             "mirror-descent",
@@ -61,16 +61,24 @@ _NORMALISED = {"bound": "normalise", "normalise-regulariser": 0.01}
 
 
 def _guided(
-    label: str, guide: str, more: Mapping[str, Option] | None = None, *, public: bool = True
+    label: str,
+    preconditioner: str,
+    more: Mapping[str, Option] | None = None,
+    *,
+    public: bool = True,
 ) -> Method:
     return Method(
-        label=label, options={**(more or {}), "guide": guide}, family="guided", public=public
+        label=label,
+        options={**(more or {}), "preconditioner": preconditioner},
+        family="preconditioned",
+        public=public,
     )
 
 
 def _knowing(label: str, kind: str, more: Mapping[str, Option] | None = None) -> Method:
     return Method(
-        label=label, options={**(more or {}), "guide": "side-information", "side-information": kind}
+        label=label,
+        options={**(more or {}), "preconditioner": "side-information", "side-information": kind},
     )
 
 
@@ -88,19 +96,24 @@ METHODS: Mapping[str, Method] = {
         _knowing("AdaDPS, TF-IDF", "tf-idf"),
         _knowing("AdaDPS, mean magnitude", "magnitude"),
         _knowing("AdaDPS, word rank", "rank"),
-        Method(label="DP-R-Pub", options={"guide": "r-pub"}, family="divided later", public=True),
         Method(
-            label="DP-Adam-Pub",
-            options={"guide": "adam-pub", "optimizer": "ema-momentum"},
+            label="DP-R-Pub",
+            options={"preconditioner": "r-pub"},
             family="divided later",
             public=True,
         ),
-        Method(label="PDA-DPMD", options={"guide": "mirror-descent"}),
+        Method(
+            label="DP-Adam-Pub",
+            options={"preconditioner": "adam-pub", "optimizer": "ema-momentum"},
+            family="divided later",
+            public=True,
+        ),
+        Method(label="PDA-DPMD", options={"preconditioner": "mirror-descent"}),
         Method(label="DP-SGD, warm start", options={"warm-start-epochs": 20}),
-        Method(label="DP²", options={"guide": "delayed"}),
+        Method(label="DP²", options={"preconditioner": "delayed"}),
         Method(
             label="Scale, then privatise",
-            options={"guide": "past-releases", "optimizer": "adam"},
+            options={"preconditioner": "past-releases", "optimizer": "adam"},
             family="adaptive",
         ),
         Method(label="DP-NSGD", options=_NORMALISED),

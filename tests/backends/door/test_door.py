@@ -51,7 +51,7 @@ def carry(request):
         cluster = request.getfixturevalue("ray")
         backend = RayBackend(
             share=replace(cluster.share, num_workers=2, num_cpus=0.1, num_gpus=0),
-            make_context=toys.context,
+            open_backend=toys.context,
             data=toys.TASK.data,
             max_examples=1,
         )

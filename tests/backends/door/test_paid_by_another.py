@@ -19,14 +19,14 @@ from fedpriv.mechanisms.privatizer import Cost, Privatizer
 from fedpriv.privacy.ledger.ledger import BudgetSpentError
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
-from fedpriv.training.algorithm import Query
+from fedpriv.training.algorithm import Algorithm, Query
 
 sys.path.append(str(Path(__file__).parent))
 toys = importlib.import_module("toys")
 methods = importlib.import_module("toy_methods")
 
 
-class Asking(methods.Steps):
+class Asking(Algorithm):
     """Does in each round what a test says."""
 
     def __init__(self, asks, plan):

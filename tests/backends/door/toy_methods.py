@@ -37,18 +37,6 @@ HERE = SerialBackend(trainer=toys.WORKS, data=toys.TASK.data)
 FACTS = {NOISE: "2" * 64}
 
 
-class Steps(Algorithm):
-    """A method whose state is its params."""
-
-    @staticmethod
-    def init(params):
-        return ArrayState(params=params)
-
-    @staticmethod
-    def result(state):
-        return state.params
-
-
 # -- (a) two queries an iteration, prices decided on the way, the raw sum held ----------------
 
 
@@ -68,7 +56,7 @@ class NoisyMin(Privatizer):
         return int(np.argmin(total.real()["losses"] - drawn))
 
 
-class Descent(Steps):
+class Descent(Algorithm):
     """Noisy gradient, noisy minimum over step sizes; where none helps, the gradient once more."""
 
     coarse, fine = Gaussian(noise_multiplier=3.0), Gaussian(noise_multiplier=1.5)
@@ -109,7 +97,7 @@ class Sphere(Privatizer):
         return total.real()["w"] + drawn
 
 
-class OneShot(Steps):
+class OneShot(Algorithm):
     """Descends on raw means, and releases where it came to."""
 
     # Ten steps of rate 1/4 on means of vectors within 8: one user moves the end by 8 / N.
@@ -177,7 +165,7 @@ class Twice(Sampler):
         return tuple(roster[i] for i in drawn), {"times": times}
 
 
-class Stream(Steps):
+class Stream(Algorithm):
     """Follows noisy means."""
 
     bound = Clip(l2_clip_norm=3.0)
@@ -207,7 +195,7 @@ class SharesInside(Privatizer):
         return NoisedMean(update=update, squared_norm=0.0)
 
 
-class Distributed(Steps):
+class Distributed(Algorithm):
     """Follows means of a sum that was noised where it was made."""
 
     bound = Rounded(bound=toys.Shared(l2_clip_norm=8.0))
@@ -222,7 +210,7 @@ class Distributed(Steps):
 # -- (e) an update and a bounded count from one cohort under one charge --------------------------
 
 
-class Adaptive(Steps):
+class Adaptive(Algorithm):
     """Follows the update, and moves a threshold by the share below it (Andrew et al. 2021)."""
 
     # 1/z² = 1/z_update² + 1/z_count²: the bit is as long as makes that one Gaussian mechanism.

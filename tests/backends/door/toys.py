@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from fedpriv.backends.worker import WorkerContext
+from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Capped, Clip
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.sums import RunningSum
@@ -122,4 +122,4 @@ def nothing(params, public, part=None):
 
 def context(device):
     """What a worker works with."""
-    return WorkerContext(trainer=WORKS, data=TASK.data, measure=nothing)
+    return SerialBackend(trainer=WORKS, data=TASK.data, measure=nothing)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import logging
 import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -13,8 +12,9 @@ from types import ModuleType
 import pytest
 
 from client import app as client_app
-from fedpriv.datasets.stackexchange.synthetic import Shape, synthesize
+from fedpriv.datasets.importers.synthetic import Shape, synthesize
 from server import app as server_app
+from tests.backends.flower.real.processes import DECLARED
 
 
 def load(path: str) -> ModuleType:
@@ -49,11 +49,6 @@ def tiny_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     synthesize(path, shape=shape, max_words=150, max_tags=10)
     return path
-
-
-DECLARED = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text("utf-8"))["tool"][
-    "flwr"
-]["app"]["config"]
 
 
 class Gone(ConnectionError):

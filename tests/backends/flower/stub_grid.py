@@ -30,7 +30,6 @@ from fedpriv.backends.flower.client import Host
 from fedpriv.backends.flower.messages import BOUNDS
 from fedpriv.backends.flower.registry import QUERY
 from fedpriv.backends.flower.strategy import GridBackend, GridSettings, UserLevelStrategy
-from fedpriv.backends.worker import WorkerContext
 from fedpriv.checkpoints.vocabulary import WordFeatures
 from fedpriv.datasets.stackexchange.tag_view import TagExamples
 from fedpriv.mechanisms import Clip, Rounded
@@ -282,12 +281,12 @@ class TinyTags:
         return self.num_words if made is None else made.num_rows
 
 
-def make_context(
+def open_worker(
     device: str, schedule: Any, word_features: WordFeatures | None = None
-) -> WorkerContext:
+) -> SerialBackend:
     """Return what a worker of another process works with: the same made-up users."""
     task = TinyTags(word_features=word_features)
-    return WorkerContext(
+    return SerialBackend(
         trainer=task.trainer(schedule, {}), data=task.data, measure=lambda *given, **named: None
     )
 

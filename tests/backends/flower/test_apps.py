@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +16,7 @@ from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.parts import SERVER, cut_corpus
 from fedpriv.datasets.stackexchange.splits import Split
 from fedpriv.experiments.build import build
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
@@ -31,8 +29,6 @@ from fedpriv.runs.prepared import start_run
 from tests.running.selected import topical
 
 NUM_NODES, NUM_ROUNDS = 3, 3
-PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text("utf-8"))
-DECLARED = PROJECT["tool"]["flwr"]["app"]["config"]
 
 
 @pytest.fixture
@@ -159,7 +155,7 @@ def _lines(run):
 OWN_BOUND = """
 from dataclasses import dataclass, replace
 
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.mechanisms import Clip, Rounded
 
 

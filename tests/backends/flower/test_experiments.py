@@ -14,13 +14,11 @@ from safetensors.numpy import load_file
 from fedpriv import tree
 from fedpriv.backends.flower.strategy import GridSettings
 from fedpriv.datasets.stackexchange.corpus import Corpus
-from fedpriv.experiments.catalogue import find_experiments
+from fedpriv.experiments.load import find_experiments
 from fedpriv.runs.backends import serial
 from fedpriv.runs.prepared import start_run
 
-EXPERIMENTS = {
-    name: make for name, make in find_experiments().items() if "flower" in make().backends
-}
+EXPERIMENTS = {name: make for name, make in find_experiments().items() if make().runs_on("flower")}
 # A plain round, a preconditioned one and the next plain one, where rounds take turns.
 OPTIONS = {
     "rounds": 3,
@@ -65,7 +63,7 @@ def test_three_rounds_on_flower_equal_three_in_process(stub, tiny_corpus, tmp_pa
     experiment = experiment.with_options(OWN.get(experiment.method, OPTIONS))
     if experiment.options().get("sampling") == "cyclic":
         experiment = experiment.with_options({"cohort": None, "min-separation": 3})
-    if experiment.options().get("guide") == "delayed":
+    if experiment.options().get("release_preconditioner") == "delayed":
         experiment = experiment.with_options(TURNS)
     expected, state = finished(corpus, experiment, name, tmp_path / "serial", serial)
     found, other = finished(corpus, experiment, name, tmp_path / "grid", carried_by(stub, 5))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -20,15 +19,12 @@ from fedpriv.backends.flower.settings import (
     read_path,
     read_value,
 )
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
+from tests.backends.flower.real.processes import DECLARED
 
 
 def node_of(task):
     return Node(task=task, trainer=None, bounds=BOUNDS)
-
-
-PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text("utf-8"))
-DECLARED = PROJECT["tool"]["flwr"]["app"]["config"]
 
 
 def test_every_key_is_declared_so_that_it_can_be_overridden():

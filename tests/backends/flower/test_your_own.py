@@ -16,7 +16,7 @@ from fedpriv import json_lines
 from fedpriv.backends.flower.client import Host
 from fedpriv.cli import main
 from fedpriv.experiments.build import build
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.report.run_record import read_run
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial

@@ -11,8 +11,8 @@ import pytest
 
 from fedpriv import json_lines
 from fedpriv.datasets import cache
-from fedpriv.datasets.downloads import fetch_file
-from fedpriv.datasets.stackexchange import locate, writer
+from fedpriv.datasets.importers import locate, writer
+from fedpriv.datasets.importers.downloads import fetch_file
 from fedpriv.report import export
 from simulations.reproduction import command as reproducing
 from simulations.reproduction.command import find_reproductions

@@ -14,7 +14,7 @@ from rich.table import Table
 from fedpriv import __version__
 from fedpriv.cli import data_output, output
 from fedpriv.cli.data_output import progress_bar
-from fedpriv.experiments.catalogue import find_experiments, load_experiment
+from fedpriv.experiments.load import find_experiments, load_experiment
 from simulations.reproduction import command as reproducing
 from simulations.reproduction.command import find_reproductions
 from tests.cli.typed import SMALL, main, run
@@ -61,8 +61,8 @@ def test_every_name_is_whole(printed):
 
 def test_every_option_is_whole(printed):
     run("list", "adadps-tags")
-    for line in load_experiment("adadps-tags").lines():
-        assert line.name in printed().split()
+    for entry in load_experiment("adadps-tags").entries():
+        assert entry.path in printed().split()
     assert "…" not in printed()
 
 

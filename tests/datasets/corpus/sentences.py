@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from fedpriv.datasets.importers.writer import CorpusWriter, Sentence
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
-from fedpriv.datasets.stackexchange.writer import CorpusWriter, Sentence
 
 
 def said(user, text, tags="", title="", own=True, by=None):

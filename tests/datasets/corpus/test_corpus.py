@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from fedpriv.datasets.stackexchange import sentence_store, writer
+from fedpriv.datasets.importers import writer
+from fedpriv.datasets.importers.writer import Interner
+from fedpriv.datasets.stackexchange import sentence_store
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
-from fedpriv.datasets.stackexchange.writer import Interner
 from tests.datasets.corpus.sentences import ROSTER, SENTENCES, said, write
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedpriv.datasets.importers.writer import Sentence
 from fedpriv.datasets.stackexchange import manifest
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
-from fedpriv.datasets.stackexchange.writer import Sentence
 from tests.datasets.corpus.sentences import SENTENCES, cut, said, write
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from fedpriv.datasets.cache import cached_arrays
+from fedpriv.datasets.importers.synthetic import Shape, synthesize
 from fedpriv.datasets.stackexchange import corpus as corpora
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.datasets.stackexchange.splits import BY_THREAD, Split
-from fedpriv.datasets.stackexchange.synthetic import Shape, synthesize
 
 SHAPE = Shape(
     num_users=20, num_sentences=400, public_users=6, num_words=200, num_tags=12, num_topics=4

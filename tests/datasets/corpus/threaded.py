@@ -1,8 +1,8 @@
 """A corpus of 60 threads that 24 users ask and answer; each has words and a tag of its own."""
 
+from fedpriv.datasets.importers.writer import Sentence
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.datasets.stackexchange.splits import KINDS, NUM_FOLDS, Split
-from fedpriv.datasets.stackexchange.writer import Sentence
 from tests.datasets.corpus.sentences import write
 
 THREADS, USERS, SEED = 60, 24, 3

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from fedpriv.datasets import downloads as fetching
-from fedpriv.datasets.downloads import DATASETS, Source, fetch, fetch_file
+from fedpriv.datasets.importers import downloads as fetching
+from fedpriv.datasets.importers.downloads import DATASETS, Source, fetch, fetch_file
 
 BODY = bytes(range(256)) * 4000  # about a megabyte: several pieces
 

@@ -5,7 +5,7 @@ import stat
 import py7zr
 import pytest
 
-from fedpriv.datasets.stackexchange.dump import open_dump
+from fedpriv.datasets.importers.dump import open_dump
 
 INSIDE, OUTSIDE = b"<posts><row Id='in'/></posts>", "<posts><row Id='secret'/></posts>"
 

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from fedpriv.datasets import cache
-from fedpriv.datasets.stackexchange import locate
-from fedpriv.datasets.stackexchange.corpus import Corpus
-from fedpriv.datasets.stackexchange.locate import (
+from fedpriv.datasets.importers import locate
+from fedpriv.datasets.importers.locate import (
     cached_synthetic,
     find_candidates,
     raw_kind,
     resolve_corpus,
 )
-from fedpriv.datasets.stackexchange.synthetic import NAME, Shape, synthesize
+from fedpriv.datasets.importers.synthetic import NAME, Shape, synthesize
+from fedpriv.datasets.stackexchange.corpus import Corpus
 
 TINY = Shape(num_users=4, num_sentences=60, public_users=3, num_words=100, num_tags=6, num_topics=2)
 
@@ -232,8 +232,8 @@ def test_the_kind_of_a_raw_file(tmp_path, name, kind):
 
 _RACE = """
 import sys
-from fedpriv.datasets.stackexchange import locate
-from fedpriv.datasets.stackexchange.synthetic import Shape, synthesize
+from fedpriv.datasets.importers import locate
+from fedpriv.datasets.importers.synthetic import Shape, synthesize
 shape = Shape(num_users=4, num_sentences=60, public_users=3, num_words=100, num_tags=6,
               num_topics=2)
 def make(target, progress):

@@ -11,7 +11,7 @@ from xml.sax.saxutils import quoteattr
 import py7zr
 import pytest
 
-from fedpriv.datasets.stackexchange.dump import import_stackexchange, open_dump, site_name
+from fedpriv.datasets.importers.dump import import_stackexchange, open_dump, site_name
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
 
 PUBLIC, INSIDE = "15", "1"  # by the fixed hash of the id
@@ -263,7 +263,7 @@ def test_onstartups_has_its_known_figures(onstartups, gather):
 IMPORT = """
 import sys
 from pathlib import Path
-from fedpriv.datasets.stackexchange.dump import import_stackexchange
+from fedpriv.datasets.importers.dump import import_stackexchange
 corpus = import_stackexchange(sys.argv[1], sys.argv[2], name="site")
 # Not getrusage's ru_maxrss: a child begins with the peak of the process that started it.
 status = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())

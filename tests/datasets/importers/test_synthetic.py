@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedpriv.datasets.importers.synthetic import NAME, Shape, _sentence_counts, synthesize
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
-from fedpriv.datasets.stackexchange.synthetic import NAME, Shape, _sentence_counts, synthesize
 from fedpriv.rng import Key
 from fedpriv.tasks.tag_prediction import evaluate_tags
 from fedpriv.training.public_learning import TagLearner

@@ -1,6 +1,6 @@
 import pytest
 
-from fedpriv.datasets.stackexchange.tokens import split_sentences, tff_tokens
+from fedpriv.datasets.importers.tokens import split_sentences, tff_tokens
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from fedpriv.datasets.stackexchange.synthetic import Shape, synthesize
+from fedpriv.datasets.importers.synthetic import Shape, synthesize
 from tests.backends.flower.real import processes as real
 from tests.backends.flower.real import small_app
 from tests.backends.flower.real.test_runs import assert_equals_in_process, config

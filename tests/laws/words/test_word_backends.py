@@ -102,7 +102,7 @@ def test_ray(ray, workers, corpus):
     task = words.task(corpus)
     backend = RayBackend(
         share=replace(ray.share, num_workers=workers, num_cpus=0.1),
-        make_context=functools.partial(words.make_context, folder=str(corpus.directory)),
+        open_backend=functools.partial(words.open_worker, folder=str(corpus.directory)),
         data=task.data,
         max_examples=words.SCHEDULE.max_examples,
     )

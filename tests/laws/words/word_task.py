@@ -4,7 +4,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from fedpriv.backends.worker import WorkerContext
+from fedpriv.backends import SerialBackend
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.word_view import open_word_view
 from fedpriv.tasks.next_words import NextWords, Size
@@ -30,9 +30,9 @@ def task(corpus):
     return NextWords(open_word_view(corpus), size=size, length=8)
 
 
-def make_context(device, folder):
+def open_worker(device, folder):
     """Return what a worker works with."""
     own = task(Corpus.open(folder))
-    return WorkerContext(
+    return SerialBackend(
         trainer=own.trainer(SCHEDULE, {}, device), data=own.data, measure=own.evaluate
     )

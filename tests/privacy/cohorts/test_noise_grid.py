@@ -86,7 +86,7 @@ def test_no_epsilon_without_its_terms(small):
         assert part in str(small), part
     told = json.loads(json.dumps(small.to_json(), allow_nan=False))
     assert {"target_epsilon", "delta", "relation", "unit", "accountant"} <= set(told)
-    assert len(told["points"]) == 4 and len(told["knees"]) == 2
+    assert len(told["points"]) == 4 and len(told["saturation_points"]) == 2
 
 
 def test_micro_batches_and_examples(small):

@@ -54,6 +54,7 @@ class Answer(Privatizer):
     """A privatizer of any cost."""
 
     name = "made up"
+    cost = None  # of each its own
 
     def __init__(self, kind, value, whole_run=False):
         self.cost = Cost(kind=kind, value=value, whole_run=whole_run)

@@ -213,6 +213,7 @@ ADD_REMOVE = Relation.ADD_REMOVE
 
 class Own(Privatizer):
     name = "own"
+    cost = None  # of each its own
 
     def __init__(self, kind):
         self.cost = Cost(kind=kind, value=0.5)

@@ -13,8 +13,8 @@ import pytest
 from torch import nn
 
 from fedpriv import cli
+from fedpriv.datasets.importers.writer import CorpusWriter, Sentence
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
-from fedpriv.datasets.stackexchange.writer import CorpusWriter, Sentence
 from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
 from fedpriv.experiments.build import build
 from fedpriv.mechanisms import SideInformation
@@ -159,13 +159,13 @@ def slow(kinds, one):
 
 @pytest.fixture(autouse=True)
 def known(monkeypatch):
-    side = {"guide": "side-information"}
+    side = {"preconditioner": "side-information"}
     found = ModuleType("coverage_test")
     found.central_side = lambda: central("private", **side)
     found.central_words = lambda: central(listed=("vocabulary", "idf"))
     found.central_both = lambda: central("private", ("vocabulary",), **side)
     found.central_public = lambda: central(**side)
-    found.ideal = lambda: central(guide="ideal", micro_batch=2)
+    found.ideal = lambda: central(preconditioner="ideal", micro_batch=2)
     found.dense = lambda: module("private")
     found.dense_public = lambda: module("public")
     monkeypatch.setitem(sys.modules, "coverage_test", found)

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from fedpriv.cli import main
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.prepared import start_run

@@ -1,12 +1,13 @@
 """What a statement says of where training started, and what it refuses."""
 
+import html
 import json
 
 import pytest
 
 from fedpriv.checkpoints.tensor_files import START_FILE, write_tensors
 from fedpriv.cli.run import print_summary
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.statement.coverage import Coverage
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run
@@ -60,7 +61,7 @@ def test_a_public_only_figure_of_all_posts_is_never_called_public_alone(
     (line,) = [text for text in capsys.readouterr().out.splitlines() if "public-only" in text]
     assert "ε = 0" not in line and summary["public_only_of"] in line
     page = render(read_run(tmp_path / "run"))
-    assert "at ε = 0" not in page and "rostered users&#x27; titles and tags" in page
+    assert "at ε = 0" not in page and "rostered users' titles and tags" in html.unescape(page)
 
 
 def test_that_answers_to_a_deleted_account_change_is_said(started):

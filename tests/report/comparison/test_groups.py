@@ -9,6 +9,7 @@ import shutil
 import pytest
 
 import fedpriv as fp
+from fedpriv.report.charts import point_legend
 from fedpriv.report.comparison.files import as_rows
 from fedpriv.report.comparison.groups import (
     differences,
@@ -18,7 +19,6 @@ from fedpriv.report.comparison.groups import (
     styles,
 )
 from fedpriv.report.comparison.page import points_of, render
-from fedpriv.report.plots.charts import point_legend
 from tests.resealed import reseal
 
 

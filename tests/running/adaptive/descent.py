@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.runs.prepared import start_run
 
 SOURCE = """
@@ -20,7 +20,7 @@ from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import AdaptivePlan
 from fedpriv.privacy.sampling import Everybody
-from fedpriv.tasks.task import TaskDescription
+from fedpriv.tasks.task import Task, TaskDescription
 from fedpriv.training.algorithm import Algorithm, ArrayState, Query
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.work import UserByUser
@@ -49,7 +49,7 @@ class Losses:
         return {"losses": np.array([np.linalg.norm(examples - w) for w in tried], np.float32)}
 
 
-class Near:
+class Near(Task):
     roster, roster_sha256, data = ROSTER, roster_sha256(ROSTER), Points()
     measures = (Measure(name="distance", label="distance", higher_is_better=False),)
 
@@ -83,12 +83,6 @@ def answered(noise_multiplier):
 @dataclass(frozen=True)
 class Descent(Algorithm):
     \"\"\"A cheap gradient of rho 1/50, then a dear choice among step sizes of rho 1/8.\"\"\"
-
-    def init(self, params):
-        return ArrayState(params=params)
-
-    def result(self, state):
-        return state.params
 
     def step(self, state, door):
         asked = Query(params=state.params, mechanism=answered(5.0), name="gradient")

@@ -29,25 +29,26 @@ class TestTried:
     def test_a_work_of_ones_own_is_tried(self, says):
         failed = "contributes_zero(error)" if says else "pass"
         changed(
-            "class Near:",
-            f"""class Whole:
-    def template(self, params):
-        return params
+            "class Near(Task):",
+            f"""from fedpriv.training.work import Work
 
-    def partial_sum(self, *, params, bound, data, user_ids, key):
+
+class Whole(Work):
+    def answer(self, request):
         from fedpriv.sums import PartialSum
         from fedpriv.training.failures import contributes_zero
         failed = 0
-        for user in user_ids:
+        for user in request.user_ids:
             try:
-                data.examples(user).gone
+                request.data.examples(user).gone
             except AttributeError as error:
                 {failed}
                 failed += 1
-        return PartialSum(total=params, num_users=len(user_ids), num_failed=failed)
+        return PartialSum(
+            total=request.params, num_users=len(request.user_ids), num_failed=failed)
 
 
-class Near:""",
+class Near(Task):""",
         )
         source = Path("own_descent.py").read_text("utf-8")
         source = source.replace('"train": UserByUser(trainer=Gradient())', '"train": Whole()')

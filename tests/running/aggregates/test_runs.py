@@ -16,7 +16,7 @@ from fedpriv.checkpoints.aggregates import answers, of_last, packed, uniform
 from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.cli import results
 from fedpriv.experiments.build import build
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.export import export_run, released_params
 from fedpriv.report.run_record import read_run

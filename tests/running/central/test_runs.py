@@ -48,7 +48,7 @@ def synthetic_experiment():
             "noise_multiplier": 1.0,
             "learning_rate": 0.5,
             "optimizer": "adam",
-            "guide": "public-rmsprop",
+            "preconditioner": "public-rmsprop",
         }
     )
 

@@ -16,7 +16,7 @@ from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, PoissonSampler
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
-from fedpriv.training.algorithm import Algorithm, ArrayState, Query
+from fedpriv.training.algorithm import Algorithm, Query
 
 ROSTER = tuple(f"u{number:02d}" for number in range(12))
 NOISE = Gaussian(noise_multiplier=1.0)
@@ -35,12 +35,6 @@ class Twice(Algorithm):
 
     def __init__(self, times=1):
         self.times, self.answers = times, []
-
-    def init(self, params):
-        return ArrayState(params=params)
-
-    def result(self, state):
-        return state.params
 
     def step(self, state, door):
         with door.hold(Query(params=state.params)) as held:

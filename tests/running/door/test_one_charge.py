@@ -18,7 +18,7 @@ from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import PoissonSampler
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
-from fedpriv.training.algorithm import Algorithm, ArrayState, Query
+from fedpriv.training.algorithm import Algorithm, Query
 
 ROSTER = tuple(f"u{number:02d}" for number in range(40))
 BOUND = Clip(l2_clip_norm=1.0)
@@ -42,12 +42,6 @@ class Users:
 class Does(Algorithm):
     def __init__(self, step):
         self._step = step
-
-    def init(self, params):
-        return ArrayState(params=params)
-
-    def result(self, state):
-        return state.params
 
     def step(self, state, door):
         self._step(door, state.params)

@@ -4,7 +4,7 @@ import importlib
 from pathlib import Path
 
 from fedpriv.backends import SerialBackend
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.runs.prepared import start_run
 

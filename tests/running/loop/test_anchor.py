@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.ledger.anchor import CommandAnchor, FileAnchor, anchors_of
 from fedpriv.privacy.ledger.chain import LedgerError
 from fedpriv.privacy.statement.statement import run_statement

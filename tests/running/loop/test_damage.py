@@ -6,9 +6,9 @@ import shutil
 import pytest
 
 from fedpriv import json_lines
+from fedpriv.datasets.importers.synthetic import Shape, synthesize
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
-from fedpriv.datasets.stackexchange.synthetic import Shape, synthesize
 from fedpriv.runs.prepared import resume_run
 from tests.resealed import reseal
 from tests.running.loop.tag_runs import NOISE, RELEASED, charged, pairs, start, stopping

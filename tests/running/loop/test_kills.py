@@ -15,7 +15,7 @@ import pytest
 from fedpriv import json_lines
 from fedpriv.checkpoints.store import CheckpointStore, load_state
 from fedpriv.experiments.build import build
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.rng import Key
 from fedpriv.runs.noise_root import noise_root
 from tests.running.loop.tag_runs import OPTIONS, ROOT, charged, ledger_state, pairs
@@ -31,7 +31,7 @@ import builtins, hashlib, importlib, io, json, os, signal, sys, threading, time
 from pathlib import Path
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.backends import SerialBackend
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.runs.prepared import start_run
 from tests.resumed import resume_run
 from fedpriv.privacy.sampling import PoissonSampler

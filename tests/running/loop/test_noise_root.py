@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from fedpriv.checkpoints.store import CheckpointStore
-from fedpriv.datasets.stackexchange.synthetic import Shape, synthesize
+from fedpriv.datasets.importers.synthetic import Shape, synthesize
 from fedpriv.experiments.averaging import FederatedExperiment
-from fedpriv.experiments.catalogue import find_experiments
 from fedpriv.experiments.experiment import methods_of
+from fedpriv.experiments.load import find_experiments
 from fedpriv.mechanisms import preconditioners
 from fedpriv.rng import Key
 from fedpriv.runs.document import read_document

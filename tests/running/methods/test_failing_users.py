@@ -9,7 +9,7 @@ import pytest
 
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.build import build
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.sums import PartialSum

@@ -9,7 +9,7 @@ import pytest
 
 from fedpriv.experiments.agd import FederatedDescent
 from fedpriv.experiments.build import build
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.mechanisms import Clip
 from fedpriv.mechanisms.bounds import CappedTogether
 from fedpriv.mechanisms.gaussian import Gaussian, GridNoise

@@ -11,7 +11,7 @@ from scipy import sparse
 from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.build import build
 from fedpriv.privacy.event import Relation
-from fedpriv.privacy.statement.statement import describe_accounting
+from fedpriv.privacy.statement.statement import privacy_statement
 from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.central import CentralTask, OwnedExamples, zeros
 from fedpriv.training.per_example.linear import LogisticGradients
@@ -47,7 +47,8 @@ def test_examples_of_owners_are_refused_and_not_taken_for_units(method):
 
 
 def said(plan):
-    return " ".join(describe_accounting(plan, plan.epsilon(1), 1, 0))
+    statement = privacy_statement(plan, num_charges=1, mode="simulation")
+    return " ".join(statement.paragraphs("How ε was counted"))
 
 
 EMPTY = "leaves its place in the order empty: how many examples there are is public"

@@ -10,7 +10,7 @@ from scipy import sparse
 from fedpriv.api.result import load
 from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.build import build
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run

@@ -11,7 +11,7 @@ import pytest
 import fedpriv as fp
 from fedpriv.checkpoints.tensor_files import read_tensors, write_tensors
 from fedpriv.cli import main
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run

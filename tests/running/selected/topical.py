@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from fedpriv.datasets.importers.writer import Sentence
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
-from fedpriv.datasets.stackexchange.writer import Sentence
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.runs.prepared import start_run
 from tests.datasets.corpus.sentences import write
 

@@ -18,7 +18,7 @@ from fedpriv.privacy.event import Event
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody
-from fedpriv.privacy.statement.statement import _describe_charge
+from fedpriv.privacy.statement.statement import privacy_statement
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
 from fedpriv.runs.folder import RunFolder
@@ -272,7 +272,8 @@ class TestThroughTheDoor:
     def test_the_statement_says_describe_charge(self, delta):
         plan = made(delta=delta).plan
         for read in (plan, Plan.from_json(plan.to_json())):
-            said = " ".join(_describe_charge(read, read.mechanism))
+            statement = privacy_statement(read, num_charges=1, mode="simulation")
+            said = " ".join(statement.paragraphs("How ε was counted"))
             assert "released by ObjectiveNoise" in said and "linear term was added" in said
             assert "normalised" not in said and "standard deviation" not in said
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from fedpriv.datasets.stackexchange.synthetic import Shape, synthesize
+from fedpriv.datasets.importers.synthetic import Shape, synthesize
 from fedpriv.experiments.build import build
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
 from fedpriv.training.local.compiled_softmax import CompiledSoftmaxTrainer

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fedpriv.datasets.stackexchange.locate import resolve_corpus
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.datasets.importers.locate import resolve_corpus
+from fedpriv.experiments.load import load_experiment
 from fedpriv.runs.prepared import start_run
 from simulations.defaults.readme import table
 

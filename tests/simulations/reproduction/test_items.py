@@ -14,7 +14,7 @@ LISTED = {
         "mnist", "mnist-ova", "pair-logistic", "pair-svm", "covertype", "imdb", "batches", "time",
         "excess",
     ),
-    "scraps": ("convex", "stackoverflow", "pds", "cifar10", "cifar100", "pcvr"),
+    "recycling": ("convex", "stackoverflow", "pds", "cifar10", "cifar100", "pcvr"),
     "adadps": ("figure2", "figure3"),
     "dpnsgd": ("figure3-mnist", "figure3-cifar10", "figure4-sst2"),
     "tags": ("by-method", "by-stream", "by-owners"),

@@ -135,14 +135,16 @@ class TestEpsilon:
         assert "NOT cover" not in text and "∞" not in text
 
     @pytest.mark.parametrize(
-        "options", [{"noise": "none", "bound": "none"}, {"guide": "ideal"}], ids=["none", "ideal"]
+        "options",
+        [{"noise": "none", "bound": "none"}, {"preconditioner": "ideal"}],
+        ids=["none", "ideal"],
     )
     def test_what_is_not_private(self, tmp_path, options):
         text = self.lines(table(row("a", **options)), tmp_path / "r")
         assert "- as here: ∞, not private" in text and "at δ" not in text
 
     def test_private_side_information(self, tmp_path):
-        guided = {"guide": "side-information"}
+        guided = {"preconditioner": "side-information"}
         one = row("private", source="private", name="as the paper", **guided)
         text = self.lines(table(one, row("public", **guided)), tmp_path / "r")
         first, second = text.split("; ")

@@ -117,7 +117,12 @@ class TestIdentity:
 
     def test_every_option_changes_it(self):
         base = self.base.experiment.with_options(
-            {"aggregate": "ema", "optimizer": "adam", "guide": "public-adam", "bound": "normalise"}
+            {
+                "aggregate": "ema",
+                "optimizer": "adam",
+                "preconditioner": "public-adam",
+                "bound": "normalise",
+            }
         )
         of_parts = {
             "bound": "clip",
@@ -127,8 +132,8 @@ class TestIdentity:
             "aggregate.training": "replace",
             "optimizer": "momentum",
             "schedule": "cyclic",
-            "guide": "past-releases",
-            "guide.refresh": "epoch",
+            "preconditioner": "past-releases",
+            "preconditioner.refresh": "epoch",
             "relation": "replace-one",
             "noise.exact_sum": True,
             "start": "public",
@@ -238,7 +243,7 @@ class TestRecorded:
         before = [
             row
             for identity, row in done.items()
-            if identity not in found and row["options"].get("guide.regulariser") == 1e-10
+            if identity not in found and row["options"].get("preconditioner.regulariser") == 1e-10
         ]
         assert len(before) in (0, 62) and all("curve" not in row for row in before)
         assert len(found & set(done)) + len(before) == len(done)

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from fedpriv.datasets.importers.writer import CorpusWriter, Sentence
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
-from fedpriv.datasets.stackexchange.writer import CorpusWriter, Sentence
 
 PHRASES = [["the", "cat", "sat", "down"], ["a", "dog", "ran", "away", "home"], ["we", "ship", "it"]]
 ROSTERED = tuple(f"u{number:02d}" for number in range(14))

@@ -9,7 +9,7 @@ import pytest
 
 import fedpriv as fp
 from fedpriv import tree
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.mechanisms.selection import PrivateChoice
 from fedpriv.rng import Key
 from fedpriv.runs.prepared import start_run
@@ -25,14 +25,14 @@ from tests.running.methods.test_runs import BOLT_ON, central
 @pytest.mark.parametrize("power", [40, 49, 51, 53])
 def test_a_training_of_ones_own_has_room_for_where_it_starts(power, monkeypatch):
     """All rows but one are the same, and a step is half of the start's last bit."""
-    number, ends, real = 100, [], Wrapped.partial_sum
+    number, ends, real = 100, [], Wrapped.answer
 
-    def seen(self, **asked):
-        total = real(self, **asked)
+    def seen(self, request):
+        total = real(self, request)
         ends.append(total.total["w"])
         return total
 
-    monkeypatch.setattr(Wrapped, "partial_sum", seen)
+    monkeypatch.setattr(Wrapped, "answer", seen)
     start = 1.5 * 2.0**power
     rate = min(7.9, max(0.1, 0.5002 * np.spacing(start)))
     for there in (0.0, 1.0):

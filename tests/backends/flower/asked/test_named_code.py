@@ -18,7 +18,7 @@ from fedpriv.rng import Key
 ALLOWED, OTHER = "a" * 64, "0" * 64
 TRAP = """from pathlib import Path
 Path({marker!r}).touch()
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 
 def experiment():
     return load_experiment("dp-fedavg-tags")

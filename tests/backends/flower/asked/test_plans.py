@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import tomllib
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,10 +29,8 @@ from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
 from server import app as server_app
 from server.app import ended_in_one_line
+from tests.backends.flower.real.processes import DECLARED
 
-DECLARED = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text("utf-8"))["tool"][
-    "flwr"
-]["app"]["config"]
 OTHER = "0" * 64
 
 

@@ -60,6 +60,8 @@ def test_the_bundle_holds_the_apps_and_the_library_and_nothing_else(bundle):
     assert not [name for name in names if "test_" in name or "__pycache__" in name]
     strange = {name for name in names if Path(name).suffix not in ALLOWED}
     assert {name for name in strange if not name.startswith(".info/")} == {"LICENSE"}
+    templates = {str(p.relative_to(CHECKOUT)) for p in (CHECKOUT / "fedpriv").rglob("*.md")}
+    assert templates and templates <= names
     assert 'serverapp = "server.app:app"' in text and 'clientapp = "client.app:app"' in text
 
 
@@ -69,8 +71,12 @@ def test_nothing_that_is_left_out_can_be_reached_from_the_bundle(bundle):
         names = set(archive.namelist())
     sources = all_sources()
     inside = {module for module in sources if path_of(module) in names}
-    left_out = {name.split(".")[1] for name in set(sources) - inside if name[:8] == "fedpriv."}
-    assert left_out == {*LEFT_OUT, "api"}  # of which there is `fedpriv.flower`
+    left_out = {
+        name.removeprefix("fedpriv.datasets.").removeprefix("fedpriv.").split(".")[0]
+        for name in set(sources) - inside
+        if name.startswith("fedpriv.")
+    }
+    assert left_out == {*LEFT_OUT, "api", "importers"}  # of `api` there is `fedpriv.flower`
     assert not [name for name in inside if name.startswith("simulations.")]
     reached = reached_from(sources, inside - {"fedpriv.__main__"})
     assert not [name for name in reached if name not in inside]

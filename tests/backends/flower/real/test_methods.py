@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from fedpriv.datasets.stackexchange.corpus import Corpus
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.prepared import start_run

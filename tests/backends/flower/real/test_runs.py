@@ -9,9 +9,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from fedpriv import tree
+from fedpriv.datasets.importers.synthetic import Shape, synthesize
 from fedpriv.datasets.stackexchange.corpus import Corpus
-from fedpriv.datasets.stackexchange.synthetic import Shape, synthesize
-from fedpriv.experiments.catalogue import load_experiment
+from fedpriv.experiments.load import load_experiment
 from fedpriv.runs.prepared import start_run
 
 # AdaDPS + Gaussian + momentum + EMA, small enough for a machine that also runs Flower.

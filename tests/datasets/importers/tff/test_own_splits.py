@@ -6,9 +6,9 @@ import sqlite3
 import pytest
 
 from fedpriv.cli import data as commands
+from fedpriv.datasets.importers.stackoverflow import import_stackoverflow
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.splits import Split
-from fedpriv.datasets.stackexchange.stackoverflow import import_stackoverflow
 from tests.command_line import CliRunner
 from tests.datasets.corpus.threaded import threads_of
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from fedpriv.datasets.stackexchange.stackoverflow import (
+from fedpriv.datasets.importers.stackoverflow import (
     read_tag_counts,
     read_word_counts,
     select_roster,

@@ -4,10 +4,10 @@ import hashlib
 
 import pytest
 
+from fedpriv.datasets.importers.stackoverflow import import_stackoverflow
+from fedpriv.datasets.importers.writer import titled_thread
 from fedpriv.datasets.stackexchange.sentence_store import SentenceStore
 from fedpriv.datasets.stackexchange.splits import Split
-from fedpriv.datasets.stackexchange.stackoverflow import import_stackoverflow
-from fedpriv.datasets.stackexchange.writer import titled_thread
 from tests.datasets.corpus.threaded import threads_of
 
 QUESTIONS = [(f"how to do {n % 9}", f"tag{n % 3}|tag{n % 5}") for n in range(100)]

@@ -128,9 +128,9 @@ KINDS = {
 
 
 def experiment(kind):
-    guide = kind.partition(",")[0]
-    guide = "none" if guide == "warm start" else guide
-    return synthetic_experiment().with_options({"guide": guide, **KINDS[kind]})
+    preconditioner = kind.partition(",")[0]
+    preconditioner = "none" if preconditioner == "warm start" else preconditioner
+    return synthetic_experiment().with_options({"preconditioner": preconditioner, **KINDS[kind]})
 
 
 def charges(folder):

@@ -1,4 +1,4 @@
-"""Resumed centralised runs: every guide goes on as it was."""
+"""Resumed centralised runs: every preconditioner goes on as it was."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.averaging import CentralExperiment
-from fedpriv.experiments.options import places
+from fedpriv.experiments.options import entries
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.prepared import start_run
 from tests.resumed import resume_run
@@ -24,14 +24,16 @@ from tests.running.central.resume.synthetic import (
 )
 
 
-def test_every_kind_of_guide_is_here():
-    known = places(CentralExperiment)["guide"]
-    assert {experiment(kind).guide.kind for kind in KINDS} == set(known)
+def test_every_kind_of_preconditioner_is_here():
+    [known] = (
+        entry.choices for entry in entries(CentralExperiment) if entry.path == "preconditioner"
+    )
+    assert {experiment(kind).preconditioner.kind for kind in KINDS} == set(known)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_killed_three_times_is_the_run_that_was_not(kind, tmp_path):
-    """Between steps nothing is lost: the guide's state, the optimiser's and the round go on."""
+    """Nothing is lost: the states of the preconditioner and the optimiser, and the round go on."""
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     start_run(experiment(kind), NAME, None, whole, keep_last=None).run()
     prepared = start_run(experiment(kind), NAME, None, killed, keep_last=None)
@@ -51,7 +53,7 @@ def test_a_run_killed_three_times_is_the_run_that_was_not(kind, tmp_path):
 
 
 class Dying(SerialBackend):
-    """Dies in the middle of a step, after its guide has looked."""
+    """Dies in the middle of a step, after its preconditioner has looked."""
 
     def partial_sum(self, **given):
         if given["round_num"] == 8 and given["attempt"] == 1:

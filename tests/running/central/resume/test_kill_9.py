@@ -58,7 +58,7 @@ def synthetic_experiment():
     return CentralExperiment(
         name="held", description="", task=task, batch_size=6, steps=40,
         noise=GaussianNoise(multiplier=1.0),
-        guide=AverageOfSquares(), eval_every=7, delta=1e-3,
+        preconditioner=AverageOfSquares(), eval_every=7, delta=1e-3,
     )
 '''
 

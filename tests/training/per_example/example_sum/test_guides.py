@@ -24,7 +24,11 @@ GUIDES = {
     "none": {},
     "side-information": {},
     "public-rmsprop": {},
-    "public-rmsprop, epoch": {"guide": "public-rmsprop", "refresh": "epoch", "public-batch": 5},
+    "public-rmsprop, epoch": {
+        "preconditioner": "public-rmsprop",
+        "refresh": "epoch",
+        "public-batch": 5,
+    },
     "public-adam": {},
     "public-adagrad": {"regulariser-inside": True},
     "ideal": {},
@@ -37,7 +41,7 @@ GUIDES = {
 
 
 def with_guide(name, **options):
-    return BASE.with_options({"guide": name.partition(",")[0], **GUIDES[name], **options})
+    return BASE.with_options({"preconditioner": name.partition(",")[0], **GUIDES[name], **options})
 
 
 def test_every_guide_trains_under_either_bound(subtests):
@@ -64,7 +68,7 @@ def test_every_guide_trains_under_either_bound(subtests):
 
 
 def test_a_preconditioner_of_ones_is_dp_sgd_bit_for_bit():
-    ones = BASE.with_options({"guide": "side-information", "side-information": "ones"})
+    ones = BASE.with_options({"preconditioner": "side-information", "side-information": "ones"})
     np.testing.assert_array_equal(flat(run(ones)[2][-1]), flat(run(BASE)[2][-1]))
 
 

@@ -19,10 +19,13 @@ class TestRefusals:
             ({"epochs": 2.0}, "exactly one"),
             ({"micro-batch": 21}, "above the expected batch"),
             ({"micro-batch": 2, "relation": "replace-one", "sampling": "fixed"}, "micro-batch 2"),
-            ({"guide": "public-adam", "public-batch": 21}, "public batch of 21"),
-            ({"guide": "side-information", "side-information": "odd"}, "'odd' is not known"),
-            ({"guide": "ideal", "target-epsilon": 2.0}, "no ε to calibrate"),
-            ({"guide": "delayed", "delay-plain": 0}, "plain 0"),
+            ({"preconditioner": "public-adam", "public-batch": 21}, "public batch of 21"),
+            (
+                {"preconditioner": "side-information", "side-information": "odd"},
+                "'odd' is not known",
+            ),
+            ({"preconditioner": "ideal", "target-epsilon": 2.0}, "no ε to calibrate"),
+            ({"preconditioner": "delayed", "delay-plain": 0}, "plain 0"),
         ],
     )
     def test_what_does_not_fit_is_refused(self, options, said):
@@ -32,7 +35,7 @@ class TestRefusals:
     def test_guides_that_need_public_examples_say_so(self):
         bare = replace(task(), public=None, num_public=0)
         with pytest.raises(ValueError, match="no public examples"):
-            build(BASE.with_options({"guide": "r-pub"}), task=bare)
+            build(BASE.with_options({"preconditioner": "r-pub"}), task=bare)
 
     def test_no_grid(self):
         components = build(BASE)

@@ -1,4 +1,4 @@
-"""What public examples are used for: warm starts, ideal guides, looks, batches."""
+"""What public examples are used for: warm starts, ideal preconditioners, looks, batches."""
 
 from __future__ import annotations
 
@@ -39,8 +39,10 @@ class TestWarmStart:
 
         x = sparse.csr_matrix(np.ones((NUM, DIM), np.float32))
         guarded = replace(task(), train=Private(x, np.zeros(NUM, np.int64)))
-        for guide in ("none", "public-rmsprop"):
-            experiment = BASE.with_options({"warm-start-epochs": 2, "guide": guide})
+        for preconditioner in ("none", "public-rmsprop"):
+            experiment = BASE.with_options(
+                {"warm-start-epochs": 2, "preconditioner": preconditioner}
+            )
             found = build(experiment, task=guarded).task.init_params(KEY)
             assert np.abs(found["weight"]).max() > 0
 
@@ -58,13 +60,13 @@ class TestWarmStart:
 
 
 class TestIdeal:
-    """Clean gradients as guide: nothing is promised, and the noise is that of the private twin."""
+    """Clean gradients precondition: no guarantee, and the noise is the private twin's."""
 
     @pytest.mark.parametrize("micro_batch", [1, 4])
     def test_its_noise_is_bit_for_bit_that_of_a_run_that_promises_it(self, micro_batch):
         options = {"micro-batch": micro_batch}
         promised = build(BASE.with_options(options)).plan
-        plan = build(BASE.with_options({**options, "guide": "ideal"})).plan
+        plan = build(BASE.with_options({**options, "preconditioner": "ideal"})).plan
         assert promised.is_private and not plan.is_private
         twin, ideal = promised.live_mechanism, plan.live_mechanism
         assert ideal.privatizer.stddev == twin.stddev == 0.15 * min(micro_batch, 2)
@@ -96,7 +98,7 @@ def test_the_page_of_ones_own_preconditioner(tmp_path):
     spec.loader.exec_module(own)
     experiment = own.experiment()
     _, records, states = run(experiment)
-    plain = run(experiment.with_options({"guide": "none"}))
+    plain = run(experiment.with_options({"preconditioner": "none"}))
     assert records[-1].released.epsilon <= 2.0 == plain[0].plan.target_epsilon
     assert records[-1].released.measured["accuracy"] > 0.6
     assert not np.allclose(flat(states[-1]), flat(plain[2][-1]))

@@ -1,1 +1,0 @@
-"""Plots as inline SVG, and the look of the pages."""

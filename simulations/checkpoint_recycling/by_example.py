@@ -1,0 +1,542 @@
+"""Recycling checkpoints of photographs and conversions: trains, prints a page and draws.
+
+    fedpriv reproduce recycling-cifar10 --reduced
+    fedpriv reproduce recycling-pcvr
+
+The sizes that are not reduced need a GPU, but for conversions, whose log is synthetic.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpriv.checkpoints.aggregates import Rule, answers, mean_probabilities
+from fedpriv.checkpoints.tensor_files import write_tensors
+from fedpriv.experiments.build import build
+from fedpriv.experiments.experiment import Experiment
+from fedpriv.experiments.options import Option
+from fedpriv.experiments.ready_made.conversions import dp_sgd_conversions
+from fedpriv.experiments.ready_made.images import dp_sgd_cifar
+from fedpriv.hashes import document_sha256
+from fedpriv.measures import ACCURACY, Measure
+from fedpriv.privacy.epsilon import format_delta
+from fedpriv.runs.progress import Pace
+from fedpriv.tasks.dataset_tasks import AUC_LOSS, auc_total
+from simulations.checkpoint_recycling.checkpoints import (
+    LAST,
+    Aggregates,
+    Averages,
+    Marks,
+    averages,
+    checkpoints,
+    draw_gains,
+    kind_of,
+    states,
+)
+from simulations.reproduction.items import Study
+from simulations.reproduction.study import (
+    Store,
+    drawing,
+    note_below,
+    publish,
+    save,
+    synthetic_words,
+    t_half,
+    table,
+)
+
+#: Of several models' probabilities and of the labels, what answers together have.
+OfOutputs = Callable[[Sequence[np.ndarray], np.ndarray], float]
+#: Of the models' outputs, what is measured, by the name of an aggregate.
+Outputs = Mapping[str, OfOutputs]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """A task, how it is trained, and what the paper says of it.
+
+    Attributes:
+        name: Of its reproduction.
+        title: Of its page.
+        about: How it differs from the paper's.
+        make: Its experiment.
+        options: Of the experiment.
+        epsilons: That are measured; None is without noise.
+        rates: Learning rates, all of which are shown.
+        which: Aggregates of params.
+        measure: What is compared, as a share.
+        chance: Of it, what an answer has that looks at nothing.
+        outputs: Aggregates of outputs.
+        paper: Its figures: of what, and what it says.
+        public: Options of a public run before, without privacy, from whose last model and whose
+            average private runs start; None for none.
+        seeds: Of every run.
+    """
+
+    name: str
+    title: str
+    about: str
+    make: Callable[[], Experiment]
+    options: Mapping[str, Option]
+    epsilons: Sequence[float | None]
+    rates: Sequence[float]
+    which: Aggregates
+    measure: Measure
+    chance: float
+    outputs: Outputs = field(repr=False)
+    paper: Sequence[tuple[str, str]]
+    public: Mapping[str, Option] | None = None
+    seeds: int = 3
+
+
+def _accuracy(rule: Rule) -> OfOutputs:
+    def measured(probabilities: Sequence[np.ndarray], labels: np.ndarray) -> float:
+        return float((answers(rule, probabilities) == labels).mean())
+
+    return measured
+
+
+def _auc_loss(probabilities: Sequence[np.ndarray], labels: np.ndarray) -> float:
+    total = auc_total(mean_probabilities(probabilities)[:, 1], labels)
+    return total.sum / total.count
+
+
+_LABELS: Outputs = {"OPA": _accuracy("opa"), "OMV": _accuracy("omv")}
+_PHOTOGRAPHS: Mapping[str, Option] = {"network": "wide", "multiplicity": 16, "batch-size": 4096.0,
+                                      "epochs": 100.0, "aggregate": "none"}  # fmt: skip
+_FEW: Mapping[str, Option] = {"multiplicity": 1, "batch-size": 250.0, "epochs": 2.0,
+                              "aggregate": "none"}  # fmt: skip
+_LOSSY = "the reduced, lossy CIFAR-10 (10,000 images) and a network of 78,186 parameters"
+
+
+def cifar10(*, reduced: bool) -> Problem:
+    """Return classification of CIFAR-10 from nothing."""
+    own = f"Ours is {_LOSSY}." if reduced else "WRN-16-4 and 16 views; on a GPU."
+    return Problem(
+        name="recycling-cifar10",
+        title="Recycling checkpoints on CIFAR-10",
+        about=f"The paper trains WRN-16-4 by De et al.'s recipe. {own}",
+        make=dp_sgd_cifar,
+        options=_FEW if reduced else _PHOTOGRAPHS,
+        epsilons=(8.0, None) if reduced else (8.0, 1.0, None),
+        rates=(2.0,) if reduced else (4.0, 2.0),
+        which=Aggregates(decays=(0.9, 0.95) if reduced else (0.99, 0.999, 0.9999), ks=(5, 10, 20)),
+        measure=ACCURACY,
+        chance=0.1,
+        outputs=_LABELS,
+        paper=(("ε = 1", "57.51 % with aggregates, +2.7 % of the last iterate (56.0, implied)"),),
+    )
+
+
+def cifar100(*, reduced: bool) -> Problem:
+    """Return classification of one half of the classes, after public training on the other."""
+    own = (
+        f"Ours is {_LOSSY}: five classes after public training on the other five, since CIFAR-100 "
+        "cannot be had everywhere. It stands in for the question and for no figure."
+        if reduced
+        else "Ours is fine-tuning on the last 50 classes after public training on the first 50."
+    )
+    halves: Mapping[str, Option] = {} if reduced else {"photographs": "cifar100"}
+    options = {**(_FEW if reduced else _PHOTOGRAPHS), **halves}
+    return Problem(
+        name="recycling-cifar100",
+        title="Recycling checkpoints of public training as a start, as on CIFAR-100",
+        about="The paper fine-tunes on CIFAR-100 after pre-training on ImageNet, and starts from "
+        f"the moving average of pre-training. {own}",
+        make=dp_sgd_cifar,
+        options={**options, "classes": "last-half"},
+        epsilons=(8.0, 1.0),
+        rates=(1.0,) if reduced else (2.0, 1.0),
+        which=Aggregates(decays=(0.9,) if reduced else (0.99, 0.999), ks=(5, 10)),
+        measure=ACCURACY,
+        chance=0.2 if reduced else 0.02,
+        outputs=_LABELS,
+        paper=(
+            ("ε = 1", "start from the average of pre-training: +5 % over De et al.; then "
+             "aggregates +.89 %, 76.18 % (75.51 implied)"),
+            ("ε = 8", "start from the average of pre-training: +3.2 % over De et al."),
+        ),
+        public={**options, "classes": "first-half", "noise": "none", "bound": "none",
+                "aggregate": "ema", "ema-decay": 0.95 if reduced else 0.999,
+                "learning-rate": 0.2, **({"epochs": 4.0} if reduced else {})},
+    )  # fmt: skip
+
+
+def conversions(*, reduced: bool) -> Problem:
+    """Return prediction of conversions, of a synthetic log."""
+    return Problem(
+        name="recycling-pcvr",
+        title="Recycling checkpoints of predicted conversions",
+        about="The paper's log of ads is proprietary, and its model another. Ours is a logistic "
+        "model of a SYNTHETIC log in Criteo's form; `-s log=FILE` of `fedpriv run "
+        "dp-sgd-conversions` reads a real one.",
+        make=dp_sgd_conversions,
+        options={"log-rows": 2_000, "epochs": 2.0} if reduced else {"log-rows": 20_000},
+        epsilons=(6.0, None) if reduced else (6.0, 1.0, None),
+        rates=(64.0,) if reduced else (16.0, 64.0, 256.0),
+        which=Aggregates(decays=(0.9, 0.95), ks=(5, 10, 20)),
+        measure=AUC_LOSS,
+        chance=0.5,
+        outputs={"OPA": _auc_loss},
+        paper=(("ε = 6", "AUC loss -.54 %, its variance over runs -62.6 %"),),
+        seeds=3 if reduced else 20,
+    )
+
+
+PROBLEMS: Mapping[str, Callable[..., Problem]] = {
+    "cifar10": cifar10,
+    "cifar100": cifar100,
+    "pcvr": conversions,
+}
+
+
+def within(problem: Problem, folder: str) -> Problem:
+    """Return the problem with photographs of this folder."""
+    public = None if problem.public is None else {**problem.public, "folder": folder}
+    return replace(problem, options={**problem.options, "folder": folder}, public=public)
+
+
+FRESH = "from nothing"
+_STARTS = {"from the last public model": "last", "from the average of public models": "ema"}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Case:
+    """One column of a table.
+
+    Attributes:
+        start: What training starts from.
+        epsilon: Of it, infinite without noise.
+        rate: The learning rate.
+    """
+
+    start: str
+    epsilon: float
+    rate: float
+
+    def words(self) -> str:
+        """Return what it is called."""
+        noise = kind_of(None if math.isinf(self.epsilon) else self.epsilon)
+        return f"{noise}, rate {self.rate:g}, {self.start}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """Results of the runs.
+
+    Attributes:
+        values: By case and by method, the measure, one for each seed.
+        data: What is said of the data.
+        synthetic: Whether they are.
+        promise: What every ε is.
+    """
+
+    values: Mapping[Case, Mapping[str, np.ndarray]]
+    data: str
+    synthetic: bool
+    promise: str
+
+
+def trained(problem: Problem, results: Path) -> Found:
+    """Return what all runs of a problem gave; those that are missing are trained.
+
+    Args:
+        problem: What is asked.
+        results: JSON lines; a public run's models lie in a folder of the same name.
+
+    Raises:
+        ValueError: If its data cannot be had, or a line of the file cannot be read.
+    """
+    store = Store.at(results)
+    values: dict[Case, dict[str, np.ndarray]] = {}
+    facts: dict[str, Any] = {}
+    public = problem.public is not None
+    starts = 1 + len(_STARTS) * public
+    runs = starts * len(problem.epsilons) * len(problem.rates) * problem.seeds
+    pace = Pace(runs + public)
+    for case, options in _cases(problem, results.with_suffix(""), pace):
+        own: list[Mapping[str, float]] = []
+        for seed in range(problem.seeds):
+            experiment = problem.make().with_options({**options, "seed": seed})
+            spec = _spec(problem, experiment, case)
+            said = f"{problem.name} {case.words()}, seed {seed}"
+            train = partial(_row, problem, experiment)
+            if store.find(spec) is not None:
+                pace.keep()
+            facts = store.row(spec, lambda _: pace.work(said, train))  # noqa: B023 - called at once
+            own.append(facts["values"])
+        values[case] = {name: np.array([one[name] for one in own]) for name in own[0]}
+    return Found(
+        values=values,
+        data=facts["data"],
+        synthetic=facts["synthetic"],
+        promise=facts["promise"],
+    )
+
+
+def _cases(problem: Problem, folder: Path, pace: Pace) -> Iterator[tuple[Case, dict[str, Option]]]:
+    starts: dict[str, dict[str, Option]] = {FRESH: {}}
+    if problem.public is not None:
+        file = _public(problem, folder, pace)
+        for name, which in _STARTS.items():
+            starts[name] = {"start": "file", "start-file": str(file), "start-which": which}
+    for start, more in starts.items():
+        for epsilon in problem.epsilons:
+            private: dict[str, Option] = {"target-epsilon": epsilon}
+            if epsilon is None:
+                private["noise"] = "none"
+            for rate in problem.rates:
+                case = Case(start, np.inf if epsilon is None else epsilon, rate)
+                yield case, {**problem.options, **more, **private, "learning-rate": rate}
+
+
+def _spec(problem: Problem, experiment: Experiment, case: Case) -> dict[str, Any]:
+    options = dict(experiment.options())
+    if problem.public is not None:  # where a start lies says nothing of what it is
+        options["start.file"] = None
+    which = [list(problem.which.decays), list(problem.which.ks), dict(problem.public or {})]
+    return {"name": experiment.name, "start": case.start, "which": which, **options}
+
+
+def _row(problem: Problem, experiment: Experiment) -> dict[str, Any]:
+    made = build(experiment, None)
+    task: Any = made.task
+    past = averages(checkpoints(experiment, made, experiment.seed), problem.which)
+    plan = made.plan
+    assert plan.delta is not None
+    delta, relation = format_delta(plan.delta), plan.relation.value
+    return {
+        "seed": experiment.seed,
+        "values": measured(problem, task, past),
+        "synthetic": bool(task.synthetic),
+        "data": f"{task.name}, {task.num_train:,} training examples",
+        "promise": f"δ = {delta}, {plan.unit}-level, {relation}, PLD, Poisson batches",
+    }
+
+
+def measured(problem: Problem, task: Any, past: Averages) -> dict[str, float]:
+    """Return the measure of every aggregate of a run's checkpoints, by name.
+
+    Args:
+        problem: Says what is measured.
+        task: Whose test set it is.
+        past: All its checkpoints.
+    """
+    values = {
+        name: float(task.evaluate(params, public=True).get(problem.measure.name))
+        for name, params in past.models().items()
+    }
+    blocks = [list(task.class_scores(params, public=True)) for params in past.recent]
+    labels = np.concatenate([labels for _, labels in blocks[0]])
+    scores = [np.concatenate([part for part, _ in own]) for own in blocks]
+    for kind, measure in problem.outputs.items():
+        for k in problem.which.ks:
+            values[f"{kind} {k}"] = measure(scores[-k:], labels)
+    return values
+
+
+def _public(problem: Problem, folder: Path, pace: Pace) -> Path:
+    """Return the file of a public run's last model and of its average, trained if it is missing."""
+    assert problem.public is not None
+    experiment = problem.make().with_options({**problem.public, "seed": 0})
+    name = document_sha256({"name": experiment.name, **experiment.options()})[:16]
+    file = folder / f"public-{name}.safetensors"
+    if file.exists():
+        pace.keep()
+    else:
+        said = f"{problem.name} public training, without privacy"
+        pace.work(said, partial(_train_public, experiment, file))
+    return file
+
+
+def _train_public(experiment: Experiment, file: Path) -> None:
+    made = build(experiment, None)
+    (state,) = deque(states(experiment, made, experiment.seed), maxlen=1)
+    algorithm: Any = made.algorithm
+    average = algorithm.result(state)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_tensors(file, {**state.params, **{f"ema/{n}": a for n, a in average.items()}})
+
+
+Values = Mapping[str, np.ndarray]
+
+
+def page(problem: Problem, found: Found, *, command: str, picture: str = "") -> str:
+    """Return the page.
+
+    Args:
+        problem: What was asked.
+        found: What the runs gave.
+        command: That makes it.
+        picture: Address of the plot; "" for none.
+    """
+    better = "higher is better" if problem.measure.higher_is_better else "lower is better"
+    lines = [
+        f"# {problem.title}{synthetic_words(found.synthetic)}", "", f"`{command}`", "",
+        f"{problem.about} Only the direction of gains may be compared, not figures.", "",
+        f"{found.data}; {problem.seeds} seeds that are paired: all aggregates at inference are of "
+        f"one run's checkpoints. ε at {found.promise}, simulated (seeded noise). Figures are "
+        f"measured on test examples and are not covered by ε. Chance has {100 * problem.chance:g} "
+        "%. No aggregate is chosen: all are "
+        "shown, at every rate that was tried.", "",
+        *table(["the paper", ""], problem.paper, words=2),
+    ]  # fmt: skip
+    if picture:
+        lines += ["", f"![Gains over the last iterate]({picture})"]
+    lines += [
+        "", "## Ours", "",
+        f"The table has {problem.measure.label}, %, {better}: mean over seeds (standard "
+        "deviation), and the gain over the last iterate in points ± its 95 % t-interval over "
+        "paired seeds, of these test examples alone. A gain above 0 is for the better. A variance "
+        "of few seeds says little.", "",
+    ]  # fmt: skip
+    head = ["", problem.measure.label, "gain", "variance over seeds, of the last iterate's"]
+    for case, values in found.values.items():
+        base, rows = _stddev(values[LAST]), []
+        for name, own in values.items():
+            deviation = f" ({_stddev(own):.2f})" if len(own) > 1 else ""
+            gain = "" if name == LAST else _gain_words(gains(problem, values, name))
+            variance = ""
+            if name != LAST and base:
+                variance = f"{100 * ((_stddev(own) / base) ** 2 - 1):+.0f} %"
+            rows.append([name, f"{100 * own.mean():.2f}{deviation}", gain, variance])
+        lines += [f"### {case.words()}", "", *table(head, rows), "", verdict(problem, values), ""]
+    if problem.public is not None:
+        lines += _starts(found)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def gains(problem: Problem, values: Values, name: str) -> np.ndarray:
+    """Return by how many points each seed is better than its last iterate, `(seeds,)`."""
+    apart = 100 * (values[name] - values[LAST])
+    return apart if problem.measure.higher_is_better else -apart
+
+
+def verdict(problem: Problem, values: Values) -> str:
+    """Return which aggregates are clearly better or worse than the last iterate."""
+    if len(values[LAST]) < 2:
+        return "One seed says nothing of differences."
+    above = 100 * (values[LAST] - problem.chance)
+    if (above.mean() if problem.measure.higher_is_better else -above.mean()) <= t_half(above):
+        return "No signal: the last iterate is not clearly better than chance."
+    groups: dict[str, list[str]] = {"better": [], "worse": []}
+    for name in values:
+        gain = gains(problem, values, name)
+        if name != LAST and abs(gain.mean()) > t_half(gain):
+            groups["better" if gain.mean() > 0 else "worse"].append(name)
+    shown = [f"clearly {kind}: {', '.join(names)}" for kind, names in groups.items() if names]
+    return f"Over seeds {'; '.join(shown)}." if shown else "No difference over seeds is clear."
+
+
+def _starts(found: Found) -> list[str]:
+    """Return what starting from the average of public models brings the last iterate."""
+    _, last, average = dict.fromkeys(case.start for case in found.values)
+    rows = []
+    for case, values in found.values.items():
+        if case.start == average:
+            other = found.values[Case(last, case.epsilon, case.rate)]
+            rows.append([case.words(), _gain_words(100 * (values[LAST] - other[LAST]))])
+    return [
+        "## What starting from the average of public models brings",
+        "",
+        *table(["", "gain of the last iterate over the other start, points"], rows),
+        "",
+        "One public run; its own chance is in no interval.",
+    ]
+
+
+def _gain_words(gain: np.ndarray) -> str:
+    half = t_half(gain)
+    return f"{gain.mean():+.2f}" + (f" ± {half:.2f}" if math.isfinite(half) else " (one seed)")
+
+
+def _stddev(values: np.ndarray) -> float:
+    return 100 * float(values.std(ddof=1)) if len(values) > 1 else 0.0
+
+
+def draw(problem: Problem, found: Found, path: Path) -> None:
+    """Draw the gains of all aggregates over the last iterate."""
+    names = [name for name in next(iter(found.values.values())) if name != LAST]
+    figure = drawing(9.5, 1.6 + 0.42 * len(names))
+    axis = figure.subplots()
+    draw_gains(axis, names, [
+        Marks(label=case.words(), color=f"C{number % 10}", gains={
+            name: (float(gain.mean()), t_half(gain))
+            for name in names for gain in [gains(problem, values, name)]
+        })
+        for number, (case, values) in enumerate(found.values.items())
+    ])  # fmt: skip
+    axis.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=7.5)
+    data = "SYNTHETIC data" if found.synthetic else "real data"
+    figure.suptitle(f"{problem.title}: gain over the last iterate, {data}", weight="bold")
+    note_below(
+        figure,
+        f"points of {problem.measure.label}, above 0 is better; 95 % t-intervals over "
+        f"{problem.seeds} paired seeds. ε at {found.promise}, simulated:\na diagnostic, not "
+        "covered by ε.",
+    )
+    save(figure, path)
+
+
+def reproduce(
+    *,
+    seeds: int | None = None,
+    results: Path = Path("results/recycling-by-example.jsonl"),
+    out: Path | None = None,
+    plot: Path | None = None,
+    what: str = "cifar10",
+    folder: str | None = None,
+    reduced: bool = False,
+) -> None:
+    """Train what is missing of a problem, and publish its page.
+
+    Args:
+        seeds: Of every run; None for the problem's own.
+        results: JSON lines.
+        out: Where the page is written.
+        plot: Where gains are drawn.
+        what: Of `PROBLEMS`.
+        folder: Of CIFAR's files; None to look around.
+        reduced: Whether little, on two cores.
+
+    Raises:
+        ValueError: If a folder is given and not needed, or data cannot be had.
+    """
+    problem = PROBLEMS[what](reduced=reduced)
+    if seeds is not None:
+        problem = replace(problem, seeds=seeds)
+    if folder is not None and what == "pcvr":
+        raise ValueError(f"folder {folder} is of photographs; the log is synthetic")
+    if folder is not None:
+        problem = within(problem, folder)
+    measured = trained(problem, results.with_suffix("").with_suffix(".jsonl"))
+    if plot is not None:
+        draw(problem, measured, plot)
+    size = " --reduced" if reduced else ""
+    command = f"fedpriv reproduce {problem.name} --seeds {problem.seeds}{size}"
+    publish(page(problem, measured, command=command, picture=plot.name if plot else ""), out)
+
+
+REPRODUCTIONS = tuple(
+    Study(
+        name=f"recycling-{what}",
+        title=f"Recycling checkpoints: {title}",
+        run=reproduce,
+        options={"what": what},
+        reduced={"reduced": True},
+        minutes=minutes,
+    )
+    for what, title, minutes in (
+        ("cifar10", "DP-SGD on CIFAR-10", (2000, 10)),
+        ("cifar100", "averages of public training as a start", (2000, 10)),
+        ("pcvr", "predicted conversions, synthetic log", (10, 0.2)),
+    )
+)

@@ -1,0 +1,383 @@
+"""Training the runs of the studies of real threads; what is done is kept, and not done again."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from fedpriv.checkpoints.aggregates import answers
+from fedpriv.checkpoints.tensor_files import read_tensors, write_tensors
+from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.splits import Split
+from fedpriv.datasets.stackexchange.tag_view import TagView
+from fedpriv.experiments.build import build
+from fedpriv.experiments.experiment import Components, Experiment
+from fedpriv.experiments.load import load_experiment
+from fedpriv.experiments.options import Option
+from fedpriv.experiments.start import public_only
+from fedpriv.hashes import document_sha256
+from fedpriv.kernels.sparse_softmax import train
+from fedpriv.rng import Key
+from fedpriv.runs.progress import Pace
+from fedpriv.sums import PartialSum
+from fedpriv.training.local.compiled_softmax import CompiledSoftmaxTrainer
+from fedpriv.training.periodic_shift import SHARE
+from fedpriv.training.work import SumRequest, Work
+from fedpriv.tree import Params
+from simulations.checkpoint_recycling.checkpoints import (
+    Aggregates,
+    averages,
+    checkpoints,
+    names_of,
+    states,
+)
+
+# Types within compiled code are the compiler's.
+# pyright: reportCallIssue=false, reportArgumentType=false, reportReturnType=false
+
+
+_LONG = 1e300
+_NO_MULTIPLIER = np.empty(0, np.float32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """Training examples of a view, as compiled code reads them.
+
+    Attributes:
+        spans: By user, its first row and the row after its last.
+        asked: bool (rows,), which examples are of the half that a round's share is of, such as
+            questions; None where every round has all.
+        arrays: indptr, indices, counts and labels of all rows.
+    """
+
+    spans: dict[str, tuple[int, int]] = field(repr=False)
+    arrays: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] = field(repr=False)
+    asked: np.ndarray | None = field(default=None, repr=False)
+
+
+def columns_of(view: TagView, asked: np.ndarray | None = None) -> Columns:
+    """Return the training examples of a view's roster."""
+    of = view.columns
+    spans = {}
+    for user in view.roster:
+        rows = view.all_rows([user], "train")
+        if len(rows) and rows[-1] - rows[0] + 1 != len(rows):
+            raise ValueError(f"training rows of {user!r} do not follow one another")
+        spans[user] = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
+    arrays = (
+        np.ascontiguousarray(of.indptr, np.int64),
+        np.ascontiguousarray(of.indices, np.int32),
+        np.ascontiguousarray(of.counts, np.float32),
+        np.ascontiguousarray(of.labels, np.int32),
+    )
+    return Columns(spans=spans, arrays=arrays, asked=asked)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Together(Work):
+    """The sum of a cohort's bounded updates in one call.
+
+    Guarantees:
+        * As of `fedpriv.training.work.UserByUser`: a user moves the sum by at most the bound, and
+          none depends on who else takes part.
+
+    Attributes:
+        trainer: Whose schedule, inputs and multiplier are meant; without word features.
+        columns: The training examples.
+    """
+
+    trainer: CompiledSoftmaxTrainer
+    columns: Columns = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if self.trainer.word_features is not None or self.trainer.schedule.epochs != 1:
+            raise ValueError("word features or several epochs: train one user after another")
+
+    def template(self, params: Params) -> Params:
+        """Return the shapes of the params, without the share that a round has of questions."""
+        return {name: array for name, array in params.items() if name != SHARE}
+
+    def answer(self, request: SumRequest) -> PartialSum:
+        """Return the sum; of whole numbers where the bound is on a grid.
+
+        Raises:
+            ValueError: If the bound multiplies or mixes first, or an update is not finite.
+        """
+        params, bound, user_ids = request.params, request.bound, request.user_ids
+        if bound.multiplier or bound.mixture is not None:
+            raise ValueError(f"{bound!r} preconditions; train one user after another")
+        share = float(params[SHARE][0]) if SHARE in params else None
+        orders = [self._order(user, request.key.fold(user), share) for user in user_ids]
+        ends = np.cumsum([0, *(len(order) for order in orders)])
+        kernel, bias = params["kernel"], params["bias"]
+        grain = bound.granularity
+        num = kernel.size + bias.size
+        of_kernel, of_bias, sound = _summed(
+            *self.columns.arrays,
+            np.concatenate([np.arange(0), *orders]),
+            np.asarray(ends, np.int64),
+            self.trainer.inputs == "unit-norm",
+            self.trainer.schedule.batch_size,
+            np.ascontiguousarray(kernel, np.float32),
+            np.ascontiguousarray(bias, np.float32),
+            _NO_MULTIPLIER if self.trainer.multiplier is None else self.trainer.multiplier,
+            self.trainer.schedule.learning_rate,
+            bound.length(_LONG, num),
+            0.0 if grain is None else grain,
+        )
+        if not sound:
+            raise ValueError("an update is not finite: the model diverged; lower a rate")
+        kind = np.float64 if grain is None else np.int64
+        total: dict[str, Any] = {"kernel": of_kernel.astype(kind), "bias": of_bias.astype(kind)}
+        return PartialSum(
+            total={name: total[name] for name in self.template(params)},
+            num_users=len(user_ids),
+            num_failed=0,
+            granularity=grain,
+        )
+
+    def _order(self, user: str, key: Key, share: float | None) -> np.ndarray:
+        first, end = self.columns.spans[user]
+        rows = np.arange(first, end)
+        if share is not None and self.columns.asked is not None:
+            kept = np.where(self.columns.asked[first:end], share, 1.0 - share)
+            rows = rows[key.fold("mixture").generator().random(len(rows)) < kept]
+        if len(rows) < 2:
+            return rows
+        return rows[self.trainer.schedule.choose(len(rows), key.generator())]
+
+
+@njit(nogil=True, cache=True)
+def _summed(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    counts: np.ndarray,
+    labels: np.ndarray,
+    order: np.ndarray,
+    ends: np.ndarray,
+    unit_norm: bool,
+    batch: int,
+    kernel: np.ndarray,
+    bias: np.ndarray,
+    multiplier: np.ndarray,
+    rate: float,
+    limit: float,
+    grain: float,
+) -> tuple[np.ndarray, np.ndarray, bool]:
+    of_kernel, of_bias = np.zeros(kernel.shape), np.zeros(bias.shape)
+    for user in range(ends.size - 1):
+        own = order[ends[user] : ends[user + 1]].copy()
+        if own.size == 0:
+            continue
+        starts = np.append(np.arange(0, own.size, batch), own.size)
+        rows, change, moved, unsound = train(
+            indptr, indices, counts, labels, own, unit_norm, starts, kernel, bias, multiplier, rate
+        )
+        squares = 0.0
+        for i in range(rows.size):
+            for c in range(moved.size):
+                squares += np.float64(change[i, c]) ** 2
+        for c in range(moved.size):
+            squares += np.float64(moved[c]) ** 2
+        norm = np.sqrt(squares)
+        if unsound != 0 or not np.isfinite(norm):
+            return of_kernel, of_bias, False
+        factor = min(norm, limit) / norm if norm > 0.0 else 1.0
+        for c in range(moved.size):
+            of_bias[c] += _grained(np.float64(moved[c]) * factor, grain)
+            for i in range(rows.size):
+                of_kernel[rows[i], c] += _grained(np.float64(change[i, c]) * factor, grain)
+    return of_kernel, of_bias, True
+
+
+@njit(nogil=True, cache=True)
+def _grained(value: float, grain: float) -> float:
+    return value if grain == 0.0 else np.rint(value / grain)
+
+
+#: What is said of a run, of all its options.
+_SHOWN = (
+    "noise.target_epsilon", "rounds", "server.learning_rate", "aggregate", "aggregate.training",
+    "task.measured_on", "seed",
+)  # fmt: skip
+Options = Mapping[str, Option]
+
+
+class NotKeptError(ValueError):
+    """A run was asked for that is not there, where nothing is to be trained."""
+
+
+class Site:
+    """A corpus by a roster, with threads held out.
+
+    Args:
+        corpus: The data.
+        roster: Of it; None for its own.
+        kept: Folder of what is done.
+        trains: Whether a run is trained that is not kept, or refused.
+
+    Attributes:
+        pace: How far its runs are; who plans them says how many there are.
+    """
+
+    def __init__(
+        self, corpus: Corpus, roster: str | None, kept: Path, *, trains: bool = True
+    ) -> None:
+        self._trains, self.pace = trains, Pace(0)
+        self.corpus, self.kept = corpus, kept
+        self.roster = corpus.default_roster if roster is None else roster
+        self._columns: dict[str, Columns] = {}
+
+    def view(self, *, validation: bool = False) -> TagView:
+        """Return its rostered users' threads, of which test or validation ones are held out."""
+        split = Split(kind="by-thread", fold=0)
+        return self.corpus.view(roster=self.roster, split=split.choosing() if validation else split)
+
+    def experiment(
+        self, name: str, options: Options, *, seed: int = 0, validation: bool = False
+    ) -> Experiment:
+        """Return an experiment on this site."""
+        shared: dict[str, Option] = {"roster": self.roster, "inputs": "unit-norm", "seed": seed}
+        if validation:
+            shared["measured-on"] = "validation"
+        return load_experiment(name).with_options({"select": "last", **shared, **options})
+
+    def components(
+        self,
+        experiment: Experiment,
+        halves: str = "",
+        first: Callable[[], np.ndarray] | None = None,
+    ) -> Components:
+        """Return its components, with users trained together.
+
+        Args:
+            experiment: Of tags.
+            halves: A name of two halves of the text, where rounds differ in which they have.
+            first: Makes bool (rows,), which are of the first; asked once for each name.
+        """
+        made = build(experiment, self.corpus)
+        validation = experiment.options()["task.measured_on"] == "validation"
+        name = f"{validation} {halves}"
+        if name not in self._columns:
+            rows = None if first is None else first()
+            self._columns[name] = columns_of(self.view(validation=validation), rows)
+        trainer: Any = made.trainer
+        return replace(made, trainer=Together(trainer=trainer, columns=self._columns[name]))
+
+    def cached(
+        self, facts: Mapping[str, object], make: Callable[[], Mapping[str, np.ndarray]]
+    ) -> dict[str, np.ndarray]:
+        """Return what was kept under these facts, made now if there is nothing.
+
+        Raises:
+            NotKeptError: If there is nothing, and nothing is to be trained.
+        """
+        named = {"roster": self.view().roster_sha256, "version": 1, **facts}
+        corpus = self.corpus.content_sha256[:16]  # another may have the same roster and options
+        file = self.kept / corpus / f"{document_sha256(named)[:24]}.safetensors"
+        if file.exists():
+            self.pace.keep()
+        else:
+            kind = next(f"{name} {value}" for name, value in facts.items())
+            more = [f"{name} {facts[name]}" for name in _SHOWN if facts.get(name) is not None]
+            if not self._trains:
+                raise NotKeptError(f"not kept: {', '.join([kind, *more])}")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_tensors(file, dict(self.pace.work(", ".join([kind, *more]), make)))
+        return dict(read_tensors(file)[0])
+
+    def aggregated(
+        self,
+        name: str,
+        options: Options,
+        seed: int,
+        which: Aggregates,
+        *,
+        validation: bool = False,
+    ) -> dict[str, np.ndarray]:
+        """Return which held-out examples are right, uint8 (n,), by aggregate of one run.
+
+        Args:
+            name: Of the experiment.
+            options: Of it.
+            seed: Of cohorts, noise and everything else.
+            which: Aggregates.
+            validation: Measured on validation threads, which are then held out too.
+        """
+        experiment = self.experiment(name, options, seed=seed, validation=validation)
+
+        def make() -> dict[str, np.ndarray]:
+            made = self.components(experiment)
+            return measured(made.task, checkpoints(experiment, made, seed), which)
+
+        facts: dict[str, object] = {"aggregates": name, **experiment.options()}
+        facts |= {"decays": list(which.decays), "ks": list(which.ks)}
+        found = self.cached(facts, make)
+        kinds = ("OPA", "OMV")
+        names = [*names_of(which), *(f"{kind} {k}" for kind in kinds for k in which.ks)]
+        return {name: found[name] for name in names}
+
+    def trained_over(
+        self, name: str, options: Options, seed: int, *, validation: bool = False
+    ) -> np.ndarray:
+        """Return which held-out examples are right, uint8 (n,), of what a run releases."""
+        experiment = self.experiment(name, options, seed=seed, validation=validation)
+
+        def make() -> dict[str, np.ndarray]:
+            made = self.components(experiment)
+            (state,) = deque(states(experiment, made, seed), maxlen=1)
+            algorithm: Any = made.algorithm
+            return {"right": right_of(made.task, algorithm.result(state))}
+
+        return self.cached({"released": name, **experiment.options()}, make)["right"]
+
+    def start(self, name: str, options: Options) -> np.ndarray:
+        """Return which held-out examples the public start alone has right."""
+        experiment = self.experiment(name, options)
+
+        def make() -> dict[str, np.ndarray]:
+            task = build(experiment, self.corpus).task
+            alone = public_only(task, Key.simulation(0).fold("init"))
+            if alone is None:
+                raise ValueError("no public user asked a thread to learn from; use a larger site")
+            return {"right": right_of(task, alone.model.params)}
+
+        return self.cached({"public": name, **experiment.options()}, make)["right"]
+
+
+def measured(task: Any, past: Iterable[Params], which: Aggregates) -> dict[str, np.ndarray]:
+    """Return which held-out examples are right, uint8 (n,), by every aggregate of checkpoints."""
+    made = averages(past, which)
+    found = {name: right_of(task, params) for name, params in made.models().items()}
+    scores = [scored(task, params) for params in made.recent]
+    labels = labels_of(task, made.recent[-1])
+    for k in which.ks:
+        found[f"OPA {k}"] = (answers("opa", scores[-k:]) == labels).astype(np.uint8)
+        found[f"OMV {k}"] = (answers("omv", scores[-k:]) == labels).astype(np.uint8)
+    return found
+
+
+def right_of(task: Any, params: Params) -> np.ndarray:
+    """Return which held-out examples a model has right, uint8 (n,)."""
+    found = [
+        (scores.argmax(axis=1) == labels).astype(np.uint8)
+        for scores, labels in task.class_scores(params, public=False)
+    ]
+    return np.concatenate(found)
+
+
+def scored(task: Any, params: Params) -> np.ndarray:
+    """Return probabilities of every held-out example, float32 (n, classes)."""
+    return np.concatenate([scores for scores, _ in task.class_scores(params, public=False)])
+
+
+def labels_of(task: Any, params: Params) -> np.ndarray:
+    """Return the held-out examples' labels, int64 (n,)."""
+    return np.concatenate([labels for _, labels in task.class_scores(params, public=False)])

@@ -1,0 +1,126 @@
+"""Recycling checkpoints of examples: its aggregates are the frame's, its commands give pages."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedpriv.checkpoints.aggregates import packed
+from fedpriv.experiments.build import build
+from fedpriv.training.evaluate import measure_models
+from simulations.checkpoint_recycling import by_example
+from simulations.checkpoint_recycling.checkpoints import (
+    LAST,
+    Aggregates,
+    averages,
+    checkpoints,
+    states,
+)
+from tests.simulations.photographs.records import write_records
+
+WHICH = Aggregates(decays=(0.8,), ks=(3,))
+TINY = {"log-rows": 60, "epochs": 0.25, "batch-size": 10.0, "buckets": 20}
+
+
+@pytest.fixture
+def conversions():
+    made = by_example.conversions(reduced=True)
+    return replace(made, options={**made.options, **TINY}, which=WHICH, seeds=2, epsilons=(6.0,))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_records(tmp_path_factory.mktemp("cifar"), 40, 20)
+
+
+@pytest.mark.parametrize(
+    ("own", "more"),
+    [
+        ("EMA 0.8", {"aggregate": "ema", "ema-decay": 0.8}),
+        ("UPA 3", {"aggregate": "upa", "aggregate-k": 3}),
+    ],
+)
+def test_models_are_those_that_a_run_makes_itself(conversions, own, more, monkeypatch):
+    # Noise of the seed alone, where it would be of all options too.
+    monkeypatch.setattr("fedpriv.runs.loop.unkept_noise_root", lambda root, *given: root)
+    options = {**conversions.options, "target-epsilon": 6.0}
+    plain = conversions.make().with_options(options)
+    models = averages(checkpoints(plain, build(plain, None), 0), WHICH).models()
+    during = conversions.make().with_options({**options, **more})
+    made = build(during, None)
+    *_, end = states(during, made, 0)
+    for name, array in made.algorithm.result(end).items():
+        assert np.array_equal(models[own][name], array)
+        assert (models[LAST][name] != array).any()
+
+
+def test_outputs_are_those_that_a_run_would_measure(conversions):
+    experiment = conversions.make().with_options({**conversions.options, "target-epsilon": 6.0})
+    made = build(experiment, None)
+    past = averages(checkpoints(experiment, made, 0), WHICH)
+    own = measure_models(made.task, packed("opa", list(past.recent)), public=True)
+    assert own is not None and len(past.recent) == 3
+    as_labels = replace(conversions, outputs={"OPA": by_example._accuracy("opa")})
+    found = by_example.measured(as_labels, made.task, past)
+    assert own.get("accuracy") == pytest.approx(found["OPA 3"], abs=1e-12)
+
+
+def test_runs_are_kept_and_seeds_are_runs_of_their_own(conversions, tmp_path, capsys):
+    first = by_example.trained(conversions, tmp_path / "r.jsonl")
+    ((case, values),) = first.values.items()
+    assert (case.epsilon, len(capsys.readouterr().err.splitlines())) == (6.0, 2)
+    assert first.synthetic and values[LAST][0] != values[LAST][1]
+    again = by_example.trained(conversions, tmp_path / "r.jsonl")
+    assert np.array_equal(again.values[case]["UPA 3"], values["UPA 3"])
+    assert not capsys.readouterr().err
+
+
+def test_what_is_no_better_than_chance_is_no_signal(conversions):
+    apart = np.array([0.0, 0.01])
+    good = {LAST: 0.3 + apart, "EMA 0.8": 0.2 + apart, "UPA 3": 0.4 + apart}
+    assert by_example.verdict(conversions, good) == (
+        "Over seeds clearly better: EMA 0.8; clearly worse: UPA 3."
+    )
+    assert "No signal" in by_example.verdict(
+        conversions, {name: v + 0.2 for name, v in good.items()}
+    )
+    alone = {name: v[:1] for name, v in good.items()}
+    assert by_example.verdict(conversions, alone) == "One seed says nothing of differences."
+    higher = replace(conversions, measure=by_example.ACCURACY, chance=0.1)
+    assert "better: UPA 3; clearly worse: EMA 0.8" in by_example.verdict(higher, good)
+
+
+def test_one_command_gives_the_page(conversions, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(by_example.PROBLEMS, "pcvr", lambda reduced: conversions)
+    plot, out = tmp_path / "p.svg", tmp_path / "page.md"
+    by_example.reproduce(
+        what="pcvr", reduced=True, results=tmp_path / "r.jsonl", plot=plot, out=out
+    )
+    text = out.read_text()
+    assert text in capsys.readouterr().out and "SYNTHETIC" in text and "p.svg" in text
+    assert "example-level, add-remove, PLD" in text and "-62.6 %" in text
+    assert "<svg" in plot.read_text() and "SYNTHETIC" in plot.read_text()
+    with pytest.raises(ValueError, match="the log is synthetic"):
+        by_example.reproduce(what="pcvr", folder="here")
+
+
+def test_the_average_of_public_models_is_a_start(folder, tmp_path):
+    made = by_example.within(by_example.cifar100(reduced=True), str(folder))
+    small = {"batch-size": 6.0, "epochs": 0.6}
+    assert made.public is not None
+    made = replace(
+        made, options={**made.options, **small}, public={**made.public, **small}, which=WHICH,
+        seeds=1, epsilons=(8.0,),
+    )  # fmt: skip
+    found = by_example.trained(made, tmp_path / "r.jsonl")
+    assert [case.start for case in found.values] == [
+        by_example.FRESH,
+        *by_example._STARTS,
+    ]
+    _, last, average = found.values.values()
+    assert any(last[name] != average[name] for name in last)
+    text = by_example.page(made, found, command="c")
+    assert "What starting from the average" in text and "classes 5 to 9" in text
+    assert "± inf" not in text and "nan" not in text and "(one seed)" in text

@@ -1,0 +1,278 @@
+"""IMDB, Amazon and SST-2: small made files, hostile ones, the real IMDB reviews."""
+
+import gzip
+import io
+import json
+import lzma
+import tarfile
+import zipfile
+
+import numpy as np
+import pytest
+
+from simulations.reviews.bag_of_words import Texts, plain_words, word_rows
+from simulations.reviews.features import load_amazon, load_imdb, read_amazon, read_imdb
+from simulations.reviews.sst2 import load_sst2, read_tsv
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("It's GREAT!<br /><br />'Really' 10/10", ["it's", "great", "really", "10", "10"]),
+        ("<BR/>a<br>b<br   />c", ["a", "b", "c"]),
+        ("''' ' rock'n'roll''", ["rock'n'roll"]),
+        ("caf\u00e9 \u212aelvin", ["caf", "kelvin"]),
+        ("", []),
+    ],
+)
+def test_words(text, words):
+    assert plain_words(text) == words
+
+
+def rows_as_words(rows):
+    return [
+        [rows.words[number] for number in rows.ids[start:stop]]
+        for start, stop in zip(rows.starts[:-1], rows.starts[1:], strict=True)
+    ]
+
+
+def texts(*items):
+    return Texts(texts=items, labels=np.arange(len(items)))
+
+
+def test_rows_hold_what_the_texts_say_over_one_table():
+    told = []
+    parts = [texts("a b a", "", "c"), texts("c d")]
+    train, test = word_rows(parts, progress=lambda *at: told.append(at))
+    assert told == [(4, 4)]
+    assert train.words is test.words and train.words == ("a", "b", "c", "d")
+    assert rows_as_words(train) == [["a", "b", "a"], [], ["c"]] and rows_as_words(test) == [
+        ["c", "d"]
+    ]
+    taken = train.take(np.array([2, 0, 2]))
+    assert rows_as_words(taken) == [["c"], ["a", "b", "a"], ["c"]]
+    assert taken.labels.tolist() == [2, 0, 2]
+    assert len(word_rows([texts()])[0]) == 0
+
+
+REVIEWS = {  # as in the archive, by id
+    "train": {"pos/0": "good <br />film", "neg/0": "bad film", "neg/10": "worse", "neg/2": "dull"},
+    "test": {"pos/7": "fine", "neg/7": "\u00e9vil"},
+}
+RATINGS = {"pos": 9, "neg": 2}
+
+
+def write_lines(folder, rows=None, part="train"):
+    for name, reviews in REVIEWS.items():
+        made = [
+            {"id": review, "label": int(review.startswith("pos")), "text": text}
+            for review, text in reviews.items()
+        ]
+        if name == part and rows is not None:
+            made = rows
+        lines = "\n".join(row if isinstance(row, str) else json.dumps(row) for row in made)
+        (folder / f"imdb_{name}.jsonl.xz").write_bytes(lzma.compress(lines.encode() + b"\n"))
+    return folder
+
+
+def write_archive(folder, extra=()):
+    with tarfile.open(folder / "aclImdb_v1.tar.gz", "w:gz") as archive:
+        members = {
+            f"aclImdb/{part}/{review}_{RATINGS[review[:3]]}.txt": text.encode()
+            for part, reviews in REVIEWS.items()
+            for review, text in reviews.items()
+        }
+        members |= {"aclImdb/train/unsup/3_0.txt": b"no label", "aclImdb/README": b"read"}
+        for name, content in {**members, **dict(extra)}.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return folder
+
+
+@pytest.mark.parametrize("write", [write_lines, write_archive])
+def test_both_forms_of_imdb_are_the_same(tmp_path, write):
+    train, test = read_imdb(write(tmp_path))
+    assert train.texts == ("bad film", "worse", "dull", "good <br />film")
+    assert train.labels.tolist() == [0, 0, 0, 1] and train.labels.dtype == np.int64
+    assert test.texts == ("\u00e9vil", "fine") and test.labels.tolist() == [0, 1]
+
+
+def test_imdb_is_tokenised_once(tmp_path, monkeypatch):
+    write_lines(tmp_path)
+    first = load_imdb(tmp_path)
+    monkeypatch.setattr(
+        "simulations.reviews.features._read_imdb", lambda *args: pytest.fail("read again")
+    )
+    again = load_imdb(tmp_path)
+    assert again.name == "imdb" and not again.synthetic
+    for got in (first, again):
+        assert rows_as_words(got.train) == [["bad", "film"], ["worse"], ["dull"], ["good", "film"]]
+        assert got.train.labels.tolist() == [0, 0, 0, 1] and got.test.labels.tolist() == [0, 1]
+    assert set(first.provenance["source"]) == {"imdb_train.jsonl.xz", "imdb_test.jsonl.xz"}
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="data fetch imdb"):
+        load_imdb(tmp_path / "cache")
+
+
+GOOD = {"id": "neg/1", "label": 0, "text": "x"}
+
+
+@pytest.mark.parametrize(
+    "rows, message",
+    [
+        ([GOOD, {**GOOD, "label": 2}], "line 2: label 2 is neither"),
+        ([{**GOOD, "label": True}], "label True is neither"),
+        ([{**GOOD, "text": 5}], "must be strings"),
+        ([{"id": "a", "text": "x"}], "line 1 is no review"),
+        (["[" * 100_000], "line 1 is no review"),
+        ([GOOD, '{"id": "neg/2", "lab'], "line 2 is no review"),
+        ([GOOD, {**GOOD, "label": 1}], "'neg/1' twice"),
+        ([GOOD], "not both good and bad"),
+    ],
+)
+def test_hostile_imdb_lines_are_refused(tmp_path, rows, message):
+    with pytest.raises(ValueError, match=message):
+        read_imdb(write_lines(tmp_path, rows))
+
+
+def test_hostile_imdb_files_are_refused_and_nothing_is_kept(tmp_path):
+    write_lines(tmp_path)
+    path = tmp_path / "imdb_test.jsonl.xz"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-5])
+    with pytest.raises(ValueError, match="truncated"):
+        load_imdb(tmp_path)
+    assert not list((tmp_path / "cache").rglob("*.npy"))
+    path.write_bytes(lzma.compress(b'{"id": "\xff"}'))
+    with pytest.raises(ValueError, match="not UTF-8"):
+        load_imdb(tmp_path)
+    path.write_bytes(whole)
+    assert len(load_imdb(tmp_path).test) == 2
+
+
+def amazon(*rows):
+    return packed(b"".join(json.dumps(row).encode() + b"\n" for row in rows))
+
+
+def packed(content):
+    return gzip.compress(content, mtime=0)
+
+
+def star(stars, text="words"):
+    return {"overall": stars, "reviewText": text, "asin": "x"}
+
+
+def test_amazon_stars_become_labels(tmp_path):
+    path = tmp_path / "reviews_Movies_and_TV_5.json.gz"
+    kept = [star(5.0, "e"), star(1.0, "a"), star(3.0, "c"), star(2, "b"), star(4, "d")]
+    path.write_bytes(amazon(*kept, star(5, "  "), {"overall": 5.0}))
+    got = read_amazon(path, per_label=2)
+    assert got.texts == ("e", "a", "b", "d") and got.labels.tolist() == [1, 0, 0, 1]
+    rows = load_amazon(tmp_path, per_label=1)
+    assert rows_as_words(rows) == [["e"], ["a"]] and rows.labels.tolist() == [1, 0]
+    path.write_bytes(amazon(star(5, "a"), star(5, "b"), star(1, "c"), "no review any more"))
+    assert read_amazon(path, per_label=1).texts == ("a", "c")
+    path.write_bytes(amazon(*kept))
+    with pytest.raises(ValueError, match="2 bad and 2 good reviews, not 3 of each"):
+        load_amazon(path, per_label=3)
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (amazon(star(5), star(0)), "line 2: overall is 0, not 1 to 5"),
+        (amazon({"reviewText": "x"}), "line 1 is no JSON review"),
+        (amazon(star(5, 7)), "reviewText is no string"),
+        (packed(b"{'overall': 5.0}\n"), "line 1 is no JSON review"),
+        (amazon(star(5))[:-6], "truncated"),
+        (amazon(star(5)), "0 bad and 1 good reviews, not 1 of each"),
+    ],
+    # Names of our own: packed bytes may hold a clock, and ids must be alike in every process.
+    ids=[
+        "zero stars",
+        "no stars",
+        "no text",
+        "no JSON",
+        "cut off",
+        "one label",
+    ],
+)
+def test_hostile_amazon_files_are_refused(tmp_path, content, message):
+    (tmp_path / "r.json.gz").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        read_amazon(tmp_path / "r.json.gz", per_label=1)
+
+
+def test_absent_amazon_files_come_with_the_way_to_get_them(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDPRIV_DATA", str(tmp_path))
+    with pytest.raises(ValueError, match=r"download a file.*folder `amazon` of FEDPRIV_DATA"):
+        load_amazon(tmp_path / "nowhere")
+    (tmp_path / "amazon").mkdir()
+    (tmp_path / "amazon" / "r.json.gz").write_bytes(amazon(star(5), star(1)))
+    assert len(load_amazon(per_label=1)) == 2
+
+
+TSV = {
+    "train.tsv": b'sentence\tlabel\nhide "new secretions \t0\ncontains no wit\t0\nthat loves\t1\n',
+    "dev.tsv": b"sentence\tlabel\r\ncharming\t1\r\n",
+}
+
+
+@pytest.mark.parametrize("form", ["files", "folder", "zip"])
+def test_sst2(tmp_path, form):
+    folder = tmp_path / "SST-2" if form == "folder" else tmp_path
+    folder.mkdir(exist_ok=True)
+    if form == "zip":
+        with zipfile.ZipFile(tmp_path / "SST-2.zip", "w") as archive:
+            for name, content in TSV.items():
+                archive.writestr(f"SST-2/{name}", content)
+    else:
+        for name, content in TSV.items():
+            (folder / name).write_bytes(content)
+    data = load_sst2(tmp_path)
+    assert data.train.texts == ('hide "new secretions', "contains no wit", "that loves")
+    assert data.train.labels.tolist() == [0, 0, 1]
+    assert data.test.texts == ("charming",) and data.test.labels.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (b"", "begins with ''"),
+        (b"sentence\tlabel\n", "no sentences"),
+        (b"sentence\tlabel\nfine\t1\nfi", "line 3: 'fi' is not a sentence, a tab"),
+        (b"sentence\tlabel\nfine\t2\n", "line 2"),
+        (b"sentence\tlabel\n\xff\t1\n", "not UTF-8"),
+    ],
+)
+def test_hostile_sentences_are_refused(content, message):
+    with pytest.raises(ValueError, match=message):
+        read_tsv(content, "x.tsv")
+
+
+def test_hostile_sst2_archives_are_refused(tmp_path):
+    path = tmp_path / "SST-2.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("SST-2/train.tsv", TSV["train.tsv"])
+    with pytest.raises(ValueError, match="not GLUE's SST-2"):
+        load_sst2(tmp_path)
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(ValueError, match="truncated or damaged"):
+        load_sst2(path)
+
+
+@pytest.mark.slow
+def test_imdb_itself(imdb):
+    for part in (imdb.train, imdb.test):
+        assert np.bincount(part.labels).tolist() == [12_500, 12_500]
+        assert (np.diff(part.labels) >= 0).all()  # sorted by id, bad ones first
+    first = [rows_as_words(part.take(np.array([0])))[0] for part in (imdb.train, imdb.test)]
+    assert [" ".join(words[:4]) for words in first] == ["story of a man", "once again mr costner"]
+    lengths = np.diff(imdb.train.starts)
+    assert lengths.min() > 5 and 225 < lengths.mean() < 240
