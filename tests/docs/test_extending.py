@@ -105,7 +105,7 @@ def test_what_the_page_says_of_our_own_files_is_there():
     for what, here, *ours in rows:
         assert here.strip(" `").removesuffix(".py") in FILES, what
         for file in ours:
-            named = re.findall(r"`([^`]+)`", file)
+            named = [name for name in re.findall(r"`([^`]+)`", file) if "/" in name]
             assert named and all((root / n).exists() or (root.parent / n).exists() for n in named)
     for named in re.findall(r"`((?:experiments|mechanisms|runs)/\S+\.py)`", PAGE):
         assert (root / named).is_file()
