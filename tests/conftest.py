@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
-from fedpriv.datasets.importers.writer import CorpusWriter, Sentence
+from fedpriv.datasets.importers.writer import CorpusDescription, CorpusWriter, Sentence
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 
@@ -121,13 +121,15 @@ def tiny_corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     folder = tmp_path_factory.mktemp("corpora") / "tiny"
     writer = CorpusWriter(
         folder,
-        name="tiny-synthetic",
-        synthetic=True,
-        source={"kind": "test"},
-        licence="CC0-1.0",
-        credit="nobody",
-        max_words=80,
-        max_tags=10,
+        CorpusDescription(
+            name="tiny-synthetic",
+            synthetic=True,
+            source={"kind": "test"},
+            licence="CC0-1.0",
+            credit="nobody",
+            max_words=80,
+            max_tags=10,
+        ),
     )
     users = [f"p{i:02d}" for i in range(12)] + [f"u{i:02d}" for i in range(59)]
     with writer:

@@ -277,7 +277,7 @@ def _as_text(run: RunRecord, statement: Statement) -> str:
 def _as_html(run: RunRecord, statement: Statement) -> str:
     """Return the same as HTML without scripts, with the whole statement folded below."""
     return theme.render(
-        "notebook",
+        "notebook.html.md",
         run=run,
         turns=_turns(run),
         badges=badges(run, statement),

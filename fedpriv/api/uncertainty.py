@@ -27,7 +27,7 @@ from fedpriv.report.run_record import RunRecord, read_run
 from fedpriv.report.wording import labels_of
 from fedpriv.runs.backends import open_corpus
 from fedpriv.runs.document import restore_experiment
-from fedpriv.training.evaluate import ScoresClasses, measure_models
+from fedpriv.training.evaluate import measure_models
 from fedpriv.tree import Params
 
 KS = (3, 5, 10, 20)
@@ -246,8 +246,6 @@ def _spread(
 
 def _score_spread(task: Any, models: Sequence[Params]) -> Uncertainty | None:
     """Return the spread of the predicted class's probability: the class of the mean of all."""
-    if not isinstance(task, ScoresClasses):
-        return None
     blocks = [task.class_scores(model, public=True) for model in models]
     columns: list[np.ndarray] = []
     for found in zip(*(block for block in blocks if block is not None), strict=True):

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from fedpriv.audit.bounds import highest_share, lowest_share
-from fedpriv.audit.plot import check_plot_file, plain_axes, saved
 from fedpriv.privacy.epsilon import Epsilon, format_delta, rounded_up
 from fedpriv.report import theme
 
@@ -276,20 +275,17 @@ def write_membership_plot(found: Membership, path: Path) -> None:
     """Write the plot; the same attack gives the same file.
 
     Raises:
-        ValueError: As `fedpriv.audit.plot.check_plot_file`.
+        ValueError: As `fedpriv.report.theme.check_plot_file`.
     """
-    check_plot_file(path)
-    path.write_bytes(saved(_drawn(found, theme.LIGHT), "membership"))
+    theme.check_plot_file(path)
+    path.write_bytes(theme.as_svg(_drawn(found, theme.LIGHT), "membership"))
 
 
 def _drawn(found: Membership, colours: Mapping[str, str]) -> Any:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
     from matplotlib.ticker import PercentFormatter
 
-    figure = Figure(figsize=(6.6, 6.2), facecolor=colours["paper"])
-    FigureCanvasAgg(figure)
-    axes = plain_axes(figure, (0.11, 0.1, 0.84, 0.74), colours)
+    figure = theme.new_figure(6.6, 6.2)
+    axes = theme.plain_axes(figure, (0.11, 0.1, 0.84, 0.74))
     grid = np.linspace(0.0, 1.0, 401)
     epsilon = found.epsilon
     if math.isfinite(epsilon.value):

@@ -23,7 +23,7 @@ Machine Learning" (2020); Nasr et al., "Tight Auditing of Differentially Private
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -167,7 +167,7 @@ def simultaneous(kinds: Sequence[Scores], *, delta: float, alpha: float) -> Lowe
                 confidence=1.0 - alpha,
                 true_positives=right / n,
                 false_positives=wrong / m,
-                rule=_said(threshold, turned),
+                rule=_rule(threshold, turned),
             )
     return best
 
@@ -180,19 +180,7 @@ def clopper_pearson(kinds: Sequence[Scores], *, delta: float, alpha: float) -> L
         delta: As `simultaneous`.
         alpha: As `simultaneous`.
     """
-    right, n, wrong, m, rule = _tested(kinds, delta, alpha)
-    if not rule:
-        return LowerBound(epsilon=0.0, confidence=1.0 - alpha)
-    half = alpha / 2
-    return LowerBound(
-        epsilon=epsilon_of_shares(
-            lowest_share(right, n, half), highest_share(wrong, m, half), delta
-        ),
-        confidence=1.0 - alpha,
-        true_positives=right / n,
-        false_positives=wrong / m,
-        rule=rule,
-    )
+    return _tested(kinds, delta, alpha, epsilon_of_shares)
 
 
 def gaussian(kinds: Sequence[Scores], *, delta: float, alpha: float) -> LowerBound:
@@ -202,19 +190,12 @@ def gaussian(kinds: Sequence[Scores], *, delta: float, alpha: float) -> LowerBou
     That the mechanism has such a trade-off is assumed: one with drawn cohorts has not, and the
     number may then be above the true ε. No verdict rests on it.
     """
-    right, n, wrong, m, rule = _tested(kinds, delta, alpha)
-    if not rule:
-        return LowerBound(epsilon=0.0, confidence=1.0 - alpha)
-    half = alpha / 2
-    low, high = lowest_share(right, n, half), highest_share(wrong, m, half)
-    mu = float(special.ndtri(low) - special.ndtri(high))
-    return LowerBound(
-        epsilon=gaussian_epsilon(mu, delta) if mu > 0 else 0.0,
-        confidence=1.0 - alpha,
-        true_positives=right / n,
-        false_positives=wrong / m,
-        rule=rule,
-    )
+
+    def of_shares(low: float, high: float, delta: float) -> float:
+        mu = float(special.ndtri(low) - special.ndtri(high))
+        return gaussian_epsilon(mu, delta) if mu > 0 else 0.0
+
+    return _tested(kinds, delta, alpha, of_shares)
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
@@ -327,23 +308,42 @@ def _log_choices(trials: int) -> np.ndarray:
     return special.gammaln(trials + 1) - whole - whole[::-1]
 
 
-def _tested(kinds: Sequence[Scores], delta: float, alpha: float) -> tuple[int, int, int, int, str]:
-    """Return how often a rule chosen on one half of the scores is right and wrong on the other."""
+def _tested(
+    kinds: Sequence[Scores],
+    delta: float,
+    alpha: float,
+    epsilon_of: Callable[[float, float, float], float],
+) -> LowerBound:
+    """Return the bound by a rule that one half of the scores chose, tested on the other half.
+
+    Args:
+        kinds: As `simultaneous`.
+        delta: Likewise.
+        alpha: Likewise.
+        epsilon_of: ε of the least share of true positives, the largest of false ones, and δ.
+    """
     _check(delta, alpha)
     best, chosen = 0.0, None
-    for number, kind in enumerate(kinds):
+    for kind in kinds:
         for turned in (False, True):
-            first = _half(kind, 0, turned)
-            for threshold, found in _in_sample(first, delta, alpha):
+            for threshold, found in _in_sample(_half(kind, 0, turned), delta, alpha):
                 if found > best:
-                    best, chosen = found, (number, turned, threshold)
+                    best, chosen = found, (kind, turned, threshold)
     if chosen is None:
-        return 0, 1, 0, 1, ""
-    number, turned, threshold = chosen
-    rest = _half(kinds[number], 1, turned)
+        return LowerBound(epsilon=0.0, confidence=1.0 - alpha)
+    kind, turned, threshold = chosen
+    rest = _half(kind, 1, turned)
     right = int(np.count_nonzero(rest.inside > threshold))
     wrong = int(np.count_nonzero(rest.outside > threshold))
-    return right, len(rest.inside), wrong, len(rest.outside), _said(threshold, turned)
+    n, m = len(rest.inside), len(rest.outside)
+    low, high = lowest_share(right, n, alpha / 2), highest_share(wrong, m, alpha / 2)
+    return LowerBound(
+        epsilon=epsilon_of(low, high, delta),
+        confidence=1.0 - alpha,
+        true_positives=right / n,
+        false_positives=wrong / m,
+        rule=_rule(threshold, turned),
+    )
 
 
 def _half(kind: Scores, first: int, turned: bool) -> Scores:
@@ -368,7 +368,7 @@ def _ranks(number: int) -> list[int]:
     return sorted({int(rank) for rank in np.rint(spaced)})
 
 
-def _said(threshold: float, turned: bool) -> str:
+def _rule(threshold: float, turned: bool) -> str:
     where = -threshold if turned else threshold
     return f"out if the score is below {where:.4g}" if turned else f"in if above {where:.4g}"
 

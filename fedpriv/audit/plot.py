@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,64 +13,23 @@ from fedpriv.audit.run import Audit
 from fedpriv.privacy.epsilon import format_delta
 from fedpriv.report import theme
 
-_WIDTH, _HEIGHT = 8.0, 5.2
 _BINS = 60
-
-
-def check_plot_file(path: Path) -> None:
-    """Refuse a file that a plot would not be written to; asked before the work.
-
-    Raises:
-        ValueError: If its name does not end in .svg, it is there already, or its folder is not.
-    """
-    if path.suffix.lower() != ".svg":
-        raise ValueError(f"{path} is no plot's name; let it end in .svg")
-    if path.exists():
-        raise ValueError(f"{path} is there already; remove it, or give another name")
-    if not path.parent.is_dir():
-        raise ValueError(f"{path.parent} is no folder; make it, or give another place")
 
 
 def write_audit_plot(audit: Audit, path: Path) -> None:
     """Write the plot; the same audit gives the same file.
 
     Raises:
-        ValueError: As `check_plot_file`.
+        ValueError: As `fedpriv.report.theme.check_plot_file`.
     """
-    check_plot_file(path)
-    path.write_bytes(saved(_drawn(audit, theme.LIGHT), "audit"))
-
-
-def saved(figure: Any, salt: str) -> bytes:
-    """Return a figure as SVG, the same bytes for the same figure."""
-    import matplotlib
-
-    buffer = io.BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": salt, "svg.fonttype": "none"}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-    return buffer.getvalue()
-
-
-def plain_axes(figure: Any, place: tuple[float, float, float, float], colours: Any) -> Any:
-    """Return axes in the project's style."""
-    axes = figure.add_axes(place, facecolor=colours["paper"])
-    for side in ("top", "left", "right"):
-        axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color(colours["rule"])
-    axes.set_axisbelow(True)
-    axes.tick_params(labelsize=9, length=0, pad=6, labelcolor=colours["muted"])
-    return axes
+    theme.check_plot_file(path)
+    path.write_bytes(theme.as_svg(_drawn(audit, theme.LIGHT), "audit"))
 
 
 def _drawn(audit: Audit, colours: Mapping[str, str]) -> Any:
-    # Not pyplot, whose open figures and backend are global.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(_WIDTH, _HEIGHT), facecolor=colours["paper"])
-    FigureCanvasAgg(figure)
-    _scores(plain_axes(figure, (0.06, 0.5, 0.88, 0.32), colours), audit, colours)
-    _bounds(plain_axes(figure, (0.27, 0.12, 0.67, 0.25), colours), audit, colours)
+    figure = theme.new_figure(8.0, 5.2)
+    _scores(theme.plain_axes(figure, (0.06, 0.5, 0.88, 0.32)), audit, colours)
+    _bounds(theme.plain_axes(figure, (0.27, 0.12, 0.67, 0.25)), audit, colours)
     stated = "simulated" if audit.mode == "simulation" else "secure"
     figure.text(
         0.03, 0.945, f"Audit of {audit.name}: {'refuted' if audit.refuted else 'consistent'}",

@@ -208,15 +208,18 @@ def describe_audit(audit: Audit) -> list[tuple[str, str]]:
     return [
         ("stated", f"{stated}{audit.stated}"),
         ("canaries", canaries),
-        ("bound, many canaries", _shown(audit.simultaneous, delta)),
-        ("bound, Clopper-Pearson", _shown(audit.clopper_pearson, delta)),
-        ("bound, one run", f"{_shown(audit.one_run, delta)}; shown only"),
-        ("estimate, Gaussian", f"{_shown(audit.gaussian_estimate, delta, sign='≈')}; no bound"),
+        ("bound, many canaries", _bound_text(audit.simultaneous, delta)),
+        ("bound, Clopper-Pearson", _bound_text(audit.clopper_pearson, delta)),
+        ("bound, one run", f"{_bound_text(audit.one_run, delta)}; shown only"),
+        (
+            "estimate, Gaussian",
+            f"{_bound_text(audit.gaussian_estimate, delta, sign='≈')}; no bound",
+        ),
         ("verdict", audit.verdict),
     ]
 
 
-def _shown(found: LowerBound, delta: str, sign: str = "≥") -> str:
+def _bound_text(found: LowerBound, delta: str, sign: str = "≥") -> str:
     shown = math.floor(found.epsilon * 1000) / 1000  # a lower bound is rounded down
     return f"ε {sign} {shown:.3f} {delta}, confidence {100 * found.confidence:g} %"
 

@@ -11,6 +11,7 @@ import typer
 
 from fedpriv import __version__
 from fedpriv.cli import (
+    accounting,
     audit,
     data,
     data_ids,
@@ -23,7 +24,7 @@ from fedpriv.cli import (
     uncertainty,
 )
 from fedpriv.cli import deploy as deploying
-from fedpriv.cli.output import Interrupted, console, errors, fail
+from fedpriv.cli.output import Interrupted, errors, fail, print_line
 from fedpriv.deploy import commands
 from fedpriv.experiments.user_code import user_traceback
 from fedpriv.output_paths import why_unwritten
@@ -41,7 +42,7 @@ app = typer.Typer(
 
 def _say_version(wanted: bool) -> None:
     if wanted:
-        console.print(f"fedpriv {__version__}", highlight=False)
+        print_line(f"fedpriv {__version__}")
         raise typer.Exit
 
 
@@ -58,6 +59,7 @@ def _options(
 
 
 run.register(app)
+accounting.register(app)
 privacy.register(app)
 audit.register(app)
 results.register(app)

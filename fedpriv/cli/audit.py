@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from fedpriv.cli.listing import with_flags
-from fedpriv.cli.output import console, errors, fail, print_json, print_table
+from fedpriv.cli.output import errors, fail, print_json, print_line, print_table
 from fedpriv.cli.run import (
     EXPERIMENT,
     FLAGS,
@@ -71,11 +71,12 @@ def audit_command(
     Or, of a run: fedpriv audit --into runs/eps8
     """
     from fedpriv.api.running import chosen_experiment, find_corpus
-    from fedpriv.audit.plot import check_plot_file, write_audit_plot
+    from fedpriv.audit.plot import write_audit_plot
     from fedpriv.audit.run import AuditedRun, Candidate, audit_plan, describe_audit
     from fedpriv.experiments.build import build
     from fedpriv.privacy.statement.sealed import AUDIT_FILE
     from fedpriv.report.page import write_report
+    from fedpriv.report.theme import check_plot_file
 
     if out is not None:
         check_plot_file(out)
@@ -129,10 +130,10 @@ def audit_command(
     else:
         _print_lines(describe_audit(audit), red="verdict" if audit.refuted else "")
         if out is not None:
-            console.print(f"plot: {out}", markup=False, highlight=False, soft_wrap=True)
+            print_line(f"plot: {out}")
         if into is not None:
             said = f"kept in {into / AUDIT_FILE}, for the run's privacy statement"
-            console.print(said, markup=False, highlight=False, soft_wrap=True)
+            print_line(said)
     if audit.refuted:
         raise typer.Exit(1)
 
@@ -162,7 +163,7 @@ def membership_command(
     """
     from fedpriv.attacks.membership import attack_runs
     from fedpriv.attacks.outcome import describe_membership, write_membership_plot
-    from fedpriv.audit.plot import check_plot_file
+    from fedpriv.report.theme import check_plot_file
 
     if out is not None:
         check_plot_file(out)
@@ -174,7 +175,7 @@ def membership_command(
         return
     _print_lines(describe_membership(found))
     if out is not None:
-        console.print(f"plot: {out}", markup=False, highlight=False, soft_wrap=True)
+        print_line(f"plot: {out}")
 
 
 def _print_lines(lines: list[tuple[str, str]], *, red: str = "") -> None:

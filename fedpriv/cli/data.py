@@ -19,7 +19,7 @@ from fedpriv.cli.data_output import (
     print_tff,
     progress_bar,
 )
-from fedpriv.cli.output import console, print_json
+from fedpriv.cli.output import print_json, print_line
 from fedpriv.datasets.cache import cache_dir
 from fedpriv.datasets.importers import locate
 from fedpriv.datasets.importers.downloads import DATASETS
@@ -272,7 +272,7 @@ def fetch(
             "first download": "is what was downloaded first",
             "unknown": f"no checksum is published; SHA-256 {row['sha256']} noted",
         }[row["verified"]]
-        console.print(f"{row['path']}: {checked}", highlight=False, soft_wrap=True)
+        print_line(f"{row['path']}: {checked}")
 
 
 @app.command("synthesize")
@@ -371,11 +371,8 @@ def part(
         print_json({"path": str(out), "users": sizes, "split": chosen.name})
         return
     for name, size in sizes.items():
-        console.print(f"{out / name}: {size} users", highlight=False, soft_wrap=True)
-    console.print(
-        f"{out / SERVER}: the list of all, public users, and no rostered user's sentences",
-        highlight=False, soft_wrap=True,
-    )  # fmt: skip
+        print_line(f"{out / name}: {size} users")
+    print_line(f"{out / SERVER}: the list of all, public users, and no rostered user's sentences")
 
 
 def _cached_names() -> set[str]:

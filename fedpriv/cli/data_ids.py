@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from fedpriv.cli.output import console, errors, fail, print_json
+from fedpriv.cli.output import errors, fail, print_json, print_line
 from fedpriv.datasets.local_data import NodeData, Table, open_source
 from fedpriv.datasets.user_ids import read_key, read_roster, user_id, write_key
 from fedpriv.deploy.checks import local_users_of
@@ -29,11 +29,10 @@ def register(app: typer.Typer) -> None:
 def key(file: Annotated[Path, typer.Argument(help="A new file, of mode 0600.")]) -> None:
     """Make the key of people's ids: one for all nodes, and never the server's."""
     write_key(file)
-    console.print(
+    print_line(
         f"{file}: copy it to every node by a way that you trust, and keep it; with another key "
-        "every id is another",
-        highlight=False, soft_wrap=True,
-    )  # fmt: skip
+        "every id is another"
+    )
 
 
 def ids(
@@ -72,7 +71,7 @@ def ids(
         for one in found:
             typer.echo(one)
     else:
-        console.print(f"{out}: {len(found):,} people", highlight=False, soft_wrap=True)
+        print_line(f"{out}: {len(found):,} people")
     for line in bad[:_MOST_SHOWN]:
         errors.print(line, style="red", highlight=False, markup=False, soft_wrap=True)
     if bad:
@@ -99,13 +98,13 @@ def roster(
     _write(out, sorted(counts))
     if users is not None:
         _write_hosts(users, found, counts)
-    console.print(f"{out}: {len(counts):,} people", highlight=False, soft_wrap=True)
+    print_line(f"{out}: {len(counts):,} people")
     if twice := [one for one, number in counts.items() if number > 1]:
-        errors.print(
+        print_line(
             f"{len(twice):,} people are on more than one node (such as {twice[0]}); they "
             "contribute zero until one node alone has their data, or node-users says which one has",
-            highlight=False, soft_wrap=True,
-        )  # fmt: skip
+            errors,
+        )
 
 
 def _write_hosts(

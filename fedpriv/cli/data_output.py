@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedpriv.cli.output import console, errors, print_json, print_table
+from fedpriv.cli.output import console, errors, print_json, print_line, print_table
 from fedpriv.datasets.cache import cache_dir
 from fedpriv.datasets.importers import locate
 from fedpriv.datasets.importers.synthetic import NAME as SYNTHETIC
@@ -50,14 +50,12 @@ def print_corpus(corpus: Corpus) -> None:
         title += "  [bold yellow]SYNTHETIC: text made by a generator[/]"
     console.print(title, highlight=False, soft_wrap=True)
     for key in ("credit", "licence"):
-        console.print(escape(f"{key}: {manifest[key]}"), highlight=False, soft_wrap=True)
-    source = escape(f"source: {json.dumps(manifest['source'])}")
-    console.print(source, highlight=False, soft_wrap=True)
+        print_line(f"{key}: {manifest[key]}")
+    print_line(f"source: {json.dumps(manifest['source'])}")
     if manifest["own_text_only"]:
-        said = "titles that somebody else wrote are dropped (--own-text-only)"
-        console.print(said, soft_wrap=True)
+        print_line("titles that somebody else wrote are dropped (--own-text-only)")
     for reason, number in manifest["dropped"].items():
-        console.print(escape(f"left out: {number:,} {reason}"), highlight=False, soft_wrap=True)
+        print_line(f"left out: {number:,} {reason}")
     table = Table(
         "roster",
         "users",
@@ -82,7 +80,7 @@ def print_corpus(corpus: Corpus) -> None:
         )
     print_table(table)
     for name, entry in manifest["rosters"].items():
-        console.print(f"{name}: {entry['how']}", highlight=False, soft_wrap=True)
+        print_line(f"{name}: {entry['how']}")
 
 
 def _share(share: float | None) -> str:
@@ -140,7 +138,7 @@ def print_overlaps(roster: str, shared: Mapping[str, Mapping[str, Any]]) -> None
     print_table(table)
     for kind, one in shared.items():
         if "missing" in one:
-            console.print(f"{kind}: {one['missing']}", highlight=False, soft_wrap=True)
+            print_line(f"{kind}: {one['missing']}")
 
 
 def print_tff(path: Path, as_json: bool) -> None:
@@ -207,7 +205,7 @@ def print_corpora(
     here: Sequence[Mapping[str, str]], fetchable: Sequence[Mapping[str, Any]]
 ) -> None:
     """Print what corpora and raw files are here, and what can be fetched."""
-    console.print(f"cache: {cache_dir()}", highlight=False, soft_wrap=True)
+    print_line(f"cache: {cache_dir()}")
     table = Table("corpus", "state", "where", box=None, header_style="bold")
     table.add_column("path", overflow="fold")
     for row in here:

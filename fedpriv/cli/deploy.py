@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedpriv.cli.output import console
+from fedpriv.cli.output import print_line
 
 app = typer.Typer(no_args_is_help=True, help="Containers: their checks, and the SuperLink.")
 
@@ -100,7 +100,7 @@ def check(
         raise ValueError(str(error)) from error
     if not quiet:
         for line in said:
-            console.print(line, highlight=False, soft_wrap=True)
+            print_line(line)
 
 
 @app.command()
@@ -117,9 +117,7 @@ def superlink(
     try:
         check_user()
         check_keys(keys)
-        code = run_superlink(
-            keys, port, tell=lambda line: console.print(line, highlight=False, soft_wrap=True)
-        )
+        code = run_superlink(keys, port, tell=print_line)
     except (OSError, RuntimeError) as error:
         raise ValueError(str(error)) from error
     raise typer.Exit(code)

@@ -40,6 +40,16 @@ def print_json(value: Any) -> None:
     sys.stdout.write(escaped(json.dumps(value, indent=2, ensure_ascii=False)) + "\n")
 
 
+def print_line(text: object, to: Console | None = None) -> None:
+    """Print text as it is, without markup; a long line is not broken.
+
+    Args:
+        text: What is printed.
+        to: Standard output by default.
+    """
+    (console if to is None else to).print(str(text), markup=False, highlight=False, soft_wrap=True)
+
+
 def print_table(table: Table) -> None:
     """Print a table whose words are whole, whatever is narrow.
 

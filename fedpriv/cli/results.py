@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from fedpriv.cli.output import console, errors, print_json, print_table
+from fedpriv.cli.output import errors, print_json, print_line, print_table
 from fedpriv.datasets.importers.tokens import tff_tokens
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
@@ -76,7 +76,7 @@ def report(
     """Write the report of a run, one self-contained page, into its folder."""
     with writing_to(run):
         path = write_report(run, replicates=replicate or ())
-    _say(str(path))
+    print_line(str(path))
     if open_page:
         webbrowser.open(path.resolve().as_uri())
 
@@ -101,7 +101,7 @@ def compare(
     check_outputs(out or ())
     groups, left_out = find_groups(runs)
     for reason in left_out:
-        errors.print(Text(plain(f"left out: {reason}")), soft_wrap=True)
+        print_line(f"left out: {reason}", errors)
     for path in out or ():
         with writing_to(path):
             write_file(groups, path)
@@ -111,24 +111,24 @@ def compare(
     sections = sections_of(groups)
     for section in sections:
         if len(sections) > 1:
-            _say(section.title)
+            print_line(section.title)
         _show_section(section)
         if len(sections) > 1:
-            _say("")
+            print_line("")
     for path in out or ():
-        _say(str(path))
+        print_line(str(path))
 
 
 def _show_section(section: Section) -> None:
     groups = list(section.groups)
     table, note = _comparison_table(section)
     print_table(table)
-    _say(note)
+    print_line(note)
     for sentence in gaps(groups):
-        _say(f"‡ {sentence}")
+        print_line(f"‡ {sentence}")
     found = mismatches(groups)
     if found:
-        _say(f"Not like with like: these runs differ in {', '.join(found)}.")
+        print_line(f"Not like with like: these runs differ in {', '.join(found)}.")
 
 
 def export(
@@ -163,7 +163,7 @@ def export(
     else:
         asked = round_num is not None or last_iterate or not record.selection
         after = f"the model after {labels_of(record.unit).turn} {chosen}"
-        _say(f"{to}: {after if asked else describe_candidate(record.selection['selected'])}")
+        print_line(f"{to}: {after if asked else describe_candidate(record.selection['selected'])}")
         _say_several(record)
 
 
@@ -198,13 +198,13 @@ def predict(
     if record is not None:
         _say_several(record)
     if not known:
-        _say("None of the words is in the vocabulary: these are the commonest tags.")
+        print_line("None of the words is in the vocabulary: these are the commonest tags.")
 
 
 def _say_several(record: RunRecord) -> None:
     said = of_several(record)
     if said is not None:
-        _say(said)
+        print_line(said)
 
 
 def corpus_vocabulary(run: RunRecord, corpus: Path | None) -> Vocabulary:
@@ -322,8 +322,3 @@ def _columns(groups: list[Group]) -> list[Column]:
         if (column.diagnosed or column.measure in headlines)
         and any(group.measure(column) for group in groups)
     ]
-
-
-def _say(line: str) -> None:
-    """Print a line as it is: no markup in it, no wrapping of paths."""
-    console.print(Text(plain(line)), soft_wrap=True)

@@ -20,7 +20,7 @@ from fedpriv.cli.listing import (
     show_options,
     with_flags,
 )
-from fedpriv.cli.output import Interrupted, console, errors, print_json, print_table
+from fedpriv.cli.output import Interrupted, errors, print_json, print_line, print_table
 from fedpriv.experiments.options import Option
 from fedpriv.measures import PUBLIC_ONLY, figures_of, read_measures
 from fedpriv.output_paths import check_folder, writing_to
@@ -186,7 +186,7 @@ def run_command(
         workers=workers,
         gpus_per_worker=gpus_per_worker,
         ray_address=ray_address,
-        tell=lambda line: errors.print(line, highlight=False, soft_wrap=True),
+        tell=lambda line: print_line(line, errors),
     )
     keep_last, anchors = keep_last_from(keep_checkpoints), anchors_of(anchor, anchor_command)
     quickly: dict[str, Option] = {"rounds": QUICK} if quick else {}
@@ -231,7 +231,7 @@ def run_command(
                     keep_last=keep_last,
                     anchors=anchors,
                     label=label,
-                    tell=lambda text: None if as_json else errors.print(text, highlight=False),
+                    tell=lambda text: None if as_json else print_line(text, errors),
                 )
         with writing_to(prepared.folder.path, f"; then {_to_go_on(prepared.folder.path)}"):
             summary = follow(prepared, console=errors, shown=not as_json)
@@ -297,7 +297,7 @@ def _to_go_on(path: Path) -> str:
 
 def _say(line: str, *, quiet: bool = False) -> None:
     if not quiet:
-        errors.print(line, markup=False, highlight=False, soft_wrap=True)
+        print_line(line, errors)
 
 
 def _check_run_folder(folder: Path) -> None:
@@ -414,7 +414,7 @@ def print_summary(summary: dict[str, Any], covers: Coverage, report: Path) -> No
     rows["report"] = str(report)
     width = max(12, *(len(label) + 2 for label in rows))
     for label, value in rows.items():  # no table: it would cut long paths short
-        console.print(f"{label:<{width}}{value}", soft_wrap=True, markup=False, highlight=False)
+        print_line(f"{label:<{width}}{value}")
 
 
 def _gained(summary: dict[str, Any]) -> str | None:

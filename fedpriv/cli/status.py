@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedpriv.cli.output import console, print_json
+from fedpriv.cli.output import print_json, print_line
 from fedpriv.privacy.epsilon import Epsilon, privacy_line
 from fedpriv.untrusted_text import plain
 
@@ -32,7 +32,7 @@ def status(
     else:
         for name, text in _lines(found):
             shown = f"{name:<11} {plain(text)}"
-            console.print(shown, highlight=False, markup=False, soft_wrap=True)
+            print_line(shown)
     if found.failed:
         raise typer.Exit(1)
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from fedpriv.cli.listing import with_flags
-from fedpriv.cli.output import console, errors, print_json
+from fedpriv.cli.output import errors, print_json, print_line
 from fedpriv.cli.run import EXPERIMENT, FLAGS, CorpusName, Settings, given_once, settings_of
 from fedpriv.experiments.options import Option
 from fedpriv.output_paths import check_folder, writing_to
@@ -85,7 +85,7 @@ def tune(
     )
     if not as_json:
         said = f"a study of {trials.name}; nothing of its trials is shown but the best"
-        errors.print(said, markup=False, highlight=False, soft_wrap=True)
+        print_line(said, errors)
     with writing_to(out):
         released = study.run(out)
     if as_json:
@@ -93,7 +93,7 @@ def tune(
         print_json({**stated, "run_dir": str(released)})
         return
     for line in (run_statement(released).headline, f"released: {released}"):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        print_line(line)
 
 
 def _grid(pairs: Iterable[str]) -> dict[str, tuple[Option, ...]]:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
-from rich.text import Text
 
-from fedpriv.cli.output import console, fail, print_json, print_table
+from fedpriv.cli.output import fail, print_json, print_line, print_table
 from fedpriv.cli.run import NamedAgain
 from fedpriv.untrusted_text import plain
 
@@ -135,13 +134,13 @@ def _plan(
     for w in found:
         table.add_row(str(w.k), f"{w.burn_in:,}", f"{w.spacing:,}", f"{w.rounds:,}")
     print_table(table)
-    _say(
+    print_line(
         f"Contraction a round: max(|1 - ηµ|, |1 - ηL|) = {rho:g}. The correlation of checkpoints "
         f"s rounds apart is at most its s-th power; with t2 the mean's variance S/k is expected at "
         f"most {100 * shortfall:g} % too small, after t1 the mean is within {found[0].bias:.2g} "
         f"standard deviations of the stationary one, if it began {distance:g} away."
     )
-    _say(
+    print_line(
         "Assumed: a strongly convex, smooth loss; noise that does not depend on the params; one "
         "step a round, without momentum, and no clipping that acts."
     )
@@ -161,20 +160,20 @@ def _show(found: RunUncertainty) -> None:
         for spread in found.spreads:
             table.add_row(*_cells(spread, measure))
         print_table(table)
-        _say("")
+        print_line("")
     _show_scores(found)
     if found.aggregate in ("ema", "upa"):
-        _say(
+        print_line(
             f"The run releases an aggregate ({found.aggregate}): of figures linear in the params "
             f"its variance is {found.weight_square_sum:.3g} times that of one draw."
         )
     elif found.weight_square_sum is None:
-        _say(
+        print_line(
             f"The run's figures are of what several models answer together ({found.aggregate}); "
             "those above are of its single models, which do not say how much the former vary."
         )
     of = "SYNTHETIC data, " if found.synthetic else ""
-    _say(f"Measured on {of}{found.measured_on}; 95 % t-intervals. It is the {NOT_COVERED}.")
+    print_line(f"Measured on {of}{found.measured_on}; 95 % t-intervals. It is the {NOT_COVERED}.")
 
 
 def _cells(spread: Spread, measure: Measure) -> list[str]:
@@ -209,9 +208,5 @@ def _show_scores(found: RunUncertainty) -> None:
         middle, high = (score_quantiles(spread.scores)["draw_width"][q] for q in ("0.5", "0.9"))
         table.add_row(str(spread.k), number(middle, 3), number(high, 3))
     print_table(table)
-    _say("Widths of 95 % intervals of one draw, over examples.")
-    _say("")
-
-
-def _say(line: str) -> None:
-    console.print(Text(plain(line)), soft_wrap=True)
+    print_line("Widths of 95 % intervals of one draw, over examples.")
+    print_line("")

@@ -31,16 +31,14 @@ from fedpriv.privacy.statement.coverage import TRAINED
 from fedpriv.privacy.statement.sealed import read_sealed
 from fedpriv.privacy.statement.statement import describe_candidate, run_statement
 from fedpriv.privacy.statement.verify import check_returned
+from fedpriv.report import theme
 from fedpriv.report.head import badges, privacy_terms
 from fedpriv.report.run_record import RunRecord, read_run, spent
 from fedpriv.report.wording import (
     SPENT_ALL_THE_SAME,
-    as_markdown,
     epsilon,
     figure,
-    flatten,
     labels_of,
-    markdown_safe,
 )
 
 MODEL = "model.safetensors"
@@ -239,28 +237,24 @@ def model_card(
         returned: Whether it is the one that was selected on public examples.
     """
     statement = run_statement(run.directory)
-    labels = [label for label, _ in badges(run, statement)]
-    corpus = run.corpus
-    parts = [f"# {markdown_safe(run.title)}"]
-    if run.about:
-        parts.append(markdown_safe(run.about))
-    if labels:
-        parts.append("**" + " · ".join(map(markdown_safe, labels)) + "**")
-    parts += [
-        f"Trained by fedpriv on {_data(run)}; this is {_which(run, round_num, returned)}.",
-        *filter(None, [of_several(run)]),
-        _figures(run, round_num, returned),
-        "## Files",
-        *_files(shapes, vocabulary, files, frozen),
-        "## Privacy",
-        as_markdown(statement.sections),
-        "## Training",
-        _table(run),
-    ]
-    credit = [markdown_safe(corpus[key]) for key in ("credit", "licence") if corpus.get(key)]
-    if credit:
-        parts += ["## Data", ". ".join(credit) + "."]
-    return "\n\n".join(parts) + "\n"
+    spent_by_then = epsilon(spent(run, round_num).value)
+    return theme.render(
+        "card.md",
+        run=run,
+        nouns=labels_of(run.unit),
+        badges=badges(run, statement),
+        which=_which(run, round_num, returned),
+        of_several=of_several(run),
+        epsilon=run.coverage.qualified(spent_by_then),
+        terms=privacy_terms(run),
+        figures=_figures(run, round_num, returned),
+        shapes=[(name, str(list(shape))) for name, shape in sorted(shapes.items())],
+        frozen=frozen,
+        files=files,
+        vocabulary=vocabulary,
+        sections=statement.sections,
+        credits=[run.corpus[key] for key in ("credit", "licence") if run.corpus.get(key)],
+    )
 
 
 def _which(run: RunRecord, round_num: int, returned: bool) -> str:
@@ -287,62 +281,21 @@ def of_several(run: RunRecord) -> str | None:
     )
 
 
-def _files(
-    shapes: Mapping[str, tuple[int, ...]],
-    vocabulary: bool,
-    files: Sequence[str],
-    frozen: Sequence[str],
-) -> list[str]:
-    tensors = ", ".join(f"`{name}` {list(shape)}" for name, shape in sorted(shapes.items()))
-    model = f"- `model.safetensors`: {tensors}, float32"
-    if frozen:
-        names = ", ".join(f"`{markdown_safe(name)}`" for name in frozen)
-        model += f"; not trained, but as the task gave them: {names}"
-    for name in files:
-        model += f"\n- `{markdown_safe(name)}`: brought by the task"
-    if not vocabulary:
-        return [model, "Load it with the safetensors library, into the model it was trained as."]
-    return [
-        f"{model}\n- `vocabulary.json`: the words of the kernel's rows, the tags of its columns, "
-        "and how inputs are made",
-        'Rank tags with `fedpriv predict . --text "..."`.',
-    ]
-
-
-def _data(run: RunRecord) -> str:
-    name = markdown_safe(run.corpus.get("name") or "its own data")
-    users = run.corpus.get("num_users")
-    nouns = labels_of(run.unit)
-    synthetic = "" if not run.synthetic else " of synthetic "
-    if synthetic:
-        synthetic += "text" if run.unit == "user" else "examples"
-    return f"{name}{synthetic}" + (f", {int(users):,} {nouns.rostered}s" if users else "")
-
-
-def _figures(run: RunRecord, round_num: int, returned: bool) -> str:
-    """Return the figures measured of the exported model, and the ε spent up to its round."""
+def _figures(run: RunRecord, round_num: int, returned: bool) -> list[tuple[str, str]]:
+    """Return the figures measured of the exported model, with those of whom they are."""
     released = next((r for r in run.released if r.get("round_num") == round_num), {})
     diagnosed = next((r for r in run.diagnosed if r.get("round_num") == round_num), {})
     if returned and run.selection:
         released = diagnosed = run.summary
     nouns = labels_of(run.unit)
-    public, rostered = f"{nouns.public}s (released)", f"{nouns.rostered}s (not covered by ε)"
-    terms = "; ".join(markdown_safe(term) for term in privacy_terms(run))
-    shown = run.coverage.qualified(epsilon(spent(run, round_num).value))
-    rows = [("ε", f"{markdown_safe(shown)} ({terms})")]
-    sides = ((public, released, True), (rostered, diagnosed, False))
-    for whom, record, is_public in sides:
-        for measure in run.figures:
-            value = record.get(measure.released_name if is_public else measure.name)
-            if value is not None:
-                name = f"{markdown_safe(measure.label)}, {whom}"
-                rows.append((name, figure(measure, value)))
-    return "\n".join(["| measure | value |", "|---|---|", *(f"| {n} | {v} |" for n, v in rows)])
-
-
-def _table(run: RunRecord) -> str:
-    rows = [
-        f"| {markdown_safe(name)} | {markdown_safe(value)} |"
-        for name, value in flatten(run.options or run.plan)
+    measured = [
+        (m, f"{nouns.public}s (released)", released.get(m.released_name)) for m in run.figures
     ]
-    return "\n".join(["| option | value |", "|---|---|", *rows])
+    measured += [
+        (m, f"{nouns.rostered}s (not covered by ε)", diagnosed.get(m.name)) for m in run.figures
+    ]
+    return [
+        (f"{measure.label}, {whom}", figure(measure, value))
+        for measure, whom, value in measured
+        if value is not None
+    ]

@@ -14,7 +14,7 @@ from fedpriv.measures import Measure
 from fedpriv.privacy.epsilon import format_delta
 from fedpriv.privacy.statement.coverage import NO_NOISE, public_only_of
 from fedpriv.privacy.statement.statement import Statement, describe_returned_model
-from fedpriv.report.run_record import RunRecord, guaranteed, ledger_head, spent, state_of
+from fedpriv.report.run_record import RunRecord, guaranteed, spent
 from fedpriv.report.wording import (
     NOTHING,
     SPENT_ALL_THE_SAME,
@@ -282,7 +282,7 @@ def provenance_of(run: RunRecord) -> Provenance:
         command=command,
         short_command=short,
         version=f"fedpriv {found}" if found else NOTHING,
-        ledger_head=ledger_head(run),
+        ledger_head=run.sealed.records[-1].hash,
     )
 
 
@@ -304,8 +304,8 @@ def _command(run: RunRecord) -> tuple[str | None, str]:
     recorded = run.description.get("command")
     if isinstance(recorded, str) and recorded:
         return recorded, recorded
-    if run.own is not None:
-        return None, "a training of its own: no command"
+    if run.user_loop is not None:
+        return None, "a user-defined training loop: no command"
     reference, backend = run.description.get("reference"), run.description.get("backend")
     if backend == "flower":
         return None, "run by Flower: no single command"
@@ -386,7 +386,7 @@ def rounds_figure(run: RunRecord) -> Figure:
         text = f"{done:,} of {planned:,}"
         missing = max(0, planned - done)
         remarks.append(f"{missing:,} missing: {_why(run)}" if missing else "none missing")
-    redone = sum(charge.attempt > 1 for charge in state_of(run).charges)
+    redone = sum(charge.attempt > 1 for charge in run.sealed.state.charges)
     if redone:
         remarks.append(f"{counted(redone, 'attempt')} redone, each charged")
     return title, text, remarks

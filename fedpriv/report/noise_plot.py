@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 import itertools
 import math
 import textwrap
@@ -17,23 +16,9 @@ from fedpriv.report import theme
 from fedpriv.report.charts import spread
 
 KINDS = (".svg", ".png", ".html")
-_WIDTH, _HEIGHT, _DPI = 8.0, 5.4, 150
+_HEIGHT, _DPI = 5.4, 150
 #: Least distance of two labels, as a share of the axis.
 _LABEL_GAP = 0.045
-
-
-def check_noise_file(path: Path) -> None:
-    """Refuse a file that `write_noise_plot` would not write; asked before the work.
-
-    Raises:
-        ValueError: If its name ends in something else, it is there already, or its folder is not.
-    """
-    if path.suffix.lower() not in KINDS:
-        raise ValueError(f"{path} is no plot's name; let it end in {', '.join(KINDS)}")
-    if path.exists():
-        raise ValueError(f"{path} is there already; remove it, or give another name")
-    if not path.parent.is_dir():
-        raise ValueError(f"{path.parent} is no folder; make it, or give another place")
 
 
 def write_noise_plot(grid: NoiseGrid, path: Path, planned: NoisePoint | None = None) -> None:
@@ -48,28 +33,29 @@ def write_noise_plot(grid: NoiseGrid, path: Path, planned: NoisePoint | None = N
         planned: A point of its own, marked as the plan.
 
     Raises:
-        ValueError: As `check_noise_file`; or if no cell of the grid has noise to draw.
+        ValueError: As `fedpriv.report.theme.check_plot_file`; or if no cell of the grid has noise
+            to draw.
     """
-    check_noise_file(path)
+    theme.check_plot_file(path, KINDS)
     if all(point.noise_on_mean is None for point in grid.points):
         raise ValueError(f"nothing to draw: {grid.points[0].reason}")
     match path.suffix.lower():
         case ".png":
             _drawn(grid, planned, theme.LIGHT).savefig(path, dpi=_DPI, format="png")
         case ".svg":
-            path.write_bytes(_svg(grid, planned, theme.LIGHT))
+            path.write_bytes(theme.as_svg(_drawn(grid, planned, theme.LIGHT), "noise"))
         case _:
             path.write_text(_page(grid, planned), encoding="utf-8")
 
 
 def _page(grid: NoiseGrid, planned: NoisePoint | None) -> str:
     light, dark = (
-        "data:image/svg+xml;base64," + base64.b64encode(_svg(grid, planned, colours)).decode()
+        base64.b64encode(theme.as_svg(_drawn(grid, planned, colours), "noise")).decode()
         for colours in (theme.LIGHT, theme.DARK)
     )
     words = unit_words(grid.unit)
     return theme.render(
-        "noise",
+        "noise.html.md",
         title="Noise on the mean before a run",
         grid=grid,
         words=words,
@@ -79,24 +65,9 @@ def _page(grid: NoiseGrid, planned: NoisePoint | None) -> str:
     )
 
 
-def _svg(grid: NoiseGrid, planned: NoisePoint | None, colours: Mapping[str, str]) -> bytes:
-    import matplotlib
-
-    buffer = io.BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": "noise", "svg.fonttype": "none"}):
-        drawing = _drawn(grid, planned, colours)
-        drawing.savefig(buffer, format="svg", metadata={"Date": None})
-    return buffer.getvalue()
-
-
 def _drawn(grid: NoiseGrid, planned: NoisePoint | None, colours: Mapping[str, str]) -> Any:
-    # Not pyplot, whose open figures and backend are global.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(_WIDTH, _HEIGHT), facecolor=colours["paper"])
-    FigureCanvasAgg(figure)
-    axes = figure.add_axes((0.09, 0.2, 0.76, 0.66), facecolor=colours["paper"])
+    figure = theme.new_figure(8.0, _HEIGHT, colours)
+    axes = theme.plain_axes(figure, (0.09, 0.2, 0.76, 0.66), colours)
     axes.set_xscale("log")
     axes.set_yscale("log")
     turn = unit_words(grid.unit).turn
@@ -161,12 +132,8 @@ def _style(
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 5.0, 7.0)))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{1e3 * value:g}"))
-    for side in ("top", "left", "right"):
-        axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color(colours["rule"])
-    axes.set_axisbelow(True)
     axes.grid(axis="y", color=colours["grid"], linewidth=1)
-    axes.tick_params(labelsize=10, length=0, pad=6, labelcolor=muted)
+    axes.tick_params(labelsize=10)
     axes.set_xlabel(words_for.drawn, color=muted, fontsize=10)
     figure.text(
         0.03, 0.95, "Noise on the mean per C, in thousandths", fontsize=13, color=colours["ink"],

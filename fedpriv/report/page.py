@@ -88,7 +88,7 @@ def render(run: RunRecord, replicates: Sequence[RunRecord] = ()) -> str:
         **(versions if isinstance(versions, dict) else {}),
     }
     return theme.render(
-        "run",
+        "run.html.md",
         **head_of(run, statement, replicates),
         title=f"{run.label} · fedpriv",
         run=run,

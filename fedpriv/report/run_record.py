@@ -6,7 +6,6 @@ nothing, which `rounds.jsonl` cannot know.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
@@ -21,9 +20,15 @@ from fedpriv.measures import ACCURACY, PUBLIC_ONLY, Measure, figures_of, read_me
 from fedpriv.privacy.accounting import rho_of
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.ledger.state import LedgerState
-from fedpriv.privacy.plan import AnyPlan, read_plan
-from fedpriv.privacy.statement.coverage import OWN, Coverage, coverage_of
-from fedpriv.privacy.statement.sealed import DOCUMENT, LEDGER, read_sealed
+from fedpriv.privacy.plan import AnyPlan
+from fedpriv.privacy.statement.coverage import USER_LOOP, Coverage, coverage_of
+from fedpriv.privacy.statement.sealed import (
+    DOCUMENT,
+    LEDGER,
+    SealedRun,
+    read_object,
+    read_sealed,
+)
 from fedpriv.privacy.statement.statement import describe_from_ledger
 
 Row = Mapping[str, Any]
@@ -58,19 +63,24 @@ class RunRecord:
     """The contents of a run folder, read once.
 
     Attributes:
-        directory: The run folder.
-        description: `experiment.json`, or of a training of one's own what its ledger says:
+        sealed: Its ledger, and the document that the ledger seals.
+        description: `experiment.json`, or of a user-defined training loop what its ledger says:
             experiment, plan, corpus, mode, backend, versions.
         attempts: Every line of `rounds.jsonl`: released values.
         diagnostics: Every line of `diagnostics.jsonl`: not covered by ε, empty in secure mode.
         summary: `summary.json`, empty while the run is under way.
     """
 
-    directory: Path
+    sealed: SealedRun
     description: Row
     attempts: tuple[Row, ...]
     diagnostics: tuple[Row, ...]
     summary: Row
+
+    @property
+    def directory(self) -> Path:
+        """The run folder."""
+        return self.sealed.folder
 
     @property
     def decided(self) -> tuple[str, ...]:
@@ -193,15 +203,15 @@ class RunRecord:
         return f"split {split}" + ("" if where in (None, "test") else f", measured on {where}")
 
     @property
-    def own(self) -> Row | None:
+    def user_loop(self) -> Row | None:
         """Progress of a user-defined loop, by its ledger; None of a run of an experiment."""
-        return self.description.get(OWN)
+        return self.description.get(USER_LOOP)
 
     @property
     def finished(self) -> bool:
         """Whether the run came to its end, early or not."""
-        if self.own is not None:
-            return bool(self.own["finished"])
+        if self.user_loop is not None:
+            return bool(self.user_loop["finished"])
         planned = self.rounds_planned
         return bool(self.summary) or (planned is not None and self.rounds_done >= planned)
 
@@ -227,27 +237,19 @@ class RunRecord:
 
     @property
     def private(self) -> bool:
-        """Whether the plan guarantees anything; noise may be added without a guarantee.
-
-        Raises:
-            ValueError: If the plan cannot be read.
-        """
-        return read_plan(self.plan).is_private
+        """Whether the plan guarantees anything; noise may be added without a guarantee."""
+        return self.sealed.state.plan.is_private
 
     @property
     def coverage(self) -> Coverage:
-        """Parts of the data that ε does not cover, and why it is infinite where it is.
-
-        Raises:
-            ValueError: If the plan cannot be read.
-        """
+        """Parts of the data that ε does not cover, and why it is infinite where it is."""
         return coverage_of(self.description)
 
     @property
     def rounds_done(self) -> int:
         """Rounds released; of single examples not every one is written down."""
-        if self.own is not None:
-            return int(self.own["rounds_done"])
+        if self.user_loop is not None:
+            return int(self.user_loop["rounds_done"])
         if self.unit != "user":
             return int(self.released[-1]["round_num"]) if self.released else 0
         return len(self.released)
@@ -270,7 +272,7 @@ class RunRecord:
 
 
 def read_run(directory: str | Path) -> RunRecord:
-    """Read a run folder, finished or under way; also that of a training of one's own.
+    """Read a run folder, finished or under way; also that of a user-defined training loop.
 
     Raises:
         ValueError: If the folder is not a run, is of a newer format, its document is not the one
@@ -281,21 +283,26 @@ def read_run(directory: str | Path) -> RunRecord:
     path, ledger = directory / DOCUMENT, directory / LEDGER
     if not path.is_file() and not ledger.is_file():
         raise ValueError(f"{directory} is not a run folder: it has no {DOCUMENT}, and no {LEDGER}")
-    run = read_sealed(directory)
-    description = describe_from_ledger(run) if run.document is None else run.document
+    sealed = read_sealed(directory)
+    description = describe_from_ledger(sealed) if sealed.document is None else sealed.document
     for name in _OBJECTS:
         if not isinstance(description.get(name), Mapping | None):
             raise ValueError(f"{path}: {name} is {description[name]!r}, not an object")
     for name, value in _mapping(description.get("experiment")).items():
         if isinstance(value, Mapping | list):
             raise ValueError(f"{path}: option {name} is {value!r}, neither a number nor a word")
-    summary = directory / "summary.json"
+    summary, finished = directory / "summary.json", {}
+    if summary.is_file():
+        try:
+            finished = read_object(summary)
+        except ValueError as error:
+            raise ValueError(f"{summary} cannot be read: {error}") from error
     found = RunRecord(
-        directory=directory,
+        sealed=sealed,
         description=description,
         attempts=tuple(json_lines.read(directory / "rounds.jsonl")),
         diagnostics=tuple(json_lines.read(directory / "diagnostics.jsonl")),
-        summary=_read_object(summary) if summary.is_file() else {},
+        summary=finished,
     )
     _check_figures(found)
     return found
@@ -384,42 +391,9 @@ def _mapping(value: object) -> Row:
     return value if isinstance(value, Mapping) else {}
 
 
-def _read_object(path: Path) -> Row:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} holds a {type(value).__name__}, not an object")
-    return value
-
-
-def state_of(run: RunRecord) -> LedgerState:
-    """Return the run's ledger replayed.
-
-    Raises:
-        ValueError: If it is missing or damaged, or does not seal `experiment.json`.
-    """
-    return read_sealed(run.directory).state
-
-
-def ledger_head(run: RunRecord) -> str:
-    """Return the hash of the ledger's last line: who keeps it sees whether lines were cut off.
-
-    Raises:
-        ValueError: As `state_of`.
-    """
-    return read_sealed(run.directory).records[-1].hash
-
-
 def guaranteed(run: RunRecord) -> Epsilon:
-    """Return the ε after all planned rounds with δ, relation, unit and accountant.
-
-    Raises:
-        ValueError: As `state_of`.
-    """
-    plan = state_of(run).plan
-    return run.coverage.explained(plan.total())
+    """Return the ε after all planned rounds with δ, relation, unit and accountant."""
+    return run.coverage.explained(run.sealed.state.plan.total())
 
 
 def spent(run: RunRecord, round_num: int | None = None) -> Epsilon:
@@ -431,32 +405,27 @@ def spent(run: RunRecord, round_num: int | None = None) -> Epsilon:
             model; None counts all.
 
     Raises:
-        ValueError: As `state_of`, or if the ledger has no release of the round.
+        ValueError: If the ledger has no release of the round.
     """
-    state, covers = state_of(run), run.coverage
-    if round_num is None:
-        return covers.explained(_epsilon(state.plan, len(state.charges)))
-    made = zip(state.releases, state.charged_before, strict=True)
-    counts = [count for release, count in made if release.round_num == round_num]
-    if not counts:
+    state = run.sealed.state
+    count = len(state.charges) if round_num is None else _charged_before(state).get(round_num)
+    if count is None:
         raise ValueError(f"the ledger of {run.directory} has no release of round {round_num}")
-    return covers.explained(_epsilon(state.plan, counts[-1]))
+    return run.coverage.explained(_epsilon(state.plan, count))
 
 
 def rho_spent(run: RunRecord) -> tuple[list[int], list[float]]:
-    """Return the released rounds of an adaptive plan, and ρ spent by then, lost attempts included.
-
-    Raises:
-        ValueError: As `state_of`.
-    """
-    state = state_of(run)
+    """Return released rounds of an adaptive plan and ρ spent by then, lost attempts included."""
+    state = run.sealed.state
     prices = (rho_of(charge.event, state.plan.relation) for charge in state.charges)
-    spent = [0.0, *accumulate(prices)]
-    by_round = {
-        release.round_num: spent[count]
-        for release, count in zip(state.releases, state.charged_before, strict=True)
-    }
-    return list(by_round), list(by_round.values())
+    spent, counts = [0.0, *accumulate(prices)], _charged_before(state)
+    return list(counts), [spent[count] for count in counts.values()]
+
+
+def _charged_before(state: LedgerState) -> dict[int, int]:
+    """Return how many charges there were when a round was released, for the last time."""
+    made = zip(state.releases, state.charged_before, strict=True)
+    return {release.round_num: count for release, count in made}
 
 
 # A page asks for the same number several times; it takes a few tenths of a second.

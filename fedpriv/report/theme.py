@@ -6,11 +6,13 @@ themes and print.
 
 from __future__ import annotations
 
+import io
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fedpriv.report.wording import flatten, number
+from fedpriv.report.wording import flatten, markdown_safe, number
 from fedpriv.untrusted_text import plain
 
 LIGHT = {
@@ -60,33 +62,83 @@ def series(index: int) -> str:
 
 
 def render(template: str, **values: Any) -> str:
-    """Return a self-contained page from a file of `templates/`, every value escaped.
+    """Return a self-contained page, or Markdown, from a file of `templates/`; values are escaped.
 
     Args:
-        template: Its name without ".html.md".
+        template: Its name: one that ends in ".html.md" gives HTML.
         values: What it is filled with; a name that it misses is an error.
     """
     light, dark = (
         "".join(f"--{role}:{value};" for role, value in colours.items())
         for colours in (LIGHT, DARK)
     )
-    page = _environment().get_template(f"{template}.html.md")
+    page = _environment(html=template.endswith(".html.md")).get_template(template)
     return page.render(values, fonts=FONTS, light=light, dark=dark)
 
 
 @cache
-def _environment() -> Any:
+def _environment(*, html: bool) -> Any:
     import jinja2  # not for commands that write no page
 
+    # Of HTML, what is escaped after this has no control or direction-changing signs either.
+    harmless = plain if html else markdown_safe
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=True,
+        autoescape=html,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        # No control or direction-changing signs either.
-        finalize=lambda value: value if hasattr(value, "__html__") else plain(value),
+        finalize=lambda value: value if hasattr(value, "__html__") else harmless(value),
     )
     environment.filters |= {"number": number, "flatten": flatten}
     return environment
+
+
+def check_plot_file(path: Path, kinds: Sequence[str] = (".svg",)) -> None:
+    """Refuse a file that a plot would not be written to; asked before the work.
+
+    Raises:
+        ValueError: If its name ends in none of the kinds, it is there already, or its folder is
+            not.
+    """
+    if path.suffix.lower() not in kinds:
+        raise ValueError(f"{path} is no plot's name; let it end in {', '.join(kinds)}")
+    if path.exists():
+        raise ValueError(f"{path} is there already; remove it, or give another name")
+    if not path.parent.is_dir():
+        raise ValueError(f"{path.parent} is no folder; make it, or give another place")
+
+
+def new_figure(width: float, height: float, colours: Mapping[str, str] = LIGHT) -> Any:
+    """Return an empty matplotlib figure, of inches."""
+    # Not pyplot, whose open figures and backend are global.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), facecolor=colours["paper"])
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def plain_axes(
+    figure: Any, place: tuple[float, float, float, float], colours: Mapping[str, str] = LIGHT
+) -> Any:
+    """Return axes in the project's style, at a place given in shares of the figure."""
+    axes = figure.add_axes(place, facecolor=colours["paper"])
+    for side in ("top", "left", "right"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color(colours["rule"])
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=9, length=0, pad=6, labelcolor=colours["muted"])
+    return axes
+
+
+def as_svg(figure: Any, salt: str) -> bytes:
+    """Return a figure as SVG, the same bytes for the same figure."""
+    import matplotlib
+
+    buffer = io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": salt, "svg.fonttype": "none"}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    return buffer.getvalue()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fedpriv.measures import Measure, grouped
 from fedpriv.privacy.epsilon import rounded_up
 from fedpriv.privacy.plan import unit_words
-from fedpriv.privacy.statement.statement import Section
 from fedpriv.untrusted_text import plain
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -242,16 +241,6 @@ def exact(value: object) -> str:
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
     return str(value)
-
-
-def as_markdown(sections: Sequence[Section], level: int = 3) -> str:
-    """Return sections as Markdown with headings of a level."""
-    parts = (
-        f"{'#' * level} {markdown_safe(section.title)}\n\n"
-        + "\n\n".join(markdown_safe(paragraph) for paragraph in section.paragraphs)
-        for section in sections
-    )
-    return "\n\n".join(parts)
 
 
 def markdown_safe(value: object) -> str:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import numpy as np
 
@@ -130,23 +130,6 @@ ClassScores = Iterator[tuple[np.ndarray, np.ndarray]]
 """Blocks of examples: probabilities, float64 `(n, classes)`, and labels, int64 `(n,)`."""
 
 
-@runtime_checkable
-class ScoresClasses(Protocol):
-    """A task of one label an example, whose model gives each class a probability.
-
-    Aggregates of outputs (OPA, OMV) and the uncertainty of single answers are made of them.
-    """
-
-    def class_scores(
-        self, params: Params, *, public: bool, part: Part = WHOLE
-    ) -> ClassScores | None:
-        """Return probabilities and labels of the examples that `evaluate` measures on.
-
-        Blocks are the same whatever the params. None where the model answers with no class.
-        """
-        ...
-
-
 def measure_of(task: Any) -> Callable[..., Metrics | None]:
     """Return how a task measures one model or several, from (params, public=, part=)."""
     return partial(measure_models, task)
@@ -238,11 +221,11 @@ def best_on_public(task: Any, candidates: Mapping[str, Params]) -> str:
 
 
 def _scores(task: Any, params: Params, rule: Rule, **which: Any) -> Any:
-    found = task.class_scores(params, **which) if isinstance(task, ScoresClasses) else None
+    found = task.class_scores(params, **which)
     if found is None:
         raise ValueError(
             f"aggregate {rule!r} is made of probabilities of classes, which this task does not "
-            "give; let it have class_scores (fedpriv.training.evaluate.ScoresClasses), or use "
+            "give; let it have class_scores (fedpriv.tasks.task.Task), or use "
             "ema or upa"
         )
     return found

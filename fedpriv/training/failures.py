@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -43,6 +44,21 @@ class Failures:
 
 
 _COUNTED: ContextVar[Failures | None] = ContextVar("failures counted", default=None)
+_PLACES: ContextVar[bool] = ContextVar("places of errors alone", default=False)
+_RAISED: ContextVar[bool] = ContextVar("failures raised", default=False)
+_UNSAID: ContextVar[bool] = ContextVar("users unsaid", default=False)
+
+_Value = TypeVar("_Value")
+
+
+@contextmanager
+def _within(variable: ContextVar[_Value], value: _Value) -> Iterator[None]:
+    """Give a variable a value within the `with`, in this thread and no other."""
+    before = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(before)
 
 
 @contextmanager
@@ -52,47 +68,26 @@ def counted_failures() -> Iterator[Failures]:
     For sums that look at many examples at once and have nowhere to return a number. One inside
     another counts for itself, and tells the other the kind of its first.
     """
-    failures = Failures()
-    before = _COUNTED.set(failures)
+    failures, outer = Failures(), _COUNTED.get()
     try:
-        yield failures
+        with _within(_COUNTED, failures):
+            yield failures
     finally:
-        _COUNTED.reset(before)
-        outer = _COUNTED.get()
         if outer is not None and outer.first is None:
             outer.first, outer.text = failures.first, failures.text
 
 
-_PLACES: ContextVar[bool] = ContextVar("places of errors alone", default=False)
-
-
-@contextmanager
-def only_places_of_errors() -> Iterator[None]:
+def only_places_of_errors() -> AbstractContextManager[None]:
     """Keep of errors within the `with` their kinds and places in the code: it may leave a node."""
-    before = _PLACES.set(True)
-    try:
-        yield
-    finally:
-        _PLACES.reset(before)
+    return _within(_PLACES, True)
 
 
-_RAISED: ContextVar[bool] = ContextVar("failures raised", default=False)
-
-
-@contextmanager
-def raised_failures() -> Iterator[None]:
+def raised_failures() -> AbstractContextManager[None]:
     """Raise within the `with` what would else contribute zero, in this thread and no other.
 
     For synthetic users: no private data is in the text, and it says what is wrong.
     """
-    before = _RAISED.set(True)
-    try:
-        yield
-    finally:
-        _RAISED.reset(before)
-
-
-_UNSAID: ContextVar[bool] = ContextVar("users unsaid", default=False)
+    return _within(_RAISED, True)
 
 
 @contextmanager
@@ -105,13 +100,10 @@ def users_not_logged(key: Key) -> Iterator[None]:
     Args:
         key: Of the round.
     """
-    before = _UNSAID.set(_UNSAID.get() or key.mode == "secure")
-    try:
-        # NumPy warns of what is in an array, such as a number that float32 cannot hold: a user's.
-        with np.errstate(all="ignore") if _UNSAID.get() else nullcontext():
-            yield
-    finally:
-        _UNSAID.reset(before)
+    unsaid = _UNSAID.get() or key.mode == "secure"
+    # NumPy warns of what is in an array, such as a number that float32 cannot hold: a user's.
+    with _within(_UNSAID, unsaid), np.errstate(all="ignore") if unsaid else nullcontext():
+        yield
 
 
 def log_of_users(log: logging.Logger, level: int, text: str, *values: object) -> None:

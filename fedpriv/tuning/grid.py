@@ -122,7 +122,7 @@ class GridStudy:
             made = self._components(self.experiment.with_options(cell))
             if first is None:
                 first = made
-            if _promise(made) != _promise(first):
+            if _charges_of(made) != _charges_of(first):
                 said = ", ".join(f"{name} {value}" for name, value in cell.items())
                 raise ValueError(
                     f"with {said} a round costs something else than with the first values of the "
@@ -182,7 +182,8 @@ class GridStudy:
         prepared.run(ends_if_all_fail=False)  # a setting that diverges is a bad one, and no error
 
 
-def _promise(made: Components) -> tuple[Any, ...]:
+def _charges_of(made: Components) -> tuple[Any, ...]:
+    """Return what the charges of an experiment are, and of whom."""
     plan = made.plan
     assert isinstance(plan, Plan)  # `in_study` refuses others
     return (

@@ -21,7 +21,7 @@ from fedpriv.rng import Key
 from fedpriv.tasks.central import CentralTask
 from fedpriv.training.evaluate import Metrics, Total
 from fedpriv.training.local.module import load_params, module_params
-from fedpriv.training.per_example.example_sum import ExampleGradients
+from fedpriv.training.per_example.example_sum import ExampleGradients, Examples
 from fedpriv.training.per_example.module import ModuleGradients
 from fedpriv.tree import Params
 from simulations.reproduction.items import Split
@@ -55,21 +55,17 @@ class ByLength:
     after: Callable[[], None] = field(default=lambda: None, repr=False)
 
     def bounded_sum(
-        self, params: Params, index: np.ndarray, bound: Bound, key: Key | None = None
+        self, params: Params, index: Examples, bound: Bound, key: Key | None = None
     ) -> Params:
-        """Return the sum of all parts' bounded sums, see `ExampleGradients`."""
+        """Return the sum of all parts' bounded sums; of groups that of rows of full width."""
+        if not isinstance(index, np.ndarray):
+            return self.parts[-1].bounded_sum(params, index, bound, key)
         total: dict[str, np.ndarray] = {}
         for part, mine in self._split(index):
             for name, array in part.bounded_sum(params, mine, bound, key).items():
                 total[name] = total[name] + array if name in total else array
         self.after()
         return total or dict(self.parts[0].bounded_sum(params, index, bound, key))
-
-    def grouped_sum(
-        self, params: Params, groups: Sequence[np.ndarray], bound: Bound, key: Key | None = None
-    ) -> Params:
-        """Return the grouped sum over rows of full width, see `ExampleGradients`."""
-        return self.parts[-1].grouped_sum(params, groups, bound, key)
 
     def gradient(self, params: Params, index: np.ndarray, key: Key | None = None) -> Params:
         """Return the mean gradient over rows of full width, see `ExampleGradients`."""

@@ -191,7 +191,7 @@ def test_vocabulary_refuses_unknown_inputs() -> None:
 
 def test_heads_of_figures_are_whole_on_a_narrow_terminal(make_run, run_command, monkeypatch):
     """Red before: two columns were both called "accur…"."""
-    monkeypatch.setattr("fedpriv.cli.results.console", Console(width=60))
+    monkeypatch.setattr("fedpriv.cli.output.console", Console(width=60))
     name = "an-experiment-of-a-rather-long-name"
     shown = run_command("compare", make_run("a", name=name, synthetic=True))
     head = " ".join(shown.split())

@@ -11,17 +11,18 @@ import numpy as np
 import pytest
 
 from fedpriv.datasets.importers.dump import import_stackexchange
-from fedpriv.datasets.importers.writer import CorpusWriter, Sentence
+from fedpriv.datasets.importers.writer import CorpusDescription, CorpusWriter, Sentence
 from fedpriv.datasets.stackexchange.rosters import RosterSpec, is_public_tenth
 
 COUNTS = ("word_counts", "word_users", "word_sentences", "tag_users")
 
 
 def write(directory, sentences, spec, **options):
-    with CorpusWriter(
-        directory, name="law", synthetic=True, source={}, licence="CC0-1.0", credit="nobody",
+    about = CorpusDescription(
+        name="law", synthetic=True, source={}, licence="CC0-1.0", credit="nobody",
         max_words=25, max_tags=6, **options,
-    ) as writer:  # fmt: skip
+    )  # fmt: skip
+    with CorpusWriter(directory, about) as writer:
         for sentence in sentences:
             writer.add(sentence)
         return writer.finish([spec], spec.name)

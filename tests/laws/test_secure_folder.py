@@ -9,7 +9,7 @@ import json
 import numpy as np
 import pytest
 
-from fedpriv.datasets.importers.writer import CorpusWriter, Sentence
+from fedpriv.datasets.importers.writer import CorpusDescription, CorpusWriter, Sentence
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.load import load_experiment
@@ -53,10 +53,11 @@ def write(directory, kept, dropped):
     roster = RosterSpec(
         name="inside", rule="declared", ids=[f"u{number}" for number in range(20) if number % 3]
     )
-    with CorpusWriter(
-        directory, name="law", synthetic=True, source={}, licence="CC0-1.0", credit="them",
+    about = CorpusDescription(
+        name="law", synthetic=True, source={}, licence="CC0-1.0", credit="them",
         max_words=25, max_tags=6,
-    ) as writer:  # fmt: skip
+    )  # fmt: skip
+    with CorpusWriter(directory, about) as writer:
         for sentence in kept:
             writer.add(sentence)
         writer.drop("posts without a sentence", dropped)

@@ -16,12 +16,11 @@ import torch
 
 from fedpriv import tree
 from fedpriv.backends import Backend
-from fedpriv.datasets.importers.writer import CorpusWriter, Sentence
-from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.experiments.build import build
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.work import as_work
+from tests.datasets.corpus.sentences import write_counted
 from tests.reference_bugs.small_runs import experiment, states
 
 
@@ -129,46 +128,14 @@ def test_4_the_bounded_unit_is_the_whole_user(tiny_corpus):
 
 
 class TestSideInformation5:
-    def corpus(self, folder, published):
-        writer = CorpusWriter(
-            folder / f"published-{published}",
-            name="synthetic-p",
-            synthetic=True,
-            source={"kind": "test"},
-            licence="none",
-            credit="nobody",
-            max_words=8,
-            max_tags=2,
-        )
-        with writer:
-            for user in ("r0", "r1", "p0", "p1"):
-                for i in range(8):
-                    writer.add(
-                        Sentence(
-                            user_id=user,
-                            tokens=[f"w{i}", "w0"],
-                            title_tokens=[],
-                            tags=[f"t{i % 2}"],
-                        )
-                    )
-            counts = {}
-            if published:
-                words = {f"w{i}": 9 - i for i in range(8)}
-                counts = {"published": {"words": words, "tags": {"t0": 5, "t1": 4}}}
-            return writer.finish(
-                [RosterSpec(name="r", rule="declared", ids=["r0", "r1"])],
-                default_roster="r",
-                **counts,
-            )
-
     @pytest.mark.parametrize("kind", ["rank", "frequency", "tf-idf"])
     def test_5_its_source_is_declared_and_true(self, tmp_path, kind):
         top = {"preconditioner_top": 2} if kind == "rank" else {}
         made = experiment(precondition="local", side_information=kind, cohort=1.0, **top)
-        public = build(made, self.corpus(tmp_path, False)).side_information
+        public = build(made, write_counted(tmp_path / "public", False)).side_information
         assert public.source == "public" and "outside the roster" in public.description
         # Counts published over everybody include the rostered users: no ε covers them.
-        private = build(made, self.corpus(tmp_path, True)).side_information
+        private = build(made, write_counted(tmp_path / "private", True)).side_information
         assert private.source == "private" and "rostered users" in private.description
 
     def test_5_public_and_rostered_users_do_not_overlap(self, tiny_corpus):

@@ -7,7 +7,6 @@ import pytest
 
 from fedpriv import tree
 from fedpriv.backends import SerialBackend
-from fedpriv.datasets.importers.writer import CorpusWriter, Sentence
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment
@@ -19,31 +18,20 @@ from fedpriv.training.evaluate import combined
 from fedpriv.training.local.compiled_softmax import CompiledSoftmaxTrainer
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.work import as_work
+from tests.datasets.corpus.sentences import said, write
 from tests.reference_bugs.small_runs import experiment, states
 
 
 class TestData7:
     def test_7_a_post_without_a_known_tag_is_left_out_and_counted(self, tmp_path):
-        writer = CorpusWriter(
-            tmp_path / "c",
-            name="synthetic-tags",
-            synthetic=True,
-            source={"kind": "test"},
-            licence="none",
-            credit="nobody",
-            max_words=8,
-            max_tags=2,
-        )
-        with writer:
-            for user in ("r", "p"):
-                for i in range(12):
-                    tags = [["common"], ["second"], ["rare-of-" + user]][i % 3]
-                    writer.add(
-                        Sentence(user_id=user, tokens=["a", f"w{i}"], title_tokens=[], tags=tags)
-                    )
-            for tag in ("common", "second"):
-                writer.add(Sentence(user_id="q", tokens=["a"], title_tokens=[], tags=[tag]))
-            view = writer.finish([RosterSpec(name="r", rule="declared", ids=["r"])], "r").view()
+        rows = [
+            said(user, f"a w{i}", ["common", "second", "rare-of-" + user][i % 3])
+            for user in ("r", "p")
+            for i in range(12)
+        ]
+        rows += [said("q", "a", tag) for tag in ("common", "second")]
+        roster = RosterSpec(name="r", rule="declared", ids=["r"])
+        view = write(tmp_path / "c", rows, [roster], max_words=8, max_tags=2).view()
         assert set(view.tags) == {"common", "second"}
         labels = view.examples("r", subset="all").labels
         assert sorted(labels.tolist()) == [0] * 4 + [1] * 4  # not eight of class 0

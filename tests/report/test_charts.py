@@ -85,10 +85,6 @@ class TestAgainstRounds:
         assert max(map(float, re.findall(r">([\d.]+)\u202f%<", svg))) >= 80
         assert ">top 95 %<" in svg and 'aria-label="a plot top 95 %."' in svg
 
-    def test_lines_without_points_are_left_out(self):
-        assert ends(drawn([line([])])) == []
-        assert len(ends(drawn([line([0.0])]))) == 1
-
     def test_the_legend_marks_what_is_dashed_and_escapes(self):
         assert "dasharray" in line_legend([Line(label="a", x=[1], y=[1], dashed=True)])
         plain = line_legend([Line(label="<a>", x=[1], y=[1])])
@@ -136,10 +132,6 @@ class TestAgainstEpsilon:
     def test_epsilon_is_on_a_scale_of_doublings(self, spent, ticks):
         svg = against_epsilon([Point(label="a", epsilon=e, value=0.2) for e in spent])
         assert re.findall(r">([\d.]+)</text>", svg) == ticks
-
-    def test_a_huge_range_has_few_ticks(self):
-        svg = against_epsilon([Point(label="a", epsilon=e, value=0.2) for e in (1e-4, 1e4)])
-        assert 3 <= len(re.findall(r">([\d.e+-]+)</text>", svg)) <= 10
 
     def test_references_are_labelled_for_those_who_see_and_who_do_not(self):
         known = [Reference(value=0.18, label="public-only", text="18 %", dotted=True)]

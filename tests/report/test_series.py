@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 
 import pytest
 
 from fedpriv.mechanisms import Clip
 from fedpriv.mechanisms.gaussian import Unprotected
+from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody
@@ -40,16 +40,15 @@ def test_values_that_were_not_measured_are_left_out() -> None:
     assert last_value(rows, "y") is None
 
 
-def test_a_mechanism_of_ones_own_without_noise_is_not_private(make_run) -> None:
+def test_a_mechanism_of_ones_own_without_noise_is_not_private(make_run, tmp_path) -> None:
     """Red before: its plan in a file has no "noise" to look at, and passed for private."""
     mechanism = Mechanism(
         sampler=Everybody(num_users=12), bound=Clip(l2_clip_norm=1.0), privatizer=Unprotected()
     )
-    plan = Plan(mechanism=mechanism, num_rounds=3, delta=1e-3).to_json()
-    assert "noise" not in plan
-    run = read_run(make_run(rounds=3))
-    assert run.private
-    assert not replace(run, description={**run.description, "plan": plan}).private
+    plan = Plan(mechanism=mechanism, num_rounds=3, delta=1e-3)
+    assert "noise" not in plan.to_json()
+    Ledger.create(tmp_path / "ledger.jsonl", plan, mode="simulation").close()
+    assert not read_run(tmp_path).private and read_run(make_run(rounds=3)).private
 
 
 def test_epsilon_of_a_run(make_run) -> None:

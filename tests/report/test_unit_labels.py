@@ -12,7 +12,7 @@ from fedpriv.report.comparison.page import render as render_comparison
 from fedpriv.report.export import model_card
 from fedpriv.report.page import render
 from fedpriv.report.run_record import read_run
-from fedpriv.report.wording import by_unit, labels_of
+from fedpriv.report.wording import by_unit
 
 CENTRAL = {
     "unit": "example",
@@ -76,10 +76,6 @@ class TestCard:
         assert "| accuracy, test examples (released) |" in card
         assert "| recall at 5, training examples (not covered by ε) |" in card
 
-    def test_of_synthetic_examples(self, make_run):
-        run = read_run(make_run("made-up", synthetic=True, **CENTRAL))
-        assert "of synthetic examples, 7,055" in model_card(run, 20, {})
-
     def test_of_users(self, federated):
         card = model_card(federated, 20, {"kernel": (5, 3)})
         assert "7,055 rostered users" in card and "| accuracy, public users (released) |" in card
@@ -123,7 +119,3 @@ def test_names_of_a_run_folder_stay_those_of_users():
         "num_public_examples": 3,
         "delta": 4,
     }
-
-
-def test_an_unknown_unit_is_read_as_users():
-    assert labels_of("anything") == labels_of("user")

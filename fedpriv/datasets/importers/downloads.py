@@ -1,6 +1,6 @@
 """Downloads of the public files that `fedpriv data fetch` knows, checked and resumable.
 
-All addresses are in this one table. TensorFlow Federated has no package of its data sets on PyPI
+All addresses are in `downloads.toml`. TensorFlow Federated has no package of its data sets on PyPI
 (there is none called tensorflow-federated-datasets): it publishes these files in a storage bucket.
 
 pooch keeps the store: it decides whether the file at hand is the right one, and puts a download in
@@ -13,6 +13,7 @@ import hashlib
 import json
 import logging
 import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +21,6 @@ from typing import Any
 
 from fedpriv.datasets.cache import cache_dir, locked, write_atomically
 from fedpriv.hashes import Progress, file_sha256
-
-_BUCKET = "https://storage.googleapis.com/tff-datasets-public/"
-_ONSTARTUPS = (
-    "https://raw.githubusercontent.com/collapsed-stacks/onstartups/"
-    "240fea96a6a543e3e9cf557dcfe08bb74f829622/data/main/"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,126 +56,18 @@ class Fetchable:
     note: str
 
 
-_UNKNOWN = "TFF publishes no checksum of it; the SHA-256 of the first download is kept and compared"
-_SEVERAL = "SHA-256 as several projects that fetch it have it"
+def _read_table() -> dict[str, Fetchable]:
+    table = tomllib.loads(Path(__file__).with_name("downloads.toml").read_text("utf-8"))
+    found = {}
+    for name, entry in table.items():
+        folder, checksums = entry.pop("folder"), entry.pop("files")
+        files = tuple(Source(file, folder, checksum) for file, checksum in checksums.items())
+        found[name] = Fetchable(files=files, **entry)
+    return found
 
 
-def _files(folder: str, checksums: Mapping[str, str]) -> tuple[Source, ...]:
-    return tuple(Source(name, folder, checksum) for name, checksum in checksums.items())
-
-
-DATASETS: Mapping[str, Fetchable] = {
-    "stackoverflow": Fetchable(
-        _files(
-            _BUCKET,
-            {
-                "stackoverflow.sqlite.lzma": "",
-                "stackoverflow.word_count.tar.bz2": (
-                    "sha256:1dc00256d6e527c54b9756d968118378ae14e6692c0b3b6cad470cdd3f0c519c"
-                ),
-                "stackoverflow.tag_count.tar.bz2": (
-                    "sha256:6fe281cec490d9384a290d560072438e7e2b377bbb823876ce7bd6f82696772d"
-                ),
-            },
-        ),
-        about="Stack Overflow sentences by user, with published word and tag counts (TFF)",
-        licence="CC BY-SA 3.0",
-        note=f"word and tag counts: TFF's SHA-256; the database: {_UNKNOWN}",
-    ),
-    "emnist": Fetchable(
-        _files(_BUCKET, {"emnist_all.sqlite.lzma": ""}),
-        about="handwritten characters by writer (TFF, from LEAF)",
-        licence="as EMNIST (NIST Special Database 19) and LEAF",
-        note=_UNKNOWN,
-    ),
-    "cifar100": Fetchable(
-        _files(_BUCKET, {"cifar100.sqlite.lzma": ""}),
-        about="CIFAR-100 parted among 500 + 100 artificial users (TFF)",
-        licence="as CIFAR-100",
-        note=_UNKNOWN,
-    ),
-    "shakespeare": Fetchable(
-        _files(
-            _BUCKET,
-            {
-                "shakespeare.sqlite.lzma": (
-                    "sha256:d3d11fceb9e105439ac6f4d52af6efafed5a2a1e1eb24c5bd2dd54ced242f5c4"
-                )
-            },
-        ),
-        about="the plays' lines by character (TFF, from LEAF)",
-        licence="public domain text; preparation Apache-2.0",
-        note="SHA-256 as the tests of the fedjax project have it",
-    ),
-    "onstartups": Fetchable(
-        _files(_ONSTARTUPS, {"posts.xml": "git-blob:a8e30e3205d568dd46b77bb83f0532fad6a20718"}),
-        about="all posts of Answers on Startups, 2009-2013 (Stack Exchange dump)",
-        licence="CC BY-SA 3.0",
-        note="the object id of the file in that commit of collapsed-stacks/onstartups",
-    ),
-    "imdb": Fetchable(
-        _files(
-            "https://ai.stanford.edu/~amaas/data/sentiment/",
-            {
-                "aclImdb_v1.tar.gz": (
-                    "sha256:c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe"
-                )
-            },
-        ),
-        about="50,000 labelled film reviews (Maas et al. 2011)",
-        licence="research use",
-        note=_SEVERAL,
-    ),
-    "mnist": Fetchable(
-        _files(
-            "https://storage.googleapis.com/cvdf-datasets/mnist/",
-            {
-                "train-images-idx3-ubyte.gz": (
-                    "sha256:440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"
-                ),
-                "train-labels-idx1-ubyte.gz": (
-                    "sha256:3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"
-                ),
-                "t10k-images-idx3-ubyte.gz": (
-                    "sha256:8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"
-                ),
-                "t10k-labels-idx1-ubyte.gz": (
-                    "sha256:f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"
-                ),
-            },
-        ),
-        about="70,000 handwritten digits (LeCun et al.)",
-        licence="CC BY-SA 3.0",
-        note="SHA-256 as several projects that fetch them have it",
-    ),
-    "cifar10": Fetchable(
-        _files(
-            "https://www.cs.toronto.edu/~kriz/",
-            {
-                "cifar-10-binary.tar.gz": (
-                    "sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
-                )
-            },
-        ),
-        about="60,000 small photographs of ten classes (Krizhevsky 2009)",
-        licence="none stated",
-        note=_SEVERAL,
-    ),
-    "sst2": Fetchable(
-        _files(
-            "https://dl.fbaipublicfiles.com/glue/data/",
-            {
-                "SST-2.zip": (
-                    "sha256:d67e16fb55739c1b32cdce9877596db1c127dc322d93c082281f64057c16deaa"
-                )
-            },
-        ),
-        about="69,000 sentences of film reviews, good or bad (SST-2, GLUE)",
-        licence="as GLUE",
-        note=_SEVERAL,
-    ),
-}
-
+DATASETS: Mapping[str, Fetchable] = _read_table()
+"""What can be fetched, by name."""
 
 _CHUNK = 1 << 14  # what is lost of a transfer that breaks
 _ATTEMPTS_WITHOUT_PROGRESS = 3

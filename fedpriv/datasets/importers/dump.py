@@ -24,7 +24,7 @@ from defusedxml import DefusedXmlException
 from defusedxml import sax as defused_sax
 
 from fedpriv.datasets.importers.tokens import split_sentences, tff_tokens
-from fedpriv.datasets.importers.writer import CorpusWriter, Sentence
+from fedpriv.datasets.importers.writer import CorpusDescription, CorpusWriter, Sentence
 from fedpriv.datasets.raw_files import open_plain, unpack_one
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
@@ -212,25 +212,27 @@ def import_stackexchange(
             questions.add_all(opened, _part(progress, 0))
             writer = CorpusWriter(
                 directory,
-                name=name,
-                synthetic=False,
-                source={
-                    "kind": "Stack Exchange dump",
-                    "file": dump.name,
-                    "sha256": file_sha256(dump),
-                    "posts": sum(questions.post_types.values()),
-                    "questions": questions.post_types[QUESTION],
-                    "answers": questions.post_types[ANSWER],
-                    "accounts": len(questions.accounts),
-                    "tags": len(questions.tags),
-                },
-                licence=licence or questions.licence(),
-                credit=credit or f"the contributors of {name}, a Stack Exchange site",
-                own_text_only=own_text_only,
-                split_seed=split_seed,
-                max_words=max_words,
-                max_tags=max_tags,
-                knows_askers=True,
+                CorpusDescription(
+                    name=name,
+                    synthetic=False,
+                    source={
+                        "kind": "Stack Exchange dump",
+                        "file": dump.name,
+                        "sha256": file_sha256(dump),
+                        "posts": sum(questions.post_types.values()),
+                        "questions": questions.post_types[QUESTION],
+                        "answers": questions.post_types[ANSWER],
+                        "accounts": len(questions.accounts),
+                        "tags": len(questions.tags),
+                    },
+                    licence=licence or questions.licence(),
+                    credit=credit or f"the contributors of {name}, a Stack Exchange site",
+                    own_text_only=own_text_only,
+                    split_seed=split_seed,
+                    max_words=max_words,
+                    max_tags=max_tags,
+                    knows_askers=True,
+                ),
             )
             with writer:
                 _second_pass(opened, questions, writer, _part(progress, 1))

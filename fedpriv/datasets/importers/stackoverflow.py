@@ -10,7 +10,12 @@ from pathlib import Path
 from typing import Literal
 
 from fedpriv.datasets.importers.tff_files import ClientData, open_client_data
-from fedpriv.datasets.importers.writer import CorpusWriter, Sentence, titled_thread
+from fedpriv.datasets.importers.writer import (
+    CorpusDescription,
+    CorpusWriter,
+    Sentence,
+    titled_thread,
+)
 from fedpriv.datasets.raw_files import read_file, tar_members
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec, choose_roster
@@ -148,15 +153,17 @@ def import_stackoverflow(
         }
         with CorpusWriter(
             directory,
-            name=name,
-            synthetic=False,
-            source=source,
-            licence=LICENCE,
-            credit=CREDIT,
-            own_text_only=own_text_only,
-            split_seed=split_seed,
-            max_words=max_words,
-            max_tags=max_tags,
+            CorpusDescription(
+                name=name,
+                synthetic=False,
+                source=source,
+                licence=LICENCE,
+                credit=CREDIT,
+                own_text_only=own_text_only,
+                split_seed=split_seed,
+                max_words=max_words,
+                max_tags=max_tags,
+            ),
             held_users=held_out,
         ) as writer:
             _add_examples(writer, data, outside.union(roster), progress)

@@ -10,7 +10,7 @@ import tempfile
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -368,13 +368,52 @@ def titled_thread(title: str, tags: str) -> str:
     return hashlib.sha256(f"{title}\0{tags}".encode()).hexdigest()[:32]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorpusDescription:
+    """Name, origin and sizes of a corpus, as its manifest has them.
+
+    Attributes:
+        name: name of the corpus.
+        synthetic: whether the text was made by a generator.
+        source: JSON-able facts about where the data came from.
+        licence: licence of the text.
+        credit: whom to credit for it.
+        own_text_only: drop titles that another account wrote.
+        split_seed: seed of the 80/20 split of each user's examples.
+        max_words: size of the vocabulary.
+        max_tags: size of the tag list.
+        knows_askers: whether every sentence whose title is not its user's own names who asked;
+            `title_user_id` None then says that no account did.
+
+    Raises:
+        ValueError: a size is not positive.
+    """
+
+    name: str
+    synthetic: bool
+    source: Mapping[str, object]
+    licence: str
+    credit: str
+    own_text_only: bool = False
+    split_seed: int = 0
+    max_words: int = 10_000
+    max_tags: int = 500
+    knows_askers: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_words < 1 or self.max_tags < 1:
+            raise ValueError(
+                f"max_words {self.max_words} and max_tags {self.max_tags} must be at least 1"
+            )
+
+
 class CorpusWriter:
     """Collects sentences and writes one prepared corpus directory, or nothing at all.
 
     Use it as a context manager; leaving the block without `finish`, or by an error, removes
     everything that was written:
 
-        with CorpusWriter(directory, name="site", ...) as writer:
+        with CorpusWriter(directory, CorpusDescription(...)) as writer:
             for sentence in sentences:
                 writer.add(sentence)
             corpus = writer.finish([RosterSpec(...)], default_roster="site-all")
@@ -383,57 +422,24 @@ class CorpusWriter:
     def __init__(
         self,
         directory: Path | str,
+        description: CorpusDescription,
         *,
-        name: str,
-        synthetic: bool,
-        source: Mapping[str, object],
-        licence: str,
-        credit: str,
-        own_text_only: bool = False,
-        split_seed: int = 0,
-        max_words: int = 10_000,
-        max_tags: int = 500,
         held_users: Sequence[str] = (),
-        knows_askers: bool = False,
     ) -> None:
         """Start a corpus.
 
         Args:
             directory: where it will be; must not exist yet, its parent is made.
-            name: name of the corpus.
-            synthetic: whether the text was made by a generator.
-            source: JSON-able facts about where the data came from.
-            licence: licence of the text.
-            credit: whom to credit for it.
-            own_text_only: drop titles that another account wrote.
-            split_seed: seed of the 80/20 split of each user's examples.
-            max_words: size of the vocabulary.
-            max_tags: size of the tag list.
+            description: of the corpus, for its manifest.
             held_users: whom the data's source holds out, for the split as-published.
-            knows_askers: whether every sentence whose title is not its user's own names who asked;
-                `title_user_id` None then says that no account did.
 
         Raises:
-            ValueError: the directory exists, or a size is not positive.
+            ValueError: the directory exists.
         """
-        if max_words < 1 or max_tags < 1:
-            raise ValueError(f"max_words {max_words} and max_tags {max_tags} must be at least 1")
         self._target = Path(directory)
         if self._target.exists():
             raise ValueError(f"{directory} exists already; give another place, or remove it")
-        self._about = {
-            "name": name,
-            "synthetic": synthetic,
-            "source": dict(source),
-            "licence": licence,
-            "credit": credit,
-            "own_text_only": own_text_only,
-            "split_seed": split_seed,
-            "max_words": max_words,
-            "max_tags": max_tags,
-            "knows_askers": knows_askers,
-        }
-        self._own_text_only = own_text_only
+        self._description = description
         self._held_users = sorted(held_users)
         self._dropped: Counter[str] = Counter()
         self._state = "new"
@@ -446,7 +452,9 @@ class CorpusWriter:
         self._raw.mkdir()
         self._buffers = {column: array("i") for column in COLUMNS}
         self._files = {column: (self._raw / column).open("xb") for column in COLUMNS}
-        if not self._own_text_only:  # titles that somebody else wrote are kept nowhere then
+        if (
+            not self._description.own_text_only
+        ):  # titles that somebody else wrote are kept nowhere then
             self._files["titles"] = (self._raw / "titles").open("xb")
         self._interners = {
             kind: Interner(self._raw / f"{kind}.sqlite")
@@ -478,7 +486,7 @@ class CorpusWriter:
         if not sentence.tokens:
             raise ValueError(f"user {sentence.user_id!r} has a sentence without tokens; skip it")
         foreign = bool(sentence.title_tokens) and not sentence.own_title
-        title = () if foreign and self._own_text_only else sentence.title_tokens
+        title = () if foreign and self._description.own_text_only else sentence.title_tokens
         buffers, interners = self._buffers, self._interners
         buffers["users"].append(interners["users"].number(sentence.user_id))
         buffers["words"].extend(interners["words"].numbers(sentence.tokens))
@@ -529,7 +537,7 @@ class CorpusWriter:
         self._close()
         shutil.rmtree(self._raw)
         if published is not None:
-            sizes = {"words": self._about["max_words"], "tags": self._about["max_tags"]}
+            sizes = {"words": self._description.max_words, "tags": self._description.max_tags}
             kept = {kind: most_counted(published[kind], size) for kind, size in sizes.items()}
             (self._partial / "published.json").write_text(json.dumps(kept), "utf-8")
         if self._held_users:
@@ -546,7 +554,7 @@ class CorpusWriter:
         self, specs: Sequence[RosterSpec], totals: dict[str, int], default_roster: str
     ) -> Corpus:
         first = {
-            **self._about,
+            **asdict(self._description),
             "totals": totals,
             "dropped": dict(sorted(self._dropped.items())),
             "rosters": {},

@@ -17,7 +17,7 @@ from typing import Any
 
 from fedpriv.datasets.cache import new_folder
 from fedpriv.datasets.stackexchange import manifest as manifests
-from fedpriv.datasets.stackexchange.roster_view import find_view
+from fedpriv.datasets.stackexchange.roster_view import find_view, open_users
 from fedpriv.datasets.stackexchange.rosters import (
     RosterSpec,
     choose_roster,
@@ -34,7 +34,8 @@ from fedpriv.datasets.stackexchange.splits import (
     divide,
     keep_bounded,
 )
-from fedpriv.datasets.stackexchange.tag_view import TagView, open_view, write_tag_view
+from fedpriv.datasets.stackexchange.tag_view import TagView, write_tag_view
+from fedpriv.datasets.stackexchange.tag_view import open_view as open_tag_view
 from fedpriv.datasets.stackexchange.vocabulary import PUBLIC, RosterVocabulary, build_vocabulary
 from fedpriv.hashes import Progress, document_sha256
 
@@ -45,97 +46,6 @@ DIAGNOSTIC_FACTS = (
     "foreign_text_share_by_rostered_users",
 )
 """Values of a view's provenance that are counted on rostered users, and so are not released."""
-
-
-def make_view(
-    corpus: Path,
-    manifest: Mapping[str, Any],
-    roster: Sequence[str],
-    split: Split,
-    parent: Path,
-    progress: Progress | None = None,
-    *,
-    declared: bool = True,
-) -> dict[str, Any]:
-    """Make the view of a roster in `parent/split.name` and return its facts.
-
-    Two processes may make the same one; the second finds the first's.
-
-    Args:
-        corpus: the corpus's folder.
-        manifest: what it says.
-        roster: the rostered ids, in order.
-        split: how it is divided.
-        parent: where the view's folder will be.
-        progress: called with (sentences done, sentences).
-        declared: whether the roster may hold ids without a sentence in the corpus.
-
-    Raises:
-        ValueError: the corpus cannot be split so, or public users give no words.
-    """
-    parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with new_folder(parent / split.name, complete=manifests.VIEW_FILE) as folder:
-        store = SentenceStore(corpus)
-        inside = set(roster)
-        public = [user for user in store.users if user not in inside]
-        if split.public_users is not None:
-            public = limit_public(public, split.public_users)
-        division = divide(split, store, roster, public, manifest["split_seed"])
-        kept: Kept | None = None
-        if split.owners == "all":
-            kept = _bound_owners(manifest, split, store, roster, division, declared)
-            rows = kept.rows
-            division = division.without(lambda batch: ~rows[batch.rows])
-        published = corpus / "published.json"
-        vocabulary = build_vocabulary(
-            store,
-            public,
-            manifest=manifest,
-            division=division,
-            published=json.loads(published.read_text("utf-8")) if published.exists() else None,
-        )
-        counted = write_tag_view(
-            store,
-            folder,
-            roster=roster,
-            public_users=public,
-            vocabulary=vocabulary,
-            totals=manifest["totals"],
-            division=division,
-            listed=None if kept is None else kept.listed,
-            progress=progress,
-        )
-        facts = {
-            "split": split.name,
-            "num_public_users": len(public),
-            **counted,
-            "vocabulary": _describe_vocabulary(vocabulary, split),
-        }
-        if kept is not None:
-            facts["owners"] = {
-                "share_dropped": kept.share_dropped,
-                "num_training": kept.num_training,
-            }
-        manifests.write_view(folder, facts)
-    return facts
-
-
-def _bound_owners(
-    manifest: Mapping[str, Any],
-    split: Split,
-    store: SentenceStore,
-    roster: Sequence[str],
-    division: Division,
-    declared: bool,
-) -> Kept:
-    if not manifest.get("knows_askers"):
-        raise ValueError(
-            f"owners all: corpus {manifest['name']!r} does not know who asked the questions that "
-            "its answers belong to, and so whose titles and tags they carry; import a Stack "
-            "Exchange dump, or leave owners at account"
-        )
-    most = split.examples_per_owner
-    return keep_bounded(store, roster, division.training, most, elsewhere_rostered=declared)
 
 
 def _read_roster_ids(parent: Path) -> tuple[str, ...]:
@@ -149,41 +59,6 @@ def _read_roster_ids(parent: Path) -> tuple[str, ...]:
         raise ValueError(f"{parent} holds no view; import the corpus again")
     manifests.read_view(found[0].parent)
     return tuple(json.loads((found[0].parent / "users.json").read_text("utf-8"))["roster"])
-
-
-def view_provenance(
-    manifest: Mapping[str, Any], roster: Mapping[str, Any], facts: Mapping[str, Any], split: Split
-) -> dict[str, object]:
-    """Return the flat summary that a view gives to run folders and reports."""
-    vocabulary = facts["vocabulary"]
-    source = "public users" if vocabulary["source"] == PUBLIC else vocabulary["source"]
-    owned: dict[str, object] = {}
-    if split.owners == "all":
-        owned = {
-            "owners": "all",
-            "examples_per_owner": split.examples_per_owner,
-            "share_dropped_for_owners": facts["owners"]["share_dropped"],
-        }
-    return {
-        "split": split.describe(),
-        "roster_rule": roster["rule"],
-        "roster_how": roster["how"],
-        "roster_looks_at_data": roster["looks_at_data"],
-        "words": f"{source}: {vocabulary['chosen']}",
-        "tags": f"{source}: {vocabulary['chosen']}; they order the labels",
-        "word_counts": vocabulary["word_counts"],
-        "word_counts_source": source,
-        "word_users": vocabulary["word_users"],
-        "word_sentences": vocabulary["word_sentences"],
-        "tag_users": vocabulary["tag_users"],
-        "foreign_text_share": facts["foreign_titles"]["share"],
-        "foreign_text_share_by_rostered_users": facts["foreign_titles"]["share_by_rostered_users"],
-        "own_text_only": manifest["own_text_only"],
-        "dropped": manifest["dropped"],
-        "sentences_without_label": facts["sentences_without_label"],
-        **owned,
-        **({"part": manifest["source"]["part"]} if manifests.is_part(manifest) else {}),
-    }
 
 
 def _describe_vocabulary(vocabulary: RosterVocabulary, split: Split) -> dict[str, object]:
@@ -289,16 +164,58 @@ class Corpus:
                 f"corpus {self.name!r} has no roster {name!r}, only {', '.join(self.rosters)}; "
                 "add one with `fedpriv data split`"
             )
-        folder = self.view_folder(name, split, progress)
+        return self.open_view(self.view_folder(name, split, progress), name, split, users)
+
+    def open_view(self, folder: Path, roster: str, split: Split, users: int | None) -> TagView:
+        """Open a view's files that are there.
+
+        Args:
+            folder: Of the view.
+            roster: The roster's name.
+            split: That it was made for.
+            users: As of `view`.
+
+        Raises:
+            ValueError: `users` out of range, or damaged files.
+        """
+        about = self._provenance(self.manifest["rosters"][roster], folder, split)
+        found = open_users(folder, self.manifest, roster, split, about, users)
+        return open_tag_view(folder, *found)
+
+    def _provenance(
+        self, roster: Mapping[str, Any], folder: Path, split: Split
+    ) -> dict[str, object]:
+        """Return the flat summary that a view gives to run folders and reports."""
         facts = manifests.read_view(folder)
-        return open_view(
-            folder,
-            manifest=self.manifest,
-            roster=name,
-            split=split,
-            provenance=view_provenance(self.manifest, self.manifest["rosters"][name], facts, split),
-            users=users,
-        )
+        vocabulary = facts["vocabulary"]
+        source = "public users" if vocabulary["source"] == PUBLIC else vocabulary["source"]
+        found: dict[str, object] = {
+            "split": split.describe(),
+            "roster_rule": roster["rule"],
+            "roster_how": roster["how"],
+            "roster_looks_at_data": roster["looks_at_data"],
+            "words": f"{source}: {vocabulary['chosen']}",
+            "tags": f"{source}: {vocabulary['chosen']}; they order the labels",
+            "word_counts": vocabulary["word_counts"],
+            "word_counts_source": source,
+            "word_users": vocabulary["word_users"],
+            "word_sentences": vocabulary["word_sentences"],
+            "tag_users": vocabulary["tag_users"],
+            "foreign_text_share": facts["foreign_titles"]["share"],
+            "foreign_text_share_by_rostered_users": facts["foreign_titles"][
+                "share_by_rostered_users"
+            ],
+            "own_text_only": self.manifest["own_text_only"],
+            "dropped": self.manifest["dropped"],
+            "sentences_without_label": facts["sentences_without_label"],
+        }
+        if split.owners == "all":
+            found["owners"] = "all"
+            found["examples_per_owner"] = split.examples_per_owner
+            found["share_dropped_for_owners"] = facts["owners"]["share_dropped"]
+        if self.is_part:
+            found["part"] = self.manifest["source"]["part"]
+        return found
 
     def view_folder(self, roster: str, split: Split, progress: Progress | None = None) -> Path:
         """Return the folder of a view's files, which is made if need be.
@@ -318,12 +235,95 @@ class Corpus:
                 )
             ids = _read_roster_ids(self.directory / "rosters" / roster)
             declared = entry["rule"] == "declared"
-            parent = folder.parent
-            make_view(
-                self.directory, self.manifest, ids, split, parent, progress, declared=declared
-            )
+            self.make_view(ids, split, folder.parent, progress, declared=declared)
 
         return find_view(self.directory, self.manifest, roster, split.name, make)
+
+    def make_view(
+        self,
+        roster: Sequence[str],
+        split: Split,
+        parent: Path,
+        progress: Progress | None = None,
+        *,
+        declared: bool = True,
+    ) -> dict[str, Any]:
+        """Make the view of a roster in `parent/split.name` and return its facts.
+
+        Two processes may make the same one; the second finds the first's.
+
+        Args:
+            roster: the rostered ids, in order.
+            split: how it is divided.
+            parent: where the view's folder will be.
+            progress: called with (sentences done, sentences).
+            declared: whether the roster may hold ids without a sentence in the corpus.
+
+        Raises:
+            ValueError: the corpus cannot be split so, or public users give no words.
+        """
+        manifest = self.manifest
+        parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with new_folder(parent / split.name, complete=manifests.VIEW_FILE) as folder:
+            store = SentenceStore(self.directory)
+            inside = set(roster)
+            public = [user for user in store.users if user not in inside]
+            if split.public_users is not None:
+                public = limit_public(public, split.public_users)
+            division = divide(split, store, roster, public, manifest["split_seed"])
+            kept: Kept | None = None
+            if split.owners == "all":
+                kept = self._bound_owners(split, store, roster, division, declared)
+                rows = kept.rows
+                division = division.without(lambda batch: ~rows[batch.rows])
+            published = self.directory / "published.json"
+            vocabulary = build_vocabulary(
+                store,
+                public,
+                manifest=manifest,
+                division=division,
+                published=json.loads(published.read_text("utf-8")) if published.exists() else None,
+            )
+            facts = {
+                "split": split.name,
+                "num_public_users": len(public),
+                **write_tag_view(
+                    store,
+                    folder,
+                    roster=roster,
+                    public_users=public,
+                    vocabulary=vocabulary,
+                    totals=manifest["totals"],
+                    division=division,
+                    listed=None if kept is None else kept.listed,
+                    progress=progress,
+                ),
+                "vocabulary": _describe_vocabulary(vocabulary, split),
+            }
+            if kept is not None:
+                facts["owners"] = {
+                    "share_dropped": kept.share_dropped,
+                    "num_training": kept.num_training,
+                }
+            manifests.write_view(folder, facts)
+        return facts
+
+    def _bound_owners(
+        self,
+        split: Split,
+        store: SentenceStore,
+        roster: Sequence[str],
+        division: Division,
+        declared: bool,
+    ) -> Kept:
+        if not self.manifest.get("knows_askers"):
+            raise ValueError(
+                f"owners all: corpus {self.name!r} does not know who asked the questions that its "
+                "answers belong to, and so whose titles and tags they carry; import a Stack "
+                "Exchange dump, or leave owners at account"
+            )
+        most = split.examples_per_owner
+        return keep_bounded(store, roster, division.training, most, elsewhere_rostered=declared)
 
     def listed(self) -> tuple[str, ...]:
         """Return the ids of the default roster, from a view that is there; none is made.
@@ -394,6 +394,6 @@ class Corpus:
         says why.
         """
         try:
-            return make_view(self.directory, self.manifest, roster, BY_THREAD, parent)
+            return self.make_view(roster, BY_THREAD, parent)
         except ValueError:
-            return make_view(self.directory, self.manifest, roster, BY_SENTENCE, parent)
+            return self.make_view(roster, BY_SENTENCE, parent)

@@ -225,7 +225,6 @@ def find_view(
 
 def open_users(
     directory: Path,
-    *,
     manifest: Mapping[str, Any],
     roster: str,
     split: Split,

@@ -1,6 +1,6 @@
 """Tag prediction on a corpus: sparse word counts and tags of each sentence, by user.
 
-`corpus.make_view` writes one roster's view from the sentences of a corpus, `open_view` maps it.
+`write_tag_view` writes one roster's view from the sentences of a corpus, `open_view` maps it.
 Files in a view's folder, beside those of every view (`roster_view`):
 
     word_users, word_sentences, tag_users      int64, see `vocabulary.RosterVocabulary`
@@ -21,7 +21,7 @@ import numpy as np
 
 from fedpriv.checkpoints.vocabulary import WordFeatures
 from fedpriv.datasets.arrays import array_writers, offsets, open_array, ranges
-from fedpriv.datasets.stackexchange.roster_view import RosterView, open_users, save_user_rows
+from fedpriv.datasets.stackexchange.roster_view import RosterView, save_user_rows
 from fedpriv.datasets.stackexchange.sentence_store import OWN, SentenceStore
 from fedpriv.datasets.stackexchange.splits import (
     PUBLIC_TEXT,
@@ -31,7 +31,6 @@ from fedpriv.datasets.stackexchange.splits import (
     VALIDATION,
     Division,
     PublicText,
-    Split,
 )
 from fedpriv.datasets.stackexchange.vocabulary import RosterVocabulary
 from fedpriv.hashes import Progress
@@ -249,27 +248,17 @@ class TagView(RosterView[TagExamples]):
         return rows[self._public_threads[rows] > 0]
 
 
-def open_view(
-    directory: Path,
-    *,
-    manifest: Mapping[str, Any],
-    roster: str,
-    split: Split,
-    provenance: Mapping[str, object],
-    users: int | None = None,
-) -> TagView:
+def open_view(directory: Path, fields: Mapping[str, Any], vocabulary: Mapping[str, Any]) -> TagView:
     """Open the files that `write_tag_view` wrote.
 
-    Args and Raises: as `roster_view.open_users`.
+    Args:
+        directory: the view's folder.
+        fields: what every view has; of `roster_view.open_users`, as the vocabulary.
+        vocabulary: its words and tags.
+
+    Raises:
+        ValueError: a file is missing or cut short.
     """
-    fields, vocabulary = open_users(
-        directory,
-        manifest=manifest,
-        roster=roster,
-        split=split,
-        provenance=provenance,
-        users=users,
-    )
 
     def column(name: str) -> np.ndarray:
         return open_array(directory / f"{name}.npy")
@@ -292,7 +281,7 @@ def open_view(
             num_words=len(fields["words"]),
             num_tags=len(vocabulary["tags"]),
         ),
-        _listed=None if split.examples_per_owner is None else column("listed"),
+        _listed=None if fields["split"].examples_per_owner is None else column("listed"),
     )
 
 

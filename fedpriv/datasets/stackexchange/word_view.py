@@ -144,14 +144,7 @@ def open_word_view(
     manifests.read_view(folder)
     provenance = {key: tag_view.provenance[key] for key in _PROVENANCE}
     provenance["example"] = "a sentence, in its writer's words alone: no title, no tag"
-    fields, _ = open_users(
-        folder,
-        manifest=corpus.manifest,
-        roster=name,
-        split=split,
-        provenance=provenance,
-        users=users,
-    )
+    fields, _ = open_users(folder, corpus.manifest, name, split, provenance, users)
 
     def column(name: str) -> np.ndarray:
         return open_array(folder / f"{name}.npy")

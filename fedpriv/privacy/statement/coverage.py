@@ -204,7 +204,7 @@ PUBLIC_EXAMPLES = "public examples"
 
 NO_NOISE = "no noise is added"
 
-OWN = "own"
+USER_LOOP = "user_loop"
 """Key of a description that was read from a ledger alone, of a user-defined training loop."""
 
 FLOATS = "what the last bits of noise in floating point betray"
@@ -273,7 +273,7 @@ def coverage_of(document: Mapping[str, Any]) -> Coverage:
         ValueError: If the document holds no plan.
     """
     plan = read_plan(document.get("plan"))
-    if OWN in document:
+    if USER_LOOP in document:
         return coverage_without_document(document) if plan.is_private else Coverage(reason=NO_NOISE)
     return coverage(
         plan,

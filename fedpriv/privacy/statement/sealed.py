@@ -185,8 +185,8 @@ class RunIdentity:
         experiment: The name.
         mode: "simulation" or "secure".
         plan_sha256: Of the plan's JSON.
-        experiment_sha256: Of `experiment.json`, as the ledger seals it; "" of a training of one's
-            own, which has none.
+        experiment_sha256: Of `experiment.json`, as the ledger seals it; "" of a user-defined
+            training loop, which has none.
         ledger_sha256: The hash of the ledger's first line, which has the run's random id.
     """
 
@@ -203,12 +203,12 @@ class RunIdentity:
             experiment=str(state.extra.get("experiment", "")),
             mode=state.mode,
             plan_sha256=document_sha256(state.plan.to_json()),
-            experiment_sha256=str(state.extra.get("experiment_sha256", "")),
+            experiment_sha256=str(state.extra.get(SEAL, "")),
             ledger_sha256=records[0].hash,
         )
 
     def __str__(self) -> str:
-        named = self.experiment or "a training of its own"
+        named = self.experiment or "a user-defined training loop"
         return f"{named} ({self.mode}, plan {self.plan_sha256[:12]}, run {self.ledger_sha256[:12]})"
 
 

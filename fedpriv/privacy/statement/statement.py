@@ -36,7 +36,7 @@ from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler
 from fedpriv.privacy.statement.coverage import (
     KEY,
     NO_NOISE,
-    OWN,
+    USER_LOOP,
     Coverage,
     as_object,
     coverage,
@@ -389,7 +389,7 @@ def run_statement(run_dir: str | os.PathLike[str]) -> Statement:
         hardened=document.get("hardened") is True,
         anchored=bool(state.extra.get(ANCHORED)),
         audit=read_audit(run.folder, run.records, state),
-        covers=coverage_of(document) if OWN in document else None,
+        covers=coverage_of(document) if USER_LOOP in document else None,
         summary=_summary(run.folder),
     )
 
@@ -422,7 +422,7 @@ def describe_from_ledger(run: SealedRun) -> dict[str, Any]:
         "mode": state.mode,
         "measures": [],
         "corpus": {"num_users": state.plan.num_users},
-        OWN: {"rounds_done": state.rounds_done, "finished": not state.pays_for_more},
+        USER_LOOP: {"rounds_done": state.rounds_done, "finished": not state.pays_for_more},
     }
 
 

@@ -103,12 +103,12 @@ class Verification:
     """
 
     checks: tuple[Check, ...]
-    epsilon: Epsilon | None
-    num_charges: int
-    num_releases: int
-    num_lost: int
-    mode: str
+    epsilon: Epsilon | None = None
+    num_charges: int = 0
+    num_releases: int = 0
+    num_lost: int = 0
     num_discarded: int = 0
+    mode: str = ""
     coverage: Coverage = NOT_KNOWN
     audit: AuditRecord | None = None
     not_found: tuple[str, ...] = WITHOUT_ANCHOR
@@ -164,15 +164,8 @@ def verify_run(run_dir: str | os.PathLike[str], *, anchors: Sequence[Anchor] = (
     try:
         records, state, torn = read_ledger(folder / LEDGER)
     except LedgerError as error:
-        return Verification(
-            checks=(Check(name="ledger", ok=False, text=str(error)),),
-            epsilon=None,
-            num_charges=0,
-            num_releases=0,
-            num_lost=0,
-            mode="",
-            not_found=not_found,
-        )
+        failed = Check(name="ledger", ok=False, text=str(error))
+        return Verification(checks=(failed,), not_found=not_found)
     run = _Folder(folder, state, {record.hash for record in records})
     final, covers = state.epsilon(), _coverage(run)
     audit = None

@@ -11,7 +11,7 @@ from fedpriv.privacy.statement.coverage import Coverage
 from fedpriv.report.charts import MARKERS, Reference
 from fedpriv.report.head import Estimate, estimate, privacy_terms
 from fedpriv.report.page import same_experiment_key
-from fedpriv.report.run_record import Row, RunRecord, guaranteed, read_run, spent, state_of
+from fedpriv.report.run_record import Row, RunRecord, guaranteed, read_run, spent
 from fedpriv.report.theme import NUM_SERIES, series
 from fedpriv.report.wording import exact, figure, labels_of
 
@@ -121,7 +121,7 @@ def find_groups(directories: Sequence[str | Path]) -> tuple[list[Group], list[st
     for directory in directories:
         try:
             run = read_run(directory)
-            run_id = state_of(run).run_id
+            run_id = run.sealed.state.run_id
         except (OSError, ValueError) as error:
             left_out.append(str(error))
             continue
@@ -177,8 +177,8 @@ def group_runs(runs: Sequence[RunRecord]) -> list[Group]:
 
 
 def _sample_key(run: RunRecord) -> tuple[object, ...]:
-    # Nothing says in what trainings of one's own differ: each is a group of its own.
-    alone = None if run.own is None else str(run.directory)
+    # Nothing says in what user-defined loops differ: each is a group of its own.
+    alone = None if run.user_loop is None else str(run.directory)
     return (*same_experiment_key(run), run.label, run.finished, alone)
 
 
@@ -504,7 +504,7 @@ def _marker(number: int) -> str:
 def _key(group: Group) -> object:
     if label := group.head.description.get("label"):
         return label, group.finished
-    if group.head.own is not None:  # nothing says in what it differs
+    if group.head.user_loop is not None:  # nothing says in what it differs
         return str(group.head.directory)
     options = {k: v for k, v in group.head.given_options.items() if k not in _SPENDING}
     return group.name, repr(sorted(options.items())), group.finished, group.head.simulated

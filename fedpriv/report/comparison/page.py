@@ -67,7 +67,7 @@ def render(groups: Sequence[Group]) -> str:
     num_runs = sum(len(group.runs) for group in groups)
     experiments = f"{counted(len(groups), 'experiment')} compared"
     return theme.render(
-        "comparison",
+        "comparison.html.md",
         title=f"{experiments} · fedpriv",
         experiments=experiments,
         runs=counted(num_runs, "run"),

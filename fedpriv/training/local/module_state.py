@@ -428,6 +428,21 @@ def refuse_other(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
             )
 
 
+def one_by_one(module: nn.Module, number: int) -> Iterator[int]:
+    """Yield places of examples that go through a module one after the other.
+
+    Raises:
+        KeepsStateError: After the last, if it leaves another state behind than the first.
+    """
+    behind = None
+    for place in range(number):
+        yield place
+        if place == 0 and number > 1:
+            behind = held(module, generators=False)
+    if behind is not None:
+        refuse_other(behind, held(module, generators=False))
+
+
 def unaffected_by_another(
     module: nn.Module, own: OwnState, run: Callable[[int], T], near: Callable[[T, T], bool]
 ) -> T:

@@ -48,9 +48,8 @@ from fedpriv.rng import Key
 from fedpriv.training.failures import KeepsStateError
 from fedpriv.training.local.module_state import (
     OwnState,
-    held,
+    one_by_one,
     own_stream,
-    refuse_other,
     unaffected_by_another,
     unchanged_buffers,
 )
@@ -204,8 +203,7 @@ class LoopPass:
         """
         own = {n: p for n, p in self._module.named_parameters() if p.requires_grad}
         made = {n: p.new_zeros((len(x), *p.shape)) for n, p in own.items()}
-        behind = None
-        for number in range(len(x)):
+        for number in one_by_one(self._module, len(x)):
             one = slice(number, number + 1)
             key = None if keys is None else keys[number]
             with own_stream(key, x.device), self.single_loss(x[one], y[one], key) as loss:
@@ -213,10 +211,6 @@ class LoopPass:
             for name, gradient in zip(own, found, strict=True):
                 if gradient is not None:
                     made[name][number] = gradient
-            if number == 0 and len(x) > 1:
-                behind = held(self._module, generators=False)
-        if behind is not None:
-            refuse_other(behind, held(self._module, generators=False))
         return {name: Dense(gradients) for name, gradients in made.items()}
 
     @contextmanager

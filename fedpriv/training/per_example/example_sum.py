@@ -21,6 +21,9 @@ from fedpriv.training.failures import contributing_zero_on_failure, counted_fail
 from fedpriv.training.work import SumRequest, Work
 from fedpriv.tree import Params
 
+#: Positions in a training set, int64 `(b,)`, or groups of them (a list, none empty).
+Examples = np.ndarray | Sequence[np.ndarray]
+
 
 class ExampleGradients(Protocol):
     """A model on a training set, seen one example at a time.
@@ -30,13 +33,14 @@ class ExampleGradients(Protocol):
     """
 
     def bounded_sum(
-        self, params: Params, index: np.ndarray, bound: Bound, key: Key | None = None
+        self, params: Params, index: Examples, bound: Bound, key: Key | None = None
     ) -> Params:
-        """Return Σ bound(-∇f_i(params)) over examples.
+        """Return Σ bound(-∇f_i(params)) over examples, or Σ bound(mean of -∇f_i) over groups.
 
         Args:
             params: float32, not changed.
-            index: int64 `(b,)`, distinct positions in the training set; may be empty.
+            index: Distinct positions in the training set, or groups of them (micro-batches); may
+                be empty.
             bound: Includes what comes before it: mixture and multiplier.
             key: For models that draw at random while they train; every example folds its own.
 
@@ -48,19 +52,11 @@ class ExampleGradients(Protocol):
               the rounding of float32 sums (a part in 10^6). For a module of your own that holds
               as far as examples are kept apart: `fedpriv.training.per_example.backends` says what
               its trial finds, and what it cannot see.
-        """
-        ...
+            * Of groups each *group* moves the sum by at most `bound.l2_bound`, an example by twice
+              that.
 
-    def grouped_sum(
-        self,
-        params: Params,
-        groups: Sequence[np.ndarray],
-        bound: Bound,
-        key: Key | None = None,
-    ) -> Params:
-        """Return Σ bound(mean of -∇f_i over the group) over groups: micro-batches.
-
-        Each *group* moves the sum by at most `bound.l2_bound`, an example by twice that.
+        Raises:
+            ValueError: If a group is empty.
         """
         ...
 
@@ -181,11 +177,10 @@ class CentralSum(Work):
         if self.blank is not None:
             index = index[~self.blank[index]]
         with counted_failures() as failures:
-            if self.num_groups is None:
-                total = self.gradients.bounded_sum(params, index, bound, key)
-            else:
-                groups = self._groups(self.num_groups, index, key)
-                total = self.gradients.grouped_sum(params, groups, bound, key)
+            examples = (
+                index if self.num_groups is None else self._groups(self.num_groups, index, key)
+            )
+            total = self.gradients.bounded_sum(params, examples, bound, key)
         if granularity is not None:
             total = {
                 name: np.rint(np.divide(tensor, granularity)).astype(np.int64)

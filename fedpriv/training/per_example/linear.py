@@ -41,7 +41,7 @@ from fedpriv.mechanisms.bounds import Bound
 from fedpriv.ranges import positive_float
 from fedpriv.rng import Key
 from fedpriv.training.evaluate import Metrics, Total
-from fedpriv.training.per_example.example_sum import factors_of
+from fedpriv.training.per_example.example_sum import Examples, factors_of
 from fedpriv.training.per_example.sparse_sums import (
     LinearMap,
     SparseRows,
@@ -207,7 +207,7 @@ def nonempty(chosen: np.ndarray) -> np.ndarray:
 
 
 class RowSums(ABC):
-    """The two sums of `ExampleGradients`, from one method that sums rows or means of rows."""
+    """The bounded sum of `ExampleGradients`, from one that sums rows or means of rows."""
 
     @property
     @abstractmethod
@@ -221,24 +221,10 @@ class RowSums(ABC):
         """Return the sum over rows, or over means of groups of them that start where it says."""
 
     def bounded_sum(
-        self, params: Params, index: np.ndarray, bound: Bound, key: Key | None = None
+        self, params: Params, index: Examples, bound: Bound, key: Key | None = None
     ) -> Params:
-        """Return Σ bound(-∇f_i) over examples, float64; see `ExampleGradients`."""
-        return self._sum(params, positions(index, self.num_examples), None, bound)
-
-    def grouped_sum(
-        self,
-        params: Params,
-        groups: Sequence[np.ndarray],
-        bound: Bound,
-        key: Key | None = None,
-    ) -> Params:
-        """Return Σ bound(mean of -∇f_i over the group), float64; see `ExampleGradients`.
-
-        Raises:
-            ValueError: If a group is empty.
-        """
-        return self._sum(params, *joined(groups, self.num_examples), bound)
+        """Return Σ bound(-∇f_i) over examples or groups, float64; see `ExampleGradients`."""
+        return self._sum(params, *joined(index, self.num_examples), bound)
 
 
 class LinearRegressionGradients(RowSums):

@@ -31,6 +31,7 @@ from fedpriv.training.local.module_state import (
     OwnState,
     evaluation_mode,
     held,
+    one_by_one,
     own_stream,
     refuse_other,
     unaffected_by_another,
@@ -223,7 +224,8 @@ class SingleLosses:
         with evaluation_mode(self._module), torch.no_grad():
             if self._at_once:
                 return self._batched(x, y, chunk)
-            return np.array(self._one_by_one(x, y), np.float64)
+            places = one_by_one(self._module, len(x))
+            return np.array([self._single(x[n : n + 1], y[n : n + 1]) for n in places], np.float64)
 
     def _batched(self, x: Tensor, y: Tensor, chunk: int) -> np.ndarray:
         found = np.empty(len(x))
@@ -232,16 +234,6 @@ class SingleLosses:
             part = slice(start, start + chunk)
             with unchanged_buffers(self._module):
                 found[part] = each(x[part], y[part]).double().cpu().numpy()
-        return found
-
-    def _one_by_one(self, x: Tensor, y: Tensor) -> list[float]:
-        found, behind = [], None
-        for number in range(len(x)):
-            found.append(self._single(x[number : number + 1], y[number : number + 1]))
-            if number == 0 and len(x) > 1:
-                behind = held(self._module, generators=False)
-        if behind is not None:
-            refuse_other(behind, held(self._module, generators=False))
         return found
 
     def _single(self, x: Tensor, y: Tensor) -> float:

@@ -21,7 +21,7 @@ from fedpriv.training.per_example.backends import (
     moved,
     synthetic_inputs,
 )
-from fedpriv.training.per_example.example_sum import factors_of
+from fedpriv.training.per_example.example_sum import Examples, factors_of
 from fedpriv.training.per_example.ghost import ExampleMasks
 from fedpriv.training.per_example.ghost_norms import Before, Dense, Factor, Groups
 from fedpriv.training.per_example.losses import SingleLosses, check_loss, example_losses
@@ -95,47 +95,30 @@ class ModuleGradients:
         return self._chosen().backend
 
     def bounded_sum(
-        self, params: Params, index: np.ndarray, bound: Bound, key: Key | None = None
+        self, params: Params, index: Examples, bound: Bound, key: Key | None = None
     ) -> dict[str, np.ndarray]:
-        """Return Σ bound(-∇f_i(params)) over examples, float64 dense arrays.
+        """Return the bounded sum over examples or groups, float64 dense arrays.
+
+        See `ExampleGradients`.
 
         Args:
             params: float32 by name, all trained parameters; not changed.
-            index: int64 `(b,)`, distinct positions in the training set; may be empty.
+            index: Distinct positions in the training set, or groups of them; may be empty.
             bound: Includes what comes before it: mixture and multiplier. On no grid.
             key: Needed if the module draws at random, as dropout does; examples fold their own.
 
         Raises:
-            ValueError: If the bound rounds to a grid, if a key is needed and missing, or if params
-                are not the module's.
+            ValueError: If the bound rounds to a grid, if a key is needed and missing, if params
+                are not the module's, or if a group is empty.
         """
-        chosen = self._ready(params, bound, key)
-        step = self._given_chunk or chosen.chunk
-        return self._sum(bound, (self._factors(part, key) for part in _parts(index, step)))
-
-    def grouped_sum(
-        self,
-        params: Params,
-        groups: Sequence[np.ndarray],
-        bound: Bound,
-        key: Key | None = None,
-    ) -> dict[str, np.ndarray]:
-        """Return Σ bound(mean of -∇f_i over the group) over groups: micro-batches.
-
-        Args:
-            params: As for `bounded_sum`.
-            groups: Positions in the training set, each group with at least one.
-            bound: Of each group; as for `bounded_sum`.
-            key: As for `bounded_sum`.
-
-        Raises:
-            ValueError: As `bounded_sum`, or if a group is empty.
-        """
-        if any(len(group) == 0 for group in groups):
+        one_by_one = isinstance(index, np.ndarray)
+        if not one_by_one and any(len(group) == 0 for group in index):
             raise ValueError("a group is empty; leave it out, it has no mean")
         chosen = self._ready(params, bound, key)
         step = self._given_chunk or chosen.chunk
-        return self._sum(bound, self._means(groups, step, key))
+        if one_by_one:
+            return self._sum(bound, (self._factors(part, key) for part in _parts(index, step)))
+        return self._sum(bound, self._means(index, step, key))
 
     def gradient(
         self, params: Params, index: np.ndarray, key: Key | None = None

@@ -11,7 +11,6 @@ so each example costs what it stores, and only the sum is dense.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -19,7 +18,7 @@ import numpy as np
 from scipy import sparse
 
 from fedpriv.mechanisms.bounds import Bound
-from fedpriv.training.per_example.example_sum import factors_of
+from fedpriv.training.per_example.example_sum import Examples, factors_of
 
 # Where update and offset nearly cancel, their norm has lost digits: such an example is made dense.
 _CANCELS = 1e-4
@@ -99,18 +98,20 @@ def positions(index: np.ndarray, num_examples: int) -> np.ndarray:
     return found
 
 
-def joined(groups: Sequence[np.ndarray], num_examples: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return groups of positions one after the other, and where each starts, both int64.
+def joined(index: Examples, num_examples: int) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return positions, int64, those of groups one after the other, and where each group starts.
 
     Raises:
         ValueError: If a group is empty (it has no mean), or a position out of range.
     """
-    sizes = [len(group) for group in groups]
+    if isinstance(index, np.ndarray):
+        return positions(index, num_examples), None
+    sizes = [len(group) for group in index]
     if 0 in sizes:
         raise ValueError(f"group {sizes.index(0)} is empty and has no mean; leave it out")
     starts = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=starts[1:])
-    chosen = np.concatenate([np.asarray(g) for g in groups]) if sizes else np.zeros(0, np.int64)
+    chosen = np.concatenate([np.asarray(g) for g in index]) if sizes else np.zeros(0, np.int64)
     return positions(chosen, num_examples), starts
 
 

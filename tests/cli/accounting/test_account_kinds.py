@@ -3,13 +3,9 @@
 import json
 
 import pytest
-import typer
 
-from fedpriv.cli.privacy import register
-from tests.command_line import CliRunner
+from tests.command_line import fedpriv, refusal
 
-APP = typer.Typer(pretty_exceptions_enable=False)
-register(APP)
 BASE = ("--users", "400", "--cohort", "20", "--rounds", "100", "--delta", "0.0025")
 ONE = ("account", *BASE, "--noise-multiplier", "1")
 KEYS = {
@@ -19,7 +15,7 @@ KEYS = {
 
 
 def figures(*arguments):
-    result = CliRunner().invoke(APP, [*map(str, arguments), "--json"])
+    result = fedpriv(*arguments, "--json")
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
 
@@ -53,9 +49,9 @@ def test_what_was_priced_is_said():
     assert told["trials"] == {"mean": 10.0, "shape": "poisson"}
     assert told["event"]["kind"] == "poisson-gaussian"
     assert any("best of a random number" in note for note in told["notes"])
-    shown = CliRunner().invoke(APP, [*ONE, "--trials", "10"]).stdout
+    shown = fedpriv(*ONE, "--trials", "10").stdout
     assert "by RDP" in shown and "truncated negative binomial, mean 10, shape 1" in shown
-    assert "of one person" in CliRunner().invoke(APP, [*ONE, "--devices", "3"]).stdout
+    assert "of one person" in fedpriv(*ONE, "--devices", "3").stdout
 
 
 @pytest.mark.parametrize("options", [["--devices", 3], ["--trials", 10], ["--cap", 40]], ids=str)
@@ -97,15 +93,10 @@ def test_a_grid_is_of_the_same(options):
     ],
 )
 @pytest.mark.parametrize("command", ["account", "calibrate"])
-def test_bad_input_is_one_clear_line_and_code_2(command, options, named, capsys):
+def test_bad_input_is_one_clear_line_and_code_2(command, options, named):
     rest = (
         ["--noise-multiplier", "1"]
         if command == "account"
         else ["--target-epsilon", "2", "--no-grid"]
     )
-    with pytest.raises(SystemExit) as end:
-        APP([command, *BASE, *rest, *options])
-    assert end.value.code == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert len(err.strip().splitlines()) == 1 and named in err, err
+    assert named in refusal(command, *BASE, *rest, *options)

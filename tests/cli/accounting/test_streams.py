@@ -3,22 +3,17 @@
 import json
 
 import pytest
-import typer
 
 from fedpriv.api.stream_account import account_stream
-from fedpriv.cli.privacy import register
 from fedpriv.mechanisms.correlated.optimise import optimised_bands
 from fedpriv.mechanisms.privatizer import Participation
-from tests.command_line import CliRunner
+from tests.command_line import fedpriv
 
-APP = typer.Typer(pretty_exceptions_enable=False)
-register(APP)
 TREE = ("--noise", "tree", "--steps-per-tree", 20, "--trees", 50, "--delta", 0.0025)
 BANDS = ("--noise", "banded", "--rounds", 40, "--min-separation", 10, "--delta", 1e-3)
 
 
-def call(*arguments):
-    return CliRunner().invoke(APP, [str(argument) for argument in arguments])
+call = fedpriv
 
 
 def test_a_tree_is_priced_exactly_and_by_rdp():
@@ -83,7 +78,7 @@ def test_bands_are_calibrated_and_say_what_is_left_of_their_noise(more):
             "--cap says nothing of tree noise",
         ),
         (("account", *BANDS, "--noise-multiplier", "nan"), "noise-multiplier"),
-        (("calibrate", "--bands", 3, "--target-epsilon", 1), "--bands is of noise with a memory"),
+        (("calibrate", "--bands", 3, "--target-epsilon", 1), "--bands is of correlated noise"),
     ],
 )
 def test_mistakes_are_one_line(arguments, message):

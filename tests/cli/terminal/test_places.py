@@ -214,7 +214,9 @@ class TestFullDisk:
         about = {"synthetic": True, "source": {}, "licence": "", "credit": ""}
         with (
             pytest.raises(ValueError, match="no room is left"),
-            writer.CorpusWriter(place / "corpora" / "c", name="c", **about),
+            writer.CorpusWriter(
+                place / "corpora" / "c", writer.CorpusDescription(name="c", **about)
+            ),
         ):
             monkeypatch.setattr(writer.CorpusWriter, "_close", full)
         assert not list((place / "corpora").iterdir())

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fedpriv.datasets.importers.writer import CorpusWriter, Sentence
+from fedpriv.datasets.importers.writer import CorpusDescription, CorpusWriter, Sentence
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 
 
@@ -30,16 +30,29 @@ SENTENCES = [
 ROSTER = RosterSpec(name="inside", rule="declared", ids=["in2", "in1", "gone"])
 
 
-def write(directory, sentences=SENTENCES, rosters=(ROSTER,), published=None, **options):
+def write(
+    directory, sentences=SENTENCES, rosters=(ROSTER,), published=None, held_users=(), **options
+):
     settings = {
         "name": "tiny", "synthetic": True, "source": {"kind": "test"}, "licence": "CC0-1.0",
         "credit": "nobody", **options,
     }  # fmt: skip
-    with CorpusWriter(directory, **settings) as writer:
+    with CorpusWriter(directory, CorpusDescription(**settings), held_users=held_users) as writer:
         for sentence in sentences:
             writer.add(sentence)
         writer.drop("bad rows", 3)
         return writer.finish(list(rosters), rosters[0].name, published)
+
+
+def write_counted(directory, published):
+    """A corpus of two rostered and two public users, with published counts of words or without."""
+    rows = [
+        said(user, f"w{i} w0", f"t{i % 2}") for user in ("r0", "r1", "p0", "p1") for i in range(8)
+    ]
+    roster = RosterSpec(name="r", rule="declared", ids=["r0", "r1"])
+    words = {f"w{i}": 9 - i for i in range(8)}
+    counts = {"words": words, "tags": {"t0": 5, "t1": 4}} if published else None
+    return write(directory, rows, [roster], counts, name="synthetic-p", max_words=8, max_tags=2)
 
 
 def cut(path: Path):

@@ -10,7 +10,7 @@ import pytest
 
 from fedpriv.datasets.cache import cached_arrays
 from fedpriv.datasets.importers.synthetic import Shape, synthesize
-from fedpriv.datasets.stackexchange import corpus as corpora
+from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.datasets.stackexchange.splits import BY_THREAD, Split
 
@@ -51,16 +51,16 @@ def test_views_of_a_corpus_that_cannot_be_written_to_are_too(tmp_path, monkeypat
     cache = tmp_path / "cache"
     monkeypatch.setenv("FEDPRIV_CACHE", str(cache))
     corpus = synthesize(tmp_path / "corpus", shape=SHAPE, max_words=40, max_tags=3)
-    make, refused = corpora.make_view, []
+    make, refused = Corpus.make_view, []
 
-    def refusing(directory, manifest, roster, split, parent, *more, **named):
+    def refusing(self, roster, split, parent, *more, **named):
         if parent.is_relative_to(tmp_path / "corpus"):
             refused.append(parent)
             raise PermissionError(13, "Permission denied", str(parent))
-        return make(directory, manifest, roster, split, parent, *more, **named)
+        return make(self, roster, split, parent, *more, **named)
 
     # root may write to whatever is read-only
-    monkeypatch.setattr(corpora, "make_view", refusing)
+    monkeypatch.setattr(Corpus, "make_view", refusing)
     corpus.view(split=Split(kind="by-thread", fold=1))
     assert refused
     private = [path for path in cache.rglob("*.npy")]

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from fedpriv.datasets.stackexchange import corpus as views
 from fedpriv.datasets.stackexchange import manifest
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, BY_THREAD, Split
@@ -73,7 +72,7 @@ class TestCorporaThatCanOnlyBeRead:
         assert sorted(only_read.directory.rglob("*")) == before
         (made,) = cache.glob("views/*/inside/by-thread-2")
         assert made.parts[-3] == only_read.manifest["manifest_sha256"][:16]
-        monkeypatch.setattr(views, "make_view", None)
+        monkeypatch.setattr(Corpus, "make_view", None)
         again = Corpus.open(only_read.directory).view(split=Split(fold=2))
         assert content(again) == content(found)
 
@@ -83,12 +82,11 @@ def test_a_view_is_made_once_and_the_first_is_kept(corpus, monkeypatch):
     first = content(corpus.view(split=split))
     path = corpus.directory / "rosters" / "inside" / split.name
     made = path.stat().st_ino
-    facts = views.make_view(  # a second process, that began before the first was done
-        corpus.directory, corpus.manifest, corpus.view().roster, split, path.parent
-    )
+    # A second process, that began before the first was done.
+    facts = corpus.make_view(corpus.view().roster, split, path.parent)
     assert path.stat().st_ino == made and facts["split"] == split.name
     assert [child.name for child in path.parent.iterdir() if child.name[0] == "."] == []
-    monkeypatch.setattr(views, "make_view", None)
+    monkeypatch.setattr(Corpus, "make_view", None)
     assert content(corpus.view(split=split)) == first
 
 

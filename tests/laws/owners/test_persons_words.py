@@ -11,10 +11,8 @@ import numpy as np
 import pytest
 
 from fedpriv import tree
-from fedpriv.datasets.stackexchange.corpus import make_view
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.datasets.stackexchange.splits import BY_THREAD, Split
-from fedpriv.datasets.stackexchange.tag_view import open_view
 from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.statement.statement import run_statement
@@ -169,14 +167,9 @@ def test_a_roster_made_by_rule_knows_that_a_deleted_account_is_nobody(
     assert sum(map(kept.num_examples, ROSTERED)) > sum(map(declared.num_examples, ROSTERED))
     roster = list(whole.view().roster)
     for person, corpus in without.items():
-        facts = make_view(
-            corpus.directory, corpus.manifest, roster, ALL_OWNERS, tmp_path / person, declared=False
-        )
-        about = {"name": "", "synthetic": False, "licence": "", "credit": ""}
-        view = open_view(
-            tmp_path / person / ALL_OWNERS.name,
-            roster="site-all", split=ALL_OWNERS, manifest=about, provenance=facts,
-        )  # fmt: skip
+        corpus.make_view(roster, ALL_OWNERS, tmp_path / person, declared=False)
+        folder = tmp_path / person / ALL_OWNERS.name
+        view = corpus.open_view(folder, corpus.default_roster, ALL_OWNERS, None)
         for user in roster:
             mine, theirs = kept.examples(user), view.examples(user)
             if user == person:

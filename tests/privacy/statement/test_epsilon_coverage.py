@@ -13,8 +13,6 @@ import pytest
 from torch import nn
 
 from fedpriv import cli
-from fedpriv.datasets.importers.writer import CorpusWriter, Sentence
-from fedpriv.datasets.stackexchange.rosters import RosterSpec
 from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
 from fedpriv.experiments.build import build
 from fedpriv.mechanisms import SideInformation
@@ -22,6 +20,7 @@ from fedpriv.privacy.statement.coverage import FLOATS, coverage_of
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
 from tests.command_line import CliRunner
+from tests.datasets.corpus.sentences import write_counted
 from tests.tasks.sixty import sixty
 
 MARK = "does NOT cover"
@@ -84,32 +83,6 @@ def module(source):
     ).with_options(
         {"noise_multiplier": 1.0, "cohort": 2.0, "precondition": "local", "side_information": "own"}
     )
-
-
-def published_corpus(folder, published):
-    counts = {}
-    if published:
-        words = {f"w{i}": 9 - i for i in range(8)}
-        counts = {"published": {"words": words, "tags": {"t0": 5, "t1": 4}}}
-    writer = CorpusWriter(
-        folder,
-        name="synthetic-p",
-        synthetic=True,
-        source={"kind": "test"},
-        licence="none",
-        credit="nobody",
-        max_words=8,
-        max_tags=2,
-    )
-    with writer:
-        for user in ("r0", "r1", "p0", "p1"):
-            for i in range(8):
-                tokens = [f"w{i}", "w0"]
-                writer.add(
-                    Sentence(user_id=user, tokens=tokens, title_tokens=[], tags=[f"t{i % 2}"])
-                )
-        spec = RosterSpec(name="r", rule="declared", ids=["r0", "r1"])
-        return writer.finish([spec], default_roster="r", **counts)
 
 
 TAGS = ("--rounds", 4, "--cohort", 1, "--delta", 0.01, "--noise-multiplier", 1)
@@ -191,7 +164,7 @@ def outputs(tmp_path, reference, options, published, other=("--seed", 1)):
     """
     folder, more = tmp_path / "run", ()
     if "tags" in reference:
-        more = ("--corpus", published_corpus(tmp_path / "corpus", published).directory)
+        more = ("--corpus", write_counted(tmp_path / "corpus", published).directory)
     ran = call("run", reference, *options, *more, "--out", folder)
     twin = tmp_path / "twin"
     told = json.loads(
@@ -249,7 +222,7 @@ def test_a_secure_run_refuses_private_knowledge(tmp_path, kind):
     reference, options, phrases = KINDS[kind]
     more = ()
     if "tags" in reference:
-        more = ("--corpus", published_corpus(tmp_path / "corpus", True).directory)
+        more = ("--corpus", write_counted(tmp_path / "corpus", True).directory)
     out = tmp_path / "run"
     failed = call("run", reference, *options, *more, "--secure", "--out", out, status=1)
     said = str(failed.exception)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import html
 import io
-import json
 import re
 from xml.etree import ElementTree
 
@@ -52,10 +51,7 @@ def test_csv_holds_the_rows_of_json(groups) -> None:
 
 def test_csv_of_runs_that_measure_different_things_has_a_column_for_each(make_run) -> None:
     other = make_run("b", name="errors")
-    document = json.loads((other / "experiment.json").read_text("utf-8"))
-    document["measures"] = [MSE.to_json()]
-    (other / "experiment.json").write_text(json.dumps(document), "utf-8")
-    reseal(other)
+    reseal(other, measures=[MSE.to_json()])
     groups = read_groups([make_run("a", public_only=0.18), other])
     rows = as_rows(groups)
     assert rows[0].keys() != rows[1].keys()
@@ -95,11 +91,8 @@ def test_svg_says_what_its_epsilon_is_and_what_it_does_not_cover(groups) -> None
 
 
 def test_svg_says_of_a_private_start_that_it_is_not_covered(make_run) -> None:
-    folder = make_run("a", public_only=0.18)
-    document = json.loads((folder / "experiment.json").read_text("utf-8"))
-    document["experiment"] |= {"start": "public", "task.public_text": "all-posts"}
-    (folder / "experiment.json").write_text(json.dumps(document), "utf-8")
-    reseal(folder)
+    posts = {"start": "public", "task.public_text": "all-posts"}
+    folder = make_run("a", public_only=0.18, options=posts)
     drawn = " ".join(re.findall(r"<text[^>]*>([^<]*)", as_svg(read_groups([folder]))))
     drawn = html.unescape(drawn)
     assert "does NOT cover: a start from all of public users' posts" in drawn

@@ -50,25 +50,27 @@ def test_secure_runs_draw_anew_and_are_one_group(make_run) -> None:
     ]
 
 
-def test_rows_are_named_by_the_fewest_options_that_differ(make_run) -> None:
-    low = make_run(
-        "a", options={"noise.target_epsilon": 2.0, "sampling.cohort": 100.0, "rounds": 10}
-    )
-    high = make_run(
-        "b", options={"noise.target_epsilon": 8.0, "sampling.cohort": 200.0, "rounds": 10}
-    )
-    other = make_run("c", name="dp-fedavg-tags")
-    assert _labels(low, high, other) == [
-        ("adadps-tags · noise.target_epsilon 2", 1),
-        ("adadps-tags · noise.target_epsilon 8", 1),
-        ("dp-fedavg-tags", 1),
-    ]
-    third = make_run(
-        "d", options={"noise.target_epsilon": 8.0, "sampling.cohort": 300.0, "rounds": 10}
-    )
-    assert [label for label, _ in _labels(low, high, third)] == [
-        f"adadps-tags · sampling.cohort {cohort}" for cohort in (100, 200, 300)
-    ]
+@pytest.mark.parametrize(
+    ("chosen", "named"),
+    [
+        (({"noise.target_epsilon": 2.0, "sampling.cohort": 100.0},
+          {"noise.target_epsilon": 8.0, "sampling.cohort": 200.0}),
+         ("noise.target_epsilon 2", "noise.target_epsilon 8")),
+        (({"noise.target_epsilon": 2.0, "sampling.cohort": 100.0},
+          {"noise.target_epsilon": 8.0, "sampling.cohort": 200.0},
+          {"noise.target_epsilon": 8.0, "sampling.cohort": 300.0}),
+         ("sampling.cohort 100", "sampling.cohort 200", "sampling.cohort 300")),
+        # What is not private is named by its noise.
+        (({"noise": "none", "noise.target_epsilon": None},
+          {"noise": "gaussian", "noise.target_epsilon": 2.0}), ("noise none", "noise gaussian")),
+        # An option that only some have comes after one that all have.
+        (({"bands": 4, "trainer": "fast"}, {"trainer": "dense"}),
+         ("trainer fast", "trainer dense")),
+    ],
+)  # fmt: skip
+def test_rows_are_named_by_the_fewest_options_that_differ(make_run, chosen, named) -> None:
+    runs = [make_run(str(place), options=options) for place, options in enumerate(chosen)]
+    assert [label for label, _ in _labels(*runs)] == [f"adadps-tags · {name}" for name in named]
 
 
 def test_a_simulated_epsilon_is_never_beside_a_secure_one_unsaid(make_run) -> None:
@@ -191,22 +193,6 @@ class TestNames:
         assert [label for label, _ in _labels(*runs)] == [
             "adadps-tags · noise gaussian",
             "adadps-tags · noise banded",
-        ]
-
-    def test_what_is_not_private_is_named_by_its_noise(self, make_run):
-        free = make_run("a", options={"noise": "none", "noise.target_epsilon": None})
-        made = make_run("b", options={"noise": "gaussian", "noise.target_epsilon": 2.0})
-        assert [label for label, _ in _labels(free, made)] == [
-            "adadps-tags · noise none",
-            "adadps-tags · noise gaussian",
-        ]
-
-    def test_an_option_that_only_some_have_comes_after_one_that_all_have(self, make_run):
-        first = make_run("a", options={"bands": 4, "trainer": "fast"})
-        second = make_run("b", options={"trainer": "dense"})
-        assert [label for label, _ in _labels(first, second)] == [
-            "adadps-tags · trainer fast",
-            "adadps-tags · trainer dense",
         ]
 
     def test_labels_name_runs_and_keep_them_apart(self, make_run):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedpriv.datasets.importers.writer import CorpusWriter, Sentence
+from fedpriv.datasets.importers.writer import CorpusDescription, CorpusWriter, Sentence
 from fedpriv.datasets.stackexchange.rosters import RosterSpec
 
 PHRASES = [["the", "cat", "sat", "down"], ["a", "dog", "ran", "away", "home"], ["we", "ship", "it"]]
@@ -33,7 +33,7 @@ def sentences():
 def write(folder, given=None, **options):
     settings = {"name": "phrases", "synthetic": True, "source": {}, "licence": "CC0-1.0",
                 "credit": "a generator", "max_words": 40, **options}  # fmt: skip
-    with CorpusWriter(folder, **settings) as writer:
+    with CorpusWriter(folder, CorpusDescription(**settings)) as writer:
         for sentence in sentences() if given is None else given:
             writer.add(sentence)
         spec = RosterSpec(name="inside", rule="declared", ids=list(ROSTERED))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from flwr.app import RecordDict
 
 from fedpriv import tree
+from tests.backends.flower.hostile.messages import one_coordinate
 from tests.backends.flower.hostile.payloads import (
     EXACT,
     HIGHEST,
@@ -18,43 +17,10 @@ from tests.backends.flower.hostile.payloads import (
     WORDS,
     adding,
     exact_report,
-    in_order,
-    run,
     sends,
-    some_rows,
     summed,
     whole,
 )
-
-
-def one_coordinate(value: int, dtype: type = np.int64) -> np.ndarray:
-    array = np.zeros((WORDS, TAGS), dtype)
-    array[7, 2] = value
-    return array
-
-
-ENDLESS = np.array([LOWEST, HIGHEST] * (WORDS * TAGS // 2)).reshape(WORDS, TAGS)
-TOO_LONG: dict[str, Callable[[], object]] = {
-    "lowest int64 everywhere": lambda: whole(np.full((WORDS, TAGS), LOWEST)),
-    "highest int64 everywhere": lambda: whole(np.full((WORDS, TAGS), HIGHEST)),
-    "both in turn": lambda: whole(ENDLESS),
-    "lowest int64 once": lambda: whole(one_coordinate(LOWEST)),
-    "highest int64 once": lambda: whole(one_coordinate(HIGHEST)),
-    "lowest int32": lambda: whole(np.full((WORDS, TAGS), -(2**31), np.int32)),
-    "highest int32": lambda: whole(np.full((WORDS, TAGS), 2**31 - 1, np.int32)),
-    "one step too long": lambda: whole(one_coordinate(TOP + 1)),
-    "just below its negative": lambda: whole(one_coordinate(-TOP - 1, np.int32)),
-    "every coordinate at the bound": lambda: whole(np.full((WORDS, TAGS), TOP)),
-    # 2^24 / √6 is 6849169.6: were it rounded to the nearest, the six would be too long again.
-    "six equal coordinates": lambda: whole(
-        np.where(np.arange(WORDS * TAGS) < 6, HIGHEST, 0).reshape(WORDS, TAGS)
-    ),
-    "a long bias only": lambda: whole(np.zeros((WORDS, TAGS), np.int32), np.full(TAGS, LOWEST)),
-    "a long row": lambda: some_rows(in_order(3), np.full((1, TAGS), LOWEST)),
-    "long rows of int32": lambda: some_rows(
-        np.arange(WORDS), np.full((WORDS, TAGS), -(2**31), np.int32)
-    ),
-}
 
 
 def length_squared(found) -> int:
@@ -62,13 +28,6 @@ def length_squared(found) -> int:
     tensors = tree.to_dense(found.total).values()
     assert all(tensor.dtype.kind == "i" for tensor in tensors)
     return sum(int(value) ** 2 for tensor in tensors for value in tensor.reshape(-1))
-
-
-@pytest.mark.parametrize("make", TOO_LONG.values(), ids=TOO_LONG)
-def test_a_longer_exact_sum_adds_nothing(stub, make):
-    found, moved, counts = run(stub, sends(total=make(), report=exact_report()), bound=EXACT)
-    assert counts == {"too-long": 1} and found.num_failed == 1
-    assert moved == 0.0
 
 
 # Whole lengths by one more square than float64 can tell from the bound, and none more.

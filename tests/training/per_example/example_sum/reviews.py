@@ -76,9 +76,10 @@ class Recording(LogisticGradients):
         self.looks.append(tuple(index.tolist()))
         return super().gradient(params, index, key)
 
-    def grouped_sum(self, params, groups, bound, key=None):
-        self.groups.append({frozenset(group.tolist()) for group in groups})
-        return super().grouped_sum(params, groups, bound, key)
+    def bounded_sum(self, params, index, bound, key=None):
+        if not isinstance(index, np.ndarray):
+            self.groups.append({frozenset(group.tolist()) for group in index})
+        return super().bounded_sum(params, index, bound, key)
 
 
 def recording(num, seed):

@@ -100,7 +100,7 @@ def test_a_micro_batch_stays_within_the_bound(bound, large, small, change):
 
     made, params = gradients(Plain(), cancelling(large, small, number=1)[0])
     assert made.backend == "ghost"
-    total = made.grouped_sum(params, [np.arange(4)], change(bound))
+    total = made.bounded_sum(params, [np.arange(4)], change(bound))
     assert length(total) <= 0.1 * (1 + SLACK)
 
 

@@ -44,8 +44,8 @@ class TestWhatFails:
                 groups = [np.array([1, 5]), np.array([0, 3])]
                 assert "a user contributes zero: ValueError" in caplog.text
                 close(
-                    bad.grouped_sum(case.params, groups, bound),
-                    bad.grouped_sum(case.params, groups[1:], bound),
+                    bad.bounded_sum(case.params, groups, bound),
+                    bad.bounded_sum(case.params, groups[1:], bound),
                     1e-12,
                 )
         assert "norm" not in caplog.text  # the kind of the error, never its text
@@ -121,7 +121,7 @@ class TestCancellation:
         else:
             made = SoftmaxGradients(x, y, 2)
             params = {"kernel": np.zeros((2, 2), np.float32), "bias": np.zeros(2, np.float32)}
-        found = made.grouped_sum(params, [np.arange(4)], Normalise(l2_clip_norm=1.0))
+        found = made.bounded_sum(params, [np.arange(4)], Normalise(l2_clip_norm=1.0))
         norm = math.sqrt(sum((a**2).sum() for a in found.values()))
         assert 0.999 < norm <= 1.0
 

@@ -51,7 +51,7 @@ class TestEqualsTheDenseLoop:
             oracle(updates, singles(index), bound),
         )
         groups = [np.array([3, 0, 9]), np.array([2]), np.array([7, 13, 5, 1])]
-        close(case.made.grouped_sum(case.params, groups, bound), oracle(updates, groups, bound))
+        close(case.made.bounded_sum(case.params, groups, bound), oracle(updates, groups, bound))
 
     @every_kind
     def test_gradient_is_the_mean(self, kind):
@@ -118,8 +118,8 @@ class TestLaws:
         groups = np.array_split(everyone, 5)
         changed = [group[group != out] for group in groups]
         moved = distance(
-            made.grouped_sum(case.params, groups, bound),
-            made.grouped_sum(case.params, changed, bound),
+            made.bounded_sum(case.params, groups, bound),
+            made.bounded_sum(case.params, changed, bound),
         )
         assert moved <= 2 * bound.l2_bound * (1 + 1e-9)
 
@@ -128,7 +128,7 @@ class TestLaws:
         """A bound of every member before the mean would be as small, but not this."""
         case = Case(kind)
         bound, members = Clip(l2_clip_norm=1e-3), np.array([0, 3, 4, 5])
-        found = case.made.grouped_sum(case.params, [members], bound)
+        found = case.made.bounded_sum(case.params, [members], bound)
         zeros = {name: np.zeros_like(array) for name, array in found.items()}
         assert distance(found, zeros) == pytest.approx(1e-3, rel=1e-6)
         members_first = oracle(case.updates(), singles(members), bound)
@@ -147,8 +147,8 @@ class TestLaws:
                 case.made.bounded_sum(case.params, np.arange(NUM), bound),
             ),
             (
-                case.made.grouped_sum(case.params, [np.arange(5), np.arange(5, 9)], inner),
-                case.made.grouped_sum(case.params, [np.arange(5), np.arange(5, 9)], bound),
+                case.made.bounded_sum(case.params, [np.arange(5), np.arange(5, 9)], inner),
+                case.made.bounded_sum(case.params, [np.arange(5), np.arange(5, 9)], bound),
             ),
         ):
             assert all(np.array_equal(plain[name], same[name]) for name in plain)
