@@ -3,10 +3,14 @@
 #: Modules with tables and figures of papers, loaded when one is asked for.
 REPRODUCTIONS = (
     "simulations.threads.command",
+    "simulations.defaults.evaluation",
+    "simulations.defaults.readme",
     "simulations.adadps.tables",
     "simulations.adadps.figure2",
     "simulations.adadps.toy",
     "simulations.adadps.figure6",
+    "simulations.adadps.public_only.examples",
+    "simulations.adadps.public_only.tags",
     "simulations.agd.study",
     "simulations.bolt_on.study",
     "simulations.checkpoint_recycling.convex",

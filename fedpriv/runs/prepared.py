@@ -67,9 +67,9 @@ from fedpriv.tasks.checks import (
     try_trainer,
     try_work,
 )
+from fedpriv.tasks.task import has_public_folds
 from fedpriv.training.failures import counted_failures
 from fedpriv.training.federated_averaging import FederatedAveraging
-from fedpriv.training.public_selection import HasPublicFolds
 from fedpriv.training.stopping import interruptible
 from fedpriv.training.work import LocalTrainer, Trainers, Work, as_works, find_work
 from fedpriv.tree import Params
@@ -180,7 +180,7 @@ class PreparedRun:
 
     def _selected(self, round_num: int, tell: Callable[[str], None]) -> Selection | None:
         """Select and write the model that the run returns; None where it is the last."""
-        able = isinstance(self.components.task, HasPublicFolds)
+        able = has_public_folds(self.components.task)
         if not able or self.experiment.options().get("task.select") != "public" or not round_num:
             return None
         store = CheckpointStore(self.folder.path / "checkpoints")
@@ -249,7 +249,7 @@ def start_run(
         unit, options = components.plan.unit, experiment.options()
         refuse_private_knowledge(unit, described, known, options)
     root = Key.secure() if secure else Key.simulation(experiment.seed)
-    if isinstance(components.task, HasPublicFolds):
+    if has_public_folds(components.task):
         tell("learning from public examples alone")
     trial = _try_with_baseline(components, root)
     if secure:

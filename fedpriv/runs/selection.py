@@ -27,7 +27,7 @@ from fedpriv.checkpoints.tensor_files import (
 from fedpriv.experiments.experiment import Components
 from fedpriv.experiments.start import PublicOnly, Start, public_only
 from fedpriv.rng import Key
-from fedpriv.training.public_selection import FEWEST_GROUPS, HasPublicFolds, Judgement, judge
+from fedpriv.training.public_selection import FEWEST_GROUPS, Judgement, judge
 from fedpriv.tree import Params
 
 _KEY = Key.simulation(0).fold("selection")  # the choice is a function of what it chooses among
@@ -90,7 +90,7 @@ def select(
     """
     preferred, task = next(iter(released)), components.task
     kind = start.facts["kind"]
-    folds = task.public_folds() if isinstance(task, HasPublicFolds) else None
+    folds = task.public_folds()
     why = ""
     if kind == "file":
         folds = None

@@ -20,6 +20,7 @@ from fedpriv.rng import Key
 from fedpriv.training.evaluate import WHOLE, ClassScores, Metrics, Part
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.public_learning import PublicLearner
+from fedpriv.training.public_selection import PublicFold
 from fedpriv.training.work import LocalTrainer, Trainers, UserData
 from fedpriv.tree import Params
 
@@ -150,6 +151,14 @@ class BaseTask(ABC):
         """
         return None
 
+    def public_folds(self) -> Sequence[PublicFold] | None:
+        """Return folds of public examples, each held out once; empty where there are too few.
+
+        None where they could judge nothing, because protected data is among what they are made of
+        or models are trained on.
+        """
+        return None
+
     def public_of_rostered(self, *, learnt: bool = False) -> tuple[int, int]:
         """Return how many public examples equal a rostered user's, and of how many were looked at.
 
@@ -230,6 +239,11 @@ class Task(BaseTask):
             float64 (users,), NaN for a user without any, and int64 (users,).
         """
         raise NotImplementedError(f"a {type(self).__name__} does not give users' losses")
+
+
+def has_public_folds(task: BaseTask) -> bool:
+    """Return whether a task's public examples can be held out in turns."""
+    return type(task).public_folds is not BaseTask.public_folds
 
 
 def data_digests(task: BaseTask, secret: bytes | None = None) -> dict[str, str] | None:

@@ -8,8 +8,8 @@ sentences of a thread, are resampled together.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -55,24 +55,6 @@ class PublicFold(Protocol):
         ...
 
 
-@runtime_checkable
-class HasPublicFolds(Protocol):
-    """A task whose public examples can be held out in turns."""
-
-    @property
-    def measures(self) -> Sequence[Measure]:
-        """The measures, the headline first."""
-        ...
-
-    def public_folds(self) -> Sequence[PublicFold] | None:
-        """Return the folds, empty where there are too few examples.
-
-        None where they could judge nothing, because protected data is among what they are made of
-        or models are trained on.
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
     """Comparison of one model with the reference on public examples.
@@ -89,12 +71,6 @@ class Judged:
     gain: float
     stderr: float
     lower: float
-
-    def to_json(self) -> dict[str, float]:
-        """Return plain JSON values."""
-        return {
-            "value": self.value, "gain": self.gain, "stderr": self.stderr, "lower": self.lower
-        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +96,7 @@ class Judgement:
             "level": LEVEL,
             "examples": self.num_examples,
             "groups": self.num_groups,
-            "judged": {name: one.to_json() for name, one in self.judged.items()},
+            "judged": {name: asdict(one) for name, one in self.judged.items()},
         }
 
 

@@ -322,7 +322,7 @@ def _given(label: str, real: tuple[float, float], paper: tuple[float, float]) ->
     return Given(label=label, values=dict(zip(columns, (*real, *real, *paper), strict=True)))
 
 
-#: From `docs/results/public-only.jsonl`, made by `python -m simulations.adadps.public_only.tags`.
+#: From `docs/results/public-only-runs.jsonl`, made by `fedpriv reproduce public-only-tags`.
 _GIVEN = (
     _given("majority class", (0.1124, 0.1124), (0.1217, 0.1217)),
     _given("public users' sentences alone, ε = 0", (0.3891, 0.3934), (0.6116, 0.6312)),
@@ -375,8 +375,8 @@ REPRODUCTIONS = (
             "rows are of this very split: a model of public users' sentences alone, which costs no "
             "privacy, is above every private row, in the paper's setting three times as high. Its "
             "rate, and passes with TFF inputs, lie on the upper edge of what was tried, so it may "
-            "be better still. No row here is a ceiling of anything. From [public-only.jsonl]"
-            "(public-only.jsonl), by `python -m simulations.adadps.public_only.tags`. "
+            "be better still. No row here is a ceiling of anything. From [public-only-runs."
+            "jsonl](public-only-runs.jsonl), by `fedpriv reproduce public-only-tags`. "
             "With whole threads held out: [threads.md](threads.md).",
             "These accuracies, and the tuning that chose each configuration from the committed "
             "grid on the same examples with another seed, look at private data and are not covered "

@@ -1,6 +1,6 @@
 """AdaDPS: the tables of the paper, and its figures of the same runs as curves.
 
-    python -m simulations.adadps.tables     # prints Table 5
+    fedpriv reproduce adadps-table5
 
 Table 5 has the clip norms and learning rates that its authors chose. Every table's column *as the
 paper ran it* takes them from there; to run one yourself, name it: `load_preset("imdb", "DP-Adam")`.
@@ -17,7 +17,7 @@ from functools import partial
 from fedpriv.experiments.experiment import Experiment
 from simulations.adadps.setups import imdb, lstm, mnist, pooled_tags
 from simulations.adadps.setups.setup import Setup, table
-from simulations.reproduction.items import Row, Table
+from simulations.reproduction.items import Row, Study, Table
 
 ELSEWHERE, HERE = "AdaDPS, public data from elsewhere", "AdaDPS, public data of its own"
 
@@ -164,6 +164,14 @@ def _less_public(
     )
 
 
+def print_table5() -> None:
+    """Print Table 5."""
+    print(f"{'':32}{'method':26}{'clip norm':>10}{'learning rate':>15}")
+    for setup in SETUPS.values():
+        for label, (clip, rate) in setup.table5.items():
+            print(f"{setup.title[:30]:32}{label:26}{clip:10g}{rate:15g}")
+
+
 REPRODUCTIONS = (
     *_tables(
         1,
@@ -300,16 +308,10 @@ REPRODUCTIONS = (
     ),
     _figures(5, "no public data", imdb.SETUP, _SGD, _ADAM, _TOKENS, "AdaDPS, TF-IDF", _IDEAL),
     _figures(5, "no public data", pooled_tags.SETUP, _SGD, _ADAM, _RANKS, _IDEAL),
+    Study(
+        name="adadps-table5",
+        title="AdaDPS, Table 5, clip norms and learning rates that its authors chose",
+        run=print_table5,
+        minutes=(0.1, 0.1),
+    ),
 )
-
-
-def main() -> None:
-    """Print Table 5."""
-    print(f"{'':32}{'method':26}{'clip norm':>10}{'learning rate':>15}")
-    for setup in SETUPS.values():
-        for label, (clip, rate) in setup.table5.items():
-            print(f"{setup.title[:30]:32}{label:26}{clip:10g}{rate:15g}")
-
-
-if __name__ == "__main__":
-    main()

@@ -41,6 +41,7 @@ from simulations.reproduction.study import (
     Store,
     mean_and_spread,
     publish,
+    render,
     results_of,
     spread,
     table,
@@ -48,8 +49,6 @@ from simulations.reproduction.study import (
 
 #: At which ε one thing at a time is changed.
 _ABLATED = (0.4, 1.6)
-#: Where the paper has SGD by the old bound overtake DP-AGD.
-_CROSSOVER = 0.8
 _RIVALS = ("output", "objective", "fixed", "sgd")
 _EPSILON = (
     f"ε at δ = {format_delta(DELTA)} (add-remove, per example, simulated): "
@@ -143,38 +142,14 @@ def page(
         pictures: Addresses of the plots, in the same order; none leaves them out.
         ablated: Problems of which one thing at a time is changed.
     """
-    lines = [
-        "# DP-AGD at small ε",
-        "",
-        f"`{command}`",
-        "",
-        *((REDUCED, "") if studies[0].tiny else ()),
-        f"Accuracy on test in per cent, mean of {studies[0].seeds} seeds ± half a 95 % t-interval. "
-        f"{_EPSILON}. Settings are the best of 12 on a tenth of the training set, one seed, for "
-        "each ε; that choice looks at private examples, and no ε covers it. Rows are projected by "
-        "a fixed Gaussian matrix (MNIST to 50, IMDB to 300 columns) and have length 1; C_grad 1, "
-        "C_obj 3, |Φ| = 21, γ 0.1, half of each price for the gradient, λ 1e-4. The hinge has a "
-        "corner, so output and objective perturbation take the Huber loss in its place. Objective "
-        "perturbation releases an approximate minimum, noised for what is not exact about it, and "
-        "chooses the share of ε that its regulariser costs.",
-        "",
-        "The row by the old moments bound is an *artefact*: orders up to 32, the last one alone. "
-        f"It says ln(1e8)/32 = 0.5756 for any single step at δ = {format_delta(DELTA)}, so that it "
-        "has no run at all below; what its runs truly cost stands in brackets. Left out: PrivGene.",
-    ]
-    for number, study in enumerate(studies):
-        lines += ["", f"## {study.title}", "", study.sizes()]
-        if pictures:
-            lines += ["", f"![Accuracy against ε, {study.title}]({pictures[number]})"]
-        for loss in LOSS_KINDS:
-            lines += ["", f"### {loss}", "", *_table(study, loss)]
-            lines += ["", *_verdicts(study, loss)]
-        lines += ["", "### What DP-AGD did", "", *_steps(study)]
-        lines += ["", "### Noisy gradient descent over T", "", *_over_steps(study)]
-        if study.key in ablated:
-            lines += ["", "### One thing changed at a time", "", *_ablations(study)]
-        lines += ["", "### Chosen settings", "", *_settings(study)]
-    return "\n".join(lines) + "\n"
+    return render(
+        "agd/page.md.jinja",
+        studies=studies, command=command, pictures=pictures, ablated=ablated, reduced=REDUCED,
+        losses=LOSS_KINDS, delta=format_delta(DELTA), epsilon_terms=_EPSILON, listed=_list,
+        ahead=ahead, beaten=_beaten, runs_by_old_bound=_runs_by_old_bound,
+        accuracy_table=_accuracy_table, steps_table=_steps_table, lengths_table=_lengths_table,
+        ablation_table=_ablation_table, settings_table=_settings_table,
+    )  # fmt: skip
 
 
 def draw_accuracies(study: Study, path: Path) -> None:
@@ -214,7 +189,7 @@ def _heads(study: Study) -> list[str]:
     return [f"ε = {e:g}" for e in _epsilons(study)]
 
 
-def _table(study: Study, loss: str) -> list[str]:
+def _accuracy_table(study: Study, loss: str) -> str:
     columns, references = _epsilons(study), study.references()
 
     def shown(method: str, epsilon: float) -> str:
@@ -240,49 +215,30 @@ def ahead(study: Study, loss: str, first: str, second: str) -> list[float]:
     return found
 
 
-def _above(study: Study, loss: str, level: str) -> list[float]:
-    return [
-        e
-        for e in _epsilons(study)
-        if (own := accuracies(cell(study, loss, "agd", e)))
-        and mean(own) - spread(own) > study.references()[level]
-    ]
+def _beaten(study: Study, loss: str) -> dict[str, list[float]]:
+    """Return the ε at which DP-AGD is ahead of a level or a method, by its label."""
 
+    def above(level: str) -> list[float]:
+        found = {e: accuracies(cell(study, loss, "agd", e)) for e in _epsilons(study)}
+        least = study.references()[level]
+        return [e for e, own in found.items() if own and mean(own) - spread(own) > least]
 
-def _verdicts(study: Study, loss: str) -> list[str]:
-    """Return what came out, at which ε by more than the interval."""
-    sgd_ahead = ahead(study, loss, "sgd", "agd")
-    beaten = {
-        "the majority class": _above(study, loss, "majority class"),
-        "public examples alone": _above(study, loss, "public examples alone (ε = 0)"),
+    return {
+        "the majority class": above("majority class"),
+        "public examples alone": above("public examples alone (ε = 0)"),
         **{LABELS[m]: ahead(study, loss, "agd", m) for m in _RIVALS},
     }
-    runs = [e for e in _epsilons(study) if cell(study, loss, "sgd-old", e)]
-    return [
-        "- DP-AGD beats " + "; ".join(f"{w} at {_list(e)}" for w, e in beaten.items()) + ".",
-        "- DP-SGD by PLD beats DP-AGD at " + _list(sgd_ahead)
-        + "; T steps beat it at " + _list(ahead(study, loss, "fixed", "agd"))
-        + "; objective perturbation beats it at " + _list(ahead(study, loss, "objective", "agd"))
-        + ", and DP-SGD at " + _list(ahead(study, loss, "objective", "sgd")) + ".",
-        f"- By the old bound SGD has a run only at {_list(runs)}: the crossover that the paper "
-        "finds near 0.8 is where that bound first leaves room for one. " + _crossover(sgd_ahead),
-    ]  # fmt: skip
 
 
-def _crossover(sgd_ahead: Sequence[float]) -> str:
-    below = [e for e in sgd_ahead if e < _CROSSOVER]
-    if below:
-        return f"It does not survive correct accounting: DP-SGD is ahead from ε {min(below):g} on."
-    if sgd_ahead:
-        return f"By correct accounting DP-SGD is ahead from ε {min(sgd_ahead):g} on."
-    return "By correct accounting DP-SGD is ahead nowhere here."
+def _runs_by_old_bound(study: Study, loss: str) -> list[float]:
+    return [e for e in _epsilons(study) if cell(study, loss, "sgd-old", e)]
 
 
 def _list(epsilons: Sequence[float]) -> str:
     return "ε " + ", ".join(f"{e:g}" for e in epsilons) if epsilons else "no ε"
 
 
-def _steps(study: Study) -> list[str]:
+def _steps_table(study: Study) -> str:
     head = ["loss", "ε", "accepted", "rejections", "objective fell", "the same in ten iterations",
             "step sizes of seed 0", "ρ of its gradients"]  # fmt: skip
     cells = []
@@ -295,13 +251,7 @@ def _steps(study: Study) -> list[str]:
             _fell(rows), _fell(plain(study, loss, epsilon)),
             _few(rows[0]["step_sizes"]), _few(rows[0]["rho_gradient"]),
         ])  # fmt: skip
-    return [
-        "The share of accepted steps in which the true objective fell is a diagnostic of the "
-        "simulation: it looks at the raw loss. Steps by noise alone would be accepted 20 times in "
-        "21 and fall half of the time or less.",
-        "",
-        *table(head, cells),
-    ]
+    return table(head, cells)
 
 
 def _fell(rows: Sequence[Row]) -> str:
@@ -316,7 +266,7 @@ def _few(values: Sequence[float]) -> str:
     return ", ".join(shown)
 
 
-def _over_steps(study: Study) -> list[str]:
+def _lengths_table(study: Study) -> str:
     steps = list(dict.fromkeys(s["steps"] for s in study.grids["fixed"]))
     rows = []
     for loss, epsilon in product(LOSS_KINDS, study.epsilons):
@@ -327,7 +277,7 @@ def _over_steps(study: Study) -> list[str]:
     return table(["loss", "ε", *(f"T = {t}" for t in steps), "DP-AGD"], rows)
 
 
-def _ablations(study: Study) -> list[str]:
+def _ablation_table(study: Study) -> str:
     places = [at for at in product(LOSS_KINDS, study.epsilons) if at[1] in _ABLATED]
     found = [ablation(study, *at) for at in places]
     rows = [
@@ -336,7 +286,7 @@ def _ablations(study: Study) -> list[str]:
     return table(["", *(f"{loss}, ε = {e:g}" for loss, e in places)], rows)
 
 
-def _settings(study: Study) -> list[str]:
+def _settings_table(study: Study) -> str:
     columns, rows = _epsilons(study), []
     for loss, (method, label) in product(LOSS_KINDS, LABELS.items()):
         tuned = [study.tuned(loss=loss, method=method, epsilon=e) for e in columns]
@@ -344,12 +294,7 @@ def _settings(study: Study) -> list[str]:
         span = f"{100 * min(grid):.1f} to {100 * max(grid):.1f}" if grid else "–"
         rows.append([loss, label, *(_in_words(chosen, method) for chosen, _ in tuned), span])
     span = "worst to best of the grid at the largest ε"
-    return [
-        "A star: the least or the most of the grid, which was not extended; the method may do "
-        "better beyond it.",
-        "",
-        *table(["loss", "method", *_heads(study), span], rows, align="---"),
-    ]
+    return table(["loss", "method", *_heads(study), span], rows, align="---")
 
 
 def _in_words(settings: Settings, method: str) -> str:

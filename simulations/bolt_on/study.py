@@ -49,6 +49,7 @@ from simulations.reproduction.study import (
     Store,
     mean_and_spread,
     publish,
+    render,
     results_of,
     spread,
     table,
@@ -210,6 +211,10 @@ class Found:
         known = {(own, method) for own, method, *_ in self.cells}
         return [method for method in METHODS[guarantee] if (guarantee, method) in known]
 
+    def noisy(self, guarantee: Guarantee) -> list[str]:
+        """Return those of them that add noise to every step."""
+        return [method for method in self.methods(guarantee) if method in TUNED_IN_ONE_PASS]
+
     def best(self, guarantee: Guarantee, method: str, epsilon: float) -> list[float]:
         """Return the accuracies at the number of passes with the best mean."""
         found = [
@@ -221,16 +226,7 @@ class Found:
 
 
 def page(
-    items: Sequence[Found],
-    *,
-    seeds: int,
-    command: str,
-    pictures: Sequence[str] = (),
-    times: Sequence[Timed] = (),
-    excess: Excess | None = None,
-    excess_picture: str | None = None,
-    batches: Batches | None = None,
-    reduced: bool = False,
+    items: Sequence[Found], *, seeds: int, command: str, reduced: bool = False, **sides: Any
 ) -> str:
     """Return the page.
 
@@ -238,72 +234,22 @@ def page(
         items: One problem and loss after the other.
         seeds: How many a value is of.
         command: That makes it.
-        pictures: Addresses of the plots, in the same order; none leaves them out.
-        times: Of training.
-        excess: Excess risk by method and training rows.
-        excess_picture: Address of its plot.
-        batches: Accuracies by guarantee and b.
         reduced: Whether they are of synthetic data, and of a grid of two.
+        sides: `pictures`, addresses of the plots in the same order; `times` of training; `batches`,
+            accuracies by guarantee and b; `excess` risk by method and training rows, and
+            `excess_picture`, the address of its plot.
     """
-    lines = [
-        "# Bolt-on against noise in every step",
-        "",
-        f"`{command}`",
-        "",
-        *((REDUCED, "") if reduced else ()),
-        f"Accuracy on test in per cent, mean of {seeds} seeds (3 of methods noised in every step "
-        f"beyond one pass) ± half a 95 % t-interval; b = {BATCH}, k passes. ε is of one example "
-        "that is there or whose place stays empty, so that how many there are is public "
-        "(add-remove, per example, simulated), pure ε by composition and (ε, δ) by PLD; the "
-        "papers' replaced example, which `relation` is of by default, would be 2ε, for every "
-        "method alike. Each method has five settings of one number, chosen on a tenth of the "
-        "training set for each ε, and no ε "
-        f"covers that choice; {', '.join(LABELS[m] for m in TUNED_IN_ONE_PASS)} keep beyond one "
-        "pass what was best in one, and are run beyond five at three ε only. BST14 has its step "
-        "sizes and projection and the least noise that today's accountant allows, which favours "
-        "it over the published one. Rows are projected to 50 columns by a fixed Gaussian matrix "
-        "(IMDB 300, Covertype as it is) and have length at most 1. Left out: DP-SVRG, Protein, "
-        "and the non-convex random start.",
-        *_notes(items),
-    ]
-    for number, item in enumerate(items):
-        lines += ["", f"## {item.title}", "", item.study.sizes()]
-        if pictures:
-            title = item.study.problem.title
-            lines += ["", f"![Accuracy against ε, {title}]({pictures[number]})"]
-        for guarantee in METHODS:
-            lines += ["", f"### {_TITLES[guarantee]}", "", *_table(item, guarantee)]
-            lines += ["", *_verdict(item, guarantee)]
-        lines += ["", "### Over the grid", "", *_grids(item)]
-    if batches:
-        lines += ["", "## Batch size", "", *_batches(batches)]
-    if times:
-        lines += ["", "## Time", "", *_times(times)]
-    if excess:
-        lines += ["", "## Excess risk", "", *_excess(excess)]
-        if excess_picture is not None:
-            lines += ["", f"![Excess risk against m]({excess_picture})"]
-    return "\n".join(lines) + "\n"
-
-
-def _notes(items: Sequence[Found]) -> list[str]:
-    losses, lines = {_loss(item.study) for item in items}, []
-    if losses & set(OF_ONE_LINE):
-        lines += [
-            "",
-            "Objective perturbation releases an approximate minimum, noised for what is not exact "
-            "about it; its number is the share of ε that its regulariser costs. It has no passes, "
-            "and wants a loss whose gradients are along one line.",
-        ]
-    if "one-vs-all" in losses:
-        lines += [
-            "",
-            "One-vs-all is ten logistic regressions in one vector, perturbed by their joint Δ₂, "
-            "√10 times that of one. Under pure ε that is as much noise as with ε/10 for each, "
-            "under (ε, δ) about √10 times less. Gradients of the others are bounded by 1 over all "
-            "classes. Public examples alone, and not private, are softmax regression.",
-        ]
-    return lines
+    losses = {_loss(item.study) for item in items}
+    found: dict[str, Any] = dict.fromkeys(("pictures", "times", "batches"), ())
+    return render(
+        "bolt_on/page.md.jinja",
+        items=items, seeds=seeds, command=command, reduced=reduced, reduced_words=REDUCED,
+        batch=BATCH, tuned_in_one_pass=[LABELS[m] for m in TUNED_IN_ONE_PASS], titles=_TITLES,
+        losses=losses, of_one_line=losses & set(OF_ONE_LINE), accuracy_table=_accuracy_table,
+        against=_against, grid_table=_grid_table, batch_table=_batch_table,
+        excess_table=_excess_table, time_table=_time_table,
+        **found | {"excess": None, "excess_picture": None} | sides,
+    )  # fmt: skip
 
 
 def draw_accuracies(item: Found, path: Path) -> None:
@@ -333,7 +279,7 @@ def draw_accuracies(item: Found, path: Path) -> None:
     )
 
 
-def _table(item: Found, guarantee: Guarantee) -> list[str]:
+def _accuracy_table(item: Found, guarantee: Guarantee) -> str:
     references, columns = item.study.references(), item.epsilons
     rows = [[name, "–", *[f"{100 * references[name]:.1f}"] * len(columns)] for name in LEVELS]
     for method in item.methods(guarantee):
@@ -342,20 +288,6 @@ def _table(item: Found, guarantee: Guarantee) -> list[str]:
             named = "–" if method == "objective" else str(k)
             rows.append([LABELS[method], named, *map(mean_and_spread, found)])
     return table(["", "k", *(f"ε = {e:g}" for e in columns)], rows)
-
-
-def _verdict(item: Found, guarantee: Guarantee) -> list[str]:
-    """Return where bolt-on wins, each method at its best number of passes."""
-    known = item.methods(guarantee)
-    noisy = [m for m in known if m in TUNED_IN_ONE_PASS]
-    lines = [
-        "Bolt-on at its best, against the best of those with noise in every step, each with the k "
-        f"that these very figures favour: {_against(item, guarantee, noisy)}."
-    ]
-    if "objective" in known:
-        found = _against(item, guarantee, ["objective"])
-        lines += ["", f"Against objective perturbation, likewise: {found}."]
-    return lines
 
 
 def _against(item: Found, guarantee: Guarantee, others: Sequence[str]) -> str:
@@ -379,7 +311,7 @@ def _against(item: Found, guarantee: Guarantee, others: Sequence[str]) -> str:
     return "; ".join(parts)
 
 
-def _grids(item: Found) -> list[str]:
+def _grid_table(item: Found) -> str:
     rows = []
     for guarantee in METHODS:
         for method in item.methods(guarantee):
@@ -390,38 +322,20 @@ def _grids(item: Found) -> list[str]:
                 cells.append(f"{min(found):.1f} to {max(found):.1f} (sd {stdev(found):.1f})")
             rows.append([_TITLES[guarantee], LABELS[method], *cells])
     head = ["guarantee", "method", *(f"ε = {e:g}" for e in item.epsilons)]
-    return [
-        "Accuracy on the validation part over the five settings, one pass: worst to best, and the "
-        "standard deviation. What spreads less is easier to tune.",
-        "",
-        *table(head, rows, align="---"),
-    ]
+    return table(head, rows, align="---")
 
 
-def _batches(batches: Batches) -> list[str]:
+def _batch_table(batches: Batches) -> str:
     sizes = sorted({size for _, size in batches})
     rows = [
         [_TITLES[guarantee], *(mean_and_spread(batches[guarantee, size]) for size in sizes)]
         for guarantee in METHODS
     ]
-    return [
-        "Bolt-on, convex, constant step, ε = 1, 5 passes, the step chosen for each b; the largest "
-        "b is m, which is full gradient descent.",
-        "",
-        *table(["", *(f"b = {size:,}" for size in sizes)], rows),
-    ]
+    return table(["", *(f"b = {size:,}" for size in sizes)], rows)
 
 
-def _times(times: Sequence[Timed]) -> list[str]:
-    return [
-        f"CPU seconds of one pass over MNIST (softmax, b = {BATCH}), medians of "
-        f"{len(times[0].without)} pairs in turns, and the ratio of pairs: median and range. Each "
-        "method next to the same without noise. Both kinds go through the door: permutation SGD "
-        "asks one question, the others one a batch, and so pay for a charge, a cohort and a record "
-        "each time, with noise or without; the difference between rows is mostly that.",
-        "",
-        *table(["", "with noise", "without", "ratio"], [item.cells() for item in times]),
-    ]
+def _time_table(times: Sequence[Timed]) -> str:
+    return table(["", "with noise", "without", "ratio"], [item.cells() for item in times])
 
 
 def slope(points: Mapping[int, Sequence[float]]) -> float:
@@ -431,20 +345,14 @@ def slope(points: Mapping[int, Sequence[float]]) -> float:
     return float(np.polyfit(x, y, 1)[0])
 
 
-def _excess(excess: Excess) -> list[str]:
+def _excess_table(excess: Excess) -> str:
     sizes = sorted({m for points in excess.values() for m in points})
     rows = [
         [LABELS[method], *(f"{mean(points[m]):.4f} ± {spread(points[m]):.4f}" for m in sizes),
          f"{slope(points):.2f}"]
         for method, points in excess.items()
     ]  # fmt: skip
-    return [
-        "Mean training loss above its minimum, logistic regression on MNIST 3 or 8, (ε = 1, δ = "
-        "1/m²), 10 passes, the best of five settings by this very figure on another seed. Last: "
-        "the exponent of m.",
-        "",
-        *table(["", *(f"m = {m:,}" for m in sizes), "exponent"], rows),
-    ]
+    return table(["", *(f"m = {m:,}" for m in sizes), "exponent"], rows)
 
 
 def draw_excess(excess: Excess, path: Path) -> None:

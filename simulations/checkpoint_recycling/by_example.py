@@ -47,6 +47,7 @@ from simulations.reproduction.study import (
     drawing,
     note_below,
     publish,
+    render,
     save,
     synthetic_words,
     t_half,
@@ -236,13 +237,13 @@ class Found:
         values: By case and by method, the measure, one for each seed.
         data: What is said of the data.
         synthetic: Whether they are.
-        promise: What every ε is.
+        guarantee: What every ε is.
     """
 
     values: Mapping[Case, Mapping[str, np.ndarray]]
     data: str
     synthetic: bool
-    promise: str
+    guarantee: str
 
 
 def trained(problem: Problem, results: Path) -> Found:
@@ -278,7 +279,7 @@ def trained(problem: Problem, results: Path) -> Found:
         values=values,
         data=facts["data"],
         synthetic=facts["synthetic"],
-        promise=facts["promise"],
+        guarantee=facts["guarantee"],
     )
 
 
@@ -318,7 +319,7 @@ def _row(problem: Problem, experiment: Experiment) -> dict[str, Any]:
         "values": measured(problem, task, past),
         "synthetic": bool(task.synthetic),
         "data": f"{task.name}, {task.num_train:,} training examples",
-        "promise": f"δ = {delta}, {plan.unit}-level, {relation}, PLD, Poisson batches",
+        "guarantee": f"δ = {delta}, {plan.unit}-level, {relation}, PLD, Poisson batches",
     }
 
 
@@ -378,40 +379,25 @@ def page(problem: Problem, found: Found, *, command: str, picture: str = "") -> 
         command: That makes it.
         picture: Address of the plot; "" for none.
     """
-    better = "higher is better" if problem.measure.higher_is_better else "lower is better"
-    lines = [
-        f"# {problem.title}{synthetic_words(found.synthetic)}", "", f"`{command}`", "",
-        f"{problem.about} Only the direction of gains may be compared, not figures.", "",
-        f"{found.data}; {problem.seeds} seeds that are paired: all aggregates at inference are of "
-        f"one run's checkpoints. ε at {found.promise}, simulated (seeded noise). Figures are "
-        f"measured on test examples and are not covered by ε. Chance has {100 * problem.chance:g} "
-        "%. No aggregate is chosen: all are "
-        "shown, at every rate that was tried.", "",
-        *table(["the paper", ""], problem.paper, words=2),
-    ]  # fmt: skip
-    if picture:
-        lines += ["", f"![Gains over the last iterate]({picture})"]
-    lines += [
-        "", "## Ours", "",
-        f"The table has {problem.measure.label}, %, {better}: mean over seeds (standard "
-        "deviation), and the gain over the last iterate in points ± its 95 % t-interval over "
-        "paired seeds, of these test examples alone. A gain above 0 is for the better. A variance "
-        "of few seeds says little.", "",
-    ]  # fmt: skip
+    return render(
+        "checkpoint_recycling/by_example.md.jinja",
+        problem=problem, found=found, command=command, picture=picture, verdict=verdict,
+        synthetic=synthetic_words(found.synthetic), starts_table=_starts_table,
+        gains_table=partial(_gains_table, problem),
+    )  # fmt: skip
+
+
+def _gains_table(problem: Problem, values: Values) -> str:
+    base, rows = _stddev(values[LAST]), []
+    for name, own in values.items():
+        deviation = f" ({_stddev(own):.2f})" if len(own) > 1 else ""
+        gain = "" if name == LAST else _gain_words(gains(problem, values, name))
+        variance = ""
+        if name != LAST and base:
+            variance = f"{100 * ((_stddev(own) / base) ** 2 - 1):+.0f} %"
+        rows.append([name, f"{100 * own.mean():.2f}{deviation}", gain, variance])
     head = ["", problem.measure.label, "gain", "variance over seeds, of the last iterate's"]
-    for case, values in found.values.items():
-        base, rows = _stddev(values[LAST]), []
-        for name, own in values.items():
-            deviation = f" ({_stddev(own):.2f})" if len(own) > 1 else ""
-            gain = "" if name == LAST else _gain_words(gains(problem, values, name))
-            variance = ""
-            if name != LAST and base:
-                variance = f"{100 * ((_stddev(own) / base) ** 2 - 1):+.0f} %"
-            rows.append([name, f"{100 * own.mean():.2f}{deviation}", gain, variance])
-        lines += [f"### {case.words()}", "", *table(head, rows), "", verdict(problem, values), ""]
-    if problem.public is not None:
-        lines += _starts(found)
-    return "\n".join(lines).rstrip() + "\n"
+    return table(head, rows)
 
 
 def gains(problem: Problem, values: Values, name: str) -> np.ndarray:
@@ -436,7 +422,7 @@ def verdict(problem: Problem, values: Values) -> str:
     return f"Over seeds {'; '.join(shown)}." if shown else "No difference over seeds is clear."
 
 
-def _starts(found: Found) -> list[str]:
+def _starts_table(found: Found) -> str:
     """Return what starting from the average of public models brings the last iterate."""
     _, last, average = dict.fromkeys(case.start for case in found.values)
     rows = []
@@ -444,13 +430,7 @@ def _starts(found: Found) -> list[str]:
         if case.start == average:
             other = found.values[Case(last, case.epsilon, case.rate)]
             rows.append([case.words(), _gain_words(100 * (values[LAST] - other[LAST]))])
-    return [
-        "## What starting from the average of public models brings",
-        "",
-        *table(["", "gain of the last iterate over the other start, points"], rows),
-        "",
-        "One public run; its own chance is in no interval.",
-    ]
+    return table(["", "gain of the last iterate over the other start, points"], rows)
 
 
 def _gain_words(gain: np.ndarray) -> str:
@@ -480,7 +460,7 @@ def draw(problem: Problem, found: Found, path: Path) -> None:
     note_below(
         figure,
         f"points of {problem.measure.label}, above 0 is better; 95 % t-intervals over "
-        f"{problem.seeds} paired seeds. ε at {found.promise}, simulated:\na diagnostic, not "
+        f"{problem.seeds} paired seeds. ε at {found.guarantee}, simulated:\na diagnostic, not "
         "covered by ε.",
     )
     save(figure, path)

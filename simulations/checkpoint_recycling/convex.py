@@ -34,7 +34,7 @@ from simulations.checkpoint_recycling.convex_studies import (
     widths,
 )
 from simulations.reproduction.items import Study
-from simulations.reproduction.study import drawing, note_below, publish, save, spread, table
+from simulations.reproduction.study import drawing, note_below, publish, render, save, spread, table
 
 #: What the last iterate's best rate is multiplied by.
 FASTER = (1.0, 10.0)
@@ -71,20 +71,33 @@ def page(found: Found, *, command: str, picture: str = "") -> str:
         command: That makes it.
         picture: Address of the plot; "" for none.
     """
-    lines = [
-        "# Recycling checkpoints on convex problems (synthetic)",
-        "",
-        f"`{command}`",
-        "",
-        "Every problem here is *synthetic* and convex, and small enough to be run a hundred times. "
-        "Intervals are 95 % t-intervals over runs. What it is about, and which claims are the "
-        "paper's, is in [checkpoints](../checkpoints.md).",
-    ]
-    if picture:
-        lines += ["", f"![Synthetic: last iterate, control, coverage]({picture})"]
-    for part in (_theorem, _control, _coverage, _widths):
-        lines += part(found)
-    return "\n".join(lines) + "\n"
+    usual, control = ratios(found), next(iter(found.control.values()))
+    return render(
+        "checkpoint_recycling/convex.md.jinja",
+        command=command, picture=picture, epsilon_terms=_EPSILON, num=NUM, steps=STEPS,
+        hard_table=table(
+            ["T", *(f"{t:,}" for t in found.hard)],
+            [["last / average", *(f"{value:.2f}" for value in found.hard.values())]],
+            align="---",
+        ),
+        slope=log_slope(found.hard),
+        runs=len(next(iter(found.ordinary.values()))["last"]),
+        ordinary_table=_ordinary_table(found),
+        ratios=[usual[steps] for steps in sorted(usual)],
+        seeds=len(control["last"].accuracy),
+        rates={
+            by: "The last iterate's best rate" if by == 1 else f"{by:g} times that rate"
+            for by in FASTER
+        },
+        control_table=partial(_control_table, found),
+        verdicts=partial(_verdicts, found),
+        coverage_table=_coverage_table(found),
+        widths_table=_widths_table(found),
+        enough=all(w.within_two >= 0.8 for w in found.widths),
+        lower=all(w.below > 0.5 and w.ratio < 1 for w in found.widths),
+        below=[f"{100 * w.below:.0f} %" for w in found.widths],
+        width_ratios=[f"{w.ratio:.2f}" for w in found.widths],
+    )  # fmt: skip
 
 
 def log_slope(values: Mapping[int, float]) -> float:
@@ -98,70 +111,29 @@ def ratios(found: Found) -> dict[int, float]:
     return {t: mean(one["last"]) / mean(one["upa T/2"]) for t, one in found.ordinary.items()}
 
 
-def _theorem(found: Found) -> list[str]:
+def _ordinary_table(found: Found) -> str:
     names, usual = list(next(iter(found.ordinary.values()))), ratios(found)
-    runs = len(next(iter(next(iter(found.ordinary.values())).values())))
     rows = [
         [f"{steps:,}", *(f"{mean(one[n]):.4f} ± {spread(one[n]):.4f}" for n in names),
          f"{usual[steps]:.2f}"]
         for steps, one in found.ordinary.items()
     ]  # fmt: skip
-    hard = table(
-        ["T", *(f"{t:,}" for t in found.hard)],
-        [["last / average", *(f"{value:.2f}" for value in found.hard.values())]],
-        align="---",
-    )
-    better = sum(value > 1 for value in usual.values())
-    return [
-        "", "## Theorem 3.2: the last iterate against averages", "",
-        "The paper: the last iterate's excess empirical risk is log(n) times that of a weighted "
-        "average of the past k checkpoints. On a hard function of subgradient descent, made for it "
-        "(Harvey et al., 2019; without noise, f* = 0), the ratio of last iterate to the mean of "
-        "the last half is", "", *hard, "",
-        f"It grows by {log_slope(found.hard):.3f} for each unit of ln T: the logarithm is real, on "
-        "this function. On an ordinary problem (synthetic absolute-error regression, 10 columns, "
-        f"noise of stddev 1 a coordinate, step R/(G √t), {runs} runs), mean excess risk:", "",
-        *table(["T", *names, "last / upa T/2"], rows, align="---"), "",
-        f"There the ratio goes from {usual[min(usual)]:.2f} at the shortest to "
-        f"{usual[max(usual)]:.2f} at the longest, above 1 at {better} of {len(usual)} lengths, by "
-        "a factor that is the problem's own: while the start is not forgotten an average does not "
-        "help, and once noise is what is left it does.",
-    ]  # fmt: skip
+    return table(["T", *names, "last / upa T/2"], rows, align="---")
 
 
-def _control(found: Found) -> list[str]:
-    kinds = list(found.rates)
-    heads = [_short(e) for e in kinds]
-    seeds = len(next(iter(found.control.values()))["last"].accuracy)
-    lines = [
-        "", "## What aggregates bring, and the noiseless control", "",
-        f"DP-SGD on synthetic logistic regression, {NUM:,} examples, {STEPS} steps, {seeds} seeds; "
-        f"{_EPSILON}. Methods at one ε, and its control, draw the same batches and noise. Gain: "
-        "accuracy on test less the last iterate's, in points, paired. Training over aggregates "
-        "starts after half of the steps. The rate is the one that the last iterate does best "
-        "with, and then ten times that.",
-    ]  # fmt: skip
-    for by in FASTER:
-        shown = [
-            f"{head} (rate {by * found.rates[e]:g})" for head, e in zip(heads, kinds, strict=True)
-        ]
-        title = "The last iterate's best rate" if by == 1 else f"{by:g} times that rate"
-        head = ["method"]
-        for one in shown:
-            head += [f"{one}: accuracy %", "gain", "variance"]
-        rows = []
-        for name in next(iter(found.control.values())):
-            cells = [name]
-            for kind in kinds:
-                own, last = (found.control[kind, by][one].accuracy for one in (name, "last"))
-                gains = _gains(found, (kind, by), name)
-                gain = "–" if name == "last" else f"{mean(gains):+.2f} ± {spread(gains):.2f}"
-                cells += [f"{100 * mean(own):.2f}", gain, f"{variance(own) / variance(last):.2f}"]
-            rows.append(cells)
-        lines += ["", f"### {title}", "", *table(head, rows, align="---")]
-        lines += ["", *_verdicts(found, by)]
-    return [*lines, "", "Variance: of accuracy over seeds, over the last iterate's; below 1 is "
-            "steadier."]  # fmt: skip
+def _control_table(found: Found, by: float) -> str:
+    head, rows = ["method"], []
+    for kind, rate in found.rates.items():
+        head += [f"{_short(kind)} (rate {by * rate:g}): accuracy %", "gain", "variance"]
+    for name in next(iter(found.control.values())):
+        cells = [name]
+        for kind in found.rates:
+            own, last = (found.control[kind, by][one].accuracy for one in (name, "last"))
+            gains = _gains(found, (kind, by), name)
+            gain = "–" if name == "last" else f"{mean(gains):+.2f} ± {spread(gains):.2f}"
+            cells += [f"{100 * mean(own):.2f}", gain, f"{variance(own) / variance(last):.2f}"]
+        rows.append(cells)
+    return table(head, rows, align="---")
 
 
 def _short(epsilon: float | None) -> str:
@@ -173,46 +145,36 @@ def _gains(found: Found, kind: tuple[float | None, float], name: str) -> list[fl
     return [100 * (a - b) for a, b in zip(one[name].accuracy, one["last"].accuracy, strict=True)]
 
 
-def _verdicts(found: Found, by: float) -> list[str]:
-    """Return two verdicts: of inference aggregates, and of training over aggregates."""
-    lines = []
-    for title, trained in (("Inference aggregates", False), ("Training over aggregates", True)):
-        said = []
-        for kind in found.rates:
-            names = [n for n in found.control[kind, by] if n != "last" and trained == (_AT in n)]
-            gains = {name: _gains(found, (kind, by), name) for name in names}
-            above = {n: mean(g) for n, g in gains.items() if mean(g) > spread(g)}
-            below = [n for n, g in gains.items() if mean(g) < -spread(g)]
-            text = "without noise" if kind is None else f"at ε {kind:g}"
-            text += f" {len(above)} of {len(names)} are above the last iterate"
-            if above:
-                best = max(above, key=lambda name: above[name])
-                text += f" (most {best}, by {above[best]:.2f} points)"
-            if below:
-                text += f" and {len(below)} below it"
-            said.append(text)
-        lines += [f"**{title}**, by more than their interval: {'; '.join(said)}.", ""]
-    return lines[:-1]
+def _verdicts(found: Found, by: float, trained: bool) -> list[str]:
+    """Return how many aggregates are above the last iterate, of inference or trained over."""
+    said = []
+    for kind in found.rates:
+        names = [n for n in found.control[kind, by] if n != "last" and trained == (_AT in n)]
+        gains = {name: _gains(found, (kind, by), name) for name in names}
+        above = {n: mean(g) for n, g in gains.items() if mean(g) > spread(g)}
+        below = [n for n, g in gains.items() if mean(g) < -spread(g)]
+        text = "without noise" if kind is None else f"at ε {kind:g}"
+        text += f" {len(above)} of {len(names)} are above the last iterate"
+        if above:
+            best = max(above, key=lambda name: above[name])
+            text += f" (most {best}, by {above[best]:.2f} points)"
+        if below:
+            text += f" and {len(below)} below it"
+        said.append(text)
+    return said
 
 
-def _coverage(found: Found) -> list[str]:
+def _coverage_table(found: Found) -> str:
     rows = [
         [one.k, one.spacing, f"{100 * one.plain:.1f} ± {196 * one.error:.1f}",
          f"{100 * one.corrected:.1f}"]
         for one in found.coverage
     ]  # fmt: skip
     head = ["k", "spacing, rounds", "covered, %", "with the lag-1 correction, %"]
-    return [
-        "", "## Coverage of parameter intervals", "",
-        "Noisy gradient descent on synthetic least squares (5 parameters, all rows in every step). "
-        "How often f̄ ± t √(S/k) holds the least-squares solution of these rows; it says nothing "
-        "of the parameters that the rows were made by. Spacing in shares of the one that "
-        "`fedpriv uncertainty --plan` gives (S/k at most 5 % short of the mean's variance).", "",
-        *table(head, rows, align="---"),
-    ]  # fmt: skip
+    return table(head, rows, align="---")
 
 
-def _widths(found: Found) -> list[str]:
+def _widths_table(found: Found) -> str:
     head = ["ε", "k", "t1", "t2", "T", "σ", "median width, checkpoints", "runs",
             "within a factor 2", "the same of two samples of one law",
             "checkpoints below"]  # fmt: skip
@@ -224,26 +186,7 @@ def _widths(found: Found) -> list[str]:
         ]
         for w in found.widths
     ]  # fmt: skip
-    lines = [
-        "", "## Checkpoints against independent runs", "",
-        "The width of the 95 % interval of one draw of the predicted class's score, of 200 test "
-        "examples, by k checkpoints of one run and by k runs of their own; both arms have the same "
-        "σ and T = t1 + k t2, so that the runs cost k times as much. t2 is measured: where the "
-        f"scores' correlation has fallen to 0.05. {_EPSILON}, of one run.", "",
-        *table(head, rows, align="---"),
-    ]  # fmt: skip
-    enough = all(w.within_two >= 0.8 for w in found.widths)
-    lower = all(w.below > 0.5 and w.ratio < 1 for w in found.widths)
-    lines += [
-        "",
-        f"Within a factor 2 for at least 80 % of examples: {'yes' if enough else 'no'}, at every ε "
-        "above. The paper calls checkpoints' widths a lower bound: here they are the smaller ones "
-        f"for {' and '.join(f'{100 * w.below:.0f} %' for w in found.widths)} of examples, with "
-        f"median ratios {' and '.join(f'{w.ratio:.2f}' for w in found.widths)}; "
-        + ("smaller more often than not, and no bound for a single example."
-           if lower else "no bound for a single example, and not smaller at every ε."),
-    ]  # fmt: skip
-    return lines
+    return table(head, rows, align="---")
 
 
 def draw(found: Found, path: Path) -> None:

@@ -1,6 +1,6 @@
 """Bias of judging a released model by threads that made its start, against runs without them.
 
-    python -m simulations.defaults.cross_fitted RUNS.jsonl --corpora FOLDER
+    fedpriv reproduce defaults-cross-fitted
 
 `fedpriv.runs.selection` takes out of a released model what a fold of public threads made of its
 start. What that comes to can be known in a study alone: private training is done again from starts
@@ -10,9 +10,9 @@ corpus of fitting and target gives the gain over public-only, in points, judged 
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -28,32 +28,23 @@ from simulations.defaults import quick, shapes
 from simulations.defaults.sweep import settings_of
 from simulations.reproduction.study import table as markdown_table
 
-SIZES, EPSILONS, RATE = (300, 1_000, 3_000), (8.0, 2.0), 10.0
+SIZES, RATE = (300, 1_000, 3_000), 10.0
 _KEY = Key.simulation(0)
 
 
-def main() -> None:
-    """Make runs that are not in the file yet."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("runs", type=Path)
-    parser.add_argument("--corpora", type=Path, default=Path("runs/synthetic"))
-    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
-    given = parser.parse_args()
-    done = [(line["kind"], line["users"]) for line in shapes.read(given.runs)]
-    for size in given.sizes:
-        for kind in shapes.FITTING:
-            if (kind.name, size) not in done:
-                for line in judged(quick.bench(shapes.corpus(given.corpora, kind, size))):
-                    shapes.keep(given.runs, {"kind": kind.name, "users": size, **line})
+@lru_cache(maxsize=1)
+def _bench(corpora: Path, kind: str, users: int) -> quick.Bench:
+    return quick.bench(shapes.corpus(corpora, shapes.KINDS[kind], users))
 
 
-def judged(bench: quick.Bench, epsilons: Sequence[float] = EPSILONS) -> Iterator[dict[str, Any]]:
-    """Yield, for each target, the gain of the last model as the selection judges it, and as it is.
+def perform(corpora: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the gain of the last model as the selection judges it, and as it is.
 
     Args:
-        bench: Of a corpus whose public threads can be dealt into folds.
-        epsilons: Targets.
+        corpora: Folder of corpora, whose public threads can be dealt into folds.
+        asked: "kind", "users", and "epsilon", the target.
     """
+    bench, target = _bench(corpora, asked["kind"], asked["users"]), asked["epsilon"]
     norms, _ = public_update_norms(bench.experiment, bench.task)
     folds = bench.task.public_folds()
     alone = [one for fold in folds if (one := public_only(fold, _KEY)) is not None]
@@ -63,44 +54,41 @@ def judged(bench: quick.Bench, epsilons: Sequence[float] = EPSILONS) -> Iterator
     public = np.concatenate(
         [fold.values(one.model.params) for fold, one in zip(folds, alone, strict=True)]
     )
-    for target in epsilons:
-        chosen = settings_of(bench, {"epsilon": target, "rate": RATE}, float(np.median(norms)))
-        share = chosen.cohort / bench.num_users
-        run = quick.Settings(
-            rounds=chosen.rounds,
-            rate=RATE,
-            norm=chosen.l2_clip_norm,
-            q=share,
-            sigma=quick.sigma_of(share, chosen.rounds, target, bench.num_users),
-        )
-        start = bench.start(chosen.start_factor)
-        factor = chosen.start_factor or bench.found.choices.by_loss.factor
-        begun = [interpolate(fresh, whole, factor) for whole in wholes]
-        last = quick.run(bench, start, run, 1)[0]["last"]
-        again = [quick.run(bench, one, run, 1)[0]["last"] for one in begun]
-        taken = [without_fold(last, start, one) for one in begun]
+    chosen = settings_of(bench, {"epsilon": target, "rate": RATE}, float(np.median(norms)))
+    share = chosen.cohort / bench.num_users
+    run = quick.Settings(
+        rounds=chosen.rounds,
+        rate=RATE,
+        norm=chosen.l2_clip_norm,
+        q=share,
+        sigma=quick.sigma_of(share, chosen.rounds, target, bench.num_users),
+    )
+    start = bench.start(chosen.start_factor)
+    factor = chosen.start_factor or bench.found.choices.by_loss.factor
+    begun = [interpolate(fresh, whole, factor) for whole in wholes]
+    last = quick.run(bench, start, run, 1)[0]["last"]
+    again = [quick.run(bench, one, run, 1)[0]["last"] for one in begun]
+    taken = [without_fold(last, start, one) for one in begun]
 
-        def gain(models: Sequence[Params]) -> float:
-            values = [fold.values(one) for fold, one in zip(folds, models, strict=True)]
-            return round(100 * float((np.concatenate(values) - public).mean()), 2)
+    def gain(models: Sequence[Params]) -> float:
+        values = [fold.values(one) for fold, one in zip(folds, models, strict=True)]
+        return round(100 * float((np.concatenate(values) - public).mean()), 2)
 
-        yield {
-            "target": target,
-            "examples": len(public),
-            "taken_out": gain(taken),
-            "trained_again": gain(again),
-            "left_in": gain([last] * len(folds)),
-            "on_rostered": round(
-                bench.accuracy(last) - bench.accuracy(bench.found.model.params), 2
-            ),
-        }
+    return {
+        "examples": len(public),
+        "taken_out": gain(taken),
+        "trained_again": gain(again),
+        "left_in": gain([last] * len(folds)),
+        "on_rostered": round(bench.accuracy(last) - bench.accuracy(bench.found.model.params), 2),
+    }
 
 
-def table(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+def table(lines: Sequence[Mapping[str, Any]]) -> str:
     """Return the lines as Markdown."""
     rows = [
         [
-            one["kind"], f"{one['users']:,}", f"{one['target']:g}", f"{one['examples']:,}",
+            one["spec"]["kind"], f"{one['spec']['users']:,}", f"{one['spec']['epsilon']:g}",
+            f"{one['examples']:,}",
             *(f"{one[name]:+.1f}" for name in ("left_in", "taken_out", "trained_again")),
         ]
         for one in lines
@@ -108,14 +96,4 @@ def table(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     head = ["SYNTHETIC corpus", "users", "ε", "public examples",
             "judged with the fold left in", "as runs judge it",
             "trained again without the fold"]  # fmt: skip
-    gaps = [one["taken_out"] - one["trained_again"] for one in lines]
-    return [
-        *markdown_table(head, rows),
-        "",
-        f"As runs judge it less trained again: {np.mean(gaps):+.1f} points in the mean, "
-        f"{np.median(np.abs(gaps)):.1f} in the median of absolute values.",
-    ]
-
-
-if __name__ == "__main__":
-    main()
+    return markdown_table(head, rows)

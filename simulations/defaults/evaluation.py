@@ -1,65 +1,41 @@
 """The default command on synthetic corpora of many sizes and shapes: never worse than public data?
 
-    python -m simulations.defaults.evaluation RUNS.jsonl --corpora FOLDER [--part 0/2]
-    python -m simulations.defaults.evaluation RUNS.jsonl --page docs/results/defaults.md
+    fedpriv reproduce defaults
+    fedpriv reproduce defaults -s kept=true --results docs/results/runs.jsonl --out defaults.md
 
-The first makes what is not in the file yet: `adadps-tags` as it is, at ε 8 and 2, on corpora whose
-shapes and seeds the settings were not fitted on (`shapes.EVALUATION`), a corpus a seed. The second
-writes the page, with the runs of `cross_fitted` and of `sweep`.
+The first makes what is not there yet: `adadps-tags` as it is, at ε 8 and 2, on corpora whose shapes
+and seeds the settings were not fitted on (`shapes.EVALUATION`), a corpus a seed. The second writes
+the page of what is there, with the runs of `cross_fitted` and of `sweep`.
 """
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
+
+import numpy as np
 
 from fedpriv.checkpoints.tensor_files import PUBLIC_MODELS
 from fedpriv.experiments.experiment import FEWEST_PUBLIC_EXAMPLES, LONGEST_NOISE
 from fedpriv.experiments.load import load_experiment
 from fedpriv.runs.prepared import start_run
+from fedpriv.runs.progress import Pace
 from simulations.defaults import cross_fitted, shapes, sweep
-from simulations.defaults.shapes import read
-from simulations.reproduction.study import table
+from simulations.reproduction.items import Study
+from simulations.reproduction.study import Store, publish, render, results_of, table
 
 Run = Mapping[str, Any]
 
 EPSILONS = (8.0, 2.0)
 SEEDS = 5
 POINT = 0.01
+#: Share of runs that may end below public-only by more than a point.
 NOT_WORSE = 1 / 50
-"""Share of runs that may end below public-only by more than a point."""
-
-
-def main() -> None:
-    """Make runs, or the page of them."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("runs", type=Path)
-    parser.add_argument("--corpora", type=Path, default=Path("runs/synthetic"))
-    parser.add_argument("--sizes", type=int, nargs="+", default=list(shapes.SIZES))
-    parser.add_argument("--seeds", type=int, default=SEEDS)
-    parser.add_argument("--target-epsilon", type=float, nargs="+", default=list(EPSILONS))
-    parser.add_argument("--hard", action="store_true", help="where little is to be gained")
-    parser.add_argument("--part", default="0/1", help="which of how many processes this one is")
-    parser.add_argument("--page", type=Path, default=None)
-    parser.add_argument(
-        "--cross-fitted", type=Path, default=Path("docs/results/cross-fitted.jsonl")
-    )
-    parser.add_argument("--grid", type=Path, default=Path("docs/results/defaults-grid.jsonl"))
-    given = parser.parse_args()
-    if given.page is not None:
-        text = page(read(given.runs), read(given.cross_fitted), read(given.grid))
-        given.page.write_text(text, "utf-8")
-        return
-    number, parts = map(int, given.part.split("/"))
-    kinds = shapes.HARD if given.hard else shapes.EVALUATION
-    for place, cell in enumerate(cells(given.sizes, given.seeds, kinds, given.target_epsilon)):
-        if place % parts == number and cell not in [run["cell"] for run in read(given.runs)]:
-            shapes.keep(given.runs, {"cell": cell, **run(cell, given.corpora)})
 
 
 def cells(
@@ -78,7 +54,7 @@ def cells(
 
 def run(cell: Mapping[str, Any], corpora: Path) -> dict[str, Any]:
     """Run the default command on a corpus, and return what it returned."""
-    kind = next(one for one in (*shapes.EVALUATION, *shapes.HARD) if one.name == cell["kind"])
+    kind = shapes.KINDS[cell["kind"]]
     corpus = shapes.corpus(corpora, kind, cell["users"], number=cell["seed"])
     experiment = load_experiment("adadps-tags").with_options(
         {"target-epsilon": cell["epsilon"], "seed": cell["seed"], "eval-every": 1000}
@@ -126,49 +102,20 @@ def page(
         crossed: Of `cross_fitted`.
         compared: Of `sweep`, on its grid.
     """
-    hard = {one.name for one in shapes.HARD}
-    refused = [one for one in runs if "refused" in one]
-    runs = [one for one in runs if "refused" not in one]
-    usual = [one for one in runs if one["cell"]["kind"] not in hard]
-    said = (
-        f" {len(refused)} corpora more have no public thread to learn from, and were refused "
-        "before anything was charged."
-        if refused
-        else ""
-    )
-    lines = [
-        "# The default command, on synthetic corpora of many sizes",
-        "",
-        "`fedpriv run adadps-tags`, settings from the data's size and the returned model selected "
-        f"on public threads, on {len(usual)} SYNTHETIC corpora and targets: five shapes that "
-        "nothing was fitted on, ε 8 and 2 (δ = n^-1.1, user-level, add-remove, PLD, simulated). "
-        "Gains are points of accuracy on rostered users' held-out threads over public examples "
-        "alone; a diagnostic, not covered by ε.",
-        "",
-        f"{_below(usual)}{said}",
-        "",
-        *_gains_table(usual),
-        "",
-        "## Where little is to be gained",
-        "",
-        "Two SYNTHETIC shapes more: three public users for each on the roster, and words that tell "
-        f"nothing of the class. {_below([one for one in runs if one not in usual])}",
-        "",
-        *_gains_table([one for one in runs if one not in usual]),
-        "",
-        "## Gains that public threads show",
-        "",
-        *_power(runs),
-        "",
-        "## Forecasts",
-        "",
-        *_forecasts(runs),
-    ]
-    if compared:
-        lines += ["", "## Compared with the best of six other settings", "", *_grid(compared)]
-    if crossed:
-        lines += ["", "## How released models are judged", "", *cross_fitted.table(crossed)]
-    return "\n".join(lines) + "\n"
+    difficult = {one.name for one in shapes.HARD}
+    done = [one for one in runs if "refused" not in one]
+    gaps = [one["taken_out"] - one["trained_again"] for one in crossed]
+    return render(
+        "defaults/page.md.jinja",
+        usual=[one for one in done if one["spec"]["kind"] not in difficult],
+        hard=[one for one in done if one["spec"]["kind"] in difficult],
+        refused=[one for one in runs if "refused" in one],
+        below=_below, gains_table=_gains_table, power_table=_power_table,
+        forecast_table=_forecast_table, compared=compared, grid_table=_grid_table,
+        crossed=crossed, crossed_table=cross_fitted.table,
+        gap_mean=np.mean(gaps) if gaps else 0.0,
+        gap_median=np.median(np.abs(gaps)) if gaps else 0.0,
+    )  # fmt: skip
 
 
 def _below(runs: Sequence[Run]) -> str:
@@ -181,12 +128,12 @@ def _below(runs: Sequence[Run]) -> str:
     )
 
 
-def _gains_table(runs: Sequence[Run]) -> list[str]:
+def _gains_table(runs: Sequence[Run]) -> str:
     rows = []
-    for size in sorted({one["cell"]["users"] for one in runs}):
+    for size in sorted({one["spec"]["users"] for one in runs}):
         for target in EPSILONS:
             place = size, target
-            found = [one for one in runs if (one["cell"]["users"], one["cell"]["epsilon"]) == place]
+            found = [one for one in runs if (one["spec"]["users"], one["spec"]["epsilon"]) == place]
             if found:
                 rows.append(_row(size, target, found))
     head = ["users", "ε", "runs", "commonest tag", "public-only", "without selection", "returned",
@@ -217,7 +164,7 @@ def _row(size: int, target: float, found: Sequence[Run]) -> list[object]:
     ]
 
 
-def _power(runs: Sequence[Run]) -> list[str]:
+def _power_table(runs: Sequence[Run]) -> str:
     """Return how often a gain of private training was shown, by its size and by public threads."""
     rows = []
     for fewest, most in _THREADS:
@@ -231,38 +178,24 @@ def _power(runs: Sequence[Run]) -> list[str]:
             ]
             cells.append(f"{sum(found) / len(found):.0%} ({len(found)})" if found else "–")
         rows.append(cells)
-    return [
-        "Share of runs that returned a private model, by public threads that judged and by what "
-        "private training gained without selection (points over public-only; number of runs). "
-        "Runs that gained less, or had too few threads to judge, are left out.",
-        "",
-        *table(["public threads", *(f"{low} to {high}" for low, high in _GAINS)], rows),
-    ]
+    return table(["public threads", *(f"{low} to {high}" for low, high in _GAINS)], rows)
 
 
 _GAINS = (1, 5), (5, 10), (10, 20), (20, 60)
 _THREADS = (10, 50), (50, 100), (100, 300), (300, 1_000), (1_000, 10_000)
 
 
-def _grid(compared: Sequence[dict[str, Any]]) -> list[str]:
+def _grid_table(compared: Sequence[dict[str, Any]]) -> str:
     """Return the rule's settings beside the best of others on the same SYNTHETIC corpora."""
     rows = []
     for (kind, users, _), found in sweep.cells(compared).items():
-        rule = max(sweep.gain(one) for one in found if sweep.is_rule(one["asked"]))
-        best = max(sweep.gain(one) for one in found if not sweep.is_rule(one["asked"]))
+        rule = max(sweep.gain(one) for one in found if sweep.is_rule(one["spec"]))
+        best = max(sweep.gain(one) for one in found if not sweep.is_rule(one["spec"]))
         rows.append([kind, f"{users:,}", f"{rule:+.1f}", f"{best:+.1f}", f"{rule / best:.0%}"])
-    return [
-        "Gain of the last model over public-only in points, ε 8, one corpus a row, all SYNTHETIC: "
-        "with settings by the rule, and the best of six others (100 and 250 rounds; noise on a "
-        "logit of 0.35, 0.7 and 1.4; cohort 0.3 n). Trained by the study's quick loop (`quick`), "
-        "in which at 10,000 users a third of each cohort is trained, its noise scaled alike. The "
-        "best of six is somewhat lucky.",
-        "",
-        *table(["shape", "users", "by the rule", "best of six", "share"], rows),
-    ]
+    return table(["shape", "users", "by the rule", "best of six", "share"], rows)
 
 
-def _forecasts(runs: Sequence[Run]) -> list[str]:
+def _forecast_table(runs: Sequence[Run]) -> str:
     """Return what was forecast before the run, beside what training gained and what was shown."""
     rows = [
         [
@@ -273,13 +206,7 @@ def _forecasts(runs: Sequence[Run]) -> list[str]:
         ]
         for forecast, found in _by_forecast(runs).items()
     ]
-    head = ["forecast", "runs", "gained more than a point", "returned a private model"]
-    return [
-        "What was said before any ε is spent, what private training then gained without "
-        "selection, and how often public threads showed it.",
-        "",
-        *table(head, rows),
-    ]
+    return table(["forecast", "runs", "gained more than a point", "returned a private model"], rows)
 
 
 def _by_forecast(
@@ -299,5 +226,94 @@ def _by_forecast(
     return found
 
 
-if __name__ == "__main__":
-    main()
+def reproduce(
+    *,
+    seeds: int = SEEDS,
+    results: Path | None = None,
+    out: Path | None = None,
+    study: str = "default",
+    corpora: str = "runs/synthetic",
+    sizes: tuple[int, ...] = (),
+    kinds: tuple[str, ...] = (),
+    epsilons: tuple[float, ...] = EPSILONS,
+    part: str = "0/1",
+    kept: bool = False,
+) -> None:
+    """Make the runs of a study that are not there yet, and publish the page of all that are.
+
+    Args:
+        seeds: Corpora of each size and kind.
+        results: Next to it runs are kept.
+        out: Where the page is written.
+        study: "default", "cross-fitted" or "grid".
+        corpora: Folder of synthetic corpora.
+        sizes: Users; none for the study's own.
+        kinds: Shapes of the default study; none for those of evaluation.
+        epsilons: Targets.
+        part: Which of how many processes this one is, as "0/2".
+        kept: Whether nothing is run.
+    """
+    store, folder = Store.at(results_of("defaults", results)), Path(corpora)
+    number, parts = map(int, part.split("/"))
+    todo = list(_specs(study, seeds, sizes, kinds, epsilons))[number::parts]
+    pace = Pace(0 if kept else len(todo), rows=store.rows)
+    for spec in () if kept else todo:
+        said = f"{study} {spec['kind']}, {spec['users']:,} users"
+        pace.work(said, partial(_performed, store, study, spec, folder))
+    named = {name: [one for one in store.rows.values() if one["spec"]["study"] == name]
+             for name in ("default", "cross-fitted", "grid")}  # fmt: skip
+    publish(page(named["default"], named["cross-fitted"], named["grid"]), out)
+
+
+def _specs(
+    study: str,
+    seeds: int,
+    sizes: Sequence[int],
+    kinds: Sequence[str],
+    epsilons: Sequence[float],
+) -> Iterator[dict[str, Any]]:
+    """Yield everything that decides each run of a study."""
+    if study == "grid":
+        found: Iterable[dict[str, Any]] = sweep.runs_of(sweep.grid())
+    elif study == "cross-fitted":
+        found = (
+            {"kind": kind.name, "users": size, "epsilon": epsilon}
+            for size in sizes or cross_fitted.SIZES
+            for kind in shapes.FITTING
+            for epsilon in epsilons
+        )
+    else:
+        chosen = [shapes.KINDS[name] for name in kinds] or shapes.EVALUATION
+        found = cells(sizes or shapes.SIZES, seeds, chosen, epsilons)
+    yield from ({"study": study, **spec} for spec in found)
+
+
+def _performed(store: Store, study: str, spec: Mapping[str, Any], folder: Path) -> Run:
+    if study == "grid":
+        return store.row(spec, partial(sweep.perform, folder))
+    if study == "default":
+        return store.row(spec, lambda cell: run(cell, folder))
+    return store.row(spec, lambda asked: cross_fitted.perform(folder, asked))
+
+
+REPRODUCTIONS = tuple(
+    Study(
+        name=name,
+        title=f"The default command on synthetic corpora: {title}",
+        run=reproduce,
+        options={"study": study},
+        reduced=reduced,
+        minutes=minutes,
+    )
+    for name, study, title, reduced, minutes in (
+        (
+            "defaults",
+            "default",
+            "never worse than public data?",
+            {"sizes": (100,), "seeds": 1, "kinds": ("few classes", "nothing to learn")},
+            (600, 1),
+        ),
+        ("defaults-cross-fitted", "cross-fitted", "released models judged by folds", None, (60, 0)),
+        ("defaults-grid", "grid", "the rule's settings beside a grid", None, (120, 0)),
+    )
+)

@@ -1,6 +1,6 @@
 """The README's table: what one command gives on one fold, with intervals.
 
-    python -m simulations.defaults.readme runs/eps1 runs/eps2 ... [--json docs/results/readme.json]
+    fedpriv reproduce readme-table -s runs=runs/eps1,runs/eps2 --out docs/results/readme.md
 
 The folders are of `fedpriv run adadps-tags --target-epsilon E --out runs/epsE` on one corpus.
 Values are of the returned models on rostered users' held-out threads: a diagnostic, not covered by
@@ -9,8 +9,6 @@ Values are of the returned models on rostered users' held-out threads: a diagnos
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -26,21 +24,23 @@ from fedpriv.rng import Key
 from simulations.evaluation.evaluate import Estimate, evaluate
 from simulations.evaluation.held_out import measure_fold
 from simulations.evaluation.table import percent
+from simulations.reproduction.items import Study
+from simulations.reproduction.study import publish
 from simulations.reproduction.study import table as markdown_table
 
 PUBLIC = "public-only"
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the table, and write its values where a file is named."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("runs", type=Path, nargs="+")
-    parser.add_argument("--json", type=Path, default=None)
-    given = parser.parse_args(arguments)
-    rows = rows_of([read_run(folder) for folder in given.runs])
-    if given.json is not None:
-        given.json.write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
-    print(table(rows), end="")
+def reproduce(*, runs: tuple[str, ...] = (), out: Path | None = None) -> None:
+    """Publish the table of run folders, with its values as JSON.
+
+    Raises:
+        ValueError: If no folder is named.
+    """
+    if not runs:
+        raise ValueError("give -s runs=FOLDER,FOLDER of `fedpriv run adadps-tags`")
+    rows = rows_of([read_run(Path(folder)) for folder in runs])
+    publish(table(rows), out, rows)
 
 
 def rows_of(runs: Sequence[RunRecord]) -> dict[str, Any]:
@@ -91,8 +91,10 @@ def table(rows: Mapping[str, Any]) -> str:
         percent(read(rows[name]["gain"]), signed=True) for name in epsilons
     ]
     lines = [[label, *found] for label, found in cells.items()]
-    return "\n".join(markdown_table(["", *(f"ε = {name}" for name in epsilons)], lines)) + "\n"
+    return markdown_table(["", *(f"ε = {name}" for name in epsilons)], lines) + "\n"
 
 
-if __name__ == "__main__":
-    main()
+REPRODUCTIONS = (
+    Study(name="readme-table", title="The README's table, of run folders", run=reproduce,
+          minutes=(1, 1)),
+)  # fmt: skip

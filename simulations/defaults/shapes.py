@@ -2,17 +2,13 @@
 
 The two sets share no seed and no shape. Sentences a user, classes, public share and how hard the
 classes are to tell differ, since these are what the rule must not depend on without being told.
-`python -m simulations.defaults.shapes FOLDER` makes those of fitting.
+Each is made on first use.
 """
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fedpriv.datasets.importers.synthetic import Shape, synthesize
 from fedpriv.datasets.stackexchange.corpus import Corpus
@@ -77,6 +73,7 @@ HARD = (
     Kind("nothing to learn", 8, 30, 0.5, 2_000, 0.05, 0.9),
 )
 """Where little or nothing is to be gained: public users have most of it, or words tell nothing."""
+KINDS = {kind.name: kind for kind in (*FITTING, *EVALUATION, *HARD)}
 
 
 def corpus(
@@ -92,9 +89,7 @@ def corpus(
         max_words: The most that the vocabulary keeps; None for all of the kind.
     """
     first = _FIRST_SEED_OF_FITTING if kind in FITTING else _FIRST_SEED_OF_EVALUATION
-    seed = (
-        first + 100 * number + [one.name for one in (*FITTING, *EVALUATION, *HARD)].index(kind.name)
-    )
+    seed = first + 100 * number + list(KINDS).index(kind.name)
     name = f"synthetic-{kind.name.replace(' ', '-')}-{num_users}-{seed}"
     if max_words is not None:
         name += f"-{max_words}-words"
@@ -109,21 +104,3 @@ def corpus(
         max_words=max_words or kind.words,
         max_tags=kind.tags,
     )
-
-
-def read(file: Path) -> list[dict[str, Any]]:
-    """Return the runs of a file."""
-    return [json.loads(line) for line in file.open()] if file.exists() else []
-
-
-def keep(file: Path, line: Mapping[str, Any]) -> None:
-    """Append a run to a file, and print it."""
-    with file.open("a") as lines:
-        lines.write(json.dumps(line) + "\n")
-    print(line, flush=True)
-
-
-if __name__ == "__main__":
-    for size in SIZES:
-        for one in FITTING:
-            corpus(Path(sys.argv[1]), one, size)

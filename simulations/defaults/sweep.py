@@ -1,20 +1,16 @@
-"""Runs over settings on synthetic corpora, one JSON line each.
+"""Runs over settings on synthetic corpora.
 
-    python -m simulations.defaults.sweep FOLDER OUT.jsonl [CELLS.json]
-
-Corpora are kept in the folder. Cells are `{"kind", "users", "epsilon", "runs": [...]}`, those of
-`grid` where no file is given, and a run that is in the output is not made again. A run gives
-rounds, rate, q, start factor and either the clip norm or the noise that it leads to on every logit,
+Cells are `{"kind", "users", "epsilon", "runs": [...]}`, such as `grid` has. A run gives rounds,
+rate, q, start factor and either the clip norm or the noise that it leads to on every logit,
 `logit_noise`.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -30,34 +26,28 @@ from simulations.defaults import quick, shapes
 _SHRUNK = (0.25, 0.5, 0.75)
 
 
-def main(folder: Path, out: Path, cells: list[dict[str, Any]]) -> None:
-    """Make what is not there yet."""
-    done = [json.dumps(line["asked"], sort_keys=True) for line in shapes.read(out)]
-    benches: dict[tuple, quick.Bench] = {}
+def runs_of(cells: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield everything that decides each run of cells, those of one corpus together."""
     for cell in cells:
         for run in cell["runs"]:
-            asked = {**{k: v for k, v in cell.items() if k != "runs"}, **run}
-            if json.dumps(asked, sort_keys=True) in done:
-                continue
-            place = asked["kind"], asked.get("users"), asked.get("words"), asked.get("number", 0)
-            if place not in benches:
-                benches.clear()
-                benches[place] = _bench(folder, asked)
-            shapes.keep(out, {"asked": asked, **measured(benches[place], asked)})
+            yield {**{name: value for name, value in cell.items() if name != "runs"}, **run}
 
 
-def _bench(folder: Path, asked: dict[str, Any]) -> quick.Bench:
-    if asked["kind"] == "onstartups":
+def perform(corpora: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a run reached; corpora are kept in the folder."""
+    place = asked.get("users"), asked.get("number", 0), asked.get("words")
+    return measured(_bench(corpora, asked["kind"], *place), asked)
+
+
+@lru_cache(maxsize=1)
+def _bench(corpora: Path, kind: str, users: int, number: int, words: int | None) -> quick.Bench:
+    if kind == "onstartups":
         return quick.bench(resolve_corpus(None, allow_synthetic=False), split="validation")
-    kinds = (*shapes.FITTING, *shapes.EVALUATION)
-    kind = next(one for one in kinds if one.name == asked["kind"])
-    corpus = shapes.corpus(
-        folder, kind, asked["users"], number=asked.get("number", 0), max_words=asked.get("words")
-    )
-    return quick.bench(corpus)
+    shape = shapes.KINDS[kind]
+    return quick.bench(shapes.corpus(corpora, shape, users, number=number, max_words=words))
 
 
-def measured(bench: quick.Bench, asked: dict[str, Any]) -> dict[str, Any]:
+def measured(bench: quick.Bench, asked: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a run reached, with the facts that a rule may look at."""
     began = time.perf_counter()
     users, epsilon, factor = bench.num_users, asked["epsilon"], asked.get("factor")
@@ -114,7 +104,7 @@ def measured(bench: quick.Bench, asked: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def settings_of(bench: quick.Bench, asked: dict[str, Any], length: float) -> Settings:
+def settings_of(bench: quick.Bench, asked: Mapping[str, Any], length: float) -> Settings:
     """Return what the rule says."""
     users = bench.num_users
     return choose_settings(
@@ -159,7 +149,7 @@ def cells(lines: Iterable[dict[str, Any]]) -> dict[tuple[str, int, float], list[
     """Return runs by kind, users and ε; those of smaller vocabularies are of other corpora."""
     found = defaultdict(list)
     for line in lines:
-        asked = line["asked"]
+        asked = line["spec"]
         if "words" not in asked:
             found[asked["kind"], line["facts"]["users"], asked["epsilon"]].append(line)
     return dict(sorted(found.items()))
@@ -192,8 +182,3 @@ def grid() -> list[dict[str, Any]]:
         for kind in shapes.EVALUATION:
             found.append({"kind": kind.name, "users": users, "epsilon": 8.0, "runs": runs})
     return found
-
-
-if __name__ == "__main__":
-    given = json.loads(Path(sys.argv[3]).read_text("utf-8")) if sys.argv[3:] else grid()
-    main(Path(sys.argv[1]), Path(sys.argv[2]), given)

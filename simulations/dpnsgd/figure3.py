@@ -80,7 +80,7 @@ def page(key: str, maps: Sequence[Grid], done: Done, picture: str) -> str:
         f"{first['accountant']}, simulated). Settings were chosen on held-out training examples, "
         "which no ε covers.",
         "",
-        *table(head, rows),
+        table(head, rows),
         "",
         "The spread is from the best to the worst accuracy over the decades of r, or of c, at the "
         "learning rate of the best square. c also scales the step: along an anti-diagonal, where "

@@ -210,7 +210,7 @@ def page(setup: Setup, grids: Sequence[Grid], done: Done) -> str:
         f"{first['accountant']}; RDP {rounded_up_to(first['epsilon_rdp'], 3):.3g}; simulated). "
         "Settings were chosen on held-out training examples, which no ε covers.",
         "",
-        *table(head, [grid.cells(done) for grid in grids]),
+        table(head, [grid.cells(done) for grid in grids]),
     ]
     for grid in grids:
         if len(grid.rates) * len(grid.sizes) > 1:

@@ -105,7 +105,7 @@ class Evaluation:
         public_only: The model that gains are over.
         best_nonprivate: The model that the gap ends at; None where there is none.
         models: By name.
-        promise: What the ε in their names is: δ, unit, relation and accountant; "" without any.
+        guarantee: What the ε in their names is: δ, unit, relation and accountant; "" without any.
     """
 
     data: Mapping[str, Any]
@@ -122,7 +122,7 @@ class Evaluation:
     public_only: str
     best_nonprivate: str | None
     models: Mapping[str, ModelFigures]
-    promise: str = ""
+    guarantee: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from statistics import mean, stdev
 from typing import Any
 
@@ -14,6 +15,8 @@ from simulations.reproduction.items import TUNING_SEED, Block, Row, Settings, Ta
 from simulations.reproduction.runs import Done, best, curve_of, reported_runs, runs_of_grid, worth
 from simulations.reproduction.study import synthetic_words, t_half
 
+#: What stands behind ±, as pages call it.
+_SPREADS = {"deviation": "standard deviation", "interval": "half the 95 % t-interval"}
 #: Methods with one ε that are named; more of them are "all others".
 _MOST_NAMED = 6
 
@@ -42,36 +45,22 @@ def markdown(
         ValueError: If a run is missing.
     """
     found = reported_runs(table, done, seeds=seeds, reduced=reduced)
-    figure = table.kind == "figure"
-    kind = "standard deviation"
-    if table.layout.spread == "interval":
-        kind = "half the 95 % t-interval"
-    over = f"mean and {kind} of {len(seeds)} seeds.{' Reduced size.' if reduced else ''}"
-    lines = [f"# {heading(table, found)}", ""]
-    if picture is not None:
-        lines += [f"![{measured(table)} over the steps]({picture})", ""]
-    if figure:
-        lines += [f"{measured(table)} on test after the last step, {over}"]
-    else:
-        lines += [f"{measured(table)} on {table.measured_on}, {over} "
-                  f"ε as the paper counted it: {table.paper_epsilon}."]  # fmt: skip
-    for block in table.layout.sections or (Block(title="", columns=table.columns),):
-        lines += ["", f"## {block.title}"] if block.title else []
-        lines += ["", *_values(table, found, block.columns)]
-        lines += _jumps(table, found) if figure else []
-        lines += _epsilon_list(found, block.columns)
-    if table.layout.choices:
-        lines += _choices(table, done, reduced=reduced)
-    if table.orderings:
-        lines += ["", "Orderings of the paper:", ""]
-        for first, second in table.orderings:
-            verdicts = [
-                f"{name}: {_verdict(table, found, first, second, column)}"
-                for column, name in table.columns.items()
-            ]
-            lines.append(f"- {first} ahead of {second}: " + "; ".join(verdicts))
-    lines += ["", *(f"{note}\n" for note in table.notes)]
-    return "\n".join(lines).rstrip() + "\n"
+    return study.render(
+        "reproduction/page.md.jinja",
+        item=table, picture=picture, reduced=reduced, seeds=len(seeds),
+        heading=heading(table, found), measured=measured(table),
+        spread=_SPREADS[table.layout.spread],
+        is_figure=table.kind == "figure", tuning_seed=TUNING_SEED,
+        blocks=table.layout.sections or (Block(title="", columns=table.columns),),
+        values_table=partial(_values_table, table, found),
+        jumps_table=partial(_jumps_table, table, found),
+        epsilon_lines=partial(_epsilon_lines, found),
+        choices=_choices(table, done, reduced=reduced) if table.layout.choices else None,
+        verdicts=lambda first, second: [
+            f"{name}: {_verdict(table, found, first, second, column)}"
+            for column, name in table.columns.items()
+        ],
+    )  # fmt: skip
 
 
 def heading(table: Table, found: Found) -> str:
@@ -98,7 +87,7 @@ def spread(numbers: Sequence[float], table: Table) -> float:
     return stdev(numbers) if table.layout.spread == "deviation" else t_half(numbers)
 
 
-def _values(table: Table, found: Found, columns: Mapping[str, str]) -> list[str]:
+def _values_table(table: Table, found: Found, columns: Mapping[str, str]) -> str:
     # A paper that printed nothing has no column, nor has a figure.
     printed = not table.points and any(row.paper is not None for row in table.rows)
     head = ["", "paper"] if printed else ["" if table.points else measured(table).lower()]
@@ -154,7 +143,7 @@ def jumps(row: Mapping[str, Any], table: Table) -> float:
     return mean(gaps) * table.scale if gaps else math.nan
 
 
-def _jumps(table: Table, found: Found) -> list[str]:
+def _jumps_table(table: Table, found: Found) -> str:
     def cell(rows: Sequence[Mapping[str, Any]]) -> str:
         numbers = [jumps(row, table) for row in rows]
         fine = numbers and all(map(math.isfinite, numbers))
@@ -164,13 +153,7 @@ def _jumps(table: Table, found: Found) -> list[str]:
         [row.label, *(cell(found.get((row.label, column), ())) for column in table.columns)]
         for row in table.rows
     ]
-    return [
-        "",
-        "How much the curves still jump: the mean distance of a point from the middle of its two "
-        "neighbours, over the second half.",
-        "",
-        *study.table(["", *table.columns.values()], rows),
-    ]
+    return study.table(["", *table.columns.values()], rows)
 
 
 def epsilons(found: Found, column: str) -> dict[str, list[str]]:
@@ -196,23 +179,23 @@ def _epsilon(row: Mapping[str, Any]) -> str:
     return Coverage(not_covered=tuple(row["not_covered"])).qualified(text)
 
 
-def _epsilon_list(found: Found, columns: Mapping[str, str]) -> list[str]:
-    lines = ["", "ε that the runs truly have:", ""]
+def _epsilon_lines(found: Found, columns: Mapping[str, str]) -> list[str]:
+    lines = []
     for column, name in columns.items():
         labels_of = epsilons(found, column)
         if len(labels_of) == 1:
-            lines.append(f"- {name}: {next(iter(labels_of))}")
+            lines.append(f"{name}: {next(iter(labels_of))}")
             continue
         most = sorted(labels_of, key=lambda text: len(labels_of[text]))[-1:]
         if most and len(labels_of[most[0]]) > _MOST_NAMED:
             labels_of[most[0]] = ["all others"]
         parts = (f"{text}: {', '.join(labels)}" for text, labels in labels_of.items())
-        lines.append(f"- {name}: {'; '.join(parts)}")
+        lines.append(f"{name}: {'; '.join(parts)}")
     return lines
 
 
-def _choices(table: Table, done: Done, *, reduced: bool) -> list[str]:
-    """Return Markdown lines of the settings behind every cell, and of the grid."""
+def _choices(table: Table, done: Done, *, reduced: bool) -> dict[str, Any]:
+    """Return tables of the settings behind every cell and of the grid, and how many runs it has."""
     chosen, grids, identities = [], [], set()
     for column, row in _places(table):
         cell, heads = row.cells[column], [table.columns[column], row.label]
@@ -230,16 +213,11 @@ def _choices(table: Table, done: Done, *, reduced: bool) -> list[str]:
             grids.append([*heads, len(runs), text, edges])
     head = ["column", "method", "configurations", "best on the tuning seed",
             "on an edge of the grid"]  # fmt: skip
-    grid = study.table(head, grids, words=2)
-    grid[1] = "|---|---|---:|---:|---|"
-    return [
-        "", "## Chosen settings", "",
-        *study.table(["column", "method", "settings"], chosen, words=3),
-        "", "## The grid", "",
-        f"{len(identities)} tuning runs, on seed {TUNING_SEED}. What is not listed takes its "
-        "settings over from what is.", "",
-        *grid,
-    ]  # fmt: skip
+    return {
+        "settings": study.table(["column", "method", "settings"], chosen, words=3),
+        "grid": study.table(head, grids, words=2).replace("---:|---:|---:|", "---:|---:|---|", 1),
+        "runs": len(identities),
+    }
 
 
 def edges_of(chosen: Settings, grid: Sequence[Settings]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,6 +69,13 @@ class Store:
             self.add(name, {"spec": dict(spec), **perform(spec)})
         return self.rows[name]
 
+    def rows_of(self, specs: Sequence[Spec], perform: Callable[[], Iterable[Row]]) -> list[Row]:
+        """Return the rows of specs that are performed together, if one of them is not known."""
+        if any(self.find(spec) is None for spec in specs):
+            for spec, row in zip(specs, perform(), strict=True):
+                self.row(spec, lambda _, row=row: row)
+        return [self.rows[_digest(spec)] for spec in specs]
+
 
 def _digest(spec: Spec) -> str:
     return document_sha256(json.loads(json.dumps(dict(spec))))
@@ -80,8 +88,8 @@ def results_of(study: str, results: Path | None) -> Path | None:
 
 def table(
     head: Sequence[str], rows: Iterable[Sequence[object]], *, words: int = 1, align: str = "---:"
-) -> list[str]:
-    """Return the lines of a Markdown table.
+) -> str:
+    """Return a Markdown table.
 
     Args:
         head: Of each column.
@@ -90,11 +98,43 @@ def table(
         align: Of the others.
     """
     rule = "|".join(["---"] * words + [align] * (len(head) - words))
-    return [_line(head), f"|{rule}|", *map(_line, rows)]
+    return "\n".join([_line(head), f"|{rule}|", *map(_line, rows)])
 
 
 def _line(cells: Sequence[object]) -> str:
     return f"|{'|'.join(f' {cell} ' if cell != '' else ' ' for cell in cells)}|"
+
+
+_SIMULATIONS = Path(__file__).parents[1]
+
+
+def render(template: str, **values: Any) -> str:
+    """Return a page from its Jinja template, with each paragraph and list item on one line.
+
+    Args:
+        template: Path within `simulations/`.
+        values: Whatever the template names; functions too, and `table`.
+
+    Raises:
+        jinja2.UndefinedError: If the template names something else.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(_SIMULATIONS),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,  # Markdown, of our own values
+    )
+    environment.globals["table"] = table
+    paragraphs = re.split(r"\n\s*\n", environment.get_template(template).render(values).strip())
+    return "\n\n".join(map(_unwrapped, paragraphs)) + "\n"
+
+
+def _unwrapped(paragraph: str) -> str:
+    """Return lines joined, but for those that begin a row of a table or an item of a list."""
+    return re.sub(r"\s*\n\s*+(?!\||- )", " ", paragraph.strip())
 
 
 def write(text: str, out: Path | None, found: object = None) -> None:

@@ -45,7 +45,7 @@ from simulations.threads.page import (
     Differences,
     ablation_page,
     chart,
-    difference_lines,
+    differences_table,
     epsilon_words,
     layout,
 )
@@ -202,18 +202,19 @@ def reproduce(
     if kind == "ablation":
         found = differences(measured, _ablated(study), generator=_generator("ablation"))
         about = {name: measured[0].data[name] for name in ("roster", "synthetic")}
-        about |= {"data": measured[0].data["name"], "promise": words}
+        about |= {"data": measured[0].data["name"], "guarantee": words}
         rows = [{**row, **about} for row in _rows(found)]
         publish(ablation_page(study, measured[0], found), out, rows)
         return
-    evaluation = replace(study.evaluated(measured), promise=words)
+    evaluation = replace(study.evaluated(measured), guarantee=words)
     if plot is not None:
         write(chart(evaluation, study, chosen.otherwise), plot)
-    text, document = markdown(evaluation, layout(study, words)), evaluation.to_json()
+    document, compared = evaluation.to_json(), None
     if chosen.pairs is not None:
         found = differences(measured, chosen.pairs(study), generator=_generator(chosen.fold))
-        text = "\n".join([text.rstrip("\n"), *difference_lines(found, chosen.differences)]) + "\n"
+        compared = chosen.differences, differences_table(found)
         document["differences"] = _rows(found)
+    text = markdown(evaluation, layout(study, words), compared)
     publish(text, out, document)
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from fedpriv.privacy.epsilon import format_delta
 from fedpriv.report.charts import Point, Reference, tradeoff_plot
 from simulations.evaluation.evaluate import Estimate, Evaluation
 from simulations.evaluation.held_out import MAJORITY, Fold
 from simulations.evaluation.table import Layout, Row, percent, wider
-from simulations.reproduction.study import table
+from simulations.reproduction.study import render, table
 from simulations.threads.study import CENTRAL, LOCAL, PUBLIC, Study, model_name
 
 # Of methods in their order; reference lines have the others.
@@ -40,7 +40,7 @@ def layout(study: Study, words: str) -> Layout:
     return Layout(
         columns={f"{e:g}": f"ε = {e:g}" for e in study.epsilons},
         rows=rows,
-        promise=words,
+        guarantee=words,
     )
 
 
@@ -109,8 +109,8 @@ def chart(evaluation: Evaluation, study: Study, more: str = "") -> str:
 Differences = Mapping[tuple[str, str], Estimate]
 
 
-def difference_lines(found: Differences, title: str) -> Iterator[str]:
-    """Yield the table of differences.
+def differences_table(found: Differences) -> str:
+    """Return the table of differences.
 
     A difference counts where one of the two is above the majority class by more than its interval;
     where neither is, both have learnt nothing that a rule without an ε does not know. Of models
@@ -128,14 +128,11 @@ def difference_lines(found: Differences, title: str) -> Iterator[str]:
             "no signal: neither is above the majority" if mute else percent(estimate, signed=True)
         )
         rows.append([first, second, text])
-    yield from ("", f"### {title}", "", *table(["", "against", "difference"], rows, words=2))
+    return table(["", "against", "difference"], rows, words=2)
 
 
 def ablation_page(study: Study, held: Fold, found: Differences) -> str:
     """Return the page of what each part of a method is worth; `held` is one of the folds."""
-    lines = []
-    if held.data.get("synthetic"):
-        lines = ["**Synthetic data: these figures say nothing of people.**", ""]
     rows = []
     for name, method in study.methods.items():
         against, label = model_name, f"{method.label}, against it"
@@ -143,14 +140,9 @@ def ablation_page(study: Study, held: Fold, found: Differences) -> str:
             against, label = lambda *_: PUBLIC, f"{method.label}, over public-only"
         pairs = [(model_name(name, e), against("whole", e)) for e in study.epsilons]
         rows.append([label, *(percent(found[pair], signed=True) for pair in pairs)])
-    lines += [
-        f"{held.data['name']}, roster {held.data['roster']}, folds "
-        f"{', '.join(str(split.fold) for split in study.splits)} of threads pooled, "
-        f"{study.seeds} seed{'s' if study.seeds > 1 else ''} a model. Accuracy on held-out "
-        "sentences of rostered users, percentage points, with 95 % intervals: the wider of a "
-        f"paired bootstrap by thread and one by user. {epsilon_words(study)} Figures are not "
-        "covered by ε.",
-        "",
-        *table(["", *(f"ε = {target:g}" for target in study.epsilons)], rows),
-    ]
-    return "\n".join(lines) + "\n"
+    return render(
+        "threads/ablation.md.jinja",
+        data=held.data, folds=[split.fold for split in study.splits], seeds=study.seeds,
+        guarantee=epsilon_words(study),
+        rows=table(["", *(f"ε = {target:g}" for target in study.epsilons)], rows),
+    )  # fmt: skip

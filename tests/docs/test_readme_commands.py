@@ -137,7 +137,7 @@ WRONG = {
     "fedpriv data info nothing": "no name of a corpus",
     "python -m fedpriv walk": "'walk' is no command",
     "python -m simulations.nothing": "no module",
-    "python -m simulations.adadps.public_only.tags --no-such": "no option --no-such",
+    "python -m simulations.reproduction.runs --no-such": "no option --no-such",
     "pip install 'fedpriv[nothing]'": "no extra",
     "make nothing": "no target",
     "nothing --at all": "nobody knows",

@@ -133,11 +133,6 @@ class TestAgainstEpsilon:
         svg = against_epsilon([Point(label="a", epsilon=e, value=0.2) for e in spent])
         assert re.findall(r">([\d.]+)</text>", svg) == ticks
 
-    def test_references_are_labelled_for_those_who_see_and_who_do_not(self):
-        known = [Reference(value=0.18, label="public-only", text="18 %", dotted=True)]
-        svg = against_epsilon([Point(label="a", epsilon=2.0, value=0.2)], references=known)
-        assert ">public-only 18 %<" in svg and 'aria-label="a plot. public-only 18 %."' in svg
-
     def test_only_points_of_one_series_are_joined(self):
         apart = [Point(label="a", epsilon=e, value=0.2, series=e) for e in (1, 2)]
         joined = [Point(label="a", epsilon=e, value=0.2) for e in (1, 2)]

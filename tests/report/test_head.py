@@ -15,6 +15,7 @@ from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.report.head import failures_figure, provenance_of, rounds_figure
 from fedpriv.report.page import references_of, render
 from fedpriv.report.run_record import read_run
+from tests.report.conftest import edit_rows
 from tests.resealed import reseal
 
 
@@ -62,10 +63,7 @@ def test_majority_and_public_only_are_lines_of_the_plot(make_run) -> None:
 
 def test_failures_are_counted_and_a_secure_run_records_none(make_run) -> None:
     folder = make_run("a", rounds=3, every=1)
-    lines = [json.loads(line) for line in (folder / "diagnostics.jsonl").read_text().splitlines()]
-    for line in lines:
-        line |= {"num_failed": 2, "cohort_size": 1000}
-    (folder / "diagnostics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    edit_rows(folder / "diagnostics.jsonl", num_failed=2, cohort_size=1000)
     (folder / "summary.json").write_text(
         json.dumps({"first_failure": "ZeroDivisionError", "rounds_mostly_failed": 1})
     )
@@ -162,19 +160,13 @@ class TestRounds:
         assert rounds == ["5", "10", "15", "20"]
         assert re.findall(r"<tr><td>(\d+)</td>", every) == [str(i) for i in range(1, 21)]
         assert "<td>–</td>" not in first
-
-    def test_where_every_round_was_evaluated_there_is_one_table(self, make_run):
-        page = render(read_run(make_run(rounds=6, every=1)))
-        assert "<summary>Every round" not in page and "6 released" in page
+        whole = render(read_run(make_run("whole", rounds=6, every=1)))
+        assert "<summary>Every round" not in whole and "6 released" in whole
 
     def test_a_run_that_was_never_evaluated_has_its_rounds(self, make_run):
         folder = make_run(rounds=4, every=9)
-        for name in ("rounds", "diagnostics"):
-            path = folder / f"{name}.jsonl"
-            rows = [json.loads(line) for line in path.read_text().splitlines()]
-            for row in rows:
-                row |= {key: None for key in row if key.startswith(("accuracy", "recall"))}
-            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        edit_rows(folder / "rounds.jsonl", accuracy_public=None, recall_at_5_public=None)
+        edit_rows(folder / "diagnostics.jsonl", accuracy=None, recall_at_5=None)
         page = render(read_run(folder))
         assert "<details><summary>Rounds" in page and "No accuracy has been measured yet" in page
         assert 'aria-label="Loss against rounds' in page

@@ -28,58 +28,50 @@ def visible(page):
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page) + aloud)
 
 
-@pytest.fixture
-def central(make_run):
-    return read_run(make_run("central", **CENTRAL))
+STEP = re.compile(r"\b(rounds?|cohorts?)\b")
 
 
-@pytest.fixture
-def federated(make_run):
-    return read_run(make_run("federated"))
+def test_a_page_of_examples_speaks_of_no_user(make_run):
+    text = visible(render(read_run(make_run("central", **CENTRAL))))
+    assert USER.search(text) is None, USER.search(text)
+    assert text.count("test examples: released") >= 2  # legend, and what is read aloud
+    assert text.count("training examples: a diagnostic, not covered by ε") >= 2
+    for part in ("7,055 training examples", "where the examples came from", "at step 20"):
+        assert part in text, part
+    said, _, options = text.partition("Steps and configuration")
+    said = re.sub(r"fedpriv run .*? version", "", said, flags=re.DOTALL)  # names of options
+    assert STEP.search(said) is None and "held-out" not in text
+    assert "num_steps 20" in options and "expected_batch_size 350" in options
+    secure = visible(render(read_run(make_run("secure", mode="secure", **CENTRAL))))
+    assert "test examples; released" in secure and USER.search(secure) is None
 
 
-class TestPage:
-    def test_of_examples(self, central):
-        text = visible(render(central))
-        assert USER.search(text) is None, USER.search(text)
-        assert text.count("test examples: released") >= 2  # legend, and what is read aloud
-        assert text.count("training examples: a diagnostic, not covered by ε") >= 2
-        assert "7,055 training examples" in text and "held-out" not in text
-        assert "where the examples came from" in text
-        assert "num_examples" in text
-        said, _, options = text.partition("Steps and configuration")
-        said = re.sub(r"fedpriv run .*? version", "", said, flags=re.DOTALL)  # names of options
-        assert re.search(r"\b(rounds?|cohorts?)\b", said) is None
-        assert "num_steps 20" in options and "expected_batch_size 350" in options
-        assert "at step 20" in text
-
-    def test_of_users(self, federated):
-        text = visible(render(federated))
-        assert "public users: released" in text and "held-out examples of 7,055 rostered" in text
-        assert "rostered users: a diagnostic" in text and "roster onstartups-all" in text
-        assert "training example" not in text and "test example" not in text
-        assert "num_users" in text and "max_examples_per_user" in text
-        assert "at round 20" in text and "Rounds and configuration" in text
-        assert re.search(r"\bsteps?\b", text) is None
-
-    def test_recall_without_diagnostics(self, make_run):
-        run = read_run(make_run("secure", mode="secure", **CENTRAL))
-        text = visible(render(run))
-        assert "test examples; released" in text and USER.search(text) is None
+def test_a_page_of_users_speaks_of_no_example(make_run):
+    text = visible(render(read_run(make_run())))
+    for part in (
+        "public users: released", "held-out examples of 7,055 rostered", "roster onstartups-all",
+        "rostered users: a diagnostic", "max_examples_per_user", "at round 20",
+        "Rounds and configuration",
+    ):  # fmt: skip
+        assert part in text, part
+    assert re.search(r"\bsteps?\b|training example|test example", text) is None
 
 
-class TestCard:
-    def test_of_examples(self, central):
-        card = model_card(central, 20, {"kernel": (5, 3)})
-        assert USER.search(card) is None, USER.search(card)
-        assert "onstartups, 7,055 training examples; this is the model" in card
-        assert "| accuracy, test examples (released) |" in card
-        assert "| recall at 5, training examples (not covered by ε) |" in card
-
-    def test_of_users(self, federated):
-        card = model_card(federated, 20, {"kernel": (5, 3)})
-        assert "7,055 rostered users" in card and "| accuracy, public users (released) |" in card
-        assert "| accuracy, rostered users (not covered by ε) |" in card
+@pytest.mark.parametrize(
+    ("made", "there"),
+    [
+        (CENTRAL, ("onstartups, 7,055 training examples; this is the model",
+                   "| accuracy, test examples (released) |",
+                   "| recall at 5, training examples (not covered by ε) |")),
+        ({"synthetic": True, **CENTRAL}, ("of synthetic examples, 7,055",)),
+        ({}, ("7,055 rostered users", "| accuracy, public users (released) |",
+              "| accuracy, rostered users (not covered by ε) |")),
+    ],
+)  # fmt: skip
+def test_a_card_names_those_of_the_unit(make_run, made, there):
+    card = model_card(read_run(make_run(**made)), 20, {"kernel": (5, 3)})
+    assert [part for part in there if part not in card] == []
+    assert not made or USER.search(card) is None
 
 
 class TestComparison:
@@ -89,18 +81,13 @@ class TestComparison:
         )
         text = visible(render_comparison(groups))
         assert USER.search(text) is None, USER.search(text)
-        assert "Accuracy on training examples is a diagnostic" in text
-        assert "Accuracy on test examples Released." in text
-        assert "over seeds, on the same examples." in text
-        assert "many runs on the same examples, and choosing" in text
+        for part in (
+            "Accuracy on training examples is a diagnostic", "Accuracy on test examples Released.",
+            "over seeds, on the same examples.", "many runs on the same examples, and choosing",
+        ):  # fmt: skip
+            assert part in text, part
         assert mismatches(groups) == []
         assert {row["unit"] for row in as_rows(groups)} == {"example"}
-
-    def test_of_users(self, make_run):
-        groups = read_groups([make_run(f"c{n}", seed=n) for n in range(2)])
-        text = visible(render_comparison(groups))
-        assert "Accuracy on rostered users is a diagnostic" in text
-        assert "Accuracy on public users Released." in text and "on the same users." in text
 
     def test_a_user_is_not_an_example(self, make_run):
         groups = read_groups([make_run("c", **CENTRAL), make_run("f")])

@@ -93,9 +93,9 @@ class TestNoise:
     @pytest.mark.parametrize("column", COLUMNS)
     def test_its_deviation_is_the_clip_norm(self, column):
         """σ = 1 to the clip norm in both columns, whatever one example can do."""
-        promised = of_the_real_size("DP-SGD", column).plan
-        assert promised.live_mechanism.stddev == pytest.approx(1.0 * 0.4)
-        assert promised.live_mechanism.sensitivity == pytest.approx(
+        the_plan = of_the_real_size("DP-SGD", column).plan
+        assert the_plan.live_mechanism.stddev == pytest.approx(1.0 * 0.4)
+        assert the_plan.live_mechanism.sensitivity == pytest.approx(
             0.4 * (2 if column == "paper" else 1)
         )
 
@@ -108,13 +108,13 @@ class TestNoise:
     @pytest.mark.parametrize(("column", "rdp"), [("paper", 12.7), ("right", 1.51)])
     def test_epsilon(self, column, rdp):
         """As the paper counted it was 1.51; in micro-batches that is truly 12.7."""
-        promised = of_the_real_size("DP-SGD", column).plan
-        assert promised.num_rounds == 12_375 == math.ceil(32 * 24_750 / 64)
-        spent = promised.epsilon(promised.num_rounds)
+        the_plan = of_the_real_size("DP-SGD", column).plan
+        assert the_plan.num_rounds == 12_375 == math.ceil(32 * 24_750 / 64)
+        spent = the_plan.epsilon(the_plan.num_rounds)
         assert abs(spent.rdp - rdp) < 0.1
         assert spent.value < spent.rdp and spent.delta == 4e-5
 
-    def test_the_ideal_adds_the_noise_it_does_not_promise(self):
+    def test_the_ideal_adds_the_noise_it_does_not_guarantee(self):
         for column in COLUMNS:
             components = of_the_real_size("ideal (not private)", column)
             assert (

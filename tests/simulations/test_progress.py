@@ -34,10 +34,13 @@ ITEMS = {
     "dpnsgd-figure4-sst2": {"methods": ("dp-nsgd",)},
     "tags": {},
     "ablation-tags": {"seeds": 1},
+    "defaults": {"kinds": ("few classes",), "epsilons": (8.0,)},
+    "public-only-examples": {},
 }
 _SLOW = (
     "agd-mnist-3-8", "bolt-on-excess", "recycling-convex", "recycling-stackoverflow",
-    "adadps-figure2", "dpnsgd-figure4-sst2", "tags", "ablation-tags",
+    "adadps-figure2", "dpnsgd-figure4-sst2", "tags", "ablation-tags", "defaults",
+    "public-only-examples",
 )  # fmt: skip
 _NO_TRANSFORMERS = pytest.mark.skipif(
     find_spec("transformers") is None, reason="the extra `transformers` is not installed"
@@ -97,7 +100,8 @@ def test_says_how_much_is_done_and_how_long_is_left(
     monkeypatch.setattr(Pace, "__init__", begun)
     study, options = find_reproductions()[name], ITEMS[name]
     places = {"corpus": str(tiny_corpus.directory), "results": tmp_path / "results.jsonl",
-              "plot": tmp_path / "plot.svg", "out": tmp_path / "page.md"}  # fmt: skip
+              "plot": tmp_path / "plot.svg", "out": tmp_path / "page.md",
+              "corpora": str(tmp_path)}  # fmt: skip
     given = {name: value for name, value in places.items() if study.takes(name)}
     study.run(**{**study.options, **(study.reduced or {}), **options, **given})
     said = re.findall(r"\((\d+) of (\d+) \w+(, .* left)?\)$", capsys.readouterr().err, re.M)

@@ -15,7 +15,7 @@ from fedpriv.tasks.dataset_tasks import linear_task
 from fedpriv.training.per_example.linear import LogisticGradients
 from simulations.adadps.public_only import examples as script
 
-RECORDED = Path(__file__).parents[2] / "docs" / "results" / "public-only.jsonl"
+RECORDED = Path(__file__).parents[2] / "docs" / "results" / "public-only-runs.jsonl"
 DIM = 6
 
 
@@ -45,10 +45,13 @@ def halves(monkeypatch):
     return study
 
 
-def test_both_rows_are_of_one_test_set_and_all_beat_some(halves, capsys):
-    script.main(["halves", "--draws", "2"])
-    *lines, ends = map(json.loads, capsys.readouterr().out.splitlines())
-    assert [(line["row"], line["draw"]) for line in lines] == [
+def test_both_rows_are_of_one_test_set_and_all_beat_some(halves, capsys, tmp_path, monkeypatch):
+    script.reproduce(names=("halves",), draws=2, results=tmp_path / "r.jsonl")
+    *lines, ends = map(json.loads, (printed := capsys.readouterr().out).splitlines())
+    monkeypatch.setattr(script, "public_only", None)  # what is there is not run again
+    script.reproduce(names=("halves",), draws=2, results=tmp_path / "r.jsonl")
+    assert capsys.readouterr().out == printed
+    assert [(line["spec"]["row"], line["spec"]["draw"]) for line in lines] == [
         ("public-only", 0), ("public-only", 1), ("all, not private", 0),
     ]  # fmt: skip
     assert [line["num_examples"] for line in lines] == [30, 30, 570]
@@ -98,7 +101,7 @@ def test_of_equal_figures_the_lower_loss_is_chosen_and_edges_are_said(halves):
 )
 def test_the_pages_say_what_was_measured(page, name, row, said):
     lines = [json.loads(line) for line in RECORDED.read_text("utf-8").splitlines()]
-    found = [line for line in lines if (line["data"], line["row"]) == (name, row)]
+    found = [line for line in lines if (line["spec"]["data"], line["spec"]["row"]) == (name, row)]
     assert not any(line["synthetic"] for line in found)
     figures = [line.get("accuracy", line.get("loss")) for line in found]
     text = f"{np.mean(figures):.3f}"

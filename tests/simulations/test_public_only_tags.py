@@ -24,12 +24,6 @@ def found(tiny_corpus):
     )
 
 
-def test_every_row_says_what_it_is_of(found):
-    assert [row["row"] for row in found] == ["majority class", "public-only", "all, not private"]
-    assert all("by-sentence" in row["data"] and row["synthetic"] for row in found)
-    assert all(0 < row["accuracy"] <= 1 for row in found)
-
-
 def test_public_only_learns_from_public_users_alone_and_all_from_everybody(found, tiny_corpus):
     view = tiny_corpus.view(split=script.BY_SENTENCE)
     public = sum(view.num_examples(user, "all") for user in view.public_users)
@@ -38,18 +32,24 @@ def test_public_only_learns_from_public_users_alone_and_all_from_everybody(found
 
 
 def test_the_command_prints_a_line_for_each(tiny_corpus, capsys):
-    arguments = ["--corpus", str(tiny_corpus.directory), "--rosters", tiny_corpus.default_roster]
-    script.main([*arguments, "--inputs", "tff", "--rates", "0.3", "--most-passes", "1"])
+    roster = tiny_corpus.default_roster
+    given = {"corpus": str(tiny_corpus.directory), "rosters": (roster,), "inputs": ("tff",)}
+    script.reproduce(**given, rates=(0.3,), most_passes=1)
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert len(rows) == 3 and {row["inputs"] for row in rows} == {"tff"}
+    assert [row["spec"]["row"] for row in rows] == list(script.ROWS)
+    assert all(row["spec"]["data"] == f"{roster}, by-sentence" and row["synthetic"] for row in rows)
+    assert {row["spec"]["inputs"] for row in rows} == {"tff"}
+    assert all(0 < row["accuracy"] <= 1 for row in rows)
 
 
 def test_the_rows_of_figure_6_are_the_recorded_ones():
     recorded = {}
-    for line in (RESULTS / "public-only.jsonl").read_text("utf-8").splitlines():
+    for line in (RESULTS / "public-only-runs.jsonl").read_text("utf-8").splitlines():
         row = json.loads(line)
-        if row["data"].endswith("by-sentence"):
-            recorded[row["data"].partition(",")[0], row["inputs"], row["row"]] = row["accuracy"]
+        spec = row["spec"]
+        if spec["data"].endswith("by-sentence"):
+            roster = spec["data"].partition(",")[0]
+            recorded[roster, spec["inputs"], spec["row"]] = row["accuracy"]
     names = {"majority class": 0, "public-only": 1, "all, not private": 2}
     (table,) = figure6.REPRODUCTIONS
     for (roster, inputs, row), accuracy in recorded.items():

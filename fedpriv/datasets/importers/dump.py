@@ -256,8 +256,8 @@ def site_name(dump: Path) -> str:
 
     >>> site_name(Path("onstartups.Posts.xml.xz")), site_name(Path("cooking/Posts.xml"))
     ('onstartups', 'cooking')
-    >>> site_name(Path("law.stackexchange.com.7z"))
-    'law'
+    >>> site_name(Path("law.stackexchange.com.7z")), site_name(Path("stackoverflow.com-Posts.7z"))
+    ('law', 'stackoverflow-com')
     """
     stem = _SUFFIXES.sub("", dump.name)
     if stem.lower() in ("posts", ""):

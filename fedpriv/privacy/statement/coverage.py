@@ -266,13 +266,17 @@ def coverage_without_document(facts: Mapping[str, Any]) -> Coverage:
     return Coverage(not_covered=(*found, FLOATS) if in_floats(facts) else found)
 
 
-def coverage_of(document: Mapping[str, Any]) -> Coverage:
+def coverage_of(document: Mapping[str, Any], plan: AnyPlan | None = None) -> Coverage:
     """Return what the ε of a run does not cover, from its `experiment.json`.
+
+    Args:
+        document: `experiment.json`.
+        plan: The run's; None reads that of the document.
 
     Raises:
         ValueError: If the document holds no plan.
     """
-    plan = read_plan(document.get("plan"))
+    plan = read_plan(document.get("plan")) if plan is None else plan
     if USER_LOOP in document:
         return coverage_without_document(document) if plan.is_private else Coverage(reason=NO_NOISE)
     return coverage(

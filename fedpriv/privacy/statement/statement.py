@@ -37,9 +37,7 @@ from fedpriv.privacy.statement.coverage import (
     KEY,
     NO_NOISE,
     USER_LOOP,
-    Coverage,
     as_object,
-    coverage,
     coverage_of,
     is_from_file,
     private_knowledge,
@@ -134,61 +132,39 @@ class Statement:
 
 def privacy_statement(
     plan: AnyPlan,
+    document: Mapping[str, Any],
     *,
     num_charges: int,
     num_lost: int = 0,
-    mode: str,
-    backend: str = "serial",
-    corpus: Mapping[str, Any] | None = None,
-    side_information: Mapping[str, Any] | None = None,
-    options: Mapping[str, Any] | None = None,
-    start: Mapping[str, Any] | None = None,
-    hardened: bool = False,
     anchored: bool | None = None,
     audit: AuditRecord | None = None,
-    covers: Coverage | None = None,
     summary: Mapping[str, Any] | None = None,
 ) -> Statement:
     """Return the statement of a run, finished or under way.
 
     Args:
         plan: The plan.
+        document: `experiment.json`: what it misses is left out, and without a mode the run is a
+            simulation.
         num_charges: Charges spent.
         num_lost: Of these, attempts that released nothing.
-        mode: "simulation" or "secure".
-        backend: The backend; "flower" adds what nodes and the network see.
-        corpus: What `experiment.json` says of the corpus; missing facts are left out.
-        side_information: Its "source" and "description", or None without preconditioning.
-        options: The experiment's, by their command-line names; they tell noise that is added
-            without a guarantee.
-        start: What `experiment.json` says of what training started from.
-        hardened: Whether a secure run's sums and noise are whole numbers, exactly rounded.
         anchored: Whether the ledger is marked outside its folder; None says nothing of it.
         audit: What an audit of this run's mechanism found.
-        covers: What ε does not cover; None where corpus, side information and options tell it.
         summary: Of the finished run, for which model it returns.
     """
-    corpus = corpus or {}
-    covers = covers or coverage(
-        plan,
-        corpus=corpus,
-        side_information=side_information,
-        options=options,
-        start=start,
-        secure=mode == "secure",
-        in_floats=mode == "secure" and not hardened,
-    )
+    corpus, start = as_object(document.get("corpus")), as_object(document.get("start"))
+    options = as_object(document.get("experiment"))
+    side = as_object(document.get("side_information")) or None
+    covers = coverage_of(document, plan)
     spent = covers.explained(plan.epsilon(num_charges))
-    simulated = mode != "secure"
+    simulated = document.get("mode") != "secure"
     both = with_start(plan, spent, start, secure=not simulated)
     weak = not spent.value <= NO_MEANINGFUL_PROTECTION_ABOVE
     label = "no privacy" if math.isinf(spent.value) else "no meaningful protection" if weak else ""
     shown = f"simulated {spent}" if simulated and plan.is_private else str(spent)
     refuted = "REFUTED by its audit" if audit is not None and audit.refuted else ""
     marks = "; ".join(filter(None, (label, refuted)))
-    facts = (
-        _corpus_facts(corpus) | _charge_facts(plan) | _side_facts(plan, corpus, side_information)
-    )
+    facts = _corpus_facts(corpus) | _charge_facts(plan)
     return Statement(
         headline=covers.qualified(shown) + (f": {marks}" if marks else ""),
         not_covered=covers.not_covered,
@@ -197,6 +173,9 @@ def privacy_statement(
         protects=protection_to_json(plan, corpus),
         sections=_sections(
             **facts,
+            side=None if side is None else _Facts(side),
+            side_description=str((side or {}).get("description", "unknown")).rstrip("."),
+            private_knowledge=private_knowledge(plan.unit, corpus, side),
             plan=plan,
             words=unit_words(plan.unit),
             spent=spent,
@@ -206,11 +185,11 @@ def privacy_statement(
             num_charges=num_charges,
             num_lost=num_lost,
             simulated=simulated,
-            hardened=hardened,
+            hardened=document.get("hardened") is True,
             anchored=anchored,
             audit=audit,
-            backend=backend,
-            options=_Facts(as_object(options)),
+            backend=document.get("backend", "serial"),
+            options=_Facts(options),
             started_from=_started_from(options, start),
             returned=describe_returned_model(summary or {})[0],
             # The sampler's error, as a power of ten that it is below.
@@ -310,17 +289,6 @@ def _corpus_facts(corpus: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _side_facts(
-    plan: AnyPlan, corpus: Mapping[str, Any], side: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """Return what the template says of side information, and of all that is known in private."""
-    return {
-        "side": None if side is None else _Facts(side),
-        "side_description": str((side or {}).get("description", "unknown")).rstrip("."),
-        "private_knowledge": private_knowledge(plan.unit, corpus, side),
-    }
-
-
 def _charge_facts(plan: AnyPlan) -> dict[str, Any]:
     """Return what one charge of a plan did: "kind", and what the template says of it.
 
@@ -353,11 +321,11 @@ def _charge_facts(plan: AnyPlan) -> dict[str, Any]:
     return found | {"event": event, "description": description}
 
 
-def _started_from(options: Mapping[str, Any] | None, start: Mapping[str, Any] | None) -> str | None:
+def _started_from(options: Mapping[str, Any], start: Mapping[str, Any]) -> str | None:
     """Return what training started from besides the task's own params."""
     if private_start(options):
         return "posts"
-    if as_object(options).get("start") == "public":
+    if options.get("start") == "public":
         return "public"
     if not is_from_file(start, options):
         return None
@@ -378,18 +346,11 @@ def run_statement(run_dir: str | os.PathLike[str]) -> Statement:
     document = describe_from_ledger(run) if run.document is None else run.document
     return privacy_statement(
         state.plan,
+        document,
         num_charges=len(state.charges),
         num_lost=len(state.lost),
-        mode=state.mode,
-        backend=str(document.get("backend", "serial")),
-        corpus=as_object(document.get("corpus")),
-        side_information=as_object(document.get("side_information")) or None,
-        options=as_object(document.get("experiment")),
-        start=run.start,
-        hardened=document.get("hardened") is True,
         anchored=bool(state.extra.get(ANCHORED)),
         audit=read_audit(run.folder, run.records, state),
-        covers=coverage_of(document) if USER_LOOP in document else None,
         summary=_summary(run.folder),
     )
 

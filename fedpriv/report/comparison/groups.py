@@ -456,19 +456,6 @@ class Curve:
     marker: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Style:
-    """Style in which one group is drawn against rounds, and in tables.
-
-    Attributes:
-        colour: A role of the theme, its curve's.
-        marker: Another one for each group of a curve.
-    """
-
-    colour: str
-    marker: str
-
-
 def curves_of(groups: Sequence[Group]) -> list[Curve]:
     """Return groups as curves, in the order given."""
     found: dict[object, list[Group]] = {}
@@ -486,14 +473,18 @@ def curves_of(groups: Sequence[Group]) -> list[Curve]:
     ]
 
 
-def styles(groups: Sequence[Group]) -> list[Style]:
-    """Return the style of each group."""
-    curves, found = curves_of(groups), dict[int, Style]()
+def styles(groups: Sequence[Group]) -> list[tuple[str, str]]:
+    """Return colour and marker of each group against rounds and in tables.
+
+    Groups of one curve have its colour, and each a marker of its own.
+    """
+    curves = curves_of(groups)
     longest = max(len(curve.groups) for curve in curves)
-    for place, curve in enumerate(curves):
-        for number, group in enumerate(curve.groups):
-            marker = _marker(place // NUM_SERIES * longest + number)
-            found[id(group)] = Style(colour=curve.colour, marker=marker)
+    found = {
+        id(group): (curve.colour, _marker(place // NUM_SERIES * longest + number))
+        for place, curve in enumerate(curves)
+        for number, group in enumerate(curve.groups)
+    }
     return [found[id(group)] for group in groups]
 
 

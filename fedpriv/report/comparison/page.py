@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
@@ -26,7 +25,6 @@ from fedpriv.report.comparison.groups import (
     Column,
     Group,
     Section,
-    Style,
     columns_of,
     curves_of,
     differences,
@@ -37,7 +35,6 @@ from fedpriv.report.comparison.groups import (
     terms_of,
 )
 from fedpriv.report.head import Estimate, badges, counted, estimate
-from fedpriv.report.page import write_page
 from fedpriv.report.run_record import points
 from fedpriv.report.wording import (
     NOTHING,
@@ -51,14 +48,6 @@ from fedpriv.report.wording import (
     number,
     percent,
 )
-
-
-def write_comparison(groups: Sequence[Group], path: str | Path) -> Path:
-    """Write the comparison as one self-contained page and return its path."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_page(path, render(groups))
-    return path
 
 
 def render(groups: Sequence[Group]) -> str:
@@ -113,7 +102,7 @@ def _line_label(group: Group) -> str:
     return ", ".join(filter(None, (group.label, group.unfinished_mark)))
 
 
-def _mean_line(group: Group, column: Column, style: Style) -> Line:
+def _mean_line(group: Group, column: Column, colour: str, marker: str) -> Line:
     """Return the mean over seeds against rounds, over the rounds that every seed measured."""
     tracks = [dict(zip(*points(column.rows(r), column.key), strict=True)) for r in group.runs]
     rounds = sorted(set.intersection(*(set(track) for track in tracks)))
@@ -125,8 +114,8 @@ def _mean_line(group: Group, column: Column, style: Style) -> Line:
         label=_line_label(group),
         x=rounds,
         y=[e.mean for e in known],
-        colour=style.colour,
-        marker=style.marker,
+        colour=colour,
+        marker=marker,
         dashed=not group.head.private,
         low=[max(least, e.mean - (e.half_width or 0)) for e in known] if several else (),
         high=[min(most, e.mean + (e.half_width or 0)) for e in known] if several else (),
@@ -142,7 +131,7 @@ def _plots(section: Section) -> list[tuple[str, Plot]]:
     for column in (Column(measure=measure, diagnosed=diagnosed) for diagnosed in (True, False)):
         title = f"{measure.title} on {nouns.rostered if column.diagnosed else nouns.public}s"
         lines = [
-            _mean_line(group, column, style)
+            _mean_line(group, column, *style)
             for group, style in zip(groups, styles(groups), strict=True)
         ]
         lines = [line for line in lines if line.x]
@@ -253,8 +242,8 @@ def runs_table(section: Section) -> dict[str, Any]:
     lead, groups, nouns = section.lead, section.groups, nouns_of(section)
     columns = measured_columns(section)
     marks = [
-        (group.measure(lead) if lead else None, style.colour, _remark(group))
-        for group, style in zip(groups, styles(groups), strict=True)
+        (group.measure(lead) if lead else None, colour, _remark(group))
+        for group, (colour, _) in zip(groups, styles(groups), strict=True)
     ]
     for _, _, value in references_of(section):
         marks.append((Estimate(mean=value, half_width=None, count=1), "muted", ""))

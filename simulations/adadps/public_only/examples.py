@@ -1,6 +1,6 @@
 """Accuracy on the centralised data sets of public examples alone, at ε = 0, and of all.
 
-    python -m simulations.adadps.public_only.examples imdb mnist autoencoder
+    fedpriv reproduce public-only-examples -s names=imdb,mnist,autoencoder
 
 Public-only is a floor: no private training is worth its ε that does not beat it. Rate and passes
 are chosen by five-fold cross-validation on the public examples (a fifth of 250 would choose by the
@@ -12,14 +12,14 @@ grid.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
@@ -29,6 +29,7 @@ from fedpriv.datasets.dataset import Dataset, hold_out_public, hold_out_validati
 from fedpriv.datasets.images import load_mnist
 from fedpriv.measures import LOSS, Measure
 from fedpriv.rng import Key
+from fedpriv.runs.progress import Pace
 from fedpriv.tasks.central import CentralTask
 from fedpriv.tasks.dataset_tasks import linear_task
 from fedpriv.training.evaluate import Metrics, combined
@@ -36,6 +37,8 @@ from fedpriv.training.per_example.linear import LogisticGradients
 from fedpriv.training.public_learning import Choice, GradientLearner, learn
 from fedpriv.tree import Params
 from simulations.adadps.setups import imdb, mnist
+from simulations.reproduction import items
+from simulations.reproduction.study import Row, Spec, Store, results_of
 from simulations.reviews.features import review_features
 
 Grid = Mapping[str, Any]
@@ -154,7 +157,7 @@ def _in_public(
         begun=task.init_params(key),
         gradient=gradient,
         key=key.fold("public"),
-        measured=lambda params: measure(params, seen),
+        measure=lambda params: measure(params, seen),
     )
 
 
@@ -164,7 +167,7 @@ def _of_all(task: CentralTask, key: Key) -> GradientLearner:
         begun=task.init_params(key),
         gradient=task.train.gradient,
         key=key.fold("all"),
-        measured=task.measure,
+        measure=task.measure,
     )
 
 
@@ -227,44 +230,59 @@ def _edges(choice: Choice, rates: Sequence[float], most: int) -> list[str]:
     return [*edges, "passes"] if choice.passes == most else edges
 
 
-def lines(name: str, draws: int, *, private: bool = True) -> Iterator[dict[str, Any]]:
-    """Yield a line for each draw, and one of the private training set of the first."""
-    study = STUDIES[name]
-    rows = [("public-only", draw, public_only) for draw in range(draws)]
-    rows += [("all, not private", 0, private_without_noise)] * private
-    for row, draw, reach in rows:
-        started = time.perf_counter()
-        found = reach(study, draw)
-        headline = next(iter(found))
-        yield {
-            "data": name,
-            "synthetic": study.data(draw).synthetic,
-            "row": row,
-            "draw": draw,
-            **found,
-            headline: round(study.scale * found[headline], 4),
-            "seconds": round(time.perf_counter() - started, 1),
-        }
+def perform(name: str, spec: Spec) -> Row:
+    """Return what a row reaches: public examples alone, or the private training set."""
+    study, started = STUDIES[name], time.perf_counter()
+    reach = public_only if spec["row"] == "public-only" else private_without_noise
+    found = reach(study, spec["draw"])
+    headline = next(iter(found))
+    return {
+        "synthetic": study.data(spec["draw"]).synthetic,
+        **found,
+        headline: round(study.scale * found[headline], 4),
+        "seconds": round(time.perf_counter() - started, 1),
+    }
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Print a JSON line for each model, then one with mean and range of each data set."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("names", nargs="+", choices=sorted(STUDIES), metavar="NAME")
-    parser.add_argument("--draws", type=int, default=5, help="Choices of the public examples.")
-    parser.add_argument("--no-private", action="store_true", help="Public-only alone.")
-    given = parser.parse_args(arguments)
-    for name in given.names:
+def reproduce(
+    *,
+    results: Path | None = None,
+    names: tuple[str, ...] = tuple(STUDIES),
+    draws: int = 5,
+    private: bool = True,
+) -> None:
+    """Print a JSON line for each model, then one with mean and range of each data set.
+
+    Args:
+        results: Next to it rows are kept.
+        names: Of `STUDIES`.
+        draws: Choices of the public examples.
+        private: Whether the private training set of the first is trained on, too.
+    """
+    store = Store.at(results_of("public-only", results))
+    pace = Pace(len(names) * (draws + private), rows=store.rows)
+    for name in names:
+        specs = [{"data": name, "row": "public-only", "draw": draw} for draw in range(draws)]
+        specs += [{"data": name, "row": "all, not private", "draw": 0}] * private
         reached = []
-        for line in lines(name, given.draws, private=not given.no_private):
-            print(json.dumps(line), flush=True)
-            if line["row"] == "public-only":
-                figure = next(line[key] for key in ("accuracy", "loss") if key in line)
-                reached.append(figure)
+        for spec in specs:
+            row = pace.work(
+                f"{name}, {spec['row']}", partial(store.row, spec, partial(perform, name))
+            )
+            print(json.dumps(row), flush=True)
+            if spec["row"] == "public-only":
+                reached.append(row["accuracy"] if "accuracy" in row else row["loss"])
         if reached:
             ends = [min(reached), max(reached)]
             print(json.dumps({"data": name, "mean": round(mean(reached), 4), "range": ends}))
 
 
-if __name__ == "__main__":
-    main()
+REPRODUCTIONS = (
+    items.Study(
+        name="public-only-examples",
+        title="Public examples alone at ε = 0, and all of them without privacy",
+        run=reproduce,
+        reduced={"names": ("mnist",), "draws": 1, "private": False},
+        minutes=(10, 0.5),
+    ),
+)

@@ -1,6 +1,6 @@
 """Accuracy by the papers' split of public users' sentences alone, and of all sentences.
 
-    python -m simulations.adadps.public_only.tags
+    fedpriv reproduce public-only-tags
 
 For the rows that stand in Figure 6 next to private training. Split by sentence as the papers did:
 test sentences share threads, titles and labels with training sentences, so every figure here, this
@@ -11,13 +11,13 @@ pass, and its best pass is taken on the test sentences: it is an upper mark and 
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 
@@ -26,16 +26,15 @@ from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
 from fedpriv.datasets.stackexchange.tag_view import TagView
 from fedpriv.measures import ACCURACY
 from fedpriv.rng import Key
+from fedpriv.runs.progress import Pace
 from fedpriv.tasks.tag_prediction import evaluate_tags, majority_share
 from fedpriv.training.public_learning import TagLearner, choose, learn
 from simulations.evaluation.held_out import held_rows
+from simulations.reproduction.items import Study
+from simulations.reproduction.study import Row, Store, results_of
 
 ROSTERS = ("onstartups-all", "onstartups-400")
 INPUTS = ("tff", "unit-norm")
-
-
-def _rows(view: TagView, users: Sequence[str], subset: str) -> np.ndarray:
-    return view.all_rows(users, subset)
 
 
 def _learner(view: TagView, inputs: str, rows: np.ndarray, seen: np.ndarray) -> TagLearner:
@@ -43,14 +42,17 @@ def _learner(view: TagView, inputs: str, rows: np.ndarray, seen: np.ndarray) -> 
         examples=view.columns.take(rows),
         inputs=inputs,
         key=Key.simulation(0).fold("public-only"),
-        measured=lambda params: evaluate_tags(params, view.columns, inputs, seen),
+        measure=lambda params: evaluate_tags(params, view.columns, inputs, seen),
     )
+
+
+ROWS = ("majority class", "public-only", "all, not private")
 
 
 def lines(
     roster: str, inputs: str, *, rates: Sequence[float], most_passes: int, corpus: str | None = None
-) -> Iterator[dict[str, Any]]:
-    """Yield a line of the majority class, of public-only and of all sentences.
+) -> Iterator[Row]:
+    """Yield what each of `ROWS` reaches.
 
     Args:
         roster: Whose held-out sentences are measured.
@@ -65,19 +67,18 @@ def lines(
     found = resolve_corpus(corpus, allow_synthetic=False)
     view = found.view(roster=roster, split=BY_SENTENCE)
     tested, public = held_rows(view), view.public_users
-    about = {"data": f"{roster}, by-sentence", "synthetic": view.synthetic, "inputs": inputs}
+    about = {"synthetic": view.synthetic}
     labels = view.label_counts(view.roster, "test")
-    yield {**about, "row": "majority class", "accuracy": round(majority_share(labels) or 0.0, 4)}
+    yield {**about, "accuracy": round(majority_share(labels) or 0.0, 4)}
 
     started = time.perf_counter()
-    trial = _learner(view, inputs, _rows(view, public, "train"), _rows(view, public, "test"))
+    trial = _learner(view, inputs, view.all_rows(public, "train"), view.all_rows(public, "test"))
     chosen = choose(trial, ACCURACY, rates=rates, factors=(1.0,), most_passes=most_passes).by_figure
-    whole = replace(trial, examples=view.columns.take(_rows(view, public, "all")))
+    whole = replace(trial, examples=view.columns.take(view.all_rows(public, "all")))
     reached = evaluate_tags(learn(whole, chosen).params, view.columns, inputs, tested)
     assert reached is not None
     yield {
         **about,
-        "row": "public-only",
         "accuracy": round(reached.get("accuracy") or 0.0, 4),
         "num_examples": whole.num_examples,
         "learning_rate": chosen.learning_rate,
@@ -90,7 +91,7 @@ def lines(
     }
 
     started = time.perf_counter()
-    rows = np.concatenate([_rows(view, view.roster, "train"), _rows(view, public, "all")])
+    rows = np.concatenate([view.all_rows(view.roster, "train"), view.all_rows(public, "all")])
     learner = _learner(view, inputs, rows, tested)
     passes = islice(learner.passes(chosen.learning_rate), max(1, most_passes // 3))
     curve = [
@@ -99,7 +100,6 @@ def lines(
     ]
     yield {
         **about,
-        "row": "all, not private",
         "accuracy": max(curve),
         "num_examples": learner.num_examples,
         "learning_rate": chosen.learning_rate,
@@ -109,26 +109,40 @@ def lines(
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Print a JSON line for each row."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--corpus", default=None, help="a prepared corpus, a dump or a name")
-    parser.add_argument("--rosters", nargs="+", default=list(ROSTERS))
-    parser.add_argument("--inputs", nargs="+", default=list(INPUTS), choices=INPUTS)
-    parser.add_argument("--rates", nargs="+", type=float, default=[0.1, 0.3, 1.0, 3.0])
-    parser.add_argument("--most-passes", type=int, default=30)
-    given = parser.parse_args(arguments)
-    for roster in given.rosters:
-        for inputs in given.inputs:
-            for line in lines(
-                roster,
-                inputs,
-                rates=given.rates,
-                most_passes=given.most_passes,
-                corpus=given.corpus,
-            ):
-                print(json.dumps(line), flush=True)
+def reproduce(
+    *,
+    corpus: str | None = None,
+    results: Path | None = None,
+    rosters: tuple[str, ...] = ROSTERS,
+    inputs: tuple[str, ...] = INPUTS,
+    rates: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0),
+    most_passes: int = 30,
+) -> None:
+    """Print a JSON line for each row.
+
+    Args:
+        corpus: A prepared corpus, a dump or a name.
+        results: Next to it rows are kept.
+        rosters: Of the corpus.
+        inputs: "tff" or "unit-norm".
+        rates: Learning rates tried.
+        most_passes: Passes over public sentences.
+    """
+    store, pace = Store.at(results_of("public-only", results)), Pace(len(rosters) * len(inputs))
+    for roster in rosters:
+        for kind in inputs:
+            about = {"data": f"{roster}, by-sentence", "inputs": kind}
+            made = partial(lines, roster, kind, rates=rates, most_passes=most_passes, corpus=corpus)
+            kept = partial(store.rows_of, [{**about, "row": row} for row in ROWS], made)
+            for row in pace.work(f"{roster}, {kind}", kept):
+                print(json.dumps(row), flush=True)
 
 
-if __name__ == "__main__":
-    main()
+REPRODUCTIONS = (
+    Study(
+        name="public-only-tags",
+        title="Public users' sentences alone by the papers' split, and all sentences",
+        run=reproduce,
+        minutes=(10, 1),
+    ),
+)

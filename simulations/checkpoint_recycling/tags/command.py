@@ -85,12 +85,12 @@ def shift(site: Site, *, tiny: bool = False, seeds: int | None = None) -> shift_
     """
     size = _size(tiny, None)
     period = Period(halves="questions", rounds=4 if tiny else 20, seeds=seeds or (2 if tiny else 3))
-    shifted = len(shift_page.SAID) * period.seeds
+    shifted = len(shift_page.HALVES) * period.seeds
     site.pace = Pace(len(FAMILIES) * (tuning_runs(size) + shifted))
     chosen = {name: tuned(site, family, size).rates for name, family in FAMILIES.items()}
     epsilon = size.epsilons[0]
     accuracy: dict[shift_page.Case, dict[str, np.ndarray]] = {}
-    for halves in shift_page.SAID:
+    for halves in shift_page.HALVES:
         own = replace(period, halves=halves)
         for name, family in FAMILIES.items():
             with suppress(NotKeptError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,7 @@ from simulations.evaluation.held_out import held_out, majority
 from simulations.reproduction.study import (
     drawing,
     note_below,
+    render,
     save,
     synthetic_words,
     t_half,
@@ -203,21 +205,21 @@ def page(found: Measured, *, command: str, picture: str = "") -> str:
         command: That makes it.
         picture: Address of the plot; "" for none.
     """
-    lines = [
-        f"# Recycling checkpoints on real threads, by user{synthetic_words(found.synthetic)}", "",
-        f"`{command}`", "",
-        f"{found.site} {found.size.rounds} rounds from the public start, {found.size.seeds} seeds "
-        "that are paired: methods of one seed have the same cohorts. Aggregates at inference are "
-        "all made of one run's checkpoints.", "", epsilon_words(found.delta),
-    ]  # fmt: skip
-    if picture:
-        lines += ["", f"![Gains over the last iterate]({picture})"]
-    lines += [*_paper(found), *_verdicts(found), *_tables(found), *_tuning(found)]
-    lines += _scores(found)
-    return "\n".join(lines) + "\n"
+    main = [w for one in found.scores for w in one.widths if w.k == found.arms.k]
+    return render(
+        "checkpoint_recycling/tags/page.md.jinja",
+        found=found, command=command, picture=picture, families=FAMILIES,
+        synthetic=synthetic_words(found.synthetic), epsilon_terms=epsilon_words(found.delta),
+        first=kind_of(found.size.epsilons[0]), paper_table=_paper_table(found),
+        verdicts=partial(_verdicts, found), last_iterates=_last_iterates(found),
+        accuracy_tables=_accuracy_tables(found), tuning_table=_tuning_table(found),
+        scores_table=_scores_table(found), within=[100 * w.within_two for w in main],
+        below=[100 * w.below for w in main],
+        per_cent=lambda shares: " and ".join(f"{share:.0f} %" for share in shares),
+    )  # fmt: skip
 
 
-def _paper(found: Measured) -> list[str]:
+def _paper_table(found: Measured) -> str:
     rows = [
         ["paper, DP-FTRL", f"{rounded_up_to(epsilon, 3):g}",
          f"{accuracy / (1 + 2.09 / 100):.2f} (implied)", f"{accuracy:.2f}", gain, "–"]
@@ -243,15 +245,7 @@ def _paper(found: Measured) -> list[str]:
                 ])  # fmt: skip
     head = ["", "ε", "last iterate, %", "with aggregates, %", "gain, % of the last iterate",
             "of the best last iterate at any rate"]  # fmt: skip
-    return [
-        "", "## The paper's figures and ours", "",
-        "The paper's task is **another one, and much larger**: next words of StackOverflow by an "
-        "LSTM (342,477 users), with DP-FTRL. Ours is softmax regression of tags on sentences of a "
-        "small site. Only the direction of gains may be compared, not accuracies.", "",
-        *table(head, rows), "",
-        "Of ours the best on test of those chosen beforehand is shown, which flatters it; "
-        "± is the t-interval over seeds.",
-    ]  # fmt: skip
+    return table(head, rows)
 
 
 def best_last(cases: Mapping[tuple[Epsilon, float], Mapping[str, Line]], epsilon: Epsilon) -> float:
@@ -259,64 +253,45 @@ def best_last(cases: Mapping[tuple[Epsilon, float], Mapping[str, Line]], epsilon
     return max(own[LAST].accuracy for (e, _), own in cases.items() if e == epsilon)
 
 
-def _verdicts(found: Measured) -> list[str]:
-    lines = [
-        "", "## Verdicts", "",
-        "A gain counts as clear where the t-interval over paired seeds and the bootstrap over "
-        "threads and seeds are both on one side of zero, at 95 % each and not corrected for how "
-        "many there are. The first alone says that other noise and cohorts would show the same on "
-        "these threads. Points of accuracy; decays and k were chosen once, on validation threads "
-        f"at {kind_of(found.size.epsilons[0])} with a seed of its own.",
-    ]  # fmt: skip
-    for what, title in (("inference", "At inference"), ("training", "Training over aggregates")):
-        lines += ["", f"### {title}", ""]
-        for name, cases in found.lines.items():
-            for (epsilon, by), own in cases.items():
-                names = chosen_methods(found.chosen[name], own)[what]
-                if names:
-                    rate = "" if by == 1 else f", {by:g} times the rate"
-                    said = verdict(own, names)
-                    lines.append(f"- {name}, {kind_of(epsilon)}{rate}: {said}.")
-    lines += ["", "### What another rate gives the last iterate", ""]
-    lines += [
-        "A gain that another rate gives the last iterate, too, is one of not having tuned it. "
-        f"Last iterates at {kind_of(found.size.epsilons[0])}, on test:",
-        "",
-    ]
+def _verdicts(found: Measured, what: str) -> list[str]:
+    lines = []
     for name, cases in found.lines.items():
-        shown = [
+        for (epsilon, by), own in cases.items():
+            names = chosen_methods(found.chosen[name], own)[what]
+            if names:
+                rate = "" if by == 1 else f", {by:g} times the rate"
+                lines.append(f"{name}, {kind_of(epsilon)}{rate}: {verdict(own, names)}")
+    return lines
+
+
+def _last_iterates(found: Measured) -> dict[str, list[str]]:
+    """Return, by family, what last iterates have at the first ε, the lowest rate first."""
+    return {
+        name: [
             f"{own[LAST].accuracy:.2f} % at rate {by * found.chosen[name].rates[epsilon]:g} "
             f"(deviation over seeds {own[LAST].stddev:.2f})"
             for (epsilon, by), own in sorted(cases.items(), key=lambda one: one[0][1])
             if epsilon == found.size.epsilons[0]
         ]
-        lines.append(f"- {name}: {'; '.join(shown)}.")
-    return lines
+        for name, cases in found.lines.items()
+    }
 
 
-def _tables(found: Measured) -> list[str]:
-    lines: list[str] = []
+def _accuracy_tables(found: Measured) -> dict[str, dict[float, str]]:
+    """Return a table by family and by what the rate is multiplied by."""
+    tables: dict[str, dict[float, str]] = {}
     for name, cases in found.lines.items():
-        lines += ["", f"## {FAMILIES[name].label}", ""]
-        lines += [
-            "Accuracy on test threads in per cent (standard deviation over seeds), and the gain "
-            "over the last iterate in points ± its t-interval over paired seeds [bootstrap over "
-            "threads and seeds].",
-        ]
+        tables[name], rates = {}, found.chosen[name].rates
         for by in dict.fromkeys(by for _, by in cases):
-            own = {epsilon: one for (epsilon, b), one in cases.items() if b == by}
-            title = "at the rate that validation threads chose"
-            if by != 1:
-                title = f"at {by:g} times that rate"
-            rates, head = found.chosen[name].rates, [""]
+            own, head = {epsilon: one for (epsilon, b), one in cases.items() if b == by}, [""]
             for epsilon in own:
                 head += [f"{kind_of(epsilon)} (rate {by * rates[epsilon]:g})", "gain"]
             rows = [
                 [method, *(text for one in own.values() for text in _cells(one.get(method)))]
                 for method in _methods(own)
             ]
-            lines += ["", f"### {name}: {title}", "", *table(head, rows)]
-    return lines
+            tables[name][by] = table(head, rows)
+    return tables
 
 
 def _methods(own: Mapping[Epsilon, Mapping[str, Line]]) -> list[str]:
@@ -338,7 +313,7 @@ def _shown(gain: Gain | None) -> str:
     return shown if by is None else f"{shown} [{100 * by.low:+.2f}, {100 * by.high:+.2f}]"
 
 
-def _tuning(found: Measured) -> list[str]:
+def _tuning_table(found: Measured) -> str:
     size, rows = found.size, []
     for name, chosen in found.chosen.items():
         for epsilon, rate in chosen.rates.items():
@@ -346,21 +321,11 @@ def _tuning(found: Measured) -> list[str]:
             kinds = ", ".join(chosen.aggregate.values()) if epsilon == size.epsilons[0] else ""
             edge = " (edge)" if rate in (min(size.rates), max(size.rates)) else ""
             rows.append([f"{name}, {kind_of(epsilon)}", *tried, f"{rate:g}{edge}", kinds])
-    head = ["", *(f"{rate:g}" for rate in size.rates), "chosen", "aggregates"]
-    return [
-        "", "## What validation threads chose", "",
-        f"One run each, with seed {size.tuning_seed}, fitted without the validation threads: "
-        "accuracy of the last iterate in per cent by the server's rate. Clip norm and local rate "
-        "are those of the evaluations of [methods](tags-by-method.md) and "
-        "[streams](tags-by-stream.md). Aggregates were given no rate of their own.", "",
-        *table(head, rows),
-    ]  # fmt: skip
+    return table(["", *(f"{rate:g}" for rate in size.rates), "chosen", "aggregates"], rows)
 
 
-def _scores(found: Measured) -> list[str]:
-    if not found.scores:
-        return []
-    arms, rows = found.arms, []
+def _scores_table(found: Measured) -> str:
+    rows = []
     for one in found.scores:
         for w in one.widths:
             there = f"{one.correlation:.2f}" if w.spacing == one.spacing else "–"
@@ -377,31 +342,7 @@ def _scores(found: Measured) -> list[str]:
             "median ratio", "within a factor 2 (least and most of a chain)",
             "two samples of one law", "checkpoints below", "lag-1 correlation seen",
             "corrected: within a factor 2", "ratio"]  # fmt: skip
-    lines = [
-        "", "## Checkpoints against independent runs", "",
-        "DP-SGD: the width of the 95 % interval of one draw of the predicted tag's score, of "
-        f"{arms.examples:,} test sentences, by k checkpoints of one run and by {arms.runs} "
-        "runs of their own, which cost as many times ε. Both arms have the same σ and "
-        f"T = t1 + k t2 of k = {arms.k}; t1 = {arms.burn_in}, the server's rate "
-        f"{arms.rate:g}. Each of the runs is a chain of checkpoints in turn. t2 is the "
-        "shortest lag at which scores of "
-        f"{arms.pilots} pilot runs correlate by at most 0.05, of those up to {arms.longest}; more "
-        f"than {arms.k} checkpoints lie half as far apart.", "",
-        *table(head, rows, align="---"),
-    ]  # fmt: skip
-    main = [w for one in found.scores for w in one.widths if w.k == arms.k]
-    enough = [100 * w.within_two for w in main]
-    below = [100 * w.below for w in main]
-    held = "yes" if min(enough) >= 80 else "no" if max(enough) < 80 else "at some"
-    lines += [
-        "",
-        f"Within a factor 2 for at least 80 % of sentences at k = {arms.k}: {held} "
-        f"({' and '.join(f'{e:.0f} %' for e in enough)}). The paper calls checkpoints' widths a "
-        f"lower bound: here they are below for {' and '.join(f'{b:.0f} %' for b in below)}; "
-        + ("below as a rule, and no bound for a single sentence."
-           if 80 <= min(below) < 100 else "no bound for a single sentence."),
-    ]  # fmt: skip
-    return lines
+    return table(head, rows, align="---")
 
 
 def note_of(delta: float) -> str:

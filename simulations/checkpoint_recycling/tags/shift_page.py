@@ -14,6 +14,7 @@ from simulations.checkpoint_recycling.tags.study import Epsilon, Halves, Period
 from simulations.reproduction.study import (
     drawing,
     note_below,
+    render,
     save,
     synthetic_words,
     t_half,
@@ -23,7 +24,7 @@ from simulations.reproduction.study import (
 #: ε and the paper's gain under shift, relative, per cent.
 PAPER = ((18.9, "+2.64"), (8.2, "+2.82"))
 
-SAID: Mapping[Halves, str] = {
+HALVES: Mapping[Halves, str] = {
     "questions": "text in threads that its writer asked, against text in threads of others "
     "(questions against answers, as nearly as tags' examples know)",
     "tags": "text of every second tag, against that of the others",
@@ -61,27 +62,19 @@ def page(found: Shifted, *, command: str, picture: str = "") -> str:
         command: That makes it.
         picture: Address of the plot; "" for none.
     """
-    period, made = found.period, synthetic_words(found.synthetic)
-    lines = [
-        f"# Recycling checkpoints under periodic shift, by user{made}", "", f"`{command}`", "",
-        f"{found.site} {found.rounds} rounds from the public start, in periods of {period.rounds}: "
-        f"one of two halves of the text alone for {period.rounds // 2} rounds, then the other. "
-        f"{period.seeds} seeds, paired. Accuracy is of test threads of both halves, after each "
-        "round of the last period.", "", epsilon_words(found.delta), "",
-        "The paper, on next words of StackOverflow (another task, and much larger): "
-        + ", ".join(f"{gain} % of the last iterate's at ε = {e:g}" for e, gain in PAPER) + ".",
-    ]  # fmt: skip
-    if picture:
-        lines += ["", f"![Accuracy over the last period]({picture})"]
-    for halves, said in SAID.items():
-        own = {case: one for case, one in found.accuracy.items() if case[0] == halves}
-        if own:
-            lines += ["", f"## {halves.capitalize()}", "", f"Halves: {said}.", ""]
-            lines += _table(own)
-    return "\n".join(lines) + "\n"
+    own = {
+        halves: {case: one for case, one in found.accuracy.items() if case[0] == halves}
+        for halves in HALVES
+    }
+    return render(
+        "checkpoint_recycling/tags/shift.md.jinja",
+        found=found, period=found.period, command=command, picture=picture, paper=PAPER,
+        synthetic=synthetic_words(found.synthetic), epsilon_terms=epsilon_words(found.delta),
+        described=HALVES, tables={halves: _table(cases) for halves, cases in own.items() if cases},
+    )  # fmt: skip
 
 
-def _table(own: Mapping[Case, Mapping[str, np.ndarray]]) -> list[str]:
+def _table(own: Mapping[Case, Mapping[str, np.ndarray]]) -> str:
     rows = []
     for (_, family, epsilon), one in own.items():
         last = one[LAST].mean(axis=1)
@@ -94,12 +87,7 @@ def _table(own: Mapping[Case, Mapping[str, np.ndarray]]) -> list[str]:
                 f"{100 * values[:, -1].mean():.2f}",
             ])  # fmt: skip
     head = ["", "", "mean", "deviation over the period", "gain", "after the last round"]
-    return [
-        "Mean over the period in per cent, standard deviation over its rounds in points (mean of "
-        "the seeds'), gain of the mean over the last iterate's in points ± the t-interval over "
-        "seeds, and accuracy after the last round, in per cent.", "",
-        *table(head, rows, words=2),
-    ]  # fmt: skip
+    return table(head, rows, words=2)
 
 
 def draw(found: Shifted, path: Path) -> None:

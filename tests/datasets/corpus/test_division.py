@@ -36,6 +36,12 @@ def parts(view):
     return {subset: threads_of(view, users, subset) for subset in ("train", "validation", "test")}
 
 
+def asked_in_public(view):
+    """The threads, by the numbers of `sentences`, that public users asked."""
+    asked = (row for row in sentences() if row.own_title and row.user_id in view.public_users)
+    return {int(row.thread) - 1000 for row in asked}
+
+
 def counted_threads(corpus, split):
     """The threads that words, tags and side information are counted in."""
     store = SentenceStore(corpus.directory)
@@ -67,12 +73,7 @@ def test_words_and_tags_of_threads_held_out_or_asked_on_the_roster_are_not_known
     counted = {keys[thread] for thread in counted_threads(corpus, split)}
     assert {word for word in view.words if word.startswith("word")} == {f"word{n}" for n in counted}
     assert {tag for tag in view.tags if tag.startswith("tag")} == {f"tag{n}" for n in counted}
-    asked_in_public = {
-        int(row.thread) - 1000
-        for row in sentences()
-        if row.own_title and row.user_id in view.public_users
-    }
-    assert counted <= asked_in_public
+    assert counted <= asked_in_public(view)
     titles = {int(word.removeprefix("title")) for word in view.words if word.startswith("title")}
     assert titles == counted  # titles are words of their askers, who are public there
     own = [
@@ -150,18 +151,24 @@ def of_public(view):
     return [view.num_examples(user, name) for user in view.public_users for name in names]
 
 
+def check_held(corpus, split, held):
+    """What held-out users wrote in threads held out is tested on, what others did not trained on.
+
+    Which threads that are is as by thread; nothing else of anybody on the roster is an example.
+    """
+    view, by_thread = corpus.view(split=split), corpus.view(split=Split(fold=split.fold))
+    assert of_public(view) == of_public(by_thread)
+    for user in view.roster:
+        side, other = ("test", "train") if user in held else ("train", "test")
+        assert view.num_examples(user, side) == by_thread.num_examples(user, side)
+        assert view.num_examples(user, other) == 0
+
+
 def test_held_out_users_train_nothing_and_only_they_are_tested_on(corpus):
     tested = Counter()
     for split in kept("by-user"):
-        view, by_thread = corpus.view(split=split), corpus.view(split=Split(fold=split.fold))
         held = held_out(corpus, split)
-        assert of_public(view) == of_public(by_thread)
-        for user in view.roster:
-            # What is tested on is all that they wrote in threads held out, which are those by
-            # thread; what is trained on likewise.
-            side, other = ("test", "train") if user in held else ("train", "test")
-            assert view.num_examples(user, side) == by_thread.num_examples(user, side)
-            assert view.num_examples(user, other) == 0
+        check_held(corpus, split, held)
         choosing = corpus.view(split=split.choosing())
         for name in ("train", "validation"):
             assert not any(choosing.num_examples(user, name) for user in held)
@@ -172,12 +179,7 @@ def test_held_out_users_train_nothing_and_only_they_are_tested_on(corpus):
 @pytest.mark.parametrize("split", kept("as-published"), ids=lambda split: split.name)
 def test_as_published_holds_out_whom_the_source_does(corpus, split):
     assert held_out(corpus, split) == set(HELD)
-    view, by_thread = corpus.view(split=split), corpus.view(split=Split(fold=split.fold))
-    assert of_public(view) == of_public(by_thread)
-    for user in view.roster:
-        side, other = ("test", "train") if user in HELD else ("train", "test")
-        assert view.num_examples(user, side) == by_thread.num_examples(user, side)
-        assert view.num_examples(user, other) == 0
+    check_held(corpus, split, HELD)
 
 
 def test_users_without_training_text_stay_on_the_roster(tmp_path):
@@ -249,11 +251,7 @@ SELECTING = [split for split in SPLITS if split.measured_on == "test" and not sp
 def test_rostered_users_train_on_no_thread_that_may_select(corpus, split):
     """And nothing else of the view is another one; red when tests or public rows went too."""
     whole, view = corpus.view(split=split), corpus.view(split=replace(split, selecting=True))
-    asked = {
-        int(row.thread) - 1000
-        for row in sentences()
-        if row.own_title and row.user_id in view.public_users
-    }
+    asked = asked_in_public(view)
     keys = [int(key) - 1000 for key in SentenceStore(corpus.directory).thread_keys()]
     before, after = (
         {keys[thread] for thread in threads_of(seen, seen.roster, "train")}

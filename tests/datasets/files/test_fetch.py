@@ -222,11 +222,3 @@ def test_without_ranges_a_second_try_starts_again(server, tmp_path):
     server.ranges = False
     server.cut_after = [300_000]
     assert fetch_file(source(server), tmp_path / "out").path.read_bytes() == BODY
-
-
-def test_a_damaged_file_on_disk_is_replaced(server, tmp_path):
-    folder = tmp_path / "out"
-    folder.mkdir()
-    for checksum in (f"sha256:{SHA256}", f"git-blob:{GIT_BLOB}"):
-        (folder / "a.bin").write_bytes(b"damaged")
-        assert fetch_file(source(server, checksum), folder).path.read_bytes() == BODY

@@ -109,28 +109,31 @@ def test_hostile_records_are_refused(content, message):
         read_cifar_records(content, "x", images.CIFAR10)
 
 
+def lay(folder, files, archive=None):
+    """Write files, into an archive where it is named; their order in it must not matter."""
+    folder.mkdir()
+    if archive is None:
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+        return folder
+    with tarfile.open(folder / archive, "w:gz") as packed:
+        for name in sorted(files, reverse=True):
+            entry = tarfile.TarInfo(f"in-a-folder/{name}")
+            entry.size = len(files[name])
+            packed.addfile(entry, io.BytesIO(files[name]))
+    return folder
+
+
 @pytest.fixture
 def canonical(tmp_path, monkeypatch):
     """Write CIFAR-10's six files, two images each, into an archive or a folder."""
     monkeypatch.setattr(images, "CIFAR10", replace(images.CIFAR10, images=(2,) * 6))
     monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
     names = [f"data_batch_{number}.bin" for number in range(1, 6)] + ["test_batch.bin"]
-    files = {name: records([number, 9], number)[0] for number, name in enumerate(names)}
 
-    def write(*, pack, leave_out=()):
-        folder = tmp_path / "files"
-        folder.mkdir()
-        kept = {name: content for name, content in files.items() if name not in leave_out}
-        if not pack:
-            for name, content in kept.items():
-                (folder / name).write_bytes(content)
-            return folder
-        with tarfile.open(folder / "cifar-10-binary.tar.gz", "w:gz") as archive:
-            for name in sorted(kept, reverse=True):  # the order of an archive must not matter
-                entry = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
-                entry.size = len(kept[name])
-                archive.addfile(entry, io.BytesIO(kept[name]))
-        return folder
+    def write(*, pack, leave_out=""):
+        files = {n: records([at, 9], at)[0] for at, n in enumerate(names) if n != leave_out}
+        return lay(tmp_path / "files", files, "cifar-10-binary.tar.gz" if pack else None)
 
     return write
 
@@ -148,7 +151,7 @@ def test_canonical_cifar10(canonical, pack):
 
 
 def test_a_canonical_set_with_missing_images_is_refused(canonical, monkeypatch):
-    folder = canonical(pack=True, leave_out=("data_batch_3.bin",))
+    folder = canonical(pack=True, leave_out="data_batch_3.bin")
     with pytest.raises(ValueError, match=r"has no data_batch_3.bin"):
         load_cifar10(folder)
     archive = folder / "cifar-10-binary.tar.gz"
@@ -201,19 +204,8 @@ def hundred(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
 
     def write(*, pack, train=(0, 99, 7), test=(5, 50)):
-        folder = tmp_path / "files"
-        folder.mkdir()
         files = {"train.bin": fine_records(train, 0)[0], "test.bin": fine_records(test, 1)[0]}
-        if not pack:
-            for name, content in files.items():
-                (folder / name).write_bytes(content)
-            return folder
-        with tarfile.open(folder / "cifar-100-binary.tar.gz", "w:gz") as archive:
-            for name, content in files.items():
-                entry = tarfile.TarInfo(f"cifar-100-binary/{name}")
-                entry.size = len(content)
-                archive.addfile(entry, io.BytesIO(content))
-        return folder
+        return lay(tmp_path / "files", files, "cifar-100-binary.tar.gz" if pack else None)
 
     return write
 

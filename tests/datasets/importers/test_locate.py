@@ -278,10 +278,3 @@ def test_the_digest_of_a_file_is_remembered_until_it_changes(tmp_path, monkeypat
     note.write_text(json.dumps(["nonsense"]))
     cache.remembered_sha256(path, tmp_path / "cache")
     assert len(calls) == 2
-
-
-@pytest.mark.data
-def test_the_real_folder_beside_the_checkout_is_found(shared_data, monkeypatch):
-    monkeypatch.setenv("FEDPRIV_DATA", str(shared_data))
-    (found,) = find_candidates("onstartups")
-    assert found.path == shared_data / "stackexchange" / "onstartups.Posts.xml.xz"

@@ -11,7 +11,7 @@ from xml.sax.saxutils import quoteattr
 import py7zr
 import pytest
 
-from fedpriv.datasets.importers.dump import import_stackexchange, open_dump, site_name
+from fedpriv.datasets.importers.dump import import_stackexchange, open_dump
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
 
 PUBLIC, INSIDE = "15", "1"  # by the fixed hash of the id
@@ -208,20 +208,6 @@ def test_progress_runs_to_the_end_over_both_passes(tmp_path):
     assert {total for _, total in calls} == {2 * size}
     assert [done for done, _ in calls] == sorted(done for done, _ in calls)
     assert calls[-1][0] == 2 * size
-
-
-@pytest.mark.parametrize(
-    ("file", "name"),
-    [
-        ("a/onstartups.Posts.xml.xz", "onstartups"),
-        ("a/Law/Posts.xml", "law"),
-        ("a/law.stackexchange.com.7z", "law"),
-        ("a/stackoverflow.com-Posts.7z", "stackoverflow-com"),
-        ("a/My Site!.xml", "my-site"),
-    ],
-)
-def test_the_name_comes_from_the_file(tmp_path, file, name):
-    assert site_name(tmp_path / file) == name
 
 
 @pytest.fixture(scope="module")

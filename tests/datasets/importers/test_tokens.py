@@ -8,12 +8,10 @@ from fedpriv.datasets.importers.tokens import split_sentences, tff_tokens
     [
         ("Hello, World", ["hello", ",", "world"]),
         ("see HTTPS://Example.org/A?b=1 now", ["see", "<URL>", "now"]),
-        ("www.example.org", ["<URL>"]),
         ("<URL>", ["<", "url", ">"]),  # nobody can write the special token
         ("caf\u00e9 \u4f60\u597d na\u00efve", ["caf", "nave"]),
         ("a\u00a0b", ["a", "b"]),
         ("C++ & snake_case", ["c", "+", "+", "&", "snake", "_", "case"]),
-        ("  \t\n ", []),
         ("\u4f60\u597d", []),
     ],
 )
@@ -24,9 +22,7 @@ def test_text_is_lower_case_ascii_with_punctuation_apart(text, tokens):
 @pytest.mark.parametrize(
     ("markup", "expected"),
     [
-        ("", []),
         ("<p>One. Two! Three? Four</p>", ["one .", "two !", "three ?", "four"]),
-        ("<p>a</p><p>b</p>", ["a", "b"]),
         ("<ul><li>x<li>y</ul>", ["x", "y"]),
         ("line<br/>break\nand another", ["line", "break", "and another"]),
         ("3.14 is pi", ["3 . 14 is pi"]),
@@ -35,7 +31,6 @@ def test_text_is_lower_case_ascii_with_punctuation_apart(text, tokens):
         ("<a>http://x.org/a</a>.", ["<URL> ."]),
         ("<!-- hidden --><em>k</em>ept", ["kept"]),
         ("1 < 2 and <unclosed", ["1 < 2 and < unclosed"]),
-        ("<p>...</p>", [". . ."]),
     ],
 )
 def test_html_becomes_sentences(markup, expected):

@@ -31,7 +31,7 @@ def owners_plan(most):
 def said(plan, most=None, **more):
     provenance = {"owners": "all", "examples_per_owner": most, SHARE: 0.6101, **more}
     corpus = {**CORPUS, "provenance": {**CORPUS["provenance"], **provenance}}
-    return privacy_statement(plan, num_charges=20, mode="secure", corpus=corpus)
+    return privacy_statement(plan, {"mode": "secure", "corpus": corpus}, num_charges=20)
 
 
 def test_of_users_the_unit_is_a_persons_words():
@@ -58,7 +58,7 @@ def test_of_users_the_unit_is_a_persons_words():
 
 
 def test_without_it_the_unit_is_an_account_and_says_so():
-    statement = privacy_statement(PLAN, num_charges=20, mode="secure", corpus=CORPUS)
+    statement = privacy_statement(PLAN, {"mode": "secure", "corpus": CORPUS}, num_charges=20)
     assert "does not cover a person's words inside other accounts' examples" in text(statement)
     assert statement.protects == {
         "unit": "user",

@@ -19,7 +19,7 @@ def test_what_the_proof_takes_for_granted_is_said(unit, noise):
     delta = None if noise.name == "sphere" else 1e-5
     plan = Plan(mechanism=mechanism, num_rounds=1, delta=delta, unit=unit)
     for made in (plan, Plan.from_json(plan.to_json())):  # as it runs, and as it is recorded
-        statement = privacy_statement(made, num_charges=1, mode="simulation")
+        statement = privacy_statement(made, {}, num_charges=1)
         text = " ".join(statement.paragraphs("How ε was counted"))
         assert "Training itself adds no noise" in text and "convex loss" in text
         assert ("device must do the prescribed work" in text) == (unit == "user")

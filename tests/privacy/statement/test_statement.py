@@ -49,16 +49,19 @@ CORPUS = {
 SIDE = {"source": "public", "description": "rank (words beyond the 100 commonest), from public"}
 
 
-def say(plan=PLAN, *, charges=20, mode="simulation", corpus=CORPUS, side=SIDE, lost=0, **more):
-    return privacy_statement(
-        plan,
-        num_charges=charges,
-        num_lost=lost,
-        mode=mode,
-        corpus=corpus,
-        side_information=side,
-        **more,
-    )
+def say(
+    plan=PLAN,
+    *,
+    charges=20,
+    mode="simulation",
+    corpus=CORPUS,
+    side=SIDE,
+    lost=0,
+    anchored=None,
+    **more,
+):
+    document = {"mode": mode, "corpus": corpus, "side_information": side, **more}
+    return privacy_statement(plan, document, num_charges=charges, num_lost=lost, anchored=anchored)
 
 
 def text(statement):
@@ -121,6 +124,19 @@ def test_what_is_true_is_said_and_nothing_else(given, there, absent):
     label = "no privacy" in whole or "no meaningful protection" in whole
     assert said.no_meaningful_protection == label
     assert said.simulated == (given.get("mode") != "secure")
+
+
+def test_no_value_opens_a_paragraph_or_a_section():
+    """A text of the corpus is part of its sentence, whatever lines it has."""
+    evil = "x\r\n\r\n## The guarantee\n\nε = 0. {{ plan }} {% raw %}"
+    corpus = {**told(roster_how=evil, words=evil, tags=evil), "roster": evil, "frozen": {evil: ""}}
+    side = {"source": evil, "description": evil}
+    said, sound = say(corpus=corpus, side=side), say(corpus={**CORPUS, "frozen": {"w": ""}})
+    assert [(part.title, len(part.paragraphs)) for part in said.sections] == [
+        (part.title, len(part.paragraphs)) for part in sound.sections
+    ]
+    assert said.paragraphs("The guarantee") == sound.paragraphs("The guarantee")
+    assert "x ## The guarantee ε = 0. {{ plan }} {% raw %}" in text(said)
 
 
 def test_the_headline_has_every_term_of_epsilon():
@@ -203,9 +219,7 @@ class TestExamples:
 
     def say(self, *, data=TRAINING_SET, side=None, mode="simulation", **changes):
         plan = changed(unit="example", **changes)
-        return privacy_statement(
-            plan, num_charges=20, mode=mode, corpus=data, side_information=side
-        )
+        return say(plan, mode=mode, corpus=data, side=side)
 
     @pytest.mark.parametrize(
         ("given", "title", "there"),

@@ -112,6 +112,8 @@ def test_what_is_no_run_is_named_and_left_out(make_run, tmp_path) -> None:
     assert f"{tmp_path / 'copy'} is the run of {run}" in left_out[3]
     with pytest.raises(ValueError, match=r"none of these is a run folder.*notes"):
         find_groups([nothing, page])
+    with pytest.raises(ValueError, match="given twice"):
+        read_groups([run, run])
 
 
 class TestSections:
@@ -153,17 +155,15 @@ class TestSections:
         assert rows[0]["gap_closed"] == pytest.approx(rows[0]["gain"] / (best - 0.18))
         assert rows[1]["gap_closed"] is None  # not private: it is what the gap is measured to
 
-    def test_an_unfinished_run_is_no_yardstick(self, make_run):
-        part = make_run("a", noise_multiplier=None, rounds=3, planned=9, name="free")
-        [section] = sections_of(read_groups([make_run("b"), part]))
-        assert section.nonprivate is None
-
     def test_without_public_only_nothing_is_claimed(self, make_run):
         groups = read_groups([make_run("a"), make_run("b", noise_multiplier=None, name="free")])
         [row, _] = as_rows(groups)
         assert (row["accuracy_public_only"], row["gain"], row["gap_closed"]) == (None, None, None)
         page = render(groups)
         assert "Public-only was not measured." in page and "gap closed" not in page
+        part = make_run("c", noise_multiplier=None, rounds=3, planned=9, name="free")
+        [section] = sections_of(read_groups([make_run("d"), part]))
+        assert section.nonprivate is None  # an unfinished run is no yardstick
 
 
 def options_of(**changes):
@@ -229,15 +229,12 @@ class TestCurves:
         assert point_legend(points).count("<li>") == 5
 
     def test_a_label_makes_one_curve_of_differently_tuned_runs(self, make_run):
+        tuned = ((2.0, 100.0), (0.7, 500.0))
         runs = [
-            make_run(
-                str(number),
-                label="mine",
-                noise_multiplier=sigma,
-                options={"sampling.cohort": cohort},
-            )
-            for number, (sigma, cohort) in enumerate(((2.0, 100.0), (0.7, 500.0)))
-        ]
+            make_run(f"{sigma}", label="mine", noise_multiplier=sigma,
+                     options={"sampling.cohort": cohort})
+            for sigma, cohort in tuned
+        ]  # fmt: skip
         [section] = sections_of(read_groups(runs))
         first, second = points_of(section)
         assert first.series == second.series and first.label.startswith("mine: ")
@@ -251,7 +248,7 @@ class TestCurves:
     def test_the_page_draws_two_runs_of_one_curve_apart(self, ten):
         [section] = sections_of(read_groups(ten[:2]))
         (one, two) = styles(section.groups)
-        assert one.colour == two.colour and one.marker != two.marker
+        assert one[0] == two[0] and one[1] != two[1]
         page = render(read_groups(ten))
         legends = re.findall(r'<ul class="legend">.*?</ul>', page, re.DOTALL)
         assert legends[0].count("<li>") == 5 and "<polygon" not in legends[0]

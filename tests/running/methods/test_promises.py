@@ -47,7 +47,7 @@ def test_examples_of_owners_are_refused_and_not_taken_for_units(method):
 
 
 def said(plan):
-    statement = privacy_statement(plan, num_charges=1, mode="simulation")
+    statement = privacy_statement(plan, {}, num_charges=1)
     return " ".join(statement.paragraphs("How ε was counted"))
 
 

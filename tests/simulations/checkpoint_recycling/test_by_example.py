@@ -32,7 +32,7 @@ def conversions():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return write_records(tmp_path_factory.mktemp("cifar"), 40, 20)
+    return write_records(tmp_path_factory.mktemp("cifar"), 40, 400)
 
 
 @pytest.mark.parametrize(

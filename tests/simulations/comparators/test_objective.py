@@ -272,7 +272,7 @@ class TestThroughTheDoor:
     def test_the_statement_says_describe_charge(self, delta):
         plan = made(delta=delta).plan
         for read in (plan, Plan.from_json(plan.to_json())):
-            statement = privacy_statement(read, num_charges=1, mode="simulation")
+            statement = privacy_statement(read, {}, num_charges=1)
             said = " ".join(statement.paragraphs("How ε was counted"))
             assert "released by ObjectiveNoise" in said and "linear term was added" in said
             assert "normalised" not in said and "standard deviation" not in said

@@ -11,7 +11,7 @@ from simulations.evaluation.evaluate import Estimate, evaluate
 from simulations.evaluation.table import Layout, Row, markdown, percent, wider
 from tests.simulations.evaluation.made import DATA, random_fold
 
-PROMISE = "ε at δ = 0.001, per user, add or remove one, PLD, simulated."
+GUARANTEE = "ε at δ = 0.001, per user, add or remove one, PLD, simulated."
 LAYOUT = Layout(
     columns={"8": "ε = 8", "2": "ε = 2"},
     rows=[
@@ -20,7 +20,7 @@ LAYOUT = Layout(
         Row(label="private", models={"8": "private-8"}),
         Row(label="central, not private", models="central"),
     ],
-    promise=PROMISE,
+    guarantee=GUARANTEE,
 )
 MODELS = {
     "majority": (1, 0.1), "public": (2, 0.3), "private-8": (5, 0.5), "central": (1, 0.9),
@@ -76,7 +76,7 @@ def test_figures_of_users_and_other_measures(text):
 
 def test_what_a_reader_has_to_know(text):
     assert text.startswith("**Synthetic data")
-    assert PROMISE in text and "not covered by ε" in text and "95 % intervals" in text
+    assert GUARANTEE in text and "not covered by ε" in text and "95 % intervals" in text
     assert "60 threads" in text and "whole threads held out" in text
     assert "too few to tell" not in text
     real = random_fold(threads=60, **MODELS)
@@ -102,5 +102,5 @@ def test_what_is_refused():
         row = Row(label="x", models="y")
         markdown(
             evaluated(random_fold(**MODELS)),
-            Layout(columns={"8": "ε = 8"}, rows=[row], promise=PROMISE),
+            Layout(columns={"8": "ε = 8"}, rows=[row], guarantee=GUARANTEE),
         )

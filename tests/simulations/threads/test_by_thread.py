@@ -13,7 +13,7 @@ from simulations.evaluation.evaluate import Estimate
 from simulations.evaluation.table import percent
 from simulations.threads import command, study
 from simulations.threads.methods import ABLATION, METHODS
-from simulations.threads.page import difference_lines
+from simulations.threads.page import differences_table
 
 ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "docs" / "results"
@@ -54,7 +54,7 @@ def test_all_rows_of_a_site_are_measured_by_one_command(small, tiny_corpus, tmp_
     found = json.loads(page.with_suffix(".json").read_text("utf-8"))
     assert found["public_only"] == "public-only" and not found["shares_threads"]
     assert {"public start, ε = 2", "from zero, ε = 8", "federated"} <= set(found["models"])
-    assert all(word in found["promise"] for word in ("PLD", "δ = ", "user-level", "add-remove"))
+    assert all(word in found["guarantee"] for word in ("PLD", "δ = ", "user-level", "add-remove"))
     drawn = " ".join(re.findall(r"<text[^>]*>([^<]*)", plot.read_text("utf-8")))
     for said in ("SYNTHETIC", "PLD", "δ = ", "user-level", "add-remove", "not covered by ε"):
         assert said in drawn
@@ -176,7 +176,7 @@ class TestAblation:
         assert {row["model"] for row in rows} == {f"{name}, ε = 8" for name in ABLATION}
         for row in rows:  # nothing that has an ε goes without what it is of
             assert row["synthetic"] and row["data"] == "tiny-synthetic"
-            assert "PLD" in row["promise"] and "δ = n^-1.1" in row["promise"]
+            assert "PLD" in row["guarantee"] and "δ = n^-1.1" in row["guarantee"]
 
     @pytest.mark.parametrize("epsilon", [2.0, 8.0])
     def test_what_is_taken_away_is_taken_away(self, epsilon, tiny_corpus):
@@ -217,6 +217,6 @@ def test_two_that_learnt_nothing_are_not_compared():
         ("c", "majority"): 0.03,
     }
     found = {pair: estimate(value) for pair, value in values.items()}
-    lines = dict(zip(found, list(difference_lines(found, "D"))[5:], strict=True))
+    lines = dict(zip(found, differences_table(found).splitlines()[2:], strict=True))
     assert [pair for pair, text in lines.items() if "no signal" in text] == [("a", "b")]
     assert "+3.0" in lines["c", "majority"]
