@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -139,7 +139,7 @@ class FromPublic(Part):
                 "num_public_examples": model.num_examples,
                 **{
                     name: value
-                    for name, value in choice.to_json().items()
+                    for name, value in asdict(choice).items()
                     if name not in ("loss", "figure") or given == found.choices.by_loss
                 },
                 "settings_tried": found.choices.tried,

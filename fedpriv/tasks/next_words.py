@@ -390,7 +390,7 @@ class NextWords(ViewTask[WordView]):
             begun=self.init_params(key),
             gradient=gradient,
             key=key.fold("in public"),
-            measured=lambda params: self._measured(params, seen) if len(seen) else None,
+            measure=lambda params: self._measured(params, seen) if len(seen) else None,
             rates=(4e-3,),
             batch_size=64,
         )

@@ -420,7 +420,7 @@ class TagPrediction(ViewTask[TagView]):
             examples=view.columns.take(rows),
             inputs=self.norm,
             key=key,
-            measured=lambda params: self._measured(params, view, features, seen),
+            measure=lambda params: self._measured(params, view, features, seen),
             word_features=features,
         )
 
@@ -438,7 +438,7 @@ class TagPrediction(ViewTask[TagView]):
             examples=self._view.columns.take(rows),
             inputs=self.norm,
             key=key,
-            measured=measure,
+            measure=measure,
             word_features=self._word_features,
         )
 

@@ -15,9 +15,9 @@ tags, by AdaGrad.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
@@ -56,7 +56,7 @@ class PublicLearner(Protocol):
         """Yield the params after each pass over the examples; they may be changed by the next."""
         ...
 
-    def measure(self, params: Params) -> Metrics | None:
+    def measure(self, params: Params, /) -> Metrics | None:
         """Return metrics, "loss" among them, on public examples that it does not learn from."""
         ...
 
@@ -78,10 +78,6 @@ class Choice:
     factor: float
     loss: float
     figure: float | None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,11 +208,6 @@ def _worth(headline: Measure | None, choice: Choice) -> tuple[float, float]:
     return headline.worth(choice.figure), -choice.loss
 
 
-def settings_of(found: Mapping[str, Any]) -> Choice:
-    """Return a choice that was written down by `Choice.to_json`."""
-    return Choice(**found)
-
-
 BATCH_SIZE = 32
 # One of so many public examples is kept back to choose settings by.
 _ONE_IN = 5
@@ -239,7 +230,7 @@ class GradientLearner:
         begun: The params before.
         gradient: Of their loss.
         key: Orders the examples, and is folded for what a model draws.
-        measured: From params to metrics on examples held out.
+        measure: From params to metrics on examples held out.
         rates: The learning rates that are worth a try.
         batch_size: Examples of a step.
     """
@@ -248,7 +239,7 @@ class GradientLearner:
     begun: Params = field(repr=False)
     gradient: Gradient = field(repr=False)
     key: Key
-    measured: Callable[[Params], Metrics | None] = field(repr=False)
+    measure: Callable[[Params], Metrics | None] = field(repr=False)
     rates: tuple[float, ...] = (1e-3, 1e-2, 1e-1)
     batch_size: int = BATCH_SIZE
 
@@ -270,10 +261,6 @@ class GradientLearner:
                 params = {name: params[name] + step[name] for name in params}
             number += 1
             yield params
-
-    def measure(self, params: Params) -> Metrics | None:
-        """Return metrics on examples held out."""
-        return self.measured(params)
 
 
 def apart(num_examples: int, key: Key) -> tuple[np.ndarray, np.ndarray]:
@@ -319,7 +306,7 @@ def learner_of(
         begun=begun,
         gradient=of_learnt,
         key=key.fold("in public"),
-        measured=lambda params: measure(params, seen) if len(seen) else None,
+        measure=lambda params: measure(params, seen) if len(seen) else None,
     )
 
 
@@ -374,25 +361,22 @@ class TagLearner:
         examples: What it learns from.
         inputs: "tff" or "unit-norm".
         key: Orders the examples.
-        measured: From params to metrics on examples held out.
+        measure: From params to metrics on examples held out.
         word_features: What becomes of words before rows get unit norm; None for their counts.
+        rates: The learning rates that are worth a try.
     """
 
     examples: TagExamples = field(repr=False)
     inputs: str
     key: Key
-    measured: Callable[[Params], Metrics | None]
+    measure: Callable[[Params], Metrics | None]
     word_features: WordFeatures | None = None
+    rates: tuple[float, ...] = (0.1, 0.3, 1.0)
 
     @property
     def num_examples(self) -> int:
         """Number of examples that it learns from."""
         return len(self.examples)
-
-    @property
-    def rates(self) -> tuple[float, ...]:
-        """The learning rates that are worth a try."""
-        return 0.1, 0.3, 1.0
 
     def init(self) -> Params:
         """Return zeros."""
@@ -426,10 +410,6 @@ class TagLearner:
             block = order[first : first + BATCH_EXAMPLES]
             examples = self.examples.with_features(self.word_features, block)
             yield columns_of(examples, self.inputs), np.arange(len(block))
-
-    def measure(self, params: Params) -> Metrics | None:
-        """Return metrics on examples held out."""
-        return self.measured(params)
 
 
 def columns_of(examples: TagExamples, inputs: str) -> _Columns:

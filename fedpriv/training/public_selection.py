@@ -8,7 +8,7 @@ sentences of a thread, are resampled together.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -72,12 +72,6 @@ class Judged:
     stderr: float
     lower: float
 
-    def to_json(self) -> dict[str, float]:
-        """Return plain JSON values."""
-        return {
-            "value": self.value, "gain": self.gain, "stderr": self.stderr, "lower": self.lower
-        }  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
@@ -102,7 +96,7 @@ class Judgement:
             "level": LEVEL,
             "examples": self.num_examples,
             "groups": self.num_groups,
-            "judged": {name: one.to_json() for name, one in self.judged.items()},
+            "judged": {name: asdict(one) for name, one in self.judged.items()},
         }
 
 

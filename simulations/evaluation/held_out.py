@@ -428,6 +428,6 @@ def _learner(
         examples=view.columns.take(rows),
         inputs=inputs,
         key=key,
-        measured=lambda params: evaluate_tags(params, seen, inputs, held),
+        measure=lambda params: evaluate_tags(params, seen, inputs, held),
         word_features=features,
     )

@@ -8,17 +8,17 @@ from torch import nn
 from fedpriv.api.result import load
 from fedpriv.checkpoints.tensor_files import FROZEN, read_tensors
 from fedpriv.datasets.dataset import Dataset
-from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.mechanisms.bounds import Clip
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.export import MODEL, export_run
 from fedpriv.rng import Key
 from fedpriv.runs.prepared import resume_run, start_run
 from fedpriv.tasks.dataset_tasks import module_task
-from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import load_params
 from fedpriv.training.local.module_state import SameFrozen
 from fedpriv.training.local.schedule import Schedule
+from tests.tasks import people
+from tests.tasks.people import experiment, person
 
 
 def model(value: float | None = 0.25):
@@ -31,29 +31,8 @@ def model(value: float | None = 0.25):
     return made
 
 
-def person(number):
-    x = np.random.default_rng(number).normal(size=(6, 4)).astype(np.float32)
-    return x, (x[:, 0] > 0).astype(int)
-
-
 def task(module=model, **changes):
-    users = {f"u{n:02d}": person(n) for n in range(12)}
-    return ModuleTask(
-        name="t",
-        module=module,
-        loss=nn.functional.cross_entropy,
-        users=users,
-        public=person(99),
-        synthetic=True,
-        **changes,
-    )
-
-
-def experiment(made, **options):
-    options = {"rounds": 2, "cohort": 6.0, "noise_multiplier": 1.0, **options}
-    return FederatedExperiment(name="own", description="", task=lambda e: made).with_options(
-        options
-    )
+    return people.task(module=module, **changes)
 
 
 TRAINED, BODY = {"2.weight", "2.bias"}, {"0.weight", "0.bias"}

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from fedpriv.datasets.dataset import Dataset
-from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.measures import Measure
 from fedpriv.mechanisms.bounds import Clip
 from fedpriv.runs.prepared import start_run
@@ -17,6 +16,7 @@ from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module_measures import REGRESSION, ModuleMeasure
 from fedpriv.training.per_example.losses import check_loss
 from fedpriv.training.per_example.module import ModuleGradients
+from tests.tasks.people import experiment
 
 SPREADS = "compares outputs .* with targets .* by broadcasting"
 mse = nn.functional.mse_loss
@@ -40,10 +40,7 @@ def started(folder, *, classes: Any = False, **changes: Any):
             **changes,
         }
     )
-    experiment = FederatedExperiment(
-        name="own", description="", task=lambda e: task, rounds=2
-    ).with_options({"cohort": 6.0, "noise_multiplier": 1.0})
-    return start_run(experiment, "own:x", None, folder)
+    return start_run(experiment(task), "own:x", None, folder)
 
 
 def flat():

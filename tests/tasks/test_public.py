@@ -2,45 +2,18 @@
 
 from collections import UserDict
 
-import numpy as np
 import pytest
 import torch
-from torch import nn
 
-from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.runs.document import read_document
 from fedpriv.runs.prepared import start_run
 from fedpriv.runs.progress import head_lines
-from fedpriv.tasks.module_task import ModuleTask
-
-
-def person(number):
-    x = np.random.default_rng(number).normal(size=(6, 4))
-    return x, (x[:, 0] > 0).astype(int)
-
-
-USERS = {f"u{n:02d}": person(n) for n in range(12)}
-
-
-def experiment(**changes):
-    def task(experiment):
-        given = {"users": USERS, "public": person(99), **changes}
-        return ModuleTask(
-            name="t",
-            module=lambda: nn.Linear(4, 2),
-            loss=nn.functional.cross_entropy,
-            synthetic=True,
-            **given,
-        )
-
-    return FederatedExperiment(name="own", description="", task=task, rounds=1).with_options(
-        {"cohort": 6.0, "noise_multiplier": 1.0}
-    )
+from tests.tasks.people import USERS, experiment, person, task
 
 
 def noticed(folder, *, secure=False, **changes):
-    prepared = start_run(experiment(**changes), None, None, folder, secure=secure)
+    prepared = start_run(experiment(task(**changes)), None, None, folder, secure=secure)
     prepared.folder.close()
     head = "\n".join(head_lines(prepared))
     assert all(line in head for line in prepared.trial.noticed)

@@ -9,15 +9,16 @@ others in seconds when they are first asked for, in the cache where the corpus i
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedpriv.datasets.cache import new_folder
+from fedpriv.datasets.cache import cache_dir, new_folder
 from fedpriv.datasets.stackexchange import manifest as manifests
-from fedpriv.datasets.stackexchange.roster_view import find_view, open_users
+from fedpriv.datasets.stackexchange.roster_view import open_users
 from fedpriv.datasets.stackexchange.rosters import (
     RosterSpec,
     choose_roster,
@@ -38,6 +39,8 @@ from fedpriv.datasets.stackexchange.tag_view import TagView, write_tag_view
 from fedpriv.datasets.stackexchange.tag_view import open_view as open_tag_view
 from fedpriv.datasets.stackexchange.vocabulary import PUBLIC, RosterVocabulary, build_vocabulary
 from fedpriv.hashes import Progress, document_sha256
+
+_READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 DIAGNOSTIC_FACTS = (
     "dropped",
@@ -237,7 +240,29 @@ class Corpus:
             declared = entry["rule"] == "declared"
             self.make_view(ids, split, folder.parent, progress, declared=declared)
 
-        return find_view(self.directory, self.manifest, roster, split.name, make)
+        return self.find_view(roster, split.name, make)
+
+    def find_view(self, roster: str, name: str, make: Callable[[Path], object]) -> Path:
+        """Return the folder of a view, which is made if need be: in the cache if not in the corpus.
+
+        Args:
+            roster: the roster's name.
+            name: the view's.
+            make: makes the view in its folder, whose parent may be missing.
+        """
+        cached = cache_dir() / "views" / self.manifest["manifest_sha256"][:16]
+        here, there = (parent / roster / name for parent in (self.directory / "rosters", cached))
+        for place in (here, there):
+            if (place / manifests.VIEW_FILE).is_file():
+                return place
+        try:
+            make(here)
+            return here
+        except OSError as error:
+            if error.errno not in _READ_ONLY:
+                raise
+        make(there)
+        return there
 
     def make_view(
         self,

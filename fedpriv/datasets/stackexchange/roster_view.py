@@ -18,9 +18,8 @@ It is made when it is first asked for, in the corpus, or in the cache where that
 
 from __future__ import annotations
 
-import errno
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, Self, TypeVar
@@ -28,12 +27,9 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 import numpy as np
 
 from fedpriv.datasets.arrays import offsets, open_array
-from fedpriv.datasets.cache import cache_dir
-from fedpriv.datasets.stackexchange import manifest as manifests
 from fedpriv.datasets.stackexchange.rosters import roster_sha256
 from fedpriv.datasets.stackexchange.splits import TEST, TRAIN, Split
 
-_READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 _ENDS = ("train_ends", "validation_ends")
 
 
@@ -190,37 +186,6 @@ class TrainingSplit:
     def num_examples(self, user_id: str) -> int:
         """Return how many they are."""
         return self._view.num_examples(user_id, subset="train")
-
-
-def find_view(
-    corpus: Path,
-    manifest: Mapping[str, Any],
-    roster: str,
-    name: str,
-    make: Callable[[Path], object],
-) -> Path:
-    """Return the folder of a view, which is made if need be.
-
-    Args:
-        corpus: the corpus's folder.
-        manifest: its manifest.
-        roster: the roster's name.
-        name: the view's.
-        make: makes the view in its folder, whose parent may be missing.
-    """
-    cached = cache_dir() / "views" / manifest["manifest_sha256"][:16]
-    places = [parent / roster / name for parent in (corpus / "rosters", cached)]
-    for place in places:
-        if (place / manifests.VIEW_FILE).is_file():
-            return place
-    try:
-        make(places[0])
-        return places[0]
-    except OSError as error:
-        if error.errno not in _READ_ONLY:
-            raise
-    make(places[1])
-    return places[1]
 
 
 def open_users(

@@ -23,7 +23,6 @@ from fedpriv.datasets.stackexchange import manifest as manifests
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.roster_view import (
     RosterView,
-    find_view,
     open_users,
     save_user_rows,
 )
@@ -140,7 +139,7 @@ def open_word_view(
                 shutil.copyfile(corpus.view_folder(name, split) / shared, unready / shared)
             manifests.write_view(unready, _write(corpus, unready, split))
 
-    folder = find_view(corpus.directory, corpus.manifest, name, f"{split.name}-words", make)
+    folder = corpus.find_view(name, f"{split.name}-words", make)
     manifests.read_view(folder)
     provenance = {key: tag_view.provenance[key] for key in _PROVENANCE}
     provenance["example"] = "a sentence, in its writer's words alone: no title, no tag"

@@ -157,7 +157,7 @@ def _in_public(
         begun=task.init_params(key),
         gradient=gradient,
         key=key.fold("public"),
-        measured=lambda params: measure(params, seen),
+        measure=lambda params: measure(params, seen),
     )
 
 
@@ -167,7 +167,7 @@ def _of_all(task: CentralTask, key: Key) -> GradientLearner:
         begun=task.init_params(key),
         gradient=task.train.gradient,
         key=key.fold("all"),
-        measured=task.measure,
+        measure=task.measure,
     )
 
 

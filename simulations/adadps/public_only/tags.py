@@ -42,7 +42,7 @@ def _learner(view: TagView, inputs: str, rows: np.ndarray, seen: np.ndarray) -> 
         examples=view.columns.take(rows),
         inputs=inputs,
         key=Key.simulation(0).fold("public-only"),
-        measured=lambda params: evaluate_tags(params, view.columns, inputs, seen),
+        measure=lambda params: evaluate_tags(params, view.columns, inputs, seen),
     )
 
 

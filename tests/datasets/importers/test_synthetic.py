@@ -124,7 +124,7 @@ def test_tags_are_harder_to_tell_where_a_shape_says_so(tmp_path):
             examples=view.columns.take(train),
             inputs="unit-norm",
             key=Key.simulation(0),
-            measured=lambda params: evaluate_tags(params, view.columns, "unit-norm", test),
+            measure=lambda params: evaluate_tags(params, view.columns, "unit-norm", test),
         )
         params = next(itertools.islice(learner.passes(0.3), 3, None))
         found = learner.measure(params)

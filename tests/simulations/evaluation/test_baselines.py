@@ -124,7 +124,7 @@ class TestLocalOnly:
                 examples=own,
                 inputs="tff",
                 key=KEY.fold("user").fold(user),
-                measured=lambda params: None,
+                measure=lambda params: None,
             )
             passes = learner.passes(0.1)
             next(passes)
@@ -158,7 +158,7 @@ class TestCentral:
         if text is not None:
             rows = np.concatenate([rows, view.public_rows("train", of=text)])
         learner = TagLearner(
-            examples=view.columns.take(rows), inputs="tff", key=KEY, measured=lambda params: None
+            examples=view.columns.take(rows), inputs="tff", key=KEY, measure=lambda params: None
         )
         np.testing.assert_array_equal(one["kernel"], next(learner.passes(0.3))["kernel"])
         assert (one["kernel"] != other["kernel"]).any()

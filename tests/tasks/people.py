@@ -1,0 +1,30 @@
+"""Twelve people with six examples each, a model of them, and what is run on it."""
+
+import numpy as np
+from torch import nn
+
+from fedpriv.experiments.averaging import FederatedExperiment
+from fedpriv.tasks.module_task import ModuleTask
+
+
+def person(number):
+    """Six rows of four normals, and whether the first of each is above zero."""
+    x = np.random.default_rng(number).normal(size=(6, 4)).astype(np.float32)
+    return x, (x[:, 0] > 0).astype(int)
+
+
+USERS = {f"u{n:02d}": person(n) for n in range(12)}
+
+
+def task(**changes):
+    given = {
+        "name": "t", "module": lambda: nn.Linear(4, 2), "loss": nn.functional.cross_entropy,
+        "users": USERS, "public": person(99), "synthetic": True,
+    }  # fmt: skip
+    return ModuleTask(**{**given, **changes})
+
+
+def experiment(made, **options):
+    options = {"rounds": 2, "cohort": 6.0, "noise_multiplier": 1.0, **options}
+    own = FederatedExperiment(name="own", description="", task=lambda experiment: made)
+    return own.with_options(options)
