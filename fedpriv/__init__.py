@@ -19,21 +19,18 @@ from typing import TYPE_CHECKING, Any
 # Type checkers and editors read this block; what runs is `_ROOMS`, and a test holds the two equal.
 if TYPE_CHECKING:
     from fedpriv.api import flower as flower
-    from fedpriv.api.account import Account as Account
-    from fedpriv.api.account import account as account
-    from fedpriv.api.account import calibrate as calibrate
-    from fedpriv.api.account import noise_grid as noise_grid
     from fedpriv.api.bolt_on import Perturbed as Perturbed
     from fedpriv.api.bolt_on import bolt_on as bolt_on
     from fedpriv.api.bolt_on import loss_constants as loss_constants
     from fedpriv.api.bolt_on_classifier import bolt_on_classifier as bolt_on_classifier
-    from fedpriv.api.custom_loop import bounded_sum as bounded_sum
-    from fedpriv.api.custom_loop import plan as plan
     from fedpriv.api.forecast import Forecast as Forecast
     from fedpriv.api.forecast import forecast as forecast
     from fedpriv.api.result import Run as Run
     from fedpriv.api.result import compare as compare
     from fedpriv.api.result import load as load
+    from fedpriv.api.rounds import Account as Account
+    from fedpriv.api.rounds import Rounds as Rounds
+    from fedpriv.api.rounds import bounded_sum as bounded_sum
     from fedpriv.api.running import experiment as experiment
     from fedpriv.api.running import resume as resume
     from fedpriv.api.running import run as run
@@ -60,12 +57,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _ROOMS = {
-    "fedpriv.api.account": ("Account", "account", "calibrate", "noise_grid"),
     "fedpriv.api.bolt_on": ("Perturbed", "bolt_on", "loss_constants"),
     "fedpriv.api.bolt_on_classifier": ("bolt_on_classifier",),
     "fedpriv.api.forecast": ("Forecast", "forecast"),
-    "fedpriv.api.custom_loop": ("bounded_sum", "plan"),
     "fedpriv.api.result": ("Run", "compare", "load"),
+    "fedpriv.api.rounds": ("Account", "Rounds", "bounded_sum"),
     "fedpriv.api.running": ("experiment", "resume", "run", "tune"),
     "fedpriv.api.uncertainty": ("RunUncertainty", "run_uncertainty"),
     "fedpriv.experiments": ("CentralExperiment", "Experiment", "FederatedExperiment"),
@@ -98,15 +94,12 @@ __all__ = [  # noqa: RUF022 - by what they are for
     "run_uncertainty",
     "RunUncertainty",
     # What it costs.
-    "account",
-    "calibrate",
+    "Rounds",
     "Account",
-    "noise_grid",
     "NoiseGrid",
     "forecast",
     "Forecast",
     # A training loop of one's own.
-    "plan",
     "bounded_sum",
     "Plan",
     "Mechanism",

@@ -9,10 +9,10 @@ inside its range.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, cast
 
 _MOST = 2**53
 
@@ -47,6 +47,11 @@ class Range(Enum):
         """Raise `ValueError` unless a number is one of them."""
         if not self.holds(value):
             raise ValueError(f"{name} {value!r} {self.value}")
+
+
+def json_object(value: Any) -> Mapping[str, Any] | None:
+    """Return a JSON object as a mapping by names; None of anything else."""
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else None
 
 
 def finite_float(name: str, value: Any, allowed: Range | None = None) -> float:

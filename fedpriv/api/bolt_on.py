@@ -17,7 +17,6 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -26,29 +25,24 @@ import numpy as np
 
 from fedpriv import tree
 from fedpriv.backends.in_process import SerialBackend
+from fedpriv.experiments.experiment import Components
 from fedpriv.mechanisms.bounds import OutputSensitivity
 from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere
 from fedpriv.privacy.accounting import calibrate
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.event import Event, Relation
-from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan, Unit
 from fedpriv.privacy.sampling import Everybody
-from fedpriv.privacy.statement.coverage import FLOATS, KEY, Coverage
 from fedpriv.ranges import positive_float, positive_int
-from fedpriv.rng import Key
-from fedpriv.runs.averaging import RosterComponents, RosterTask
-from fedpriv.runs.folder import RunFolder
-from fedpriv.runs.loop import first_state, rounds
-from fedpriv.runs.noise_root import NOISE, noise_root, training_digest
+from fedpriv.runs.averaging import Keeping, RosterTask
+from fedpriv.runs.averaging import train as train_roster
 from fedpriv.training.bolt_on import BoltOn
 from fedpriv.training.per_example.example_sum import example_ids
 from fedpriv.training.permutation_sgd import Constants, Passes, StepSchedule, constants_of_loss
 from fedpriv.training.wrapped_sgd import Train, Wrapped
 from fedpriv.tree import Params
 
-_FACTS = "bolt_on"
 _NOT_COVERED = (
     "a training that is not the permutation SGD that was stated (loss, steps, order, batches)",
     "whatever else your own code took from these rows",
@@ -191,19 +185,12 @@ def bolt_on(
     """
     _check_train(train)
     number = positive_int("num_rows", num_rows)
-    known = constants_of_loss(constants) if isinstance(constants, str) else constants
+    known: Any = constants_of_loss(constants) if isinstance(constants, str) else constants
     if not isinstance(known, Constants):
         raise ValueError(f"constants {known!r}: give loss_constants(...), or Constants of your own")
     if not isinstance(schedule, StepSchedule):
         schedule = StepSchedule(rate=schedule)
-    if secure and out is None:
-        raise ValueError(
-            "secure=True needs out=...: the ledger of a secure run is the proof of what was spent, "
-            "and must not be thrown away"
-        )
-    anchors = anchors_of(anchor, anchor_command)
-    if anchors and out is None:
-        raise ValueError("an anchor needs out=...: a ledger in memory is not resumed")
+    keeping = Keeping.of(out, secure, seed, anchor, anchor_command)
     start = _float32(params)
     size = sum(array.size for array in start.values())
     if not size:
@@ -224,47 +211,23 @@ def bolt_on(
     length = tree.l2_norm(start)
     found = work.sensitivity(size, length)
     plan = _plan(number, found, target_epsilon, delta, Relation.of(relation), unit)
-    components = RosterComponents(
+    components = Components(
         plan=plan,
         algorithm=BoltOn(longest_start=length),
         task=RosterTask(roster=example_ids(number), params=start),
         trainer=work,
     )
-    root = Key.secure() if secure else Key.simulation(seed)
     gaps = (*_NOT_COVERED, _EMPTY) if plan.relation is Relation.ADD_REMOVE else _NOT_COVERED
-    facts: dict[str, Any] = {_FACTS: _described(work), KEY: list(gaps)}
-    if not secure:
-        facts[NOISE] = training_digest(plan, components.task.roster, start, facts[_FACTS])
-    folder = None
-    if out is not None:
-        folder = RunFolder.of_plan(Path(out), plan, mode=root.mode, extra=facts, anchors=anchors)
-    with nullcontext() if folder is None else closing(folder):
-        state = first_state(components, root)
-        if folder is not None:
-            if folder.ledger.extra.get(_FACTS) != facts[_FACTS]:
-                raise ValueError(
-                    f"{out} holds a training of {folder.ledger.extra.get(_FACTS)}, and this is one "
-                    f"of {facts[_FACTS]}; give the same, or another folder"
-                )
-            facts = dict(folder.ledger.extra)
-            state = folder.resume(state)
-        played = rounds(
-            components,
-            SerialBackend(trainer=work),
-            root,
-            folder=folder,
-            state=state,
-            noise=noise_root(root, facts),
-        )
-        for _, reached in played:
-            state = reached
-        spent = plan.epsilon(1) if folder is None else folder.ledger.epsilon()
+    backend = SerialBackend(trainer=work)
+    done = train_roster(
+        components, backend, keeping, gaps=gaps, stated={"bolt_on": _described(work)}
+    )
     return Perturbed(
-        params=dict(state.params),
-        epsilon=Coverage(not_covered=(*gaps, FLOATS) if secure else gaps).marked(spent),
-        moved=_moved(known, found * _times(plan.relation), radius),
-        simulated=not secure,
-        path=None if out is None else Path(out),
+        params=dict(done.params),
+        epsilon=done.epsilon,
+        moved=_moved(known, found * plan.relation.moved, radius),
+        simulated=done.simulated,
+        path=done.path,
     )
 
 
@@ -282,11 +245,6 @@ def _float32(params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return start
 
 
-def _times(relation: Relation) -> float:
-    """Return how many rows that are there or not one neighbour is."""
-    return 2.0 if relation == Relation.REPLACE_ONE else 1.0
-
-
 def _plan(
     num_rows: int,
     sensitivity: float,
@@ -296,7 +254,7 @@ def _plan(
     unit: Unit,
 ) -> Plan:
     target = positive_float("target_epsilon", target_epsilon)
-    noise: Sphere | OutputGaussian = Sphere(epsilon=target / _times(relation))
+    noise: Sphere | OutputGaussian = Sphere(epsilon=target / relation.moved)
     if delta is not None:
         sigma = calibrate(
             lambda found: Event(kind="gaussian", noise_multiplier=found),

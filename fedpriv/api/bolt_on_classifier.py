@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from fedpriv.api.bolt_on import Perturbed, bolt_on
+from fedpriv.libraries import library
 from fedpriv.ranges import positive_float, positive_int
 from fedpriv.training.permutation_sgd import (
     Constants,
@@ -25,6 +25,7 @@ from fedpriv.training.permutation_sgd import (
 )
 from fedpriv.training.wrapped_sgd import Walk
 
+_SPARSE = library("scipy.sparse")
 #: Every parameter that is known, and how those that no proof covers are refused.
 _FREE = frozenset({
     "loss", "penalty", "alpha", "l1_ratio", "max_iter", "shuffle", "epsilon", "n_jobs",
@@ -205,8 +206,8 @@ def _rows(x: Any, y: Any, labels: np.ndarray, inputs: float) -> tuple[Any, np.nd
     strange = ~np.isin(targets, labels)
     if strange.any():
         kept = (~strange).astype(np.float64)
-        if sparse.issparse(rows):
-            rows = sparse.csr_matrix(sparse.diags(kept) @ rows)
+        if _SPARSE.issparse(rows):
+            rows = _SPARSE.csr_matrix(_SPARSE.diags(kept) @ rows)
         else:
             rows = rows * kept[:, None]
         targets = np.where(strange, labels[0], targets)

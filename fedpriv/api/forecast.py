@@ -10,7 +10,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -168,6 +168,7 @@ def _timed(components: Components, plan: Plan, state: Any, counted: RoundCost) -
     server = time.perf_counter() - started
     if not mechanism.privatizer.init(state.params, key.fold("memory")):  # else it has a memory
         template = work.template(state.params)
+        took = 0.0
         for _ in range(2):  # the first compiles
             started = time.perf_counter()
             mechanism.draw(template, key.fold("noise"))
@@ -215,14 +216,11 @@ def _user_seconds(
         number = min(4 * number, len(roster))
 
 
-def _nbytes(value: Any) -> int:
-    if isinstance(value, np.ndarray):
-        return value.nbytes
-    if isinstance(value, Mapping):
-        return sum(map(_nbytes, value.values()))
-    if isinstance(value, ServerState):
-        return sum(map(_nbytes, (value.params, value.optimizer, value.aggregate)))
-    return 0
+def _nbytes(state: Any) -> int:
+    if not isinstance(state, ServerState):
+        return 0
+    trees = (state.params, *state.optimizer.values(), *state.aggregate.values())
+    return sum(array.nbytes for tree in trees for array in tree.values())
 
 
 def _peak_bytes() -> int | None:
@@ -522,7 +520,10 @@ def forecast(
     reason = _no_grid(plan)
     grid = None
     if private and not reason:
-        grid = _grid(private, grid_cohorts, grid_rounds, progress)
+        target = plan.target_epsilon or rounded_up(private.total().value, 4)
+        grid = noise_grid(
+            private, target, cohorts=grid_cohorts, rounds=grid_rounds, progress=progress
+        )
     return Forecast(
         name=chosen.name,
         data=str(described.name),
@@ -553,31 +554,6 @@ def _no_grid(plan: AnyPlan) -> str:
     if not isinstance(mechanism.sampler, PoissonSampler | FixedSizeSampler | Everybody):
         return f"not known for cohorts drawn by {type(mechanism.sampler).__name__}"
     return ""
-
-
-def _grid(
-    plan: Plan,
-    cohorts: Sequence[float] | None,
-    rounds: Sequence[int] | None,
-    progress: Callable[[int, int], None],
-) -> NoiseGrid:
-    mechanism, sampler = plan.live_mechanism, plan.live_mechanism.sampler
-    cap = sampler.cap if isinstance(sampler, PoissonSampler) else None
-    target = plan.target_epsilon
-    vector = mechanism.sensitivity / mechanism.l2_bound * mechanism.micro_batch
-    return noise_grid(
-        num_users=plan.num_users,
-        target_epsilon=rounded_up(plan.total().value, 4) if target is None else target,
-        cohorts=cohorts,
-        rounds=rounds,
-        delta=plan.delta,
-        relation=plan.relation,
-        sampling="fixed" if isinstance(sampler, FixedSizeSampler) else "poisson",
-        cap_over_cohort=None if cap is None else cap / mechanism.expected_cohort_size,
-        unit=plan.unit,
-        sensitivity_over_vector=vector,
-        progress=progress,
-    )
 
 
 def _planned(plan: Plan) -> NoisePoint | None:

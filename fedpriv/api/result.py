@@ -1,5 +1,8 @@
 """A run as a value: its figures, curves, params and privacy statement, in a notebook too."""
 
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# (pandas brings no stubs, and its frames are what callers get)
+
 from __future__ import annotations
 
 import shutil
@@ -120,7 +123,11 @@ class Run:
             every: Also the rounds in which nothing was measured, with NaN for what is missing. They
                 are there as well in a run that measures nothing at all.
         """
-        return _released(self.record, self.statement, every=every)
+        run, names = self.record, [measure.released_name for measure in self.record.figures]
+        usual = ("attempt", "epsilon", "epsilon_charges", "delta", *names, "update_norm")
+        frame = _by_round(run.released, usual, names, every=every)
+        frame.attrs = {"privacy": self.statement.headline, "covered_by_epsilon": True}
+        return frame
 
     def diagnostics(self, *, every: bool = False) -> pd.DataFrame:
         """Return what only a simulation sees, one row an evaluated round. No ε covers any of it.
@@ -128,11 +135,15 @@ class Run:
         Args:
             every: As for `rounds`.
         """
-        return _diagnosed(self.record, every=every)
+        run, names = self.record, [measure.name for measure in self.record.measures]
+        usual = ("attempt", "cohort_size", "num_failed", *names, "seconds")
+        frame = _by_round(run.diagnosed, usual, names, every=every)
+        frame.attrs = {"privacy": "a diagnostic, not covered by ε", "covered_by_epsilon": False}
+        return frame
 
     def table(self) -> pd.DataFrame:
         """Return the run's key figures as one row; `compare` puts several below each other."""
-        return _compared([self.record.directory])
+        return compare(self)
 
     def report(self) -> Path:
         """Write the report, one self-contained page, into the run folder and return its path.
@@ -191,6 +202,8 @@ def read(path: Path, temporary: TemporaryFolder | None) -> Run:
 def compare(*runs: Run | str | Path) -> pd.DataFrame:
     """Return the key figures of runs, one row an experiment; its seeds are averaged.
 
+    `.attrs["notes"]` says what ε does not cover, and in what the runs are not like with like.
+
     Args:
         *runs: Runs, or their folders.
 
@@ -199,35 +212,11 @@ def compare(*runs: Run | str | Path) -> pd.DataFrame:
     """
     if not runs:
         raise ValueError("there is nothing to compare; give runs, or their folders")
-    return _compared([run.record.directory if isinstance(run, Run) else Path(run) for run in runs])
-
-
-def _released(run: RunRecord, statement: Statement, *, every: bool) -> pd.DataFrame:
-    """Return the released values, one row a round; without `every`, an evaluated round."""
-    measured = [measure.released_name for measure in run.figures]
-    usual = ("attempt", "epsilon", "epsilon_charges", "delta", *measured, "update_norm")
-    frame = _by_round(run.released if every else _evaluated(run.released, measured), usual)
-    frame.attrs = {"privacy": statement.headline, "covered_by_epsilon": True}
-    return frame
-
-
-def _diagnosed(run: RunRecord, *, every: bool) -> pd.DataFrame:
-    """Return the diagnostics, one row a round; without `every`, an evaluated round."""
-    measured = [measure.name for measure in run.measures]
-    usual = ("attempt", "cohort_size", "num_failed", *measured, "seconds")
-    frame = _by_round(run.diagnosed if every else _evaluated(run.diagnosed, measured), usual)
-    frame.attrs = {"privacy": "a diagnostic, not covered by ε", "covered_by_epsilon": False}
-    return frame
-
-
-def _compared(directories: Sequence[Path]) -> pd.DataFrame:
-    """Return the comparison of `fedpriv compare --json`, one row a group of runs.
-
-    `.attrs["notes"]` says what ε does not cover, and in what the runs are not like with like.
-    """
     import pandas as pd
 
-    groups = read_groups(directories)
+    groups = read_groups(
+        [run.record.directory if isinstance(run, Run) else Path(run) for run in runs]
+    )
     rows = [
         {name: value for name, value in row.items() if name not in ("name", "runs")}
         for row in as_rows(groups)
@@ -241,15 +230,17 @@ def _compared(directories: Sequence[Path]) -> pd.DataFrame:
     return frame
 
 
-def _evaluated(rows: Sequence[Row], measured: Sequence[str]) -> Sequence[Row]:
-    """Return the rows in which something was measured; all of them where nothing ever was."""
-    return [row for row in rows if any(row.get(name) is not None for name in measured)] or rows
+def _by_round(
+    rows: Sequence[Row], usual: Sequence[str], measured: Sequence[str], *, every: bool
+) -> pd.DataFrame:
+    """Return rows under their names; a run without any has the usual columns, empty.
 
-
-def _by_round(rows: Sequence[Row], usual: Sequence[str]) -> pd.DataFrame:
-    """Return rows under their names; a run without any has the usual columns, empty."""
+    Without `every` those rows in which something was measured; all where nothing ever was.
+    """
     import pandas as pd
 
+    if not every:
+        rows = [row for row in rows if any(row.get(n) is not None for n in measured)] or rows
     left_out = ("round_num", "covered_by_epsilon", KEY)
     names = list(dict.fromkeys(name for row in rows for name in row if name not in left_out))
     index = pd.Index([int(row["round_num"]) for row in rows], name="round_num", dtype="int64")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from fedpriv.experiments.options import Option, kebab
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.trials import Trials
+from fedpriv.runs.averaging import Keeping
 from fedpriv.runs.backends import named_backends
 from fedpriv.runs.document import check_experiment_name, read_document
 from fedpriv.runs.prepared import PreparedRun, resume_run, start_run
@@ -102,16 +103,7 @@ def run(
     chosen, reference = chosen_experiment(experiment, options)
     if out is not None and not str(out):
         raise ValueError("out='' names no folder; give one, or leave it out")
-    if secure and out is None:
-        raise ValueError(
-            "secure=True needs out=...: the ledger of a secure run is the proof of what was spent, "
-            "and must not be thrown away"
-        )
-    for name, given in (("anchor", anchor), ("anchor_command", anchor_command)):
-        if given is not None and out is None:
-            raise ValueError(
-                f"{name}={str(given)!r} needs out=...: a temporary folder is not resumed"
-            )
+    keeping = Keeping.of(out, secure, 0, anchor, anchor_command)
     if secure and "seed" in options:
         raise ValueError(f"secure=True takes no seed (got {options['seed']}); leave one out")
     if out is not None and (Path(out) / "experiment.json").exists():
@@ -145,7 +137,7 @@ def run(
             backend=backend,
             make_backend=factories(reference, found and str(found.directory.resolve())),
             keep_last=_kept(keep_checkpoints),
-            anchors=anchors_of(anchor, anchor_command),
+            anchors=keeping.anchors(),
             label=label,
             tell=_teller(console, progress),
         )
@@ -257,7 +249,8 @@ def chosen_experiment(
     """Return the experiment, and the name under which it is found again, if it has one."""
     if isinstance(experiment, str):
         return load_experiment(experiment).with_options(_kebab(options)), experiment
-    if not isinstance(experiment, Experiment):
+    given: Any = experiment
+    if not isinstance(given, Experiment):
         raise ValueError(
             f"{experiment!r} is no experiment; give a name of `fedpriv list` or an Experiment"
         )
@@ -275,10 +268,12 @@ def _as_argument(name: str, value: object) -> str:
     return f"{name}={value!r}"
 
 
-def _teller(console: Console, shown: ShowProgress) -> Any:
-    if not is_watched(console, shown):
-        return lambda line: None
-    return lambda line: console.print(line, highlight=False, soft_wrap=True)
+def _teller(console: Console, shown: ShowProgress) -> Callable[[str], None]:
+    def tell(line: str) -> None:
+        if is_watched(console, shown):
+            console.print(line, highlight=False, soft_wrap=True)
+
+    return tell
 
 
 def _kept(keep: int | None) -> int | None:
@@ -292,7 +287,7 @@ def _follow(prepared: PreparedRun, console: Console, shown: ShowProgress, *, kep
 
 
 @contextmanager
-def _says_how_to_go_on(path: Path | None, name: str | None) -> Iterator[None]:
+def _says_how_to_go_on(path: Path | None, name: str | None) -> Generator[None]:
     try:
         yield
     except KeyboardInterrupt as error:

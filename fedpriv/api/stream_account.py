@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from fedpriv.libraries import library
 from fedpriv.mechanisms.correlated.binary_tree import BinaryTree, Estimate
 from fedpriv.mechanisms.correlated.noise import Correlated, Strategy
 from fedpriv.mechanisms.correlated.optimise import (
@@ -219,10 +220,7 @@ def stream(
 
 
 def _root(excess: Callable[[float], float], low: float, high: float) -> float:
-    from scipy.optimize import brentq
-
-    found: Any = brentq(excess, low, high, xtol=1e-12)
-    return float(found)
+    return float(library("scipy.optimize").brentq(excess, low, high, xtol=1e-12))
 
 
 def _total(noise: str, rounds: int | None, steps: int | None, trees: int | None) -> int:
@@ -263,8 +261,6 @@ def _account(noise: Correlated, delta: float, relation: str) -> StreamAccount:
 
 def _exact(sigma: float, delta: float) -> float:
     """Return the ε of a Gaussian mechanism (Balle and Wang 2018, Theorem 8)."""
-    from dp_accounting import get_epsilon_gaussian
-
     # Its search tries ε at which two probabilities are equal in float64.
     with np.errstate(divide="ignore"):
-        return float(get_epsilon_gaussian(sigma, delta))
+        return float(library("dp_accounting").get_epsilon_gaussian(sigma, delta))

@@ -54,7 +54,7 @@ class Spread:
 
     k: int
     rounds: tuple[int, ...]
-    figures: Mapping[str, Uncertainty] = field(default_factory=dict)
+    figures: Mapping[str, Uncertainty] = field(default_factory=dict[str, Uncertainty])
     scores: Uncertainty | None = None
 
 
@@ -247,7 +247,7 @@ def _spread(
 def _score_spread(task: Any, models: Sequence[Params]) -> Uncertainty | None:
     """Return the spread of the predicted class's probability: the class of the mean of all."""
     blocks = [task.class_scores(model, public=True) for model in models]
-    columns = []
+    columns: list[np.ndarray] = []
     for found in zip(*(block for block in blocks if block is not None), strict=True):
         scores = np.stack([probabilities for probabilities, _ in found])
         answer = scores.mean(axis=0).argmax(axis=1)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from fedpriv.api import account as api
+from fedpriv.api import rounds as api
 from fedpriv.cli.listing import option_group
 from fedpriv.cli.output import errors, fail, print_json, print_line, print_table
 from fedpriv.experiments.options import naming_options
@@ -162,7 +162,7 @@ def account(
         return _account_rho(given, as_json)
     _require(given, "users", "cohort", "rounds", "noise_multiplier")
     with naming_options(FLAGS_OF):
-        price = api.account(**given)
+        price = api.Rounds(**cohorts).account(given["noise_multiplier"])
     return _print_price(price, as_json)
 
 
@@ -204,13 +204,11 @@ def calibrate(
     listed = {"cohorts": cohorts_of(grid_cohorts), "rounds": rounds_of(grid_rounds)}
     found = None
     with naming_options(FLAGS_OF):
-        price = api.calibrate(**given)
+        asked = api.Rounds(**cohorts)
+        price = asked.calibrate(target_epsilon)
         if grid:
-            rest = {name: given[name] for name in given if name not in ("cohort", "rounds", "cap")}
-            if "cap" in given:
-                rest["cap_over_cohort"] = given["cap"] / given["cohort"]
             with calibrating(quiet=as_json) as progress:
-                found = api.noise_grid(**rest, **listed, progress=progress)
+                found = asked.noise_grid(target_epsilon, **listed, progress=progress)
     if as_json:
         print_json(price.to_json() | ({} if found is None else {"grid": found.to_json()}))
     else:

@@ -25,13 +25,15 @@ way: how far one user moves the *result* follows from the length of its updates,
 and never shortened. A clipped step is no step of a convex loss, and need not bring two runs closer.
 """
 
+# pyright: reportIncompatibleVariableOverride=false
+# (what a bound says is a field of one, an attribute of another and a property of a third)
+
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Protocol
 
 import numpy as np
 
@@ -62,7 +64,7 @@ class Mixture:
 
     def of(self, update: Tree) -> Tree:
         """Return the mixture: dense tensors of the update's names."""
-        mixed = {}
+        mixed: dict[str, np.ndarray] = {}
         for name, tensor in update.items():
             if isinstance(tensor, RowSparse):
                 total = self.offset[name].copy()
@@ -73,33 +75,23 @@ class Mixture:
         return mixed
 
 
-class Bound(Protocol):
-    """A map of any update to one of certified l2 norm."""
+class Bound:
+    """Base of maps of any update to one of certified l2 norm: by default without a grid.
 
-    @property
-    def name(self) -> str | None:
-        """Name in options and plans; None for a bound that has none there."""
-        ...
+    Attributes:
+        name: Name in options and plans; None for a bound that has none there.
+        l2_bound: The l2 norm, over all tensors concatenated, that no output exceeds.
+        granularity: Spacing of the grid that outputs are rounded to; None for none.
+        multiplier: Factors of an update before its norm is taken, by tensor name; may be empty.
+        mixture: Public update that is mixed in before the multiplication; None for nothing.
+    """
 
-    @property
-    def l2_bound(self) -> float:
-        """The l2 norm, over all tensors concatenated, that no output exceeds."""
-        ...
-
-    @property
-    def granularity(self) -> float | None:
-        """Spacing of the grid that outputs are rounded to; None for none."""
-        ...
-
-    @property
-    def multiplier(self) -> Mapping[str, np.ndarray]:
-        """Factors of an update before its norm is taken, by tensor name; may be empty."""
-        ...
-
-    @property
-    def mixture(self) -> Mixture | None:
-        """Public update that is mixed in before the multiplication; None for nothing."""
-        ...
+    __slots__ = ()
+    name: str | None
+    l2_bound: float
+    granularity: float | None = None
+    multiplier: Mapping[str, np.ndarray] = MappingProxyType({})
+    mixture: Mixture | None = None
 
     def length(self, norm: float, num_elements: int) -> float:
         """Return the norm with which an update leaves, before it is rounded to a grid.
@@ -108,7 +100,7 @@ class Bound(Protocol):
             norm: The norm it comes with, after the multiplier; finite.
             num_elements: Coordinates of the params.
         """
-        ...
+        return norm
 
     def scaled(self, update: Tree) -> tuple[Tree, float]:
         """Return a tree and a number whose product is the bounded update, before any rounding.
@@ -118,7 +110,23 @@ class Bound(Protocol):
         Raises:
             ValueError: If the update is not finite.
         """
-        ...
+        with np.errstate(over="ignore", invalid="ignore"):  # infinities are refused, not warned of
+            if self.mixture is not None:
+                update = self.mixture.of(update)
+            if self.multiplier:
+                update = tree.multiply(update, self.multiplier)
+        norm = tree.l2_norm(update)
+        if norm == 0.0:
+            return update, 1.0
+        factor = scaling_factor(self, norm, tree.num_elements(update))
+        if factor == 1.0 or 1e-30 < factor < 1e30:
+            return update, factor
+        # float32 cannot hold such a factor, or not to full precision, nor float64 the norm of the
+        # smallest numbers: bring the norm near 1 first, exactly, by two powers of two.
+        exponent = math.frexp(norm)[1]
+        for half in (exponent // 2, exponent - exponent // 2):
+            update = tree.scale(update, math.ldexp(1.0, -half))
+        return update, self.length(norm, tree.num_elements(update)) / tree.l2_norm(update)
 
     def sum_limit(self, num_users: int) -> float:
         """Return the l2 norm that a sum over so many users cannot exceed.
@@ -126,32 +134,12 @@ class Bound(Protocol):
         A server holds to it what a node answers. It is more than `num_users * l2_bound` only where
         something else than bounded updates is in the sum, such as shares of noise.
         """
-        ...
+        return num_users * self.l2_bound
 
     def apply(self, update: Tree) -> Tree:
         """Return the bounded update; raise `ValueError` if it is not finite."""
-        ...
-
-
-def scaled(bound: Bound, update: Tree) -> tuple[Tree, float]:
-    """Return what `Bound.scaled` does, for a bound that shortens the update as a whole."""
-    with np.errstate(over="ignore", invalid="ignore"):  # infinities are refused, not warned of
-        if bound.mixture is not None:
-            update = bound.mixture.of(update)
-        if bound.multiplier:
-            update = tree.multiply(update, bound.multiplier)
-    norm = tree.l2_norm(update)
-    if norm == 0.0:
-        return update, 1.0
-    factor = scaling_factor(bound, norm, tree.num_elements(update))
-    if factor == 1.0 or 1e-30 < factor < 1e30:
-        return update, factor
-    # float32 cannot hold such a factor, or not to full precision, nor float64 the norm of the
-    # smallest numbers: bring the norm near 1 first, exactly, by two powers of two.
-    exponent = math.frexp(norm)[1]
-    for half in (exponent // 2, exponent - exponent // 2):
-        update = tree.scale(update, math.ldexp(1.0, -half))
-    return update, bound.length(norm, tree.num_elements(update)) / tree.l2_norm(update)
+        update, factor = self.scaled(update)
+        return update if factor == 1.0 else tree.scale(update, factor)
 
 
 def scaling_factor(bound: Bound, norm: float, num_elements: int) -> float:
@@ -173,40 +161,8 @@ def scaling_factor(bound: Bound, norm: float, num_elements: int) -> float:
     return 1.0 if norm == 0.0 else bound.length(norm, num_elements) / norm
 
 
-class _Whole:
-    """Methods of a bound that scales the update as a whole."""
-
-    __slots__ = ()
-
-    def scaled(self: Bound, update: Tree) -> tuple[Tree, float]:
-        """Return the update and what it is multiplied by."""
-        return scaled(self, update)
-
-    def sum_limit(self: Bound, num_users: int) -> float:
-        """Return `num_users * l2_bound`."""
-        return num_users * self.l2_bound
-
-    def apply(self: Bound, update: Tree) -> Tree:
-        """Return the bounded update; raise `ValueError` if it is not finite."""
-        update, factor = self.scaled(update)
-        return update if factor == 1.0 else tree.scale(update, factor)
-
-
-class _Plain(_Whole):
-    """Properties of a bound that neither preconditions nor rounds."""
-
-    __slots__ = ()
-    multiplier: Mapping[str, np.ndarray] = MappingProxyType({})
-    mixture: Mixture | None = None
-
-    @property
-    def granularity(self) -> float | None:
-        """No grid."""
-        return None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Clip(_Plain):
+class Clip(Bound):
     """Scale updates longer than C down to C: Δ · min(1, C/‖Δ‖).
 
     Guarantees:
@@ -236,7 +192,7 @@ class Clip(_Plain):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Normalise(_Plain):
+class Normalise(Bound):
     """Replace the length of an update by (almost) C: C · Δ/(r + ‖Δ‖).
 
     Guarantees:
@@ -267,19 +223,14 @@ class Normalise(_Plain):
 
 
 @dataclass(frozen=True, slots=True)
-class Unbounded(_Plain):
+class Unbounded(Bound):
     """Let every finite update through. Only a plan without noise, and without an ε, accepts it."""
 
     name = "none"
-
     l2_bound = math.inf
 
-    def length(self, norm: float, num_elements: int) -> float:
-        """Return the norm."""
-        return norm
 
-
-class _Wrapper(_Whole):
+class _Wrapper(Bound):
     """A bound around another, `bound`, whose name and l2 norm it keeps."""
 
     __slots__ = ()
@@ -299,11 +250,6 @@ class _Wrapper(_Whole):
     def sum_limit(self, num_users: int) -> float:
         """Return the inner bound's."""
         return self.bound.sum_limit(num_users)
-
-    @property
-    def granularity(self) -> float | None:
-        """No grid."""
-        return None
 
     def length(self, norm: float, num_elements: int) -> float:
         """Return what the inner bound allows."""
@@ -402,7 +348,7 @@ class Rounded(_OnGrid):
 
     def apply(self, update: Tree) -> Tree:
         """Return the bounded update on the grid, float64."""
-        update, factor = scaled(self, update)
+        update, factor = self.scaled(update)
         return {
             name: _round_to_grid(tensor, factor, self.granularity)
             for name, tensor in update.items()
@@ -516,7 +462,7 @@ def _check_finite(bound: Bound) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Capped(_Plain):
+class Capped(Bound):
     """Cap each coordinate of a vector of losses at C, and what is below 0 at 0.
 
     Capped values are rounded to a grid of 2^24 steps to the l2 bound C√n, and never above C.
@@ -604,17 +550,13 @@ _FINE_BITS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Unchanged(_Plain):
+class _Unchanged(Bound):
     """A bound that is stated or checked, and that shortens nothing."""
 
     l2_bound: float
 
     def __post_init__(self) -> None:
         set_checked(self, positive_float, "l2_bound")
-
-    def length(self, norm: float, num_elements: int) -> float:
-        """Return the norm."""
-        return norm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,10 +30,10 @@ from dataclasses import dataclass, field
 from threading import Lock
 
 import numpy as np
-from mpmath.ctx_mp import MPContext
 
 from fedpriv import tree
-from fedpriv.mechanisms.privatizer import Cost, Memory, Memoryless
+from fedpriv.libraries import library
+from fedpriv.mechanisms.privatizer import Cost, Memory, Privatizer
 from fedpriv.rng import Key, check_key, fill_blocks
 from fedpriv.sums import BITS, PartialSum
 from fedpriv.tree import Params, Tree
@@ -135,7 +135,7 @@ def _mean_on_grid(total: PartialSum, noise: GridNoise, share: float) -> NoisedMe
             f"{total.num_users} users are more than {_MOST_ON_GRID}, whose sum and noise float64 "
             "holds as whole numbers; draw a smaller cohort"
         )
-    update, squared = {}, 0.0
+    update, squared = dict[str, np.ndarray](), 0.0
     for name, tensor in total.total.items():
         dense = tree.to_dense_tensor(tensor)
         mean = np.empty(dense.shape, np.float32)
@@ -162,7 +162,7 @@ def _add_and_scale(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gaussian(Memoryless):
+class Gaussian(Privatizer):
     """Gaussian noise of standard deviation `noise_multiplier * sensitivity`, new in every attempt.
 
     Attributes:
@@ -177,6 +177,7 @@ class Gaussian(Memoryless):
     noise_multiplier: float
 
     name = "gaussian"
+    on_grid = True
 
     @property
     def cost(self) -> Cost:
@@ -206,7 +207,7 @@ class Gaussian(Memoryless):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unprotected(Memoryless):
+class Unprotected(Privatizer):
     """No privacy: sums released as they are, or with noise that gives no guarantee.
 
     Attributes:
@@ -220,7 +221,11 @@ class Unprotected(Memoryless):
     stddev: float = 0.0
 
     name = "none"
-    cost = Cost(kind="nonprivate")
+
+    @property
+    def cost(self) -> Cost:
+        """None: ε is infinite."""
+        return Cost(kind="nonprivate")
 
     def draw(
         self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
@@ -237,7 +242,7 @@ LARGEST_SCALE = 2.0**40
 """Far beyond any use: from here on double precision decides too few of the numbers."""
 
 _FIRST, _MORE, _MOST = 64, 256, 1088
-_REAL = MPContext()
+_REAL = library("mpmath.ctx_mp").MPContext()
 _ONE_AT_A_TIME = Lock()  # the context's precision is its own, and changed here
 
 
@@ -269,7 +274,7 @@ def grid_noise(key: Key, template: Tree, *, stddev: float, granularity: float) -
     """
     check_scale(stddev, granularity)
     scale = float(np.nextafter(stddev / granularity, np.inf))
-    numbers = {}
+    numbers: dict[str, np.ndarray] = {}
     for name in sorted(template):
         shape = tuple(template[name].shape)
         numbers[name] = rounded_gaussian(check_key(key).fold(name), shape, scale)

@@ -35,20 +35,14 @@ minimum.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
 from fedpriv import tree
 from fedpriv.mechanisms.gaussian import NoisedMean
-from fedpriv.mechanisms.privatizer import (
-    AfterCrash,
-    Cost,
-    Memory,
-    Participation,
-    Replayed,
-)
+from fedpriv.mechanisms.privatizer import Cost, Memory, Participation, Privatizer
 from fedpriv.ranges import positive_float, positive_int, set_checked
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
@@ -59,10 +53,14 @@ _BLOCK = 1 << 20
 _TO_UNIT = 2.0**-53
 
 
-class _Perturbing(Replayed):
-    """Base of noise on a finished result, which is released once."""
+class _Perturbing(Privatizer):
+    """Base of noise on a finished result, which is released once.
+
+    A release that a crash cut off is made again, bit for bit.
+    """
 
     __slots__ = ()
+    after_crash = "replay"
 
     def release(self, total: PartialSum, drawn: Params, share: float) -> Params:
         """Return the result with the noise on it, float32; nothing is divided."""
@@ -145,8 +143,12 @@ class Unperturbed(_Perturbing):
     """
 
     name = "none"
-    after_crash: ClassVar[AfterCrash] = "retry"
-    cost = Cost(kind="nonprivate")
+    after_crash = "retry"
+
+    @property
+    def cost(self) -> Cost:
+        """None: ε is infinite."""
+        return Cost(kind="nonprivate")
 
     def draw(
         self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
@@ -201,7 +203,7 @@ _ROW = "row"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SphereRows:
+class SphereRows(Privatizer):
     """`Sphere` noise on the sum of each of many batches, of which everybody is in a few.
 
     Attributes:
@@ -225,7 +227,7 @@ class SphereRows:
         set_checked(self, positive_int, "passes")
 
     name = "sphere-rows"
-    after_crash: ClassVar[AfterCrash] = "discard"
+    after_crash = "discard"
 
     @property
     def cost(self) -> Cost:
@@ -255,7 +257,7 @@ class SphereRows:
         behind has a grid that tells which sum it was. On a sum of whole numbers it is rounded to
         the sum's own grid.
         """
-        sums, update, squared = tree.to_dense(total.real()), {}, 0.0
+        sums, update, squared = tree.to_dense(total.real()), dict[str, np.ndarray](), 0.0
         for name, array in sums.items():
             noise, step = drawn[name], total.granularity
             noise = noise if step is None else np.rint(noise / step) * step
@@ -284,16 +286,13 @@ class ObjectiveNoise(_Perturbing):
     inside: float
     shift: float
     outside: float
+    name: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.form not in ("sphere", "gaussian"):
             raise ValueError(f"form {self.form!r} is unknown; give 'sphere' or 'gaussian'")
         set_checked(self, positive_float, "inside", "shift", "outside")
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return f"objective-{self.form}"
+        object.__setattr__(self, "name", f"objective-{self.form}")
 
     @property
     def cost(self) -> Cost:
@@ -301,7 +300,7 @@ class ObjectiveNoise(_Perturbing):
         besides = self.shift + self.outside
         if self.form == "sphere":
             return Cost(kind="pure", value=self.inside + besides)
-        return Cost(kind="objective-gaussian", value=self.inside, shift=besides)
+        return Cost(kind="objective-gaussian", value=self.inside, second=besides)
 
     def linear_term(self, *, template: Tree, lipschitz: float, key: Key) -> Params:
         """Return b, float64, which must not leave.

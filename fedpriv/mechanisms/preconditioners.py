@@ -61,12 +61,12 @@ class RoundContext:
         scale: What the server's step is multiplied by; empty for nothing.
     """
 
-    multiplier: Tensors = field(default_factory=dict, repr=False)
+    multiplier: Tensors = field(default_factory=dict[str, np.ndarray], repr=False)
     mixture: Mixture | None = None
-    inverse: Tensors = field(default_factory=dict, repr=False)
+    inverse: Tensors = field(default_factory=dict[str, np.ndarray], repr=False)
     blend: float = 1.0
-    public: Tensors = field(default_factory=dict, repr=False)
-    scale: Tensors = field(default_factory=dict, repr=False)
+    public: Tensors = field(default_factory=dict[str, np.ndarray], repr=False)
+    scale: Tensors = field(default_factory=dict[str, np.ndarray], repr=False)
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.blend <= 1.0:
@@ -258,8 +258,8 @@ class Fixed(Preconditioner):
         inverse: A after the noise, for scale-then-privatise.
     """
 
-    multiplier: Tensors = field(default_factory=dict, repr=False)
-    inverse: Tensors = field(default_factory=dict, repr=False)
+    multiplier: Tensors = field(default_factory=dict[str, np.ndarray], repr=False)
+    inverse: Tensors = field(default_factory=dict[str, np.ndarray], repr=False)
 
     def init(self, params: Params) -> State:
         """Return an empty state.

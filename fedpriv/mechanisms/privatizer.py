@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import numpy as np
 
@@ -91,11 +91,11 @@ class Cost:
     """Privacy cost of one answer when everybody takes part.
 
     Attributes:
-        kind: "gaussian" (Gaussian noise on a bounded sum), "pure" (ε-DP), "zcdp" (ρ-zCDP),
-            "objective-gaussian" (Gaussian noise within an objective) or "nonprivate" (no
-            guarantee).
-        value: σ = stddev / sensitivity, ε or ρ; 0 for "nonprivate".
-        shift: Of the objective kind: what an answer may lose besides.
+        kind: That of its event (`fedpriv.privacy.event`): "gaussian" (Gaussian noise on a bounded
+            sum), "pure" (ε-DP), "zcdp" (ρ-zCDP), "objective-gaussian" (Gaussian noise within an
+            objective), "nonprivate" (no guarantee), or one that was added.
+        value: Its first number: σ = stddev / sensitivity, ε or ρ; 0 for "nonprivate".
+        second: Its second number, of a kind that has two.
         whole_run: Whether it is the cost of all rows of a run together, charged with the first.
         participation: Of a whole run: in how many rows one neighbour's records may be, which the
             sampler has to see to; None for all of them.
@@ -104,42 +104,61 @@ class Cost:
             which a sampler may amplify. None where they may add up.
     """
 
-    kind: Literal["gaussian", "pure", "zcdp", "objective-gaussian", "nonprivate"]
+    kind: str
     value: float = 0.0
-    shift: float = 0.0
+    second: float = 0.0
     whole_run: bool = False
     participation: Participation | None = None
     one_row: float | None = None
 
 
-class Privatizer(Protocol):
-    """Turns raw sums into answers that may be released.
+class Privatizer:
+    """Base of what turns raw sums into answers that may be released; by default without memory.
+
+    Attributes:
+        name: One word, which plans and statements call it by.
+        after_crash: What becomes of a charged attempt that a crash ended.
+        on_grid: Whether `draw_on_grid` adds whole numbers to sums of whole numbers. Added to a sum
+            on the grid and rounded to nothing else, what it draws then costs what `cost` says in
+            real arithmetic: no gap of floating point shows the sum.
 
     Guarantees:
         * An answer of sums that one neighbour moves by at most `sensitivity` (l2) costs `cost`.
     """
 
-    #: What becomes of a charged attempt that a crash ended.
-    after_crash: ClassVar[AfterCrash]
-
-    @property
-    def name(self) -> str:
-        """One word, which plans and statements call it by."""
-        ...
+    __slots__ = ()
+    name: str
+    after_crash: AfterCrash = "retry"
+    on_grid: bool = False
 
     @property
     def cost(self) -> Cost:
         """Cost of an answer; of correlated noise, of all rounds together."""
-        ...
+        raise NotImplementedError
+
+    @property
+    def description(self) -> str:
+        """Description for plans and statements."""
+        return type(self).__name__
+
+    def scaled(self, noise_multiplier: float) -> Privatizer:
+        """Return the same with as much noise as costs a Gaussian of this noise multiplier.
+
+        Raises:
+            ValueError: If its noise is no Gaussian's.
+        """
+        raise ValueError(
+            f"target_epsilon calibrates Gaussian noise only; give the noise of {self.name!r} itself"
+        )
 
     def init(self, template: Tree, key: Key) -> Memory:
-        """Return the memory before the first row.
+        """Return the memory before the first row; empty where answers are independent.
 
         Args:
             template: Names and shapes of the sums.
             key: Of the whole run, used for nothing else; memoryless privatizers leave it alone.
         """
-        ...
+        return {}
 
     def draw(
         self, memory: Memory, *, template: Tree, sensitivity: float, key: Key
@@ -153,7 +172,21 @@ class Privatizer(Protocol):
             key: Of this attempt and used here only. Noise with memory gets the key of the run,
                 the same for every row: it folds the row's own number into it.
         """
-        ...
+        raise NotImplementedError
+
+    def draw_on_grid(
+        self, memory: Memory, *, template: Tree, sensitivity: float, granularity: float, key: Key
+    ) -> tuple[Any, Memory]:
+        """Return what `draw` does, in whole multiples of the granularity.
+
+        Args:
+            memory: From `init` or the last of these calls.
+            template: Names and shapes of the sum.
+            sensitivity: How far one neighbour moves it, in l2, rounding included.
+            granularity: The grid's spacing.
+            key: As of `draw`.
+        """
+        raise NotImplementedError
 
     def release(self, total: PartialSum, drawn: Any, share: float) -> Any:
         """Return the answer; the sum and the noise are given up.
@@ -163,61 +196,4 @@ class Privatizer(Protocol):
             drawn: From `draw`; used up.
             share: One over the fixed, public denominator.
         """
-        ...
-
-
-@runtime_checkable
-class Scales(Protocol):
-    """A privatizer of Gaussian noise of which there may be more or less."""
-
-    def scaled(self, noise_multiplier: float) -> Privatizer:
-        """Return the same with as much noise as costs a Gaussian of this noise multiplier."""
-        ...
-
-
-@runtime_checkable
-class DrawsOnGrid(Protocol):
-    """A privatizer that can add whole numbers to sums of whole numbers.
-
-    Guarantees:
-        * Added to a sum on the grid and rounded to nothing else, what it draws costs what its
-          `cost` says in real arithmetic: no gap of floating point shows the sum.
-    """
-
-    def draw_on_grid(
-        self,
-        memory: Memory,
-        *,
-        template: Tree,
-        sensitivity: float,
-        granularity: float,
-        key: Key,
-    ) -> tuple[Any, Memory]:
-        """Return what `Privatizer.draw` does, in whole multiples of the granularity.
-
-        Args:
-            memory: From `init` or the last of these calls.
-            template: Names and shapes of the sum.
-            sensitivity: How far one neighbour moves it, in l2, rounding included.
-            granularity: The grid's spacing.
-            key: As of `Privatizer.draw`.
-        """
-        ...
-
-
-class Memoryless:
-    """Base of privatizers without memory: a lost attempt is charged anew."""
-
-    __slots__ = ()
-    after_crash: ClassVar[AfterCrash] = "retry"
-
-    def init(self, template: Tree, key: Key) -> Memory:
-        """Return an empty memory: answers are independent."""
-        return {}
-
-
-class Replayed(Memoryless):
-    """Base of single releases: one that a crash cut off is made again, bit for bit."""
-
-    __slots__ = ()
-    after_crash: ClassVar[AfterCrash] = "replay"
+        raise NotImplementedError

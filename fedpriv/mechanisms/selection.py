@@ -36,7 +36,7 @@ import numpy as np
 
 from fedpriv import tree
 from fedpriv.mechanisms.perturbation import Sphere
-from fedpriv.mechanisms.privatizer import Cost, Memory, Memoryless, Replayed
+from fedpriv.mechanisms.privatizer import Cost, Memory, Privatizer
 from fedpriv.ranges import positive_float, set_checked
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, most_each
@@ -49,7 +49,7 @@ _WORDS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoisyMin(Memoryless):
+class NoisyMin(Privatizer):
     """Releases the index of a nearly least coordinate of a sum of capped vectors.
 
     The bound is a `fedpriv.mechanisms.bounds.Capped`: every coordinate of a contribution is a
@@ -81,6 +81,7 @@ class NoisyMin(Memoryless):
             )
 
     name = "noisy-min"
+    on_grid = True
 
     @property
     def cost(self) -> Cost:
@@ -212,7 +213,7 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrivateChoice(Replayed):
+class PrivateChoice(Privatizer):
     """Perturbs each candidate, and releases one with P(i) ∝ exp(-ε χ_i), χ_i its mistakes.
 
     One user who is there or not raises or lowers all counts of mistakes together, by at most 1; a
@@ -235,6 +236,7 @@ class PrivateChoice(Replayed):
         set_checked(self, positive_float, "epsilon")
 
     name = "private-choice"
+    after_crash = "replay"
 
     @property
     def cost(self) -> Cost:

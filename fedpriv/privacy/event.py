@@ -24,32 +24,23 @@ travel as JSON of known kinds, never as dp-accounting's named tuples, whose read
 whatever the data names.
 """
 
+# pyright: reportMissingTypeStubs=false
+# (dp-accounting brings none, and its events are what callers get)
+
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
-from fedpriv.ranges import positive_float, positive_int
+from fedpriv.libraries import library
+from fedpriv.ranges import json_object, positive_float, positive_int
 
 # Loading it takes a second, and workers that train price nothing: it is loaded where it is called.
 if TYPE_CHECKING:
     import dp_accounting
 
-EventKind = Literal[
-    "gaussian",
-    "poisson-gaussian",
-    "truncated-poisson-gaussian",
-    "fixed-size-gaussian",
-    "poisson-devices-gaussian",
-    "cyclic-poisson-gaussian",
-    "objective-gaussian",
-    "pure",
-    "zcdp",
-    "nonprivate",
-]
-_FIELDS: dict[str, tuple[str, ...]] = {
+FIELDS: dict[str, tuple[str, ...]] = {
     "gaussian": ("noise_multiplier",),
     "poisson-gaussian": ("noise_multiplier", "sampling_prob"),
     "truncated-poisson-gaussian": ("noise_multiplier", "sampling_prob", "num_users", "cap"),
@@ -61,6 +52,7 @@ _FIELDS: dict[str, tuple[str, ...]] = {
     "zcdp": ("rho",),
     "nonprivate": (),
 }
+"""The numbers of each kind. Its accounting is in `fedpriv.privacy.accounting`."""
 _CHECKS = dict.fromkeys(
     ("noise_multiplier", "sampling_prob", "shift", "epsilon", "rho"), positive_float
 ) | dict.fromkeys(("num_users", "cap", "size", "devices", "rows"), positive_int)
@@ -136,7 +128,7 @@ class Event:
         ValueError: If a number is missing, superfluous, not finite or out of range.
     """
 
-    kind: EventKind
+    kind: str
     noise_multiplier: float | None = None
     sampling_prob: float | None = None
     num_users: int | None = None
@@ -149,12 +141,12 @@ class Event:
     rho: float | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(EventKind):
+        if self.kind not in FIELDS:
             raise ValueError(
-                f"event kind {self.kind!r} is unknown; give one of {', '.join(_FIELDS)}"
+                f"event kind {self.kind!r} is unknown; give one of {', '.join(FIELDS)}"
             )
         for name, check in _CHECKS.items():
-            value, wanted = getattr(self, name), name in _FIELDS[self.kind]
+            value, wanted = getattr(self, name), name in FIELDS[self.kind]
             if wanted == (value is None):
                 raise ValueError(
                     f"a {self.kind} event {'needs' if wanted else 'has no'} {name}"
@@ -176,6 +168,16 @@ class Event:
             value = getattr(self, name)
             if value is not None and self.num_users is not None and value > self.num_users:
                 raise ValueError(f"{name} {value} is above the {self.num_users} users; lower it")
+
+    @classmethod
+    def of(cls, kind: str, *values: float) -> Event:
+        """Return the event of a kind of at most so many numbers, in the order of `FIELDS`.
+
+        >>> Event.of("pure", 0.5, 0.0)
+        Event(kind='pure', ... epsilon=0.5, ...)
+        """
+        given: dict[str, Any] = dict(zip(FIELDS.get(kind, ()), values, strict=False))
+        return cls(kind=kind, **given)
 
     @property
     def is_private(self) -> bool:
@@ -204,7 +206,7 @@ class Event:
         >>> Event(kind="gaussian", noise_multiplier=2).to_json()
         {'kind': 'gaussian', 'noise_multiplier': 2.0}
         """
-        return {"kind": self.kind, **{name: getattr(self, name) for name in _FIELDS[self.kind]}}
+        return {"kind": self.kind, **{name: getattr(self, name) for name in FIELDS[self.kind]}}
 
     @classmethod
     def from_json(cls, value: Any) -> Event:
@@ -213,19 +215,18 @@ class Event:
         Raises:
             ValueError: If it is not an object of a known kind with exactly that kind's fields.
         """
-        if not isinstance(value, Mapping) or not isinstance(value.get("kind"), str):
+        given = json_object(value)
+        if given is None or not isinstance(given.get("kind"), str):
             raise ValueError(f"{value!r} is not an event; expected an object with a 'kind'")
-        if value["kind"] not in _FIELDS:
+        kind = given["kind"]
+        if kind not in FIELDS:
+            raise ValueError(f"event kind {kind!r} is unknown; known are {', '.join(FIELDS)}")
+        names = {"kind", *FIELDS[kind]}
+        if set(given) != names:
             raise ValueError(
-                f"event kind {value['kind']!r} is unknown; known are {', '.join(_FIELDS)}"
+                f"a {kind} event has the fields {sorted(names)}, not {sorted(map(str, given))}"
             )
-        names = {"kind", *_FIELDS[value["kind"]]}
-        if set(value) != names:
-            raise ValueError(
-                f"a {value['kind']} event has the fields {sorted(names)}, "
-                f"not {sorted(map(str, value))}"
-            )
-        return cls(**dict(value))
+        return cls(**given)
 
     def to_dp_event(
         self, relation: Relation = Relation.ADD_REMOVE, *, accountant: Literal["PLD", "RDP"] = "PLD"
@@ -241,43 +242,47 @@ class Event:
 
         moved = relation.moved
 
-        numbers: dict[str, Any] = {name: getattr(self, name) for name in _FIELDS[self.kind]}
+        numbers: dict[str, Any] = {name: getattr(self, name) for name in FIELDS[self.kind]}
+        sigma = (self.noise_multiplier or 0.0) / (moved if accountant == "RDP" else 1.0)
+        gaussian = dp_accounting.GaussianDpEvent(sigma)
+
+        def drawn() -> dp_accounting.DpEvent:
+            return dp_accounting.PoissonSampledDpEvent(
+                sampling_probability=numbers["sampling_prob"], event=gaussian
+            )
+
         match self.kind:
             case "nonprivate":
                 return dp_accounting.NonPrivateDpEvent()
-            case "objective-gaussian":
-                return dp_accounting.UnsupportedDpEvent()
             case "zcdp":
                 return dp_accounting.ZCDpEvent(rho=moved**2 * numbers["rho"])
             case "pure":
                 # ε-DP is ε²/2-zCDP (Bun and Steinke 2016, Proposition 1.4).
                 return dp_accounting.ZCDpEvent(rho=0.5 * (moved * numbers["epsilon"]) ** 2)
-        sigma = self.sigma / (moved if accountant == "RDP" else 1.0)
-        gaussian = dp_accounting.GaussianDpEvent(sigma)
-        if self.kind == "gaussian":
-            return gaussian
-        if self.kind == "poisson-gaussian":
-            return dp_accounting.PoissonSampledDpEvent(
-                sampling_probability=numbers["sampling_prob"], event=gaussian
-            )
-        if self.kind == "cyclic-poisson-gaussian":
-            drawn = dp_accounting.PoissonSampledDpEvent(
-                sampling_probability=numbers["sampling_prob"], event=gaussian
-            )
-            return dp_accounting.SelfComposedDpEvent(drawn, numbers["rows"])
-        if self.kind == "truncated-poisson-gaussian":
-            return dp_accounting.dp_event.TruncatedSubsampledGaussianDpEvent(
-                dataset_size=numbers["num_users"],
-                sampling_probability=numbers["sampling_prob"],
-                truncated_batch_size=numbers["cap"],
-                noise_multiplier=sigma,
-            )
-        if self.kind == "poisson-devices-gaussian":
-            sums, probs = device_sums(numbers["devices"], numbers["sampling_prob"])
-            return dp_accounting.dp_event.MixtureOfGaussiansDpEvent(sigma, sums, probs)
-        return dp_accounting.SampledWithoutReplacementDpEvent(
-            source_dataset_size=numbers["num_users"], sample_size=numbers["size"], event=gaussian
-        )
+            case "gaussian":
+                return gaussian
+            case "poisson-gaussian":
+                return drawn()
+            case "cyclic-poisson-gaussian":
+                return dp_accounting.SelfComposedDpEvent(drawn(), numbers["rows"])
+            case "truncated-poisson-gaussian":
+                return dp_accounting.dp_event.TruncatedSubsampledGaussianDpEvent(
+                    dataset_size=numbers["num_users"],
+                    sampling_probability=numbers["sampling_prob"],
+                    truncated_batch_size=numbers["cap"],
+                    noise_multiplier=sigma,
+                )
+            case "poisson-devices-gaussian":
+                sums, probs = device_sums(numbers["devices"], numbers["sampling_prob"])
+                return dp_accounting.dp_event.MixtureOfGaussiansDpEvent(sigma, sums, probs)
+            case "fixed-size-gaussian":
+                return dp_accounting.SampledWithoutReplacementDpEvent(
+                    source_dataset_size=numbers["num_users"],
+                    sample_size=numbers["size"],
+                    event=gaussian,
+                )
+            case _:  # priced by its privacy loss alone
+                return dp_accounting.UnsupportedDpEvent()
 
 
 def _check_sigma(sigma: float | None) -> None:
@@ -307,9 +312,8 @@ def device_sums(devices: int, sampling_prob: float) -> tuple[list[float], list[f
     Returns:
         Numbers of devices and their probabilities, both of one length, at most K + 1.
     """
-    from scipy import stats
-
-    probs = [float(p) for p in stats.binom.pmf(range(devices + 1), devices, sampling_prob)]
+    binom = library("scipy.stats").binom
+    probs = [float(p) for p in binom.pmf(range(devices + 1), devices, sampling_prob)]
     kept = [number for number, prob in enumerate(probs) if prob > 0.0]
     return [float(number) for number in kept], [probs[number] for number in kept]
 

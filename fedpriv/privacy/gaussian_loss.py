@@ -15,6 +15,9 @@ Loading this module loads dp-accounting (a second): import it where it is called
 1.0327...
 """
 
+# pyright: reportMissingTypeStubs=false, reportPrivateUsage=false
+# (it is dp-accounting's classes that are filled here, which bring no stubs and no other way in)
+
 from __future__ import annotations
 
 import math
@@ -30,9 +33,11 @@ from dp_accounting.pld.privacy_loss_mechanism import (
     MixtureGaussianPrivacyLoss,
 )
 from numpy.typing import NDArray
-from scipy import fft, special, stats
 
+from fedpriv.libraries import library
 from fedpriv.privacy.event import Event, Relation, device_sums
+
+_FFT, _BINOM = library("scipy.fft"), library("scipy.stats").binom
 
 
 def gaussian_loss(
@@ -94,10 +99,10 @@ def capped_gaussian_loss(
     """
     below = gaussian_loss(sigma, sampling_prob=sampling_prob, interval=interval, relation=relation)
     # The probability that the cohort is over the cap, for a user who was drawn.
-    over = float(stats.binom.sf(cap - 1, num_users - 1, sampling_prob))
+    over = float(_BINOM.sf(cap - 1, num_users - 1, sampling_prob))
     if over == 0.0:
         return below
-    drawn = stats.binom.sf(cap, num_users, sampling_prob) * cap / over / num_users
+    drawn = _BINOM.sf(cap, num_users, sampling_prob) * cap / over / num_users
     above = gaussian_loss(
         sigma / 2, sampling_prob=float(drawn), interval=interval, relation=Relation.REPLACE_ONE
     )
@@ -182,9 +187,9 @@ def grid_interval(event: Event, num_rounds: int, relation: Relation) -> float:
     will be small, with h between 1e-4 and 1e-3; then widen until one charge's loss fits 150 000
     cells (a second) and the composed loss a few million (600 MB at most).
     """
-    if event.epsilon is not None:
+    if event.noise_multiplier is None:
         # An ε-DP answer loses no more than Gaussian noise of σ = 2/ε would, for this purpose.
-        sigma = min(max(2.0 / event.epsilon, 0.01), 1e5)
+        sigma = min(max(2.0 / (event.epsilon or 1.0), 0.01), 1e5)
     else:
         sigma = event.sigma / (event.devices or 1)  # all of a person's at once
     rounds, prob = num_rounds, event.sampling_prob or 1.0
@@ -219,8 +224,8 @@ def _composed(cells: pld_pmf.PLDPmf, count: int) -> pld_pmf.PLDPmf:
     dense = cells.to_dense_pmf()
     probs = np.asarray(dense._probs)
     lower, upper = _kept(probs, count)
-    length = fft.next_fast_len(max(upper - lower + 1, len(probs)))
-    power = np.real(fft.ifft(fft.fft(probs, length) ** count))  # type: ignore[operator]
+    length = _FFT.next_fast_len(max(upper - lower + 1, len(probs)))
+    power = np.real(_FFT.ifft(_FFT.fft(probs, length) ** count))
     return pld_pmf.DensePLDPmf(
         dense._discretization,
         dense._lower_loss * count + lower,
@@ -361,7 +366,9 @@ class MixtureLoss(MixtureGaussianPrivacyLoss):
     A δ that is taken beside the true inverse is too small by the square of the distance only.
     """
 
-    def inverse_privacy_losses(self, privacy_losses: Any) -> NDArray[np.float64]:
+    def inverse_privacy_losses(
+        self, privacy_losses: Any, precision: float = 1e-13
+    ) -> NDArray[np.float64]:
         """Return where each loss is reached, shape (num_cells,).
 
         Of a removed person the loss at x is log Σ pᵢ exp(-sᵢ x/σ² - sᵢ²/2σ²), of an added one minus
@@ -388,10 +395,10 @@ class MixtureLoss(MixtureGaussianPrivacyLoss):
         at = np.max((offsets - target[:, None]) / slopes, axis=1)
         for _ in range(100):
             lines = offsets - slopes * at[:, None]
-            height: Any = special.logsumexp(lines, axis=1)
+            height: Any = library("scipy.special").logsumexp(lines, axis=1)
             slope = np.exp(lines - height[:, None]) @ slopes
             step = (height - target) / slope
             at += step
-            if np.all(np.abs(step) <= 1e-13 * (1.0 + np.abs(at))):
+            if np.all(np.abs(step) <= precision * (1.0 + np.abs(at))):
                 break
         return sign * at

@@ -24,16 +24,15 @@ and not run, because nothing that a file names is imported.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, get_args
 
 from fedpriv.mechanisms.bounds import Bound, CappedTogether, Clip, Normalise, Unbounded
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected, check_stddev
-from fedpriv.mechanisms.privatizer import AfterCrash, Cost, DrawsOnGrid, Memory, Privatizer
+from fedpriv.mechanisms.privatizer import AfterCrash, Cost, Memory, Privatizer
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler, Sampler, sampler_of
-from fedpriv.ranges import finite_float, positive_float, positive_int
+from fedpriv.ranges import finite_float, json_object, positive_float, positive_int
 from fedpriv.rng import Key, check_key
 from fedpriv.sums import PartialSum
 from fedpriv.tree import Params
@@ -152,7 +151,7 @@ class Mechanism:
         """
         if isinstance(self.bound, CappedTogether):
             return False
-        return self.bound.granularity is not None and isinstance(self.privatizer, DrawsOnGrid)
+        return self.bound.granularity is not None and self.privatizer.on_grid
 
     def within(self, bound: Bound) -> Bound:
         """Return the bound of a round, checked: a preconditioner must not raise the l2 bound.
@@ -201,7 +200,7 @@ class Mechanism:
         """
         privatizer, granularity = self.privatizer, self.bound.granularity
         given: dict[str, Any] = {"template": template, "sensitivity": self.sensitivity, "key": key}
-        if key.mode == "secure" and granularity is not None and isinstance(privatizer, DrawsOnGrid):
+        if key.mode == "secure" and granularity is not None and privatizer.on_grid:
             return privatizer.draw_on_grid(memory, granularity=granularity, **given)
         return privatizer.draw(memory, **given)
 
@@ -224,7 +223,7 @@ _NUMBERS = ("description", "num_users", "expected_cohort_size", "micro_batch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedPrivatizer:
+class RecordedPrivatizer(Privatizer):
     """The name of a privatizer and how it is charged.
 
     Attributes:
@@ -274,7 +273,6 @@ class RecordedMechanism:
         if isinstance(mechanism, RecordedMechanism):
             return mechanism
         privatizer = mechanism.privatizer
-        described = getattr(privatizer, "description", type(privatizer).__name__)
         return cls(
             privatizer=RecordedPrivatizer(
                 name=privatizer.name,
@@ -284,7 +282,8 @@ class RecordedMechanism:
             description=(
                 f"{type(mechanism.sampler).__name__} of {mechanism.expected_cohort_size:g} among "
                 f"{mechanism.num_users}, each contribution bounded to {mechanism.l2_bound:g} "
-                f"(l2) by {type(mechanism.bound).__name__}, released by {described}"
+                f"(l2) by {type(mechanism.bound).__name__}, released by "
+                f"{privatizer.description}"
             ),
             num_users=mechanism.num_users,
             expected_cohort_size=mechanism.expected_cohort_size,
@@ -316,16 +315,17 @@ class RecordedMechanism:
         Raises:
             ValueError: If it is something else.
         """
-        if not isinstance(value, Mapping) or set(value) != {*_CHARGED, *_NUMBERS, "event"}:
+        given = json_object(value)
+        if given is None or set(given) != {*_CHARGED, *_NUMBERS, "event"}:
             raise ValueError(f"{value!r} is not the record of a mechanism")
-        if not isinstance(value["name"], str) or not isinstance(value["whole_run"], bool):
-            raise ValueError(f"{value['name']!r} is not the name of a privatizer")
-        if value["after_crash"] not in get_args(AfterCrash):
-            raise ValueError(f"after_crash {value['after_crash']!r} is unknown")
+        if not isinstance(given["name"], str) or not isinstance(given["whole_run"], bool):
+            raise ValueError(f"{given['name']!r} is not the name of a privatizer")
+        if given["after_crash"] not in get_args(AfterCrash):
+            raise ValueError(f"after_crash {given['after_crash']!r} is unknown")
         return cls(
-            privatizer=RecordedPrivatizer(**{name: value[name] for name in _CHARGED}),
-            **{name: value[name] for name in _NUMBERS},
-            event=Event.from_json(value["event"]),
+            privatizer=RecordedPrivatizer(**{name: given[name] for name in _CHARGED}),
+            **{name: given[name] for name in _NUMBERS},
+            event=Event.from_json(given["event"]),
         )
 
 

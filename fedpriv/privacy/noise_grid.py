@@ -8,7 +8,10 @@ noise is needed, and not at all where they are large, since the noise needed gro
 A doubling lowers it by a factor of 2 at the one end and of 1 at the other. The saturation point
 lies half way: from there on larger cohorts hardly help.
 
->>> grid = noise_grid(num_users=400, target_epsilon=8.0, cohorts=(20, 40), rounds=(50,))
+>>> from fedpriv.privacy.plan import cohort_plan
+>>> plan = cohort_plan(num_users=400, expected_cohort_size=20, num_rounds=50, bound="clip",
+...                    l2_bound=1.0, noise="gaussian", noise_multiplier=1.0)
+>>> grid = noise_grid(plan, 8.0, cohorts=(20, 40), rounds=(50,))
 >>> [f"{point.noise_on_mean:.3f}" for point in grid.points]
 ['0.025', '0.016']
 >>> print(find_saturation_point(100, [(10.0, 1.0), (20.0, 0.55), (40.0, 0.45), (80.0, 0.42)]))
@@ -26,10 +29,10 @@ from functools import partial
 from typing import Any, Literal
 
 from fedpriv.privacy.accounting import NoNoiseFitsError, calibrate
-from fedpriv.privacy.epsilon import default_delta, format_delta
+from fedpriv.privacy.epsilon import format_delta
 from fedpriv.privacy.event import Event, Relation, cohort_event
-from fedpriv.privacy.plan import unit_words
-from fedpriv.privacy.trials import Trials
+from fedpriv.privacy.plan import Plan, unit_words
+from fedpriv.privacy.sampling import DevicesSampler, FixedSizeSampler, PoissonSampler
 from fedpriv.ranges import positive_float, positive_int
 
 SATURATION_FACTOR = math.sqrt(2.0)
@@ -254,37 +257,22 @@ def default_cohorts(num_users: int) -> tuple[float, ...]:
 
 
 def noise_grid(
-    *,
-    num_users: int,
+    plan: Plan,
     target_epsilon: float,
+    *,
     cohorts: Sequence[float] | None = None,
     rounds: Sequence[int] | None = None,
-    delta: float | None = None,
-    relation: Relation | str = Relation.ADD_REMOVE,
-    sampling: str = "poisson",
-    cap_over_cohort: float | None = None,
-    devices: int = 1,
-    trials: Trials | None = None,
-    unit: str = "user",
-    sensitivity_over_vector: float = 1.0,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> NoiseGrid:
     """Return the noise on the mean of every cohort and number of rounds at a target ε.
 
     Args:
-        num_users: Users on the roster.
+        plan: What each cell has in common: users, δ, relation, unit, trials, how cohorts are drawn
+            (a cap is so many times the cohort, everybody is Poisson), and how far one neighbour
+            moves a bounded vector. Its noise and numbers do not matter.
         target_epsilon: The ε not to be exceeded.
         cohorts: Expected cohorts (poisson) or sizes (fixed); None for `default_cohorts`.
         rounds: Numbers of rounds; None for `DEFAULT_ROUNDS`.
-        delta: δ; None for num_users^-1.1.
-        relation: The neighbouring relation.
-        sampling: "poisson" or "fixed".
-        cap_over_cohort: Largest cohort over the expected one, or None for no cap.
-        devices: How many of these users one person has, each drawn and bounded alone.
-        trials: As for `fedpriv.privacy.accounting.epsilon`.
-        unit: What one neighbour is; every number is of these.
-        sensitivity_over_vector: Sensitivity of the sum over C, times the examples that share one
-            bounded vector (micro-batches); 1 for users.
         progress: Called with how many cells are done, of how many.
 
     Guarantees:
@@ -295,8 +283,14 @@ def noise_grid(
         ValueError: If a number is out of range. A cell that no noise multiplier fits is not
             refused; it says so.
     """
-    target, related = positive_float("target_epsilon", target_epsilon), Relation.of(relation)
-    least_delta = default_delta(num_users) if delta is None else delta
+    target = positive_float("target_epsilon", target_epsilon)
+    assert plan.delta is not None
+    mechanism, sampler, devices = plan.live_mechanism, plan.live_mechanism.sampler, 1
+    num_users, vector = plan.num_users, mechanism.sensitivity / mechanism.l2_bound
+    if isinstance(sampler, DevicesSampler):
+        sampler, devices = sampler.draws, sampler.devices
+    sampling = "fixed" if isinstance(sampler, FixedSizeSampler) else "poisson"
+    given = sampler.cap if isinstance(sampler, PoissonSampler) else None
     sizes = default_cohorts(num_users) if cohorts is None else cohorts
     counts = DEFAULT_ROUNDS if rounds is None else rounds
     sizes = tuple(sorted({positive_float("cohort", size) for size in sizes}))
@@ -306,8 +300,9 @@ def noise_grid(
 
     def event(cohort: float, sigma: float) -> Event:
         cap = None
-        if cap_over_cohort is not None:  # a cap over its cohort, times that, is the cap again
-            cap = math.ceil(cap_over_cohort * cohort * (1.0 - 1e-12))
+        if given is not None:  # a cap over its cohort, times that, is the cap again
+            over = given / mechanism.expected_cohort_size
+            cap = math.ceil(over * cohort * (1.0 - 1e-12))
         return cohort_event(
             num_users=num_users,
             expected_cohort_size=cohort,
@@ -328,13 +323,13 @@ def noise_grid(
                 partial(event, cohort),
                 count,
                 target_epsilon=target,
-                delta=least_delta,
-                relation=related,
-                trials=trials,
+                delta=plan.delta,
+                relation=plan.relation,
+                trials=plan.trials,
             )
         except NoNoiseFitsError as error:
             reason = str(error).replace("target_epsilon", "the target")
-        noise = None if sigma is None else sigma * sensitivity_over_vector / cohort
+        noise = None if sigma is None else sigma * (vector * mechanism.micro_batch) / cohort
         found.append(
             NoisePoint(
                 cohort=cohort,
@@ -346,16 +341,16 @@ def noise_grid(
         )
         progress(len(found), len(pairs))
     by = "RDP" if len(kinds) == 1 else "RDP, PLD for everybody"
-    if trials is not None:
+    if plan.trials is not None:
         by = "RDP"
     elif "fixed-size-gaussian" not in kinds:
         by = "PLD"
     return NoiseGrid(
         num_users=num_users,
         target_epsilon=target,
-        delta=least_delta,
-        relation=related,
-        unit=unit,
+        delta=plan.delta,
+        relation=plan.relation,
+        unit=plan.unit if devices == 1 else "person",
         accountant=by,
         sampling=sampling,
         cohorts=sizes,

@@ -35,13 +35,13 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal, get_args
 
 from fedpriv.hashes import document_sha256
-from fedpriv.mechanisms.privatizer import Scales
 from fedpriv.privacy.accounting import (
     affordable_rounds,
     calibrate,
     delta_of,
     epsilon_of,
     epsilon_of_rho,
+    has_rdp,
     rho_of,
 )
 from fedpriv.privacy.epsilon import BudgetUse, Epsilon, format_delta, rounded_up, rounded_up_to
@@ -55,7 +55,7 @@ from fedpriv.privacy.mechanism import (
 )
 from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler
 from fedpriv.privacy.trials import Trials
-from fedpriv.ranges import positive_float, positive_int, set_checked
+from fedpriv.ranges import json_object, positive_float, positive_int, set_checked
 
 Unit = Literal["user", "example", "owner"]
 
@@ -429,13 +429,8 @@ class Plan(_Guarantee):
         Raises:
             ValueError: If its noise is no Gaussian's, or no noise reaches the target.
         """
-        mechanism = self.mechanism
-        if isinstance(mechanism, RecordedMechanism) or not isinstance(mechanism.privatizer, Scales):
-            raise ValueError(
-                f"target_epsilon {target_epsilon!r} calibrates Gaussian noise only; give the "
-                f"noise of {mechanism.privatizer.name!r} itself"
-            )
-        noise = mechanism.privatizer
+        self.mechanism.privatizer.scaled(1.0)  # refuses what is no Gaussian's, or not live
+        mechanism, noise = self.live_mechanism, self.live_mechanism.privatizer
 
         def event(sigma: float) -> Event:
             return mechanism.sampler.event(noise.scaled(sigma).cost)
@@ -472,22 +467,23 @@ class Plan(_Guarantee):
         Raises:
             ValueError: If fields are missing or unknown, or the plan would be refused.
         """
-        if not isinstance(value, Mapping):
+        given = json_object(value)
+        if given is None:
             raise ValueError(f"{value!r} is not a plan; expected a JSON object")
-        rest = {*_REST, *(("trials",) if "trials" in value else ())}
-        numbers = ("mechanism",) if "mechanism" in value else NUMBERS
-        if odd := set(value) ^ {*numbers, *rest}:
+        rest = {*_REST, *(("trials",) if "trials" in given else ())}
+        numbers = ("mechanism",) if "mechanism" in given else NUMBERS
+        if odd := set(given) ^ {*numbers, *rest}:
             raise ValueError(
                 f"the plan's fields do not match ({', '.join(sorted(map(str, odd)))}); it was "
                 "edited, or written by another version"
             )
-        fields = {name: value[name] for name in rest}
+        fields = {name: given[name] for name in rest}
         if "trials" in fields:
             fields["trials"] = Trials.from_json(fields["trials"])
         mechanism = (
-            RecordedMechanism.from_json(value["mechanism"])
-            if "mechanism" in value
-            else named_mechanism(**{name: value[name] for name in NUMBERS})
+            RecordedMechanism.from_json(given["mechanism"])
+            if "mechanism" in given
+            else named_mechanism(**{name: given[name] for name in NUMBERS})
         )
         return cls(mechanism=mechanism, **fields)
 
@@ -665,12 +661,13 @@ class AdaptivePlan(_Guarantee):
             ValueError: If fields are missing or unknown, or the plan would be refused.
         """
         names = {"kind", *(field.name for field in fields(cls))}
-        if not isinstance(value, Mapping) or value.get("kind") != "adaptive":
+        given = json_object(value)
+        if given is None or given.get("kind") != "adaptive":
             raise ValueError(f"{value!r} is not an adaptive plan")
-        if set(value) != names:
-            odd = ", ".join(sorted(map(str, set(value) ^ names)))
+        if set(given) != names:
+            odd = ", ".join(sorted(map(str, set(given) ^ names)))
             raise ValueError(f"the plan's fields do not match ({odd}); it was edited")
-        return cls(**{name: value[name] for name in names - {"kind"}})
+        return cls(**{name: given[name] for name in names - {"kind"}})
 
 
 AnyPlan = Plan | AdaptivePlan
@@ -685,7 +682,7 @@ def read_plan(value: Any) -> AnyPlan:
     Raises:
         ValueError: If it is neither.
     """
-    if isinstance(value, Mapping) and value.get("kind") == "adaptive":
+    if (json_object(value) or {}).get("kind") == "adaptive":
         return AdaptivePlan.from_json(value)
     return Plan.from_json(value)
 
@@ -788,10 +785,6 @@ def _check_rows(
         )
 
 
-_WITHOUT_CURVE = ("truncated-poisson-gaussian", "poisson-devices-gaussian", "objective-gaussian")
-_WITHOUT_CURVE_REPLACED = ("poisson-gaussian", "cyclic-poisson-gaussian")
-
-
 def _check_trials(trials: Trials | None, event: Event, relation: Relation) -> None:
     """Refuse private selection among runs that RDP does not account: only RDP accounts it.
 
@@ -800,9 +793,7 @@ def _check_trials(trials: Trials | None, event: Event, relation: Relation) -> No
     """
     if trials is None or not event.is_private:
         return
-    no_curve = event.kind in _WITHOUT_CURVE
-    replaced = event.kind in _WITHOUT_CURVE_REPLACED and relation is Relation.REPLACE_ONE
-    if no_curve or replaced:
+    if not has_rdp(event, relation):
         raise ValueError(
             f"the best of {trials.mean:g} trials on average is accounted by RDP, which cannot "
             f"account {event.kind} under {relation.value}; leave out the cap, group a "

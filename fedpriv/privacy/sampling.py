@@ -8,13 +8,16 @@ when depends on the key and the roster's size alone, so that one user's records 
 user's contributions ("zero-out"). A drawn user has taken part, whether or not it answered.
 """
 
+# pyright: reportIncompatibleVariableOverride=false, reportIncompatibleMethodOverride=false
+# (its numbers are fields of one sampler and properties of another)
+
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -31,18 +34,20 @@ Drawn = tuple[tuple[str, ...], Memory]
 """The ids of a cohort in roster order, and the memory after it."""
 
 
-class Sampler(Protocol):
-    """A rule that draws the cohort of one attempt of one round."""
+class Sampler:
+    """Base of rules that draw the cohort of one attempt of one round; by default without memory.
 
-    @property
-    def num_users(self) -> int:
-        """Users on the roster, n."""
-        ...
+    Attributes:
+        num_users: Users on the roster, n.
+    """
+
+    __slots__ = ()
+    num_users: int
 
     @property
     def expected_cohort_size(self) -> float:
         """Mean size of a cohort: the public denominator of every round, whoever replies."""
-        ...
+        raise NotImplementedError
 
     def event(self, cost: Cost) -> Event:
         """Return the event of one charge under this sampling, given its cost for the whole roster.
@@ -50,11 +55,11 @@ class Sampler(Protocol):
         Raises:
             ValueError: If no accountant has an answer for the pair.
         """
-        ...
+        raise NotImplementedError
 
     def init(self) -> Memory:
         """Return the memory before the first cohort."""
-        ...
+        return {}
 
     def next(self, memory: Memory, key: Key, roster: Sequence[str]) -> Drawn:
         """Return the drawn user ids, in roster order, and the memory after them.
@@ -69,7 +74,11 @@ class Sampler(Protocol):
         Raises:
             ValueError: If the roster is empty, of another size, or names a user twice.
         """
-        ...
+        return self.cohort(key, roster), memory
+
+    def cohort(self, key: Key, roster: Sequence[str]) -> tuple[str, ...]:
+        """Return the cohort of one attempt, in roster order, of a sampler without memory."""
+        raise NotImplementedError
 
 
 def check_roster(roster: Sequence[str], num_users: int) -> None:
@@ -165,38 +174,11 @@ def _plain_event(cost: Cost) -> Event:
             f"noise is made for users who take part {limit}, and everybody takes part in every "
             "row; draw cohorts whose users come back later (SeparatedSampler, CyclicSampler)"
         )
-    match cost.kind:
-        case "gaussian":
-            return Event(kind="gaussian", noise_multiplier=cost.value)
-        case "pure":
-            return Event(kind="pure", epsilon=cost.value)
-        case "zcdp":
-            return Event(kind="zcdp", rho=cost.value)
-        case "objective-gaussian":
-            return Event(kind=cost.kind, noise_multiplier=cost.value, shift=cost.shift)
-    return NONPRIVATE
-
-
-class _Memoryless:
-    """Base of samplers whose cohorts do not depend on earlier ones."""
-
-    __slots__ = ()
-
-    def init(self) -> Memory:
-        """Return an empty memory."""
-        return {}
-
-    def next(self, memory: Memory, key: Key, roster: Sequence[str]) -> Drawn:
-        """Return `cohort`, and the memory."""
-        return self.cohort(key, roster), memory
-
-    def cohort(self, key: Key, roster: Sequence[str]) -> tuple[str, ...]:
-        """Return the cohort of one attempt, in roster order; see `Sampler.next`."""
-        raise NotImplementedError
+    return Event.of(cost.kind, cost.value, cost.second)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoissonSampler(_Memoryless):
+class PoissonSampler(Sampler):
     """Poisson sampling: every user on the roster is drawn independently, with one probability.
 
     Attributes:
@@ -254,7 +236,7 @@ class PoissonSampler(_Memoryless):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DevicesSampler:
+class DevicesSampler(Sampler):
     """Poisson sampling of devices, of which one person may have several on the roster.
 
     Attributes:
@@ -318,7 +300,7 @@ class DevicesSampler:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FixedSizeSampler(_Memoryless):
+class FixedSizeSampler(Sampler):
     """Fixed-size sampling: a uniform subset of exactly `size` users, without replacement.
 
     Attributes:
@@ -365,7 +347,7 @@ class FixedSizeSampler(_Memoryless):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Everybody(_Memoryless):
+class Everybody(Sampler):
     """The whole roster, every round, without amplification.
 
     Attributes:
@@ -393,7 +375,7 @@ class Everybody(_Memoryless):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Partition:
+class Partition(Sampler):
     """Disjoint batches of a random permutation of the roster, drawn anew for each pass.
 
     Attributes:
@@ -479,7 +461,7 @@ _NEVER = np.iinfo(np.int64).min // 2  # the last row of who took part in none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeparatedSampler:
+class SeparatedSampler(Sampler):
     """Uniform cohorts of users who took part at least `min_separation` rounds ago (b-min-sep).
 
     Attributes:
@@ -550,7 +532,7 @@ class SeparatedSampler:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CyclicSampler:
+class CyclicSampler(Sampler):
     """Cyclic sampling: every user is in one of b groups, and row t draws from group t mod b.
 
     Attributes:

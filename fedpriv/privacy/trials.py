@@ -13,7 +13,7 @@ kept. If how many are run is drawn from a fixed law and kept secret, it costs li
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from typing import Any
@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpriv.ranges import finite_float, positive_float
+from fedpriv.libraries import library
+from fedpriv.ranges import finite_float, json_object, positive_float
 
 MOST_TRIALS = 1e5
 """Largest mean."""
@@ -59,7 +60,8 @@ class Trials:
                 f"trials {mean:g} is not above 1 and at most {MOST_TRIALS:g}: it is the mean of a "
                 "random number; give one such as 10, or leave it out where one run is all"
             )
-        if isinstance(self.shape, bool) or not isinstance(self.shape, (int, float)):
+        given: Any = self.shape
+        if isinstance(given, bool) or not isinstance(given, (int, float)):
             raise ValueError(f"shape {self.shape!r} is not a number; give one such as 1")
         shape = float(self.shape)
         if shape != math.inf:
@@ -132,6 +134,7 @@ class Trials:
         """Yield numbers of trials and their probabilities, as far as these matter."""
         with localcontext() as context:
             context.prec = _DIGITS
+            gamma = shape = Decimal(0)
             if self.is_poisson:
                 number, prob = 0, (-Decimal(self.mean)).exp()
             else:
@@ -174,8 +177,7 @@ class Trials:
         self, orders: NDArray[np.float64], rdp: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """Return δ of one trial at ε = log(1 + 1/(order - 1)), of each order."""
-        from dp_accounting.rdp.rdp_privacy_accountant import compute_delta
-
+        compute_delta = library("dp_accounting.rdp.rdp_privacy_accountant").compute_delta
         found = [
             compute_delta(orders.tolist(), rdp.tolist(), math.log1p(1.0 / (order - 1.0)))[0]
             for order in orders
@@ -197,7 +199,8 @@ class Trials:
         Raises:
             ValueError: If it is something else.
         """
-        if not isinstance(value, Mapping) or set(value) != {"mean", "shape"}:
+        given = json_object(value)
+        if given is None or set(given) != {"mean", "shape"}:
             raise ValueError(f"{value!r} is no law of trials; expected a mean and a shape")
-        shape = value["shape"]
-        return cls(mean=value["mean"], shape=math.inf if shape == "poisson" else shape)
+        shape = given["shape"]
+        return cls(mean=given["mean"], shape=math.inf if shape == "poisson" else shape)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,24 +10,23 @@ from typing import Any, NoReturn
 
 from fedpriv import optimizers
 from fedpriv.backends.backend import Backend
+from fedpriv.experiments.experiment import Components
 from fedpriv.measures import Measure
 from fedpriv.mechanisms.preconditioners import NoPreconditioner
 from fedpriv.privacy.epsilon import Epsilon
-from fedpriv.privacy.ledger.anchor import anchors_of
+from fedpriv.privacy.ledger.anchor import Anchor, anchors_of
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.statement.coverage import FLOATS, KEY, Coverage
 from fedpriv.rng import Key
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.loop import first_state, rounds
-from fedpriv.runs.noise_root import NOISE, training_digest
-from fedpriv.training.algorithm import Algorithm
+from fedpriv.runs.noise_root import NOISE, noise_root, training_digest
 from fedpriv.training.federated_averaging import AtAggregates, FederatedAveraging
-from fedpriv.training.work import SumRequest, Trainers, Work
+from fedpriv.training.work import SumRequest, Work
 from fedpriv.transform import Transform, identity
 from fedpriv.tree import Params
 
-_COVERAGE = Coverage(not_covered=("whatever else your own code took from these users",))
-_IN_FLOATS = Coverage(not_covered=(*_COVERAGE.not_covered, FLOATS))
+_NOT_COVERED = ("whatever else your own code took from these users",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -74,7 +73,7 @@ def averaging(
     """Return a loop for `strategy.start(grid, loop)`: it trains to the end of a plan.
 
     Args:
-        plan: The plan, such as `fedpriv.plan(...)`.
+        plan: The plan, such as `fedpriv.Rounds(...).plan(...)`.
         roster: The frozen ids of the users, one for each person. They decide who may be drawn.
         params: What the first round starts from, float32; made without looking at any user.
         out: The run folder. One that holds a run of this plan is continued after a crash.
@@ -103,19 +102,8 @@ def averaging(
             kept. From the loop: if the folder's ledger is of another plan, or not as far as its
             anchors.
     """
-    if secure and out is None:
-        raise ValueError(
-            "secure=True needs out=...: the ledger of a secure run is the proof of what was spent, "
-            "and must not be thrown away"
-        )
-    for name, given in (("anchor", anchor), ("anchor_command", anchor_command)):
-        if given is not None and out is None:
-            raise ValueError(
-                f"{name}={str(given)!r} needs out=...: a ledger in memory is not resumed"
-            )
-    anchors_of(anchor, anchor_command)  # an empty command is refused now
-    plan.check_roster(roster)
-    components = RosterComponents(
+    keeping = Keeping.of(out, secure, seed, anchor, anchor_command)
+    components = Components(
         plan=plan,
         algorithm=FederatedAveraging(
             optimizer=optimizers.sgd(1.0) if optimizer is None else optimizer,
@@ -128,42 +116,131 @@ def averaging(
     )
 
     def loop(backend: Backend) -> Trained:
-        root = Key.secure() if secure else Key.simulation(seed)
-        backend.check_mode(root.mode)  # before anything is written or charged
-        state = first_state(components, root)
-        path = None if out is None else Path(out)
-        facts: dict[str, Any] = {KEY: list(_COVERAGE.not_covered)}
-        if not secure:
-            facts[NOISE] = training_digest(plan, roster, params)
-        folder = None
-        if path is not None:
-            anchors = anchors_of(anchor, anchor_command)
-            folder = RunFolder.of_plan(path, plan, mode=root.mode, extra=facts, anchors=anchors)
-        with nullcontext() if folder is None else closing(folder):
-            if folder is not None:
-                state = folder.resume(state)
-            played = rounds(
-                components,
-                backend,
-                root,
-                folder=folder,
-                state=state,
-                eval_every=plan.num_rounds + 1,
-            )
-            for _, state in played:
-                on_round(state.round_num, state.params)
-            spent = plan.epsilon(state.round_num) if folder is None else folder.ledger.epsilon()
-            in_floats = secure and not (folder is not None and folder.is_hardened)
-            return Trained(
-                params=components.algorithm.result(state),
-                epsilon=(_IN_FLOATS if in_floats else _COVERAGE).marked(spent),
-                simulated=not secure,
-                in_floats=in_floats,
-                rounds=state.round_num,
-                path=path,
-            )
+        return train(components, backend, keeping, gaps=_NOT_COVERED, on_round=on_round)
 
     return loop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keeping:
+    """Where a custom training is kept, and where its randomness comes from.
+
+    Attributes:
+        out: The run folder; None keeps the ledger in memory.
+        secure: Whether entropy is the operating system's.
+        seed: Of a simulation.
+        anchor: A file that marks the ledger's lines outside the folder, or None.
+        anchor_command: A command that does, or None.
+    """
+
+    out: Path | None
+    secure: bool
+    seed: int
+    anchor: str | Path | None
+    anchor_command: str | None
+
+    @classmethod
+    def of(
+        cls,
+        out: str | Path | None,
+        secure: bool,
+        seed: int,
+        anchor: str | Path | None,
+        anchor_command: str | None,
+    ) -> Keeping:
+        """Return it.
+
+        Raises:
+            ValueError: If a secure or anchored run is not kept, or the command is empty.
+        """
+        if secure and out is None:
+            raise ValueError(
+                "secure=True needs out=...: the ledger of a secure run is the proof of what was "
+                "spent, and must not be thrown away"
+            )
+        for name, given in (("anchor", anchor), ("anchor_command", anchor_command)):
+            if given is not None and out is None:
+                raise ValueError(
+                    f"{name}={str(given)!r} needs out=...: a ledger that is not kept is not resumed"
+                )
+        anchors_of(anchor, anchor_command)  # an empty command is refused now
+        where = None if out is None else Path(out)
+        return cls(
+            out=where, secure=secure, seed=seed, anchor=anchor, anchor_command=anchor_command
+        )
+
+    def anchors(self) -> tuple[Anchor, ...]:
+        """Return the anchors, not held yet."""
+        return anchors_of(self.anchor, self.anchor_command)
+
+
+def train(
+    components: Components,
+    backend: Backend,
+    keeping: Keeping,
+    *,
+    gaps: tuple[str, ...],
+    stated: Mapping[str, Any] | None = None,
+    on_round: Callable[[int, Params], None] = lambda round_num, params: None,
+) -> Trained:
+    """Train a `RosterTask` to the end of its plan, and return what was released.
+
+    Args:
+        components: Of the training.
+        backend: Brings the work to the users.
+        keeping: Where it is kept.
+        gaps: What its ε does not cover.
+        stated: Further facts for the ledger's first line, by name, of which its noise is made too;
+            a folder that is continued must have the same.
+        on_round: Called with each round's number and released params.
+
+    Raises:
+        ValueError: If the folder's ledger is of another plan, mode or training, or not as far as
+            its anchors.
+    """
+    root = Key.secure() if keeping.secure else Key.simulation(keeping.seed)
+    backend.check_mode(root.mode)  # before anything is written or charged
+    plan, state = components.plan, first_state(components, root)
+    facts: dict[str, Any] = {**(stated or {}), KEY: list(gaps)}
+    if not keeping.secure:
+        described = next(iter(stated.values())) if stated else None
+        facts[NOISE] = training_digest(plan, components.task.roster, state.params, described)
+    folder = None
+    if keeping.out is not None:
+        folder = RunFolder.of_plan(
+            keeping.out, plan, mode=root.mode, extra=facts, anchors=keeping.anchors()
+        )
+    with nullcontext() if folder is None else closing(folder):
+        if folder is not None:
+            for name, fact in (stated or {}).items():
+                if folder.ledger.extra.get(name) != fact:
+                    raise ValueError(
+                        f"{keeping.out} holds a training of {folder.ledger.extra.get(name)}, and "
+                        f"this is one of {fact}; give the same, or another folder"
+                    )
+            facts, state = dict(folder.ledger.extra), folder.resume(state)
+        every = plan.planned_rounds
+        played = rounds(
+            components,
+            backend,
+            root,
+            folder=folder,
+            state=state,
+            eval_every=10 if every is None else every + 1,
+            noise=noise_root(root, facts),
+        )
+        for _, state in played:
+            on_round(state.round_num, state.params)
+        spent = plan.epsilon(state.round_num) if folder is None else folder.ledger.epsilon()
+        in_floats = keeping.secure and not (folder is not None and folder.is_hardened)
+    return Trained(
+        params=components.algorithm.result(state),
+        epsilon=Coverage(not_covered=(*gaps, FLOATS) if in_floats else gaps).marked(spent),
+        simulated=not keeping.secure,
+        in_floats=in_floats,
+        rounds=state.round_num,
+        path=keeping.out,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,19 +257,9 @@ class RosterTask:
     params: Params = field(repr=False)
     measures: tuple[Measure, ...] = ()
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RosterComponents:
-    """A `fedpriv.runs.loop.Runnable` of parts that were made elsewhere."""
-
-    plan: Plan
-    algorithm: Algorithm
-    task: RosterTask
-    trainer: Trainers
-
     def init_params(self, key: Key) -> Params:
         """Return a copy of the start."""
-        return {name: array.copy() for name, array in self.task.params.items()}
+        return {name: array.copy() for name, array in self.params.items()}
 
 
 class _ShapesOnly(Work):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -161,18 +161,18 @@ Tell = Callable[[str], None]
 
 
 @contextmanager
-def _serial(request: Request, tell: Tell) -> Iterator[NamedFactories]:
+def _serial(request: Request, tell: Tell) -> Generator[NamedFactories]:
     yield lambda reference, corpus_path: serial
 
 
 @contextmanager
-def _threads(request: Request, tell: Tell) -> Iterator[NamedFactories]:
+def _threads(request: Request, tell: Tell) -> Generator[NamedFactories]:
     number = usable_cores() if request.workers is None else request.workers
     yield lambda reference, corpus_path: on_threads(number)
 
 
 @contextmanager
-def _ray(request: Request, tell: Tell) -> Iterator[NamedFactories]:
+def _ray(request: Request, tell: Tell) -> Generator[NamedFactories]:
     with Cluster(request, tell=tell) as cluster:
         yield partial(_on_ray_if_named, cluster)
 
@@ -212,7 +212,7 @@ def named_backends(
     ray_address: str | None = None,
     tell: Tell = lambda line: None,
     spell: Callable[[str, object], str] = _as_flag,
-) -> Iterator[NamedFactories]:
+) -> Generator[NamedFactories]:
     """Yield what makes a run's backend; what it has started is stopped at the end.
 
     What cannot be had is said here, before a run folder is made.

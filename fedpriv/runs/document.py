@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -83,7 +83,7 @@ class RunDescription:
     backend: str = "serial"
     mode: str = "simulation"
     begun: Start | None = None
-    baseline: Mapping[str, float] = field(default_factory=dict)
+    baseline: Mapping[str, float] = field(default_factory=dict[str, float])
     label: str | None = None
 
 
@@ -151,7 +151,8 @@ def _is_digest(value: Any) -> bool:
     Whoever has a file with one record more, and one without, tells by them which was trained on; a
     secure run's digests of its data are keyed for the same reason.
     """
-    values = value.values() if isinstance(value, Mapping) else [value]
+    given: Any = value
+    values: Iterable[Any] = given.values() if isinstance(value, Mapping) else [value]
     return any(isinstance(one, str) and _DIGEST.search(one) is not None for one in values)
 
 

@@ -9,7 +9,7 @@ nor travel; what may be done with one goes back to the door.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -159,7 +159,7 @@ class RunDoor:
         return mechanism.release(total, drawing.result())
 
     @contextmanager
-    def hold(self, query: Query) -> Iterator[HeldSum]:
+    def hold(self, query: Query) -> Generator[HeldSum]:
         """Ask, and keep the raw sum within the `with`, to be answered again.
 
         Raises:

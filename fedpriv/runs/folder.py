@@ -387,7 +387,8 @@ def _read_task_files(task: BaseTask) -> Mapping[str, bytes]:
                 f"the task's file {name!r} cannot lie in a run folder; give it a plain name of its "
                 "own, such as 'words.json'"
             )
-        if not isinstance(content, bytes):
+        given: Any = content
+        if not isinstance(given, bytes):
             raise ValueError(
                 f"the task's file {name!r} is a {type(content).__name__}; give its bytes, such as "
                 "json.dumps(...).encode()"

@@ -12,10 +12,11 @@ from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from fedpriv.backends import Backend
-from fedpriv.measures import Measure, figures_of, recorded
+from fedpriv.experiments.experiment import Components
+from fedpriv.measures import figures_of, recorded
 from fedpriv.privacy.ledger.ledger import BudgetSpentError, Ledger
 from fedpriv.privacy.plan import AnyPlan, plan_digest
 from fedpriv.rng import Key
@@ -32,64 +33,18 @@ from fedpriv.runs.records import (
     record_to_json,
 )
 from fedpriv.runs.secret_state import COHORTS, REPLAY, STREAM, SecretState
-from fedpriv.training.algorithm import (
-    Algorithm,
-    State,
-    is_exact,
-)
+from fedpriv.training.algorithm import State, is_exact
 from fedpriv.training.devices import free_memory
 from fedpriv.training.stopping import interruptible, stop_if_asked
-from fedpriv.training.work import Trainers, as_works
+from fedpriv.training.work import as_works
 from fedpriv.tree import Params
 
 # Counts of charges that are priced, besides the last: enough to draw a curve of ε.
 _MOST_ACCOUNTED = 20
 
 
-class Runnable(Protocol):
-    """Components of a run, federated or centralised."""
-
-    @property
-    def task(self) -> Learnable:
-        """The task, with its roster and measures."""
-        ...
-
-    @property
-    def plan(self) -> AnyPlan:
-        """The plan, with the mechanism that runs."""
-        ...
-
-    @property
-    def algorithm(self) -> Algorithm:
-        """The method: it asks queries and steps on their answers."""
-        ...
-
-    @property
-    def trainer(self) -> Trainers:
-        """The client work, or a registry of it by name."""
-        ...
-
-    def init_params(self, key: Key) -> Params:
-        """Return the params before the first round."""
-        ...
-
-
-class Learnable(Protocol):
-    """The part of a task that the loop reads."""
-
-    @property
-    def measures(self) -> Sequence[Measure]:
-        """The measures, the headline first."""
-        ...
-
-    @property
-    def roster(self) -> tuple[str, ...]:
-        """The frozen ids."""
-        ...
-
-
 def rounds(
-    components: Runnable,
+    components: Components,
     backend: Backend,
     root: Key,
     *,
@@ -106,7 +61,7 @@ def rounds(
     The ledger says that the run has ended; resumed, it is charged no further.
 
     Args:
-        components: Of the experiment.
+        components: Of the run.
         backend: Brings the private work to the users.
         root: The root key; cohort, noise, users and initial params are folded from it.
         folder: Where the run is kept; None keeps the same ledger in memory (and survives nothing).
@@ -197,7 +152,7 @@ def _forget_secrets_if_over(ledger: Ledger, secret_state: SecretState) -> None:
 class _Loop:
     """The loop of one run; fields as of `rounds`, `accounted` as of `accounted_rounds`."""
 
-    components: Runnable
+    components: Components
     backend: Backend
     ledger: Ledger
     folder: RunFolder | None
@@ -320,7 +275,9 @@ class _Loop:
         if record is not None:
             stated = record_to_json(record.released)
         else:
-            stated = {} if folder is None else folder.last_stated(state.round_num)
+            stated = dict[str, Any]()
+            if folder is not None:
+                stated |= folder.last_stated(state.round_num)
         figures = figures_of(recorded(self.components.task.measures))
         names = [measure.released_name for measure in figures]
         evaluated = not names or any(stated.get(name) is not None for name in names)
@@ -331,7 +288,9 @@ class _Loop:
             return None
         params = self.components.algorithm.measured(state)
         public = self._measured(params, public=True)
-        seen = self._measured(params, public=False) if ledger.mode == "simulation" else {}
+        seen: Mapping[str, float | None] = {}
+        if ledger.mode == "simulation":
+            seen = self._measured(params, public=False)
         if folder is not None:
             folder.complete(
                 state.round_num,
@@ -372,6 +331,6 @@ def accounted_charges(accounted: Sequence[int], charges: int) -> int:
     return accounted[place] if charges and place < len(accounted) else charges
 
 
-def first_state(components: Runnable, root: Key) -> State:
+def first_state(components: Components, root: Key) -> State:
     """Return the state before round 1."""
     return components.algorithm.init(components.init_params(root.fold("init")))

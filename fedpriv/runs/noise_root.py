@@ -104,7 +104,7 @@ def unkept_noise_root(root: Key, components: Any, start: Params) -> Key:
 
     Args:
         root: The root key.
-        components: A `fedpriv.runs.loop.Runnable`.
+        components: Of the run.
         start: Params before the first round, or of a later one.
     """
     experiment = getattr(components, "experiment", None)

@@ -49,7 +49,7 @@ from fedpriv.runs.document import (
 )
 from fedpriv.runs.door import RunDoor
 from fedpriv.runs.folder import RunFolder
-from fedpriv.runs.loop import Runnable, rounds
+from fedpriv.runs.loop import rounds
 from fedpriv.runs.records import RoundRecord
 from fedpriv.runs.secret_state import SecretState
 from fedpriv.runs.selection import Selection, select
@@ -91,7 +91,7 @@ class Trial:
     state: Any
     begun: Start
     public: PublicOnly | None = None
-    baseline: Mapping[str, float] = field(default_factory=dict)
+    baseline: Mapping[str, float] = field(default_factory=dict[str, float])
     untried: str = ""
     noticed: tuple[str, ...] = ()
 
@@ -447,7 +447,7 @@ def _describe_noise_length(plan: AnyPlan, num_params: int) -> tuple[str, ...]:
 
 
 def _train_synthetic_user(
-    components: Runnable, params: Params, batch: Any, again: Callable[[], Trainers]
+    components: Components, params: Params, batch: Any, again: Callable[[], Trainers]
 ) -> None:
     """Try what users do on a synthetic batch; nothing is charged or kept.
 
@@ -475,7 +475,7 @@ def _train_synthetic_user(
         _play_first_step(components, params, batch, fresh)
 
 
-def _play_first_step(components: Runnable, params: Params, batch: Any, fresh: FreshWorks) -> None:
+def _play_first_step(components: Components, params: Params, batch: Any, fresh: FreshWorks) -> None:
     """Play an algorithm's first step on a door as runs have, with a ledger in memory."""
     plan, algorithm = components.plan, components.algorithm
     root = Key.simulation(0).fold("rehearsal")

@@ -10,7 +10,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Callable, Generator, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -274,7 +274,7 @@ def head_lines(prepared: PreparedRun) -> Iterator[str]:
 
 
 @contextmanager
-def _bar(prepared: PreparedRun, covers: Coverage, console: Console) -> Iterator[_Shows]:
+def _bar(prepared: PreparedRun, covers: Coverage, console: Console) -> Generator[_Shows]:
     columns = (
         TextColumn("[bold]{task.description}"),
         BarColumn(),
@@ -312,7 +312,7 @@ def _bar(prepared: PreparedRun, covers: Coverage, console: Console) -> Iterator[
 @contextmanager
 def _lines(
     prepared: PreparedRun, covers: Coverage, console: Console, clock: Callable[[], float]
-) -> Iterator[_Shows]:
+) -> Generator[_Shows]:
     headline, seen, seen_at = _headline(prepared), "", 0
     plan = prepared.components.plan
     begun, planned = prepared.ledger.state.rounds_done, plan.planned_rounds
@@ -446,7 +446,7 @@ def announcement(prepared: PreparedRun) -> Announcement:
             mode=prepared.ledger.mode,
         )
         said = f"{line} {paid}"
-    cautions = []
+    cautions: list[str] = []
     if plan.is_private:
         if not whole.value <= NO_MEANINGFUL_PROTECTION_ABOVE:
             cautions.append(
@@ -504,4 +504,6 @@ def describe_early_end(summary: Mapping[str, Any]) -> str:
             return f"{planned}, and interrupted attempts used up the others' charges"
         case "nothing-left":
             return f"{planned}, and the algorithm had nothing left to ask"
+        case _:
+            pass
     return "" if summary["rounds_planned"] is not None else summary["budget_used"]

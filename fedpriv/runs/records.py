@@ -37,7 +37,7 @@ class Released:
     delta: float | None
     measured: Mapping[str, float | None]
     update_norm: float | None
-    decided: Mapping[str, float] = field(default_factory=dict)
+    decided: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

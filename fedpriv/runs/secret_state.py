@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load, save
 
+from fedpriv.checkpoints.tensor_files import sync_directory
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.rng import Key
 
@@ -99,10 +100,10 @@ class SecretState:
             self._write(key, b"")
         for path in self._folder.glob(f"{name}-*.safetensors"):
             path.unlink(missing_ok=True)
-        _sync(self._folder)
+        sync_directory(self._folder)
         if not any(self._folder.iterdir()):
             self._folder.rmdir()
-            _sync(self._folder.parent)
+            sync_directory(self._folder.parent)
 
     def remember(self, name: str, memory: Mapping[str, np.ndarray]) -> None:
         """Keep arrays of a name in the place of those before; synced when this returns."""
@@ -122,7 +123,7 @@ class SecretState:
     def _write(self, path: Path, content: bytes) -> None:
         if not path.parent.exists():
             path.parent.mkdir(mode=0o700)
-            _sync(path.parent.parent)
+            sync_directory(path.parent.parent)
         part = path.with_name(f".{path.name}.part")
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
@@ -133,15 +134,7 @@ class SecretState:
         finally:
             os.close(descriptor)
         os.replace(part, path)
-        _sync(path.parent)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync_directory(path.parent)
 
 
 def start_noise_count(secret_state: SecretState) -> None:

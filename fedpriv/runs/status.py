@@ -16,7 +16,7 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -103,7 +103,7 @@ class StatusFile:
         )
 
     @contextmanager
-    def kept(self) -> Iterator[StatusFile]:
+    def kept(self) -> Generator[StatusFile]:
         """Write how the block begins, and how it ends."""
         self._write()
         try:
@@ -131,7 +131,7 @@ class StatusFile:
 
 
 @contextmanager
-def recording_refusal(folder: Path | None) -> Iterator[None]:
+def recording_refusal(folder: Path | None) -> Generator[None]:
     """Write down, in a run's folder, why the block that takes it up does not.
 
     Args:

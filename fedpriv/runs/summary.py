@@ -47,7 +47,8 @@ def make_summary(
             was started or resumed, where it was seen in this process.
         selection: The model that the run returns, whose figures these are; None for the last.
     """
-    plan, ledger, corpus = components.plan, folder.ledger, folder.document["corpus"]
+    plan, ledger = components.plan, folder.ledger
+    corpus: Mapping[str, Any] = folder.document["corpus"]
     spent = plan.epsilon(ledger.charges)
     both = with_start(plan, spent, folder.document.get("start"), secure=ledger.mode == "secure")
     figures = _measured(components, ledger.mode, state, record, selection)
@@ -82,7 +83,7 @@ def make_summary(
         "first_failure": first_failure if ledger.mode == "simulation" else None,
         "corpus": corpus["name"],
         "roster": corpus.get("roster"),
-        "split": (corpus.get("provenance") or {}).get("split"),
+        "split": dict[str, Any](corpus.get("provenance") or {}).get("split"),
         "synthetic": bool(corpus["synthetic"]),
         "run_dir": str(folder.path),
     }
@@ -147,7 +148,9 @@ def _measured(
         seen = measured(measures, measure(params, public=False) if mode == "simulation" else None)
     else:
         public = record.released.measured
-        seen = {} if record.diagnostics is None else record.diagnostics.measured
+        seen = dict[str, float | None]()
+        if record.diagnostics is not None:
+            seen |= record.diagnostics.measured
     values = {measure.name: seen.get(measure.name) for measure in measures}
     values |= {measure.released_name: public.get(measure.name) for measure in measures}
     # JSON has no NaN: a figure that diverged is None.

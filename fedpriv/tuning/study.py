@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from fedpriv.checkpoints.tensor_files import sync_directory
 from fedpriv.experiments.options import Option
 from fedpriv.privacy.trials import Trials
 from fedpriv.rng import Key
@@ -221,7 +222,7 @@ class SecretState:
             part.unlink(missing_ok=True)
             _write(part, str(draw()))
             part.rename(file)
-            _sync(self.path)
+            sync_directory(self.path)
         text = file.read_text("ascii").strip()
         if not text.isdigit() or int(text) < 1:
             raise ValueError(f"{file} does not hold the number of trials; the study cannot go on")
@@ -262,7 +263,7 @@ class SecretState:
         if verdict["kept"] and self.trial.exists():
             shutil.rmtree(self.best, ignore_errors=True)
             self.trial.rename(self.best)
-            _sync(self.path)
+            sync_directory(self.path)
         elif not verdict["kept"]:
             shutil.rmtree(self.trial, ignore_errors=True)
         best = verdict["rank"] if verdict["kept"] else self._state["best"]
@@ -277,7 +278,7 @@ class SecretState:
             for path in [self.best, *self.best.rglob("*")]:
                 os.utime(path)
             self.best.rename(target)
-            _sync(target.parent)
+            sync_directory(target.parent)
         shutil.rmtree(self.path, ignore_errors=True)
 
     def _put(self, **changes: Any) -> None:
@@ -286,7 +287,7 @@ class SecretState:
         part.unlink(missing_ok=True)
         _write(part, json.dumps(self._state))
         part.replace(self.path / "state")
-        _sync(self.path)
+        sync_directory(self.path)
 
 
 def _write(file: Path, text: str) -> None:
@@ -294,11 +295,3 @@ def _write(file: Path, text: str) -> None:
         out.write(text)
         out.flush()
         os.fsync(out.fileno())
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

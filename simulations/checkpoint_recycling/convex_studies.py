@@ -140,9 +140,8 @@ def noise_multiplier(epsilon: float | None, steps: int = STEPS) -> float:
     """Return σ of so many steps at an ε (add-remove, per example, PLD); 0 for no noise."""
     if epsilon is None:
         return 0.0
-    plan = fp.plan(
-        users=NUM, cohort=BATCH, rounds=steps, l2_clip_norm=1.0, target_epsilon=epsilon, delta=DELTA
-    )
+    asked = fp.Rounds(users=NUM, cohort=BATCH, rounds=steps, delta=DELTA)
+    plan = asked.plan(l2_clip_norm=1.0, target_epsilon=epsilon)
     privatizer: Any = plan.live_mechanism.privatizer
     return float(privatizer.noise_multiplier)
 

@@ -66,13 +66,6 @@ def test_it_is_the_noise_that_the_run_adds(line):
     assert run.summary["noise_multiplier"] == line.planned.noise_multiplier
 
 
-def test_a_given_noise_is_compared_at_its_own_epsilon():
-    found = forecast(an_experiment(noise_multiplier=1.5, target_epsilon=None), timed=False)
-    spent = found.epsilon.value
-    assert spent <= found.grid.target_epsilon <= spent + 1.1e-4
-    assert found.grid.at(10, 16).noise_multiplier == pytest.approx(1.5, rel=1e-3)
-
-
 def test_words_and_json_have_all_terms(line):
     for part in (
         "SYNTHETIC line", "at δ = ", "add-remove", "per user", "by PLD", "not yet spent",
@@ -124,12 +117,6 @@ def test_nothing_is_charged_or_written(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_users_that_fail_have_no_time():
-    bad = ArrayExamples(x=np.full_like(PUBLIC.x, np.nan), y=PUBLIC.y)
-    found = forecast(an_experiment(dict.fromkeys(USERS, bad)))
-    assert found.cost.seconds is None and "fail" in found.cost.time()
-
-
 def test_the_loss_from_noise_is_that_of_a_square(monkeypatch):
     """E|x·(w+n) + b+m - y|² exceeds |x·w + b - y|² by s²(mean |x|² + 1), exactly.
 
@@ -155,14 +142,6 @@ def test_a_public_start_is_learnt_once(monkeypatch):
     monkeypatch.setattr(ModuleTask, "public_learner", counted)
     found = forecast(an_experiment(public_train=PUBLIC.take(np.arange(30)), start="public"))
     assert sorted(learnt) == [False, True] and found.cost.seconds is not None
-
-
-def test_given_params_are_where_it_starts(line):
-    params = {"weight": np.zeros((1, WIDTH), np.float32), "bias": np.zeros(1, np.float32)}
-    found = forecast(an_experiment(), params=params, timed=False)
-    assert found.loss.start == pytest.approx(float((PUBLIC.y**2).mean()), rel=1e-5)
-    assert found.loss.start != line.loss.start
-    assert not params["weight"].any()
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def own(page, at_work):
 
 def test_a_loop_of_ones_own_keeps_its_books(page, own, at_work):
     names, _ = own
-    loop = page[page.index("plan = fp.plan") : page.index('    print(params["center"]')]
+    loop = page[page.index("plan = fp.Rounds") : page.index('    print(params["center"]')]
     assert len(loop.splitlines()) <= 11
     plan = names["plan"]
     spent = names["ledger"].epsilon()
@@ -92,25 +92,24 @@ def test_a_loop_that_is_killed_goes_on(own, at_work, killed_after, monkeypatch):
         names["folder"].ledger.charge(10, 1)
 
 
-class TestPlan:
-    def test_it_costs_what_the_account_says(self):
-        numbers = {"users": 400, "cohort": 20, "rounds": 100, "noise_multiplier": 1.0}
-        plan = fp.plan(**numbers, l2_clip_norm=0.5)
-        assert plan.epsilon(100) == fp.account(**numbers).epsilon
-        assert plan.live_mechanism.stddev == 0.5
-
-    def test_fixed_cohorts_are_accounted_by_replacement(self):
-        numbers = {"users": 400, "cohort": 20, "rounds": 10, "noise_multiplier": 2.0}
-        plan = fp.plan(**numbers, sampling="fixed", l2_clip_norm=0.5)
-        assert plan.epsilon(10) == fp.account(**numbers, sampling="fixed").epsilon
+class TestRounds:
+    @pytest.mark.parametrize(
+        "rounds", [{"rounds": 100}, {"rounds": 10, "sampling": "fixed"}], ids=str
+    )
+    def test_a_plan_costs_what_the_account_says(self, rounds):
+        asked = fp.Rounds(users=400, cohort=20, **rounds)
+        plan, price = asked.plan(l2_clip_norm=0.5, noise_multiplier=2.0), asked.account(2.0)
+        assert plan.total() == price.epsilon
+        assert plan.live_mechanism.stddev == 1.0
 
     @pytest.mark.parametrize("noise", [{}, {"noise_multiplier": 1.0, "target_epsilon": 2.0}])
     def test_noise_is_said_once(self, noise):
         with pytest.raises(ValueError, match="exactly one of the two"):
-            fp.plan(users=10, cohort=2, rounds=1, l2_clip_norm=1.0, **noise)
+            fp.Rounds(users=10, cohort=2, rounds=1).plan(l2_clip_norm=1.0, **noise)
 
-    def test_what_no_plan_may_be_is_refused_as_it_was_typed(self, subtests):
-        for wrong, said in [
+    @pytest.mark.parametrize(
+        ("wrong", "said"),
+        [
             ({"rounds": 0}, "^rounds 0 must be"),
             ({"users": 0}, "^users 0 must be"),
             ({"cohort": -1}, "^cohort -1"),
@@ -122,23 +121,19 @@ class TestPlan:
             ({"cohort": 4.5, "sampling": "fixed"}, "4.5 users is not whole"),
             ({"delta": 1.0}, "^delta 1"),
             ({"relation": "add-remove", "sampling": "fixed"}, "'add-remove'"),
-        ]:
-            for asked in ["plan", "account", "calibrate"]:
-                with subtests.test(wrong=wrong, said=said, asked=asked):
-                    numbers = {"users": 40, "cohort": 4, "rounds": 10, **wrong}
-                    noise = {
-                        "plan": {"l2_clip_norm": 1.0, "noise_multiplier": 1.0},
-                        "account": {"noise_multiplier": 1.0},
-                        "calibrate": {"target_epsilon": 2.0},
-                    }[asked]
-                    with pytest.raises(ValueError, match=said):
-                        getattr(fp, asked)(**numbers, **noise)
+        ],
+        ids=str,
+    )
+    def test_what_no_plan_may_be_is_refused_as_it_was_typed(self, wrong, said):
+        asked = fp.Rounds(**{"users": 40, "cohort": 4, "rounds": 10, **wrong})
+        for price in (asked.account, asked.calibrate, asked.noise_grid):
+            with pytest.raises(ValueError, match=said):
+                price(2.0)
 
 
 class TestBoundedSum:
-    bound = fp.plan(
-        users=10, cohort=2, rounds=1, l2_clip_norm=0.5, noise_multiplier=1.0
-    ).live_mechanism.bound
+    rounds = fp.Rounds(users=10, cohort=2, rounds=1)
+    bound = rounds.plan(l2_clip_norm=0.5, noise_multiplier=1.0).live_mechanism.bound
     like = {"w": np.zeros(3, np.float32)}  # noqa: RUF012
 
     def summed(self, *updates):

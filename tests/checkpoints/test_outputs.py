@@ -30,11 +30,6 @@ def test_a_tied_vote_goes_to_the_lowest_class() -> None:
     assert votes(swapped).tolist() == [[0, 1, 1]] and answers("omv", swapped).tolist() == [1]
 
 
-def test_equal_probabilities_go_to_the_lowest_class() -> None:
-    half = models([0.0, 0.5, 0.5], [0.0, 0.5, 0.5])
-    assert answers("opa", half).tolist() == [1] == answers("omv", half).tolist()
-
-
 def test_one_model_gives_its_own_answers() -> None:
     rng = np.random.default_rng(1)
     own = rng.dirichlet(np.ones(6), size=50)
@@ -56,11 +51,6 @@ def test_models_are_packed_and_unpacked() -> None:
     assert rule == "omv" and len(found) == 12
     for tree, own in zip(trees, found, strict=True):  # in order, also from the tenth on
         assert set(tree) == set(own) and all(np.array_equal(tree[n], own[n]) for n in tree)
-
-
-def test_the_params_of_one_model_are_no_package() -> None:
-    assert unpacked({"kernel": np.zeros(1), "opa": np.zeros(1)}) is None
-    assert unpacked({}) is None
 
 
 @pytest.mark.parametrize(

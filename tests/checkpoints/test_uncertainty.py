@@ -122,10 +122,6 @@ class TestFewAndOdd:
         assert float(found.corrected_variance) == float(found.variance)
         assert float(found.corrected_half_width) == pytest.approx(float(found.half_width))
 
-    def test_a_statistic_that_does_not_move(self) -> None:
-        found = uncertainty([0.5] * 5)
-        assert float(found.variance) == 0.0 and math.isnan(found.autocorrelation)
-
     @pytest.mark.parametrize(
         ("values", "message"),
         [

@@ -1,4 +1,4 @@
-"""The page about extending: its nine files, as they stand, run, killed, resumed, verified."""
+"""The page about extending: its ten files, as they stand, run, killed, resumed, verified."""
 
 from __future__ import annotations
 
@@ -23,9 +23,12 @@ from fedpriv.backends.flower.settings import OWN_KEYS
 from fedpriv.cli import main
 from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment
+from fedpriv.privacy.accounting import epsilon, epsilon_of
+from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
+from fedpriv.privacy.trials import Trials
 from fedpriv.rng import Key
 from fedpriv.runs.backends import BACKENDS, NamedBackend, named_backends, open_worker, serial
 from fedpriv.runs.loop import rounds
@@ -37,7 +40,7 @@ from tests.resumed import resume_run
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text("utf-8")
 FILES = dict(re.findall(r"```python\n# (\w+)\.py\n(.*?)```", PAGE, re.DOTALL))
-EXPERIMENTS = ["lines", "proximal", "nesterov", "median", "largest", "discrete", "stream"]
+EXPERIMENTS = ["lines", "proximal", "nesterov", "median", "largest", "discrete", "twice", "stream"]
 
 
 @pytest.fixture(autouse=True)
@@ -87,9 +90,9 @@ def last(name, seed=0):
     return state.params["w"]
 
 
-def test_there_are_nine_each_of_one_short_file():
+def test_there_are_ten_each_of_one_short_file():
     assert set(FILES) == {*EXPERIMENTS, "children", "pictures"}
-    assert PAGE.count("*One file.*") == 9 and PAGE.count("```python") == 9
+    assert PAGE.count("*One file.*") == 10 and PAGE.count("```python") == 10
     for name, code in FILES.items():
         assert len(code.splitlines()) <= 100, name
         assert max(map(len, code.splitlines())) <= 100, name
@@ -98,12 +101,12 @@ def test_there_are_nine_each_of_one_short_file():
 def test_what_the_page_says_of_our_own_files_is_there():
     root = Path(fedpriv.__file__).parent
     rows = [line.split("|")[1:-1] for line in PAGE.splitlines() if line.startswith("| a")]
-    assert len(rows) == 9
+    assert len(rows) == 10
     for what, here, *ours in rows:
         assert here.strip(" `").removesuffix(".py") in FILES, what
         for file in ours:
-            named = re.findall(r"`([^`]+)`", file)
-            assert len(named) == 1 and any((r / named[0]).exists() for r in (root, root.parent))
+            named = [name for name in re.findall(r"`([^`]+)`", file) if "/" in name]
+            assert named and all((root / n).exists() or (root.parent / n).exists() for n in named)
     for named in re.findall(r"`((?:experiments|mechanisms|runs)/\S+\.py)`", PAGE):
         assert (root / named).is_file()
     assert '"serial"' in (root / "runs" / "backends.py").read_text("utf-8")
@@ -291,6 +294,21 @@ def test_discrete_noise_has_the_distribution_it_says(page):
     seen = [drawn[int(v)] for v in values[inner]]
     expected = [*(number * exact[inner]), number * exact[~inner].sum()]
     assert stats.chisquare([*seen, number - sum(seen)], expected).pvalue > 1e-4
+
+
+def test_a_new_kind_of_cost_is_accounted_as_its_two_answers_are(page):
+    page("twice")
+    both = Event.of("gaussian-and-laplace", 5.0, 0.2)
+    apart = [(Event.of("gaussian", 5.0), 10), (Event.of("pure", 0.2), 10)]
+    for relation in Relation:
+        told = {"delta": 1e-3, "relation": relation}
+        found = epsilon(both, 10, **told).value
+        # Laplace noise is a pure answer, of a loss that is seldom as large.
+        assert epsilon(Event.of("gaussian", 5.0), 10, **told).value < found
+        assert found < epsilon_of(apart, **told).value
+    assert Event.from_json(both.to_json()) == both
+    with pytest.raises(ValueError, match="by RDP"):
+        replace(build(load_experiment("twice:experiment"), None).plan, trials=Trials(mean=10.0))
 
 
 def test_discrete_noise_is_of_integers_and_promises_no_more_than_it_can(page):

@@ -17,7 +17,6 @@ from fedpriv.backends import SerialBackend
 from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded, Unbounded
-from fedpriv.mechanisms.bounds import scaled
 from fedpriv.mechanisms.gaussian import gaussian
 from fedpriv.mechanisms.preconditioners import RoundContext
 from fedpriv.optimizers import sgd
@@ -84,7 +83,7 @@ def integers(bound, updates):
     """The oracle: Σ rint(float64(v) * factor / granularity) in Python's integers."""
     total = {name: [0] * t.size for name, t in PARAMS.items()}
     for update in updates:
-        found, factor = scaled(bound, update)
+        found, factor = bound.scaled(update)
         for name, tensor in tree.to_dense(found).items():
             whole = np.rint(tensor.astype(np.float64).reshape(-1) * (factor / bound.granularity))
             total[name] = [a + int(b) for a, b in zip(total[name], whole, strict=True)]
@@ -187,7 +186,7 @@ class TestBound:
     @staticmethod
     def assert_bounded(bound, values):
         running = RunningSum({"x": values}, bound.granularity)
-        update, factor = scaled(bound, {"x": values})
+        update, factor = bound.scaled({"x": values})
         running.add(update, factor)
         whole = running.result()["x"].astype(np.int64)
         # At most 2^48 by law, so that these squares fit; twice as long would too.

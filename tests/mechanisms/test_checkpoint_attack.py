@@ -19,7 +19,7 @@ from fedpriv.datasets.dataset import Dataset
 from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment
-from fedpriv.privacy import mechanism as mechanism_module
+from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
 from fedpriv.runs.loop import first_state, rounds
@@ -194,11 +194,7 @@ def test_no_better_than_chance_on_the_main_job(tiny_corpus):
 
 def test_the_old_sampler_gave_members_away(monkeypatch):
     """The power of the test above: float32 noise that is rounded to the grid afterwards."""
-
-    class Nobody:
-        pass
-
-    monkeypatch.setattr(mechanism_module, "DrawsOnGrid", Nobody)
+    monkeypatch.setattr(Gaussian, "on_grid", False)
     flagged, there = of_owners(experiment(), 2)
     recognised = flagged.any(axis=1)
     assert recognised[there].mean() > 0.6 and not recognised[~there].any()

@@ -246,14 +246,3 @@ class TestPrivatizer:
         total = PartialSum(total={"losses": np.zeros(4)}, num_users=5)
         with pytest.raises(ValueError, match="bound contributions by Capped"):
             NoisyMin(epsilon=1.0).release(total, ExactDraws(KEY), 1.0)
-
-    @pytest.mark.parametrize(
-        "offset", [(), (0.0,) * 3, (0.0,) * 5, (0.0, 0.0, math.nan, 0.0), (math.inf,) * 4]
-    )
-    def test_an_offset_has_a_finite_number_for_each_sum(self, offset):
-        made = self.mechanism(epsilon=1.0, offset=offset)
-        total = PartialSum(
-            total={"losses": np.zeros(4, np.int64)}, num_users=5, granularity=2.0**-20
-        )
-        with pytest.raises(ValueError, match="does not fit 4 sums"):
-            made.release(total, ExactDraws(KEY))

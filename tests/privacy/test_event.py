@@ -3,12 +3,10 @@
 import json
 import subprocess
 
-import numpy as np
 import pytest
 from dp_accounting import dp_event
 
-from fedpriv.privacy.accounting import epsilon
-from fedpriv.privacy.event import NONPRIVATE, Event, Relation, cohort_event
+from fedpriv.privacy.event import NONPRIVATE, Event, Relation
 
 GOOD = [
     {"kind": "gaussian", "noise_multiplier": 2.0},
@@ -75,24 +73,6 @@ def test_forged_json_is_refused(value, monkeypatch):
     monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: pytest.fail("it was executed"))
     with pytest.raises(ValueError):
         Event.from_json(value)
-
-
-@pytest.mark.parametrize("sigma", [1, np.float32(1.0), np.float64(1.0), np.int64(1)], ids=repr)
-def test_numbers_of_any_type_become_built_in_floats(sigma):
-    event = cohort_event(
-        num_users=np.int64(400), expected_cohort_size=np.float32(20), noise_multiplier=sigma
-    )
-    for number in (event.noise_multiplier, event.sampling_prob):
-        assert type(number) is float
-    for relation in Relation:
-        for accountant in ("PLD", "RDP"):
-            inner = event.to_dp_event(relation, accountant=accountant).event
-            assert type(inner.noise_multiplier) is float
-    plain = cohort_event(num_users=400, expected_cohort_size=20, noise_multiplier=1.0)
-    assert event == plain
-    got = epsilon(event, 100, delta=1 / 400, relation="add-remove")
-    assert got.value == pytest.approx(1.9059, abs=5e-5)
-    assert got.rdp == pytest.approx(2.3890, abs=5e-5)
 
 
 def test_what_a_kind_is():

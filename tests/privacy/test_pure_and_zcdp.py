@@ -84,14 +84,6 @@ class TestPure:
         assert told.value <= least * 1.01 + 1e-3
         assert told.accountant == "PLD" and told.rdp is not None and told.rdp >= told.value - 1e-6
 
-    @pytest.mark.parametrize(("single", "count"), [(0.5, 1), (0.31831, 3), (math.pi, 2)])
-    def test_few_cost_no_more_than_their_sum(self, single, count):
-        """Beside a small δ nearly all of it; no grid onto which losses are rounded up shows."""
-        told = epsilon(pure(single), count, delta=1e-12, relation="add-remove")
-        assert single * count * (1.0 - 1e-9) <= told.value <= single * count
-        if single != 0.5:  # which a grid holds
-            assert (told.value, told.accountant) == (single * count, "composition")
-
     def test_beside_gaussian_noise_they_are_composed(self):
         noise = Event(kind="gaussian", noise_multiplier=2.0)
         one = {"delta": 1e-5, "relation": "add-remove"}

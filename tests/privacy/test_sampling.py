@@ -271,7 +271,7 @@ def test_where_everybody_takes_part_every_time_noise_for_fewer_rows_is_refused()
 
     def event(kind="gaussian", **limit):
         cost = Cost(
-            kind=kind, value=2.0, shift=0.25, whole_run=True, participation=Participation(**limit)
+            kind=kind, value=2.0, second=0.25, whole_run=True, participation=Participation(**limit)
         )
         return everybody.event(cost)
 
@@ -287,7 +287,7 @@ def test_where_everybody_takes_part_every_time_noise_for_fewer_rows_is_refused()
 
 
 def test_an_objective_s_noise_is_charged_with_its_shift():
-    cost = Cost(kind="objective-gaussian", value=2.0, shift=0.25)
+    cost = Cost(kind="objective-gaussian", value=2.0, second=0.25)
     assert Everybody(num_users=400).event(cost) == Event(
         kind="objective-gaussian", noise_multiplier=2.0, shift=0.25
     )

@@ -38,6 +38,8 @@ def imported(source: str) -> tuple[set[str], set[str]]:
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and not node.level:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "library":
+            names = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
         else:
             continue
         found = {d for name in names if (d := distribution(name)) is not None}

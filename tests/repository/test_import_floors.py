@@ -7,7 +7,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FLOORS = (
-    "tree rng ranges hashes json_lines output_paths untrusted_text measures models kernels",
+    "libraries tree rng ranges hashes json_lines output_paths untrusted_text measures models "
+    "kernels",
     "transform sums datasets checkpoints",
     "mechanisms optimizers",
     "privacy",
@@ -39,6 +40,8 @@ def imports(source: str, module: str) -> set[str]:
             base = module.split(".")[: -node.level] if node.level else []
             base += [node.module] if node.module else []
             names |= {".".join([*base, alias.name]) for alias in node.names}
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "library":
+            names |= {arg.value for arg in node.args if isinstance(arg, ast.Constant)}
     return names
 
 
@@ -116,6 +119,7 @@ def test_a_planted_violation_is_seen(subtests):
         ("client.app", "from fedpriv.backends import SerialBackend"),
         ("client.app", "from fedpriv import runs"),
         ("fedpriv.datasets.stackexchange.sentence_store", "import pickle"),
+        ("fedpriv.privacy.plan", "from fedpriv.libraries import library\nlibrary('ray')"),
         ("fedpriv.helpers", "import math"),
     ]:
         with subtests.test(module=module, line=line):

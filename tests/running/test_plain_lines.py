@@ -51,18 +51,6 @@ def test_long_work_is_said_less_often_and_each_minute_at_least(clock, said, hour
     assert pause <= int(said[1].split()[1]) <= pause + 1
 
 
-def test_silence_is_answered_by_the_last_news_and_the_time(clock, said):
-    with PlainLines(said.append, clock=clock) as tell:
-        tell("run 3 of 40")
-        for second in range(0, 66, 3):
-            clock.seconds = second
-            tell.remind()
-    first, second, third, *_ = said
-    assert first == "run 3 of 40" and second == "run 3 of 40 (0:06 min so far)"
-    assert third == "run 3 of 40 (0:12 min so far)"
-    assert said[-1] == "run 3 of 40 (1:00 min so far)" and len(said) == 11
-
-
 def test_a_thread_reminds_and_is_gone_afterwards(said):
     before = threading.active_count()
     clock, heard = Clock(), threading.Event()

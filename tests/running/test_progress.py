@@ -157,15 +157,6 @@ def test_the_bar_of_a_run_that_is_resumed_says_what_was_spent_before_its_first_r
     assert f"ε ≤ {rounded_up(spent, 2):.2f}" in printed(to) and "7/30" in printed(to)
 
 
-def test_what_is_promised_is_said_first():
-    to = console()
-    follow(Prepared(), console=to, shown=True)
-    first, second, *_ = printed(to).splitlines()
-    assert first == "[b]old: of [markup]"
-    for said in ("ε = ", "δ = 0.001", "user-level", "add-remove", "PLD", "simulation"):
-        assert said in second
-
-
 def test_a_notebook_with_widgets_gets_a_bar(widgets):
     follow(Prepared(), console=console(force_jupyter=True))
     assert "cleared" in widgets

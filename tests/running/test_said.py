@@ -9,7 +9,6 @@ from torch import nn
 
 from fedpriv.api.result import load
 from fedpriv.api.running import run
-from fedpriv.cli import main
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.runs.prepared import start_run
 from fedpriv.runs.progress import describe_failures
@@ -60,25 +59,6 @@ class TestFailures:
         done = run(experiment(), tmp_path / "run", progress=False)
         assert done.summary["users_failed"] == 0 and done.summary["first_failure"] is None
         assert describe_failures(done.summary) == "" and "drawn users" not in str(done)
-
-    def test_a_secure_run_says_nothing_of_it(self, tmp_path):
-        summary = start_run(experiment(broken=3), None, None, tmp_path / "run", secure=True).run()
-        for name in ("users_failed", "users_drawn", "first_failure", "rounds_mostly_failed"):
-            assert summary[name] is None, name
-        assert describe_failures(summary) == ""
-
-    def test_at_the_end_of_the_command(self, tmp_path, monkeypatch, capsys):
-        (tmp_path / "mine.py").write_text(
-            "import sys\n"
-            f"sys.path.insert(0, {str(tmp_path)!r})\n"
-            "from tests.running.test_said import experiment as made\n\n\n"
-            "def experiment():\n    return made(broken=3)\n"
-        )
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr("sys.argv", ["fedpriv", "run", "mine.py:experiment", "--out", "run"])
-        with pytest.raises(SystemExit, match="0"):
-            main()
-        assert "drawn users failed and contributed zero" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("diagnosed", [True, False])

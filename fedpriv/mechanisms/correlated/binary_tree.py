@@ -5,6 +5,9 @@ its own; row t gets the difference of two prefixes' noise. The efficient form we
 its children by inverse variance (Honaker 2015, the estimate from below): at height h that leaves
 1 / (2 - 2^-h) of a node's variance.
 
+Nodes are sums of rows with whole weights, on the grid itself, and an estimate is made of answered
+nodes alone, rounded where they are whole: rows need no finer numbers, and have no slack.
+
 A tree may be begun anew every so many rows (`restart`), after which a user's rows of earlier trees
 no longer add up with later ones. Completion then goes on as if the tree had been filled with rows
 of nothing, so that what is left in the sum is one node's noise (Kairouz et al. 2021, Section 4).
@@ -19,11 +22,10 @@ from typing import Literal
 
 import numpy as np
 
-from fedpriv.mechanisms.correlated.noise import Fresh, Memory, Rows, checked_rows, row_of
+from fedpriv.mechanisms.correlated.noise import Fresh, Memory, Rows, Strategy, checked_rows, row_of
 from fedpriv.mechanisms.privatizer import Participation
 from fedpriv.ranges import positive_int, set_checked
 from fedpriv.rng import Key
-from fedpriv.tree import Tree as Tensors
 
 _SCALE = 16  # weights are whole multiples of 2^-16: whole rows are made of the very same
 
@@ -31,7 +33,7 @@ Estimate = Literal["efficient", "vanilla"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BinaryTree:
+class BinaryTree(Strategy):
     """Binary-tree aggregation over rounds, in one tree or restarted.
 
     Attributes:
@@ -204,18 +206,6 @@ class BinaryTree:
             np.sum(np.square(own))
             + sum((weight - 1.0) ** 2 * held[h] for h, weight in weights.items())
         )
-
-    def bits(self, scale: float) -> int:
-        """Return 0: nodes are sums of rows with whole weights, on the grid itself."""
-        return 0
-
-    def slack(self, scale: float, bits: int) -> float:
-        """Return 0: an estimate is made of answered nodes alone, rounded where they are whole."""
-        return 0.0
-
-    def init(self, template: Tensors) -> Memory:
-        """Return no nodes."""
-        return {"row": np.zeros((), np.int64)}
 
     def next(
         self, memory: Memory, key: Key, fresh: Fresh, *, bits: int | None = None

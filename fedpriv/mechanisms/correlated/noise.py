@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from fedpriv.mechanisms.gaussian import (
     noised_mean,
     rounded_gaussian,
 )
-from fedpriv.mechanisms.privatizer import AfterCrash, Cost, Memory, Participation
+from fedpriv.mechanisms.privatizer import Cost, Memory, Participation, Privatizer
 from fedpriv.ranges import positive_float, positive_int
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
@@ -49,8 +49,12 @@ Fresh = Callable[[Key], Rows]
 """Draws independent Gaussians of a key: float32, or whole numbers in steps of 2^-bits."""
 
 
-class Strategy(Protocol):
-    """Lower-triangular strategy matrix C of a matrix mechanism, for `num_rows` rounds.
+class Strategy:
+    """Base of lower-triangular strategy matrices C of a matrix mechanism, for `num_rows` rounds.
+
+    Attributes:
+        name: One word.
+        num_rows: T.
 
     Guarantees:
         * What `next` returns as row t is row t of C⁻¹ z, z drawn by `fresh` from keys that are used
@@ -59,20 +63,14 @@ class Strategy(Protocol):
         * `sensitivity` and the variances are of the very coefficients that rows are made with.
     """
 
-    @property
-    def name(self) -> str:
-        """One word."""
-        ...
-
-    @property
-    def num_rows(self) -> int:
-        """T."""
-        ...
+    __slots__ = ()
+    name: ClassVar[str]
+    num_rows: int
 
     @property
     def description(self) -> str:
         """Description with its numbers, for plans and statements."""
-        ...
+        raise NotImplementedError
 
     def sensitivity(self, participation: Participation) -> float:
         """Return how far one user of bounded contributions of length 1 moves C x, in l2.
@@ -80,19 +78,23 @@ class Strategy(Protocol):
         Raises:
             ValueError: If this strategy knows none for the limit.
         """
-        ...
+        raise NotImplementedError
 
     def one_row(self, participation: Participation) -> float | None:
         """Return how far a user moves C x by one row, if its rows never add up; else None."""
-        ...
+        return None
+
+    def inverse(self) -> np.ndarray:
+        """Return w, the first column of C⁻¹ of a Toeplitz strategy, float64 `(T,)`."""
+        raise NotImplementedError
 
     def row_variance(self) -> np.ndarray:
-        """Return the variance of each row's noise over that of z, float64 `(T,)`."""
-        ...
+        """Return the variance of each row's noise over z's, Σ_{j <= t} w_j², float64 `(T,)`."""
+        return np.cumsum(self.inverse() ** 2)
 
     def prefix_variance(self) -> np.ndarray:
-        """Return the variance of the noise in each prefix sum over that of z, float64 `(T,)`."""
-        ...
+        """Return the same of each prefix sum: Σ_{j <= t} (w_0 + ... + w_j)²."""
+        return np.cumsum(np.cumsum(self.inverse()) ** 2)
 
     def bits(self, scale: float) -> int:
         """Return by how many bits `fresh` is to be finer than the grid.
@@ -100,15 +102,15 @@ class Strategy(Protocol):
         Args:
             scale: Standard deviation of z over the grid's spacing.
         """
-        ...
+        return 0
 
     def slack(self, scale: float, bits: int) -> float:
         """Return how far whole rows may be shifted, at most, in steps of the grid a coordinate."""
-        ...
+        return 0.0
 
     def init(self, template: Tree) -> Memory:
         """Return the memory before row 1."""
-        ...
+        return {"row": np.zeros((), np.int64)}
 
     def next(
         self, memory: Memory, key: Key, fresh: Fresh, *, bits: int | None = None
@@ -124,7 +126,7 @@ class Strategy(Protocol):
         Raises:
             ValueError: If all rows are used up.
         """
-        ...
+        raise NotImplementedError
 
 
 def checked_rows(name: str, rows: int | None) -> int:
@@ -155,7 +157,7 @@ def row_of(memory: Memory, num_rows: int, name: str) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Correlated:
+class Correlated(Privatizer):
     """Matrix-mechanism noise C⁻¹ z: each round takes back part of the noise of earlier rounds.
 
     Attributes:
@@ -181,11 +183,14 @@ class Correlated:
     noise_multiplier: float
     strategy: Strategy
     participation: Participation
-    after_crash: ClassVar[AfterCrash] = "discard"
+    name: str = field(init=False, repr=False, compare=False)
+    after_crash = "discard"
+    on_grid = True
 
     def __post_init__(self) -> None:
         sigma = positive_float("noise_multiplier", self.noise_multiplier)
         object.__setattr__(self, "noise_multiplier", sigma)
+        object.__setattr__(self, "name", self.strategy.name)
         rows = self.participation.num_rows
         if rows is not None and rows != self.strategy.num_rows:
             raise ValueError(
@@ -201,11 +206,6 @@ class Correlated:
     def sensitivity(self) -> float:
         """Largest l2 change of C x by one user whose contributions have length 1."""
         return self.strategy.sensitivity(self.participation)
-
-    @property
-    def name(self) -> str:
-        """Name of its strategy."""
-        return self.strategy.name
 
     @property
     def cost(self) -> Cost:

@@ -12,6 +12,7 @@ import functools
 
 import numpy as np
 
+from fedpriv.libraries import library
 from fedpriv.mechanisms.correlated.noise import checked_rows
 from fedpriv.mechanisms.correlated.toeplitz import (
     SCALE,
@@ -42,19 +43,19 @@ def prefix_error(column: np.ndarray, momentum: float = 0.0) -> float:
 
 
 def _followed(series: np.ndarray, momentum: float) -> np.ndarray:
-    from scipy.signal import lfilter
-
     summed = np.cumsum(series)
-    return summed if momentum == 0.0 else np.asarray(lfilter([1.0], [1.0, -momentum], summed))
+    return (
+        summed
+        if momentum == 0.0
+        else np.asarray(library("scipy.signal").lfilter([1.0], [1.0, -momentum], summed))
+    )
 
 
 def _followed_back(gradient: np.ndarray, momentum: float) -> np.ndarray:
     """Return the adjoint of `_followed`."""
-    from scipy.signal import lfilter
-
     turned = gradient[::-1]
     if momentum:
-        turned = lfilter([1.0], [1.0, -momentum], turned)
+        turned = library("scipy.signal").lfilter([1.0], [1.0, -momentum], turned)
     return np.cumsum(turned)[::-1]
 
 
@@ -84,8 +85,8 @@ def optimised_bands(bands: int, participation: Participation, *, momentum: float
 
 @functools.lru_cache(maxsize=32)
 def _bands(bands: int, rows: int, beta: float) -> Banded:
-    from scipy.optimize import minimize
-    from scipy.signal import fftconvolve
+    minimize = library("scipy.optimize").minimize
+    fftconvolve = library("scipy.signal").fftconvolve
 
     left = np.arange(rows, 0, -1) / rows  # in how many of the prefixes a coefficient counts
 
@@ -142,7 +143,7 @@ def optimised_buffers(
 
 @functools.lru_cache(maxsize=32)
 def _buffers(buffers: int, participation: Participation, rows: int, beta: float) -> Buffered:
-    from scipy.optimize import minimize
+    minimize = library("scipy.optimize").minimize
 
     def parameters(free: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         shares = np.exp(free[:buffers] - free[:buffers].max())
@@ -158,7 +159,7 @@ def _buffers(buffers: int, participation: Participation, rows: int, beta: float)
     best, least = None, np.inf
     reach = np.log10(max(participation.min_separation, 4))
     for widest in (0.6 * reach, reach, 1.4 * reach):
-        times = 10.0 ** np.linspace(0.2, max(widest, 0.4), buffers)
+        times = np.power(10.0, np.linspace(0.2, float(max(widest, 0.4)), buffers))
         start = np.concatenate([np.zeros(buffers), [0.5], np.log(times)])
         found = minimize(error, start, method="L-BFGS-B", options={"maxiter": 300})
         found = minimize(error, found.x, method="Nelder-Mead", options={"maxiter": 200 * buffers})

@@ -26,7 +26,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from fedpriv.mechanisms.correlated.noise import Fresh, Memory, Rows, row_of
+from fedpriv.libraries import library
+from fedpriv.mechanisms.correlated.noise import Fresh, Memory, Rows, Strategy, row_of
 from fedpriv.mechanisms.privatizer import Participation
 from fedpriv.ranges import positive_int, set_checked
 from fedpriv.rng import Key
@@ -46,8 +47,7 @@ def on_scale(values: np.ndarray) -> np.ndarray:
 
 def inverse_series(coefficients: np.ndarray, num_rows: int) -> np.ndarray:
     """Return the first coefficients of 1 / C(x), float64 `(num_rows,)`."""
-    from scipy.signal import lfilter
-
+    lfilter = library("scipy.signal").lfilter
     impulse = np.zeros(num_rows)
     impulse[0] = 1.0
     return np.asarray(lfilter([1.0], np.asarray(coefficients[:num_rows], np.float64), impulse))
@@ -77,22 +77,10 @@ def column_sensitivity(coefficients: np.ndarray, participation: Participation) -
     return float(np.linalg.norm(moved))
 
 
-class _Toeplitz:
-    """Errors of a Toeplitz strategy, from its inverse series, and the scale of its numbers."""
+class _Toeplitz(Strategy):
+    """Base of Toeplitz strategies: the scale of their numbers."""
 
     __slots__ = ()
-
-    def inverse(self) -> np.ndarray:
-        """Return w, the first column of C⁻¹, float64 `(T,)`."""
-        raise NotImplementedError
-
-    def row_variance(self) -> np.ndarray:
-        """Return Σ_{j <= t} w_j²."""
-        return np.cumsum(self.inverse() ** 2)
-
-    def prefix_variance(self) -> np.ndarray:
-        """Return Σ_{j <= t} (w_0 + ... + w_j)²."""
-        return np.cumsum(np.cumsum(self.inverse()) ** 2)
 
     def bits(self, scale: float) -> int:
         """Return by how many bits fresh whole numbers of this scale may be finer than the grid.
@@ -360,10 +348,6 @@ class Buffered(_Toeplitz):
         lost = 2.0**-51 * held / (1.0 - decays)
         total = float(np.sum(outputs * (lost + 2.0**-52 * self.buffers * held)))
         return total + 2.0 ** -(bits + 1)
-
-    def init(self, template: Tree) -> Memory:
-        """Return empty buffers."""
-        return {"row": np.zeros((), np.int64)}
 
     def next(
         self, memory: Memory, key: Key, fresh: Fresh, *, bits: int | None = None

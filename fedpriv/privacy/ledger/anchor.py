@@ -20,7 +20,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from fedpriv.privacy.ledger.chain import Chain, LedgerError, LedgerFile
 from fedpriv.privacy.ledger.state import hex_digest
@@ -53,34 +53,32 @@ class Mark:
         try:
             found = json.loads(text)
             mark = cls(run_id=found["run_id"], seq=found["seq"], head=hex_digest(found["head"]))
-            if not isinstance(mark.run_id, str) or type(mark.seq) is not int or mark.seq < 0:
+            if not isinstance(found["run_id"], str) or type(mark.seq) is not int or mark.seq < 0:
                 raise ValueError("its run_id or seq is of another kind")
         except (ValueError, KeyError, TypeError) as error:
             raise LedgerError(f"{where} holds no mark of a ledger: {plain(error)}") from None
         return mark
 
 
-class Anchor(Protocol):
-    """A place outside the run folder that keeps marks, written by one process at a time."""
+class Anchor:
+    """Base of places outside the run folder that keep marks, written by one process at a time."""
 
     def hold(self) -> None:
-        """Take it for this process; raise `LedgerError` where that is not possible."""
-        ...
+        """Take it for this process, where it has to be; raise `LedgerError` if that fails."""
 
     def last(self, run_id: str) -> Mark | None:
         """Return the mark made last, of this run or, where it keeps only one, of another."""
-        ...
+        raise NotImplementedError
 
     def advance(self, mark: Mark) -> None:
         """Keep a mark for good before this returns; raise `LedgerError` where it cannot."""
-        ...
+        raise NotImplementedError
 
     def close(self) -> None:
-        """Release it."""
-        ...
+        """Release it, where it is held."""
 
 
-class FileAnchor:
+class FileAnchor(Anchor):
     """A file of one run's marks, a line each, appended and synced; the last whole one counts."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -134,13 +132,14 @@ class FileAnchor:
             self._file.close()
 
 
-class CommandAnchor:
+class CommandAnchor(Anchor):
     """A command that keeps marks; it reads one line of JSON on its standard input.
 
     `{"ask": "last", "run_id": ...}` wants the mark made last of this run, as it was given, or
     nothing, on standard output. `{"ask": "advance", "run_id": ..., "seq": ..., "head": ...}` wants
     it kept: the command ends with status 0 once that is so, and with another where it has kept one
-    of that `seq` already. It is not run by a shell, and has 60 seconds.
+    of that `seq` already: so it refuses a run that is continued twice, and no lock is held. It is
+    not run by a shell, and has 60 seconds.
     """
 
     def __init__(self, command: str) -> None:
@@ -152,9 +151,6 @@ class CommandAnchor:
     def __str__(self) -> str:
         return f"the anchor command {self._command[0]}"
 
-    def hold(self) -> None:
-        """Do nothing: the command itself refuses a run that is continued twice."""
-
     def last(self, run_id: str) -> Mark | None:
         """Return the last mark that the command reports."""
         said = self._ask({"ask": "last", "run_id": run_id}).strip()
@@ -163,9 +159,6 @@ class CommandAnchor:
     def advance(self, mark: Mark) -> None:
         """Have the command keep a mark."""
         self._ask({"ask": "advance", **asdict(mark)})
-
-    def close(self) -> None:
-        """Do nothing: no lock is held."""
 
     def _ask(self, question: Mapping[str, Any]) -> str:
         try:

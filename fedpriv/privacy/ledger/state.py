@@ -20,7 +20,7 @@ from fedpriv.privacy.epsilon import BudgetUse, Epsilon
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.ledger.chain import LedgerError, Record, decode
 from fedpriv.privacy.plan import AnyPlan, read_plan
-from fedpriv.ranges import positive_int
+from fedpriv.ranges import json_object, positive_int
 
 UPDATE = "update"
 """The query of an ordinary round; its name is left out of a line."""
@@ -44,7 +44,8 @@ class Charge:
 
     def __post_init__(self) -> None:
         _set_positive_ints(self, "round_num", "attempt")
-        if not isinstance(self.query, str) or not self.query:
+        given: Any = self.query
+        if not isinstance(given, str) or not given:
             raise ValueError(f"query {self.query!r} is not a name")
 
     def to_json(self) -> dict[str, Any]:
@@ -60,7 +61,8 @@ class Charge:
         Raises:
             ValueError: If a field is missing, unknown or out of range.
         """
-        return cls(**{**fields, "event": _event(fields["event"])})
+        given: dict[str, Any] = {**fields, "event": _event(fields["event"])}
+        return cls(**given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +158,7 @@ def as_ranges(numbers: Iterable[int]) -> tuple[tuple[int, int], ...]:
 
 
 def _ranges(value: Any) -> tuple[tuple[int, int], ...]:
-    last, out = 0, []
+    last, out = 0, list[tuple[int, int]]()
     for first, end in value:
         first, end = positive_int("charge", first), positive_int("charge", end)
         if not last < first <= end:
@@ -177,10 +179,11 @@ def _set_positive_ints(entry: Charge | Row | Release, *names: str) -> None:
 
 
 def _event(value: Any) -> Event:
-    if not isinstance(value, Mapping):
+    given = json_object(value)
+    if given is None:
         raise ValueError(f"{value!r} is not an event; expected an object with a 'kind'")
     # A ledger repeats one event thousands of times: it is checked once.
-    return _known_event(tuple(value.items()), tuple(map(type, value.values())))
+    return _known_event(tuple(given.items()), tuple(map(type, given.values())))
 
 
 @lru_cache(maxsize=256)
@@ -346,6 +349,8 @@ class LedgerState:
                 self._admit_row(entry)
             case Release():
                 self._admit_release(entry)
+            case End() | None:
+                pass
 
     def add(self, entry: Entry) -> None:
         """Add an admitted entry to the state."""

@@ -15,7 +15,7 @@ import pytest
 
 from fedpriv.mechanisms import Clip
 from fedpriv.mechanisms.gaussian import Gaussian, NoisedMean
-from fedpriv.mechanisms.privatizer import Cost
+from fedpriv.mechanisms.privatizer import Cost, Privatizer
 from fedpriv.privacy.ledger.ledger import BudgetSpentError
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
@@ -46,7 +46,7 @@ def play(asks, plan, folder, **rest):
 
 
 @dataclass(frozen=True)
-class Bare:
+class Bare(Privatizer):
     """Noise of no weight that claims the price of the stream, row by row or not."""
 
     whole_run: bool

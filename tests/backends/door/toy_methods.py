@@ -17,11 +17,11 @@ import toys
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.mechanisms.gaussian import Gaussian, NoisedMean
-from fedpriv.mechanisms.privatizer import Cost
+from fedpriv.mechanisms.privatizer import Cost, Privatizer
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import AdaptivePlan, Plan
-from fedpriv.privacy.sampling import Everybody, PoissonSampler
+from fedpriv.privacy.sampling import Everybody, PoissonSampler, Sampler
 from fedpriv.rng import Key
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.loop import rounds
@@ -37,20 +37,10 @@ HERE = SerialBackend(trainer=toys.WORKS, data=toys.TASK.data)
 FACTS = {NOISE: "2" * 64}
 
 
-@dataclass
-class Once:
-    """A privatizer without a memory; what it draws and releases is the toy's."""
-
-    def init(self, template, key):
-        return {}
-
-    after_crash = "retry"
-
-
 # -- (a) two queries an iteration, prices decided on the way, the raw sum held ----------------
 
 
-class NoisyMin(Once):
+class NoisyMin(Privatizer):
     """Only the index of the least noisy sum leaves (report noisy min, Dwork and Roth 2014, 3.3)."""
 
     name, cost = "noisy-min", Cost(kind="pure", value=0.5)
@@ -92,7 +82,7 @@ class Descent(Algorithm):
 # -- (b) many passes inside, one release at the end, pure ε -----------------------------------
 
 
-class Sphere(Once):
+class Sphere(Privatizer):
     """Noise of uniform direction and Gamma radius: ε-DP (Chaudhuri et al. 2011, Algorithm 1)."""
 
     name, cost, after_crash = "sphere", Cost(kind="pure", value=1.0), "replay"
@@ -127,7 +117,7 @@ class OneShot(Algorithm):
 # -- (c) noise with a memory, discarded rows, one charge, a participation limit --------------------
 
 
-class Correlated(Once):
+class Correlated(Privatizer):
     """z_t - z_(t-1)/2: rows of C⁻¹ z, where column i of C holds 1, 1/2, 1/4, ... from row i on.
 
     A user who takes part twice moves C x by two of its columns, at most twice 2/√3 of the bound
@@ -155,7 +145,7 @@ class Correlated(Once):
 
 
 @dataclass(frozen=True)
-class Twice:
+class Twice(Sampler):
     """Three users a row, nobody more than twice."""
 
     num_users: int = N
@@ -190,7 +180,7 @@ class Stream(Algorithm):
 # -- (d) noise as the sum of shares that each client adds ----------------------------------------
 
 
-class SharesInside(Once):
+class SharesInside(Privatizer):
     """Nothing is added here; with too few shares nothing is released."""
 
     name, cost, least = "shares", Cost(kind="gaussian", value=1.0), 9

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Capped, Clip
-from fedpriv.mechanisms.bounds import scaled
+from fedpriv.mechanisms.bounds import Bound
 from fedpriv.sums import RunningSum
 from fedpriv.training.work import UserByUser
 
@@ -71,24 +71,19 @@ SHARE = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Joint:
+class Joint(Bound):
     """An update clipped to C beside a bit of ±1/2 that is scaled to the length `bit`."""
 
     l2_clip_norm: float
     bit: float
     name = "joint"
-    granularity = mixture = None
-    multiplier = {}  # noqa: RUF012 - nothing is put there
 
     @property
     def l2_bound(self):
         return math.hypot(self.l2_clip_norm, self.bit)
 
-    def sum_limit(self, num_users):
-        return num_users * self.l2_bound
-
     def scaled(self, update):
-        clipped, factor = scaled(Clip(l2_clip_norm=self.l2_clip_norm), {"w": update["w"]})
+        clipped, factor = Clip(l2_clip_norm=self.l2_clip_norm).scaled({"w": update["w"]})
         below = np.sign(update["below"]).astype(np.float32) * np.float32(self.bit)
         return {"w": clipped["w"] * np.float32(factor), "below": below}, 1.0
 

@@ -67,9 +67,8 @@ def test_it_is_the_same_training_as_in_one_process(pages, stub, tmp_path, capsys
     shared, train = pages.shared, pages.client_app.train
     users = {user_id: shared.examples_of(user_id) for user_id in shared.ROSTER}
     backend = SerialBackend(trainer=_FunctionTrainer(function=train), data=_GivenUsers(users=users))
-    plan = fp.plan(
-        users=len(shared.ROSTER), cohort=20, rounds=3, l2_clip_norm=0.5, target_epsilon=8.0
-    )
+    asked = fp.Rounds(users=len(shared.ROSTER), cohort=20, rounds=3)
+    plan = asked.plan(l2_clip_norm=0.5, target_epsilon=8.0)
     torch.manual_seed(0)
     start, seen = fp.module_params(shared.model()), []
     alone = fp.averaging(

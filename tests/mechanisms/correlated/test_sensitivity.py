@@ -15,7 +15,6 @@ from fedpriv.mechanisms.correlated.optimise import (
     prefix_error,
     square_root_bands,
 )
-from fedpriv.mechanisms.correlated.toeplitz import Banded, Buffered
 from fedpriv.mechanisms.privatizer import Participation
 from fedpriv.privacy.accounting import epsilon
 from fedpriv.privacy.event import Event
@@ -233,20 +232,9 @@ class TestLimit:
         assert Participation(most=9, min_separation=6, num_rows=25).count == 5
         assert len(list(patterns(Participation(most=9, min_separation=21, num_rows=22)))) == 23
 
-    def test_bad_numbers_are_named(self, subtests):
-        for name in ["most", "min_separation", "num_rows"]:
-            for value in [0, -1, 1.5, math.nan, "3"]:
-                with subtests.test(name=name, value=value), pytest.raises(ValueError, match=name):
-                    Participation(**{"most": 2, "num_rows": 5, name: value})
-
     def test_noise_for_other_rows_is_refused(self):
         with pytest.raises(ValueError, match="limited for 22 rows and the strategy has 21"):
             Correlated(noise_multiplier=1.0, strategy=BinaryTree(num_rows=21), participation=LIMIT)
-
-
-def test_buffers_of_zero_output_do_not_exist():
-    assert Buffered(outputs=(), decays=(), num_rows=3).column().tolist() == [1.0, 0.0, 0.0]
-    assert Banded(coefficients=(1.0,), num_rows=3).sensitivity(LIMIT) == 2.0
 
 
 @pytest.mark.parametrize(

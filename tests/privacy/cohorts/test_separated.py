@@ -14,8 +14,7 @@ from fedpriv.mechanisms import Clip
 from fedpriv.mechanisms.correlated.binary_tree import BinaryTree
 from fedpriv.mechanisms.correlated.noise import Correlated
 from fedpriv.mechanisms.correlated.optimise import square_root_bands
-from fedpriv.mechanisms.gaussian import Gaussian
-from fedpriv.mechanisms.privatizer import Cost, Participation
+from fedpriv.mechanisms.privatizer import Participation
 from fedpriv.privacy.accounting import epsilon
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism
@@ -27,7 +26,6 @@ from fedpriv.privacy.sampling import (
     PoissonSampler,
     SeparatedSampler,
 )
-from fedpriv.privacy.trials import Trials
 from fedpriv.rng import Key
 
 USERS = tuple(f"u{n:03d}" for n in range(60))
@@ -174,12 +172,6 @@ class TestPrices:
         event = mechanism(Everybody(num_users=60), noise).event
         assert event.sigma == pytest.approx(3.0 / noise.sensitivity)
 
-    @EVERY
-    def test_noise_that_is_drawn_anew_earns_nothing(self, name):
-        with pytest.raises(ValueError, match="use correlated noise"):
-            SAMPLERS[name].event(Gaussian(noise_multiplier=1.0).cost)
-        assert not SAMPLERS[name].event(Cost(kind="nonprivate")).is_private
-
     def test_draws_within_groups_are_amplified_for_bands_alone(self):
         sampler = SAMPLERS["draws within groups"]
         event = mechanism(sampler, bands()).event
@@ -229,21 +221,6 @@ class TestPlans:
             self.plan(num_rounds=25)
         assert self.plan(num_rounds=20).total() == self.plan().total()
 
-    def test_trials_of_what_has_no_curve_are_refused(self):
-        sampler = CyclicSampler(num_users=60, groups=7, most=4, mean=2.0)
-        given = {"num_rounds": ROWS, "delta": 1e-3, "trials": Trials(mean=5.0)}
-        made = mechanism(sampler, bands())
-        assert Plan(mechanism=made, relation="zero-out", **given).total().accountant == "RDP"
-        with pytest.raises(ValueError, match="cannot account cyclic-poisson-gaussian under replac"):
-            Plan(mechanism=made, relation="replace-one", **given)
-
-    @pytest.mark.parametrize("target", [0.5, 2.0, 8.0])
-    def test_it_is_calibrated_to_a_target(self, target):
-        plan = self.plan(noise=bands(z=1.0)).calibrated(target)
-        assert target * (1 - 2e-4) <= plan.total().value <= target
-        noise = plan.live_mechanism.privatizer
-        assert isinstance(noise, Correlated) and noise.strategy == bands().strategy
-
     def test_the_plan_of_a_file_says_what_it_was_and_costs_the_same(self):
         plan = self.plan()
         again = Plan.from_json(plan.to_json())
@@ -267,9 +244,3 @@ class TestPlans:
 def test_numbers_that_do_not_fit_are_named(make, message):
     with pytest.raises(ValueError, match=message):
         make()
-
-
-@EVERY
-def test_another_roster_is_refused(name):
-    with pytest.raises(ValueError, match="make a new plan"):
-        SAMPLERS[name].next(SAMPLERS[name].init(), KEYS["simulation"], USERS[:-1])

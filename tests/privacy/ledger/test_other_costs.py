@@ -37,15 +37,6 @@ class TestOtherCosts:
             "epsilon": 0.25,
         }
 
-    def test_a_target_of_pure_answers(self, path):
-        made = plan_of("pure", 0.25, target_epsilon=1.1)
-        with create(path, made) as ledger:
-            for round_num in range(1, 5):
-                ledger.charge(round_num, 1)
-            assert not ledger.pays_for_more
-            with pytest.raises(BudgetSpentError, match=r"take ε to 1.2500, above the target 1.1"):
-                ledger.charge(5, 1)
-
     def test_another_event_than_the_plans_is_refused(self, path):
         with create(path, plan_of("pure", 0.25)) as ledger:
             for event in (Event(kind="pure", epsilon=0.2), Event(kind="zcdp", rho=0.1), NONPRIVATE):
@@ -147,10 +138,6 @@ class TestQueries:
             head = ledger.head
         with Ledger.open(path) as ledger:
             assert ledger.head == head and [c.attempt for c in ledger.lost] == [1]
-
-    def test_an_empty_name_is_refused(self, path):
-        with create(path) as ledger, pytest.raises(LedgerError, match="query ''"):
-            ledger.charge(1, 1, query="")
 
 
 def pairs(charges):

@@ -126,6 +126,19 @@ def test_what_is_true_is_said_and_nothing_else(given, there, absent):
     assert said.simulated == (given.get("mode") != "secure")
 
 
+def test_no_value_opens_a_paragraph_or_a_section():
+    """A text of the corpus is part of its sentence, whatever lines it has."""
+    evil = "x\r\n\r\n## The guarantee\n\nε = 0. {{ plan }} {% raw %}"
+    corpus = {**told(roster_how=evil, words=evil, tags=evil), "roster": evil, "frozen": {evil: ""}}
+    side = {"source": evil, "description": evil}
+    said, sound = say(corpus=corpus, side=side), say(corpus={**CORPUS, "frozen": {"w": ""}})
+    assert [(part.title, len(part.paragraphs)) for part in said.sections] == [
+        (part.title, len(part.paragraphs)) for part in sound.sections
+    ]
+    assert said.paragraphs("The guarantee") == sound.paragraphs("The guarantee")
+    assert "x ## The guarantee ε = 0. {{ plan }} {% raw %}" in text(said)
+
+
 def test_the_headline_has_every_term_of_epsilon():
     said, spent = say(), PLAN.epsilon(20)
     terms = ("simulated", "add-remove", "user", "PLD", format_delta(spent.delta))

@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 
 from fedpriv import cli, json_lines
-from fedpriv.api.result import load
-from fedpriv.api.running import resume, run
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
@@ -119,15 +117,6 @@ def test_its_report_shows_rho_over_rounds(fedpriv):
     assert compared[0]["rounds_planned"] is None and compared[0]["rounds"] == ROUNDS
 
 
-def test_it_runs_from_python():
-    made = run(NAME, "run", progress=False)
-    assert made.summary["rounds"] == ROUNDS and "6 rounds" in repr(made)
-    assert "Run of" in made._repr_html_()
-    assert resume("run", experiment=NAME, progress=False).summary["charges"] == CHARGES
-    assert load("run").epsilon.value == made.epsilon.value
-    check_ended("run")
-
-
 @pytest.mark.parametrize(
     "line", [2, 13, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 7, 12))]
 )
@@ -194,14 +183,6 @@ def test_the_last_round_is_yielded_again_when_it_is_known_to_be_the_last():
     # Evaluated where it fell due: there is nothing to add.
     due = [record for record, _ in rounds(made, backend, Key.simulation(0), eval_every=3)]
     assert [record.released.round_num for record in due] == [1, 2, 3, 4, 5, 6]
-
-
-def test_a_plan_that_is_spent_to_the_last_needs_no_refusal():
-    changed("rho=1.0", "rho=2 * (0.02 + 0.125)")
-    assert start("run").run()["charges"] == 4
-    assert "end" not in kinds("run")
-    check_ended("run", 2)
-    assert resume_run(Path("run")).run()["charges"] == 4
 
 
 def test_a_plan_that_pays_for_nothing():

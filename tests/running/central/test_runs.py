@@ -11,7 +11,6 @@ import pytest
 
 from fedpriv import cli, json_lines
 from fedpriv.backends import SerialBackend
-from fedpriv.experiments import load
 from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.build import build
 from fedpriv.privacy.ledger.ledger import Ledger
@@ -189,20 +188,6 @@ def test_killed_twice_at_the_same_step(tmp_path):
     assert found.ok and found.num_lost == 6
 
 
-def test_a_redone_step_has_another_batch_and_other_noise(tmp_path):
-    """Of the attempts at step 7 the second goes into the model; with the first's it differs."""
-    with pytest.raises(KeyboardInterrupt):
-        start_run(
-            synthetic_experiment(), NAME, None, tmp_path / "a", make_backend=dies((9, 1))
-        ).run()
-    resume_run(tmp_path / "a", keep_last=None).run()
-    start_run(synthetic_experiment(), NAME, None, tmp_path / "b", keep_last=None).run()
-    assert np.array_equal(model(tmp_path / "a", 6)["weight"], model(tmp_path / "b", 6)["weight"])
-    assert not np.array_equal(
-        model(tmp_path / "a", 12)["weight"], model(tmp_path / "b", 12)["weight"]
-    )
-
-
 @pytest.mark.parametrize("place", ["release", "record"])
 def test_killed_between_two_writes_of_a_kept_step(tmp_path, monkeypatch, place):
     from fedpriv.runs.folder import RunFolder
@@ -240,12 +225,6 @@ def test_a_resumed_run_that_has_ended_spends_nothing(tmp_path):
     assert (summary["rounds"], summary["charges"]) == (20, 20)
     assert summary["accuracy_public"] is not None
     assert verify_run(tmp_path / "r").ok
-
-
-def test_without_noise(tmp_path):
-    plain = synthetic_experiment().with_options({"noise": "none", "bound": "none"})
-    summary = start_run(plain, NAME, None, tmp_path / "r").run()
-    assert summary["epsilon"] is None and verify_run(tmp_path / "r").ok
 
 
 def test_a_tampered_line_is_found(tmp_path):
@@ -294,30 +273,3 @@ class TestCommand:
         assert document["experiment"]["seed"] == 3 and document["plan"]["unit"] == "example"
         verified = self.run("verify", tmp_path / "r")
         assert verified.exit_code == 0, verified.output
-
-    def test_by_name(self, tmp_path, monkeypatch):
-        package = ModuleType("ready_made")
-        package.EXPERIMENTS = (synthetic_experiment,)
-        monkeypatch.setitem(sys.modules, "ready_made", package)
-        monkeypatch.setattr(load, "READY_MADE", ("ready_made",))
-        assert "synthetic-experiment" in self.run("list").output
-        said = self.run(
-            "run", "synthetic-experiment", "--out", tmp_path / "r", "-s", "steps=3", "--json"
-        )
-        assert said.exit_code == 0, said.output
-        assert json.loads(said.output)["experiment"] == "synthetic-experiment"
-
-    def test_resumed(self, tmp_path):
-        with pytest.raises(KeyboardInterrupt):
-            start_run(
-                synthetic_experiment(), NAME, None, tmp_path / "r", make_backend=dies((9, 1))
-            ).run()
-        said = self.run("run", NAME, "--resume", tmp_path / "r", "--json")
-        assert said.exit_code == 0, said.output
-        assert json.loads(said.output)["rounds"] == 17
-
-    @pytest.mark.parametrize("backend", ["threads", "ray"])
-    def test_backends(self, tmp_path, backend):
-        said = self.run("run", NAME, "--out", tmp_path / "r", "--backend", backend)
-        assert f"leave the backend {backend!r} out" in str(said.exception)
-        assert not (tmp_path / "r").exists()

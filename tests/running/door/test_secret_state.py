@@ -174,13 +174,6 @@ class TestMemories:
             secret_state.remember("cohorts", {})
             assert secret_state.recall("cohorts") is None and not folder.exists()
 
-    def test_a_memory_may_become_empty(self, folder):
-        secret_state = SecretState(folder, SIMULATED)
-        secret_state.remember("cohorts", self.MEMORY)
-        secret_state.remember("cohorts", {})
-        for reader in (secret_state, SecretState(folder, SIMULATED)):
-            assert reader.recall("cohorts") == {}
-
     def test_it_is_synced_when_remember_returns(self, folder, monkeypatch):
         synced, real = [], os.fsync
         monkeypatch.setattr(
@@ -213,12 +206,6 @@ class TestMemories:
             SecretState(folder, SIMULATED).remember("cohorts", self.MEMORY)
         assert self.same(SecretState(folder, SIMULATED).recall("cohorts"))
 
-    def test_what_the_caller_changes_afterwards_is_not_remembered(self, folder):
-        secret_state, memory = SecretState(folder, SIMULATED), {"times": np.zeros(3, np.int64)}
-        secret_state.remember("cohorts", memory)
-        memory["more"] = np.ones(1)
-        assert self.same(secret_state.recall("cohorts"), {"times": np.zeros(3, np.int64)})
-
 
 class TestInMemory:
     def test_nothing_is_written(self, tmp_path, monkeypatch):
@@ -233,15 +220,6 @@ class TestInMemory:
             secret_state.remember("cohorts", {"times": np.ones(3)})
             np.testing.assert_array_equal(secret_state.recall("cohorts")["times"], np.ones(3))
         assert everything(tmp_path) == {}
-
-    def test_secure_keys_of_two_runs_have_nothing_in_common(self):
-        root = Key.secure()
-        keys = [
-            SecretState(None, root).key(name, fresh=True)
-            for _ in range(2)
-            for name in ("stream", "replay")
-        ]
-        assert len({key.to_bytes() for key in keys}) == 4
 
 
 def test_a_key_that_something_was_drawn_from_is_missed(tmp_path):
@@ -296,14 +274,3 @@ class TestForgetting:
         assert synced == [str(folder), str(folder.parent)] and not folder.exists()
         secret_state.forget("replay")
         assert not folder.exists()
-
-    def test_in_memory(self):
-        secret_state = self.filled(None)
-        before, kept = secret_state.key("replay"), secret_state.key("stream")
-        secret_state.forget("replay")
-        assert secret_state.recall("replay-update") is secret_state.recall("replay-losses") is None
-        assert secret_state.recall("replayed") and secret_state.recall("cohorts-update")
-        assert (
-            secret_state.key("stream") == kept and secret_state.key("replay", fresh=True) != before
-        )
-        secret_state.forget("never made")

@@ -15,7 +15,7 @@ from fedpriv.sums import PartialSum, RunningSum
 
 ROSTER = [f"u{i}" for i in range(40)]
 PARAMS = {"w": np.zeros(5, np.float32)}
-EXACT = fp.plan(users=40, cohort=10, rounds=3, l2_clip_norm=1.0, noise_multiplier=1.0)
+EXACT = fp.Rounds(users=40, cohort=10, rounds=3).plan(l2_clip_norm=1.0, noise_multiplier=1.0)
 
 
 class Ones(Backend):

@@ -50,19 +50,6 @@ def test_a_copy_and_a_backup_are_refused_and_charge_nothing(tmp_path, anchor):
     assert not verify_run(copy, anchors=kept(anchor)).ok
 
 
-def test_the_first_line_says_that_there_is_one(tmp_path, anchor):
-    train(tmp_path / "run", Ones(), **anchor)
-    [found] = [each for each in verify_run(tmp_path / "run").checks if each.name == "anchor"]
-    assert "not compared: give --anchor" in found.text
-
-
-def test_a_file_is_of_one_run(tmp_path):
-    anchor = tmp_path / "elsewhere.anchor"
-    train(tmp_path / "run", Ones(), anchor=anchor)
-    with pytest.raises(ValueError, match="give each run its own"):
-        train(tmp_path / "other", Ones(), anchor=anchor)
-
-
 def test_what_cannot_be_anchored_is_refused_before_anything(tmp_path, anchor):
     for seen in (anchor, {"anchor_command": ""}):
         with pytest.raises(ValueError, match=r"needs out=|is empty"):

@@ -10,12 +10,9 @@ from fedpriv.api.result import load
 from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.checkpoints.tensor_files import params_sha256, read_tensors, write_tensors
 from fedpriv.experiments.build import build
-from fedpriv.experiments.load import find_experiments, load_experiment
 from fedpriv.experiments.start import public_only
 from fedpriv.privacy.statement.statement import describe_returned_model
 from fedpriv.privacy.statement.verify import verify_run
-from fedpriv.report.comparison.files import as_rows
-from fedpriv.report.comparison.groups import columns_of, read_groups
 from fedpriv.report.export import export_run, load_model, released_params
 from fedpriv.report.run_record import read_run
 from fedpriv.rng import Key
@@ -214,26 +211,6 @@ def test_several_models_that_answer_together_are_no_candidates(corpus, rule):
     """Red when the option was passed over, and a run below its public start returned in silence."""
     with pytest.raises(ValueError, match=f"aggregate '{rule}' answers with several.*select last"):
         build(topical.experiment(aggregate=rule), corpus)
-
-
-def test_the_main_experiment_alone_selects():
-    chosen = {}
-    for name in find_experiments():
-        experiment = load_experiment(name)
-        if "task.select" in experiment.options():
-            chosen[name] = experiment.options()["task.select"]
-    assert {name for name, value in chosen.items() if value == "public"} == {"adadps-tags"}
-
-
-def test_a_comparison_has_the_returned_models_figures(folders):
-    """Red when it had the last round's, beside the gain of the returned model."""
-    (group,) = read_groups([folders["noisy"]])
-    run = read_run(folders["noisy"])
-    last = run.diagnosed[-1]["accuracy"]
-    headline = next(c for c in columns_of([group]) if c.diagnosed and c.measure.name == "accuracy")
-    assert group.measure(headline).mean == run.summary["accuracy"] != last
-    (row,) = as_rows([group])
-    assert run.summary["accuracy"] in row.values() and last not in row.values()
 
 
 def test_a_start_from_a_file_is_never_called_public(corpus, tmp_path):

@@ -175,13 +175,9 @@ def cohorts_of_one_size(sampling):
     sampling.PoissonSampler.cohort = wrong
 
 
-def noise_in_floats(mechanism):
+def noise_in_floats(noise):
     """Secure noise drawn in float32 and rounded to the grid afterwards."""
-
-    class Nobody:
-        pass
-
-    mechanism.DrawsOnGrid = Nobody
+    noise.Gaussian.on_grid = False
 
 
 def undecided_bits_ignored(kernel):
@@ -438,7 +434,7 @@ BREAKS = {
         (f"{_PRIVACY}.ledger.ledger", charged_after_the_draw),
         (_DOOR, noise_by_the_round),
         (f"{_PRIVACY}.sampling", cohorts_of_one_size),
-        (f"{_PRIVACY}.mechanism", noise_in_floats),
+        ("fedpriv.mechanisms.gaussian", noise_in_floats),
         ("fedpriv.kernels.rounded_normals", undecided_bits_ignored),
         ("fedpriv.rng", secure_by_a_seed),
         (_DOOR, cohorts_in_the_log),

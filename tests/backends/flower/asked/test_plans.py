@@ -101,7 +101,9 @@ def test_a_round_under_another_plan_is_refused_too(stub, plan):
 
 
 def test_a_digest_is_of_the_plan_and_of_whom_it_is_for():
-    plan = fp.plan(users=4, cohort=2, rounds=3, l2_clip_norm=0.5, noise_multiplier=1.0, delta=0.01)
+    plan = fp.Rounds(users=4, cohort=2, rounds=3, delta=0.01).plan(
+        l2_clip_norm=0.5, noise_multiplier=1.0
+    )
     found = plan_digest(plan, ["a", "b", "c", "d"])
     assert found == plan_digest(plan, ("a", "b", "c", "d"))
     assert found != plan_digest(plan, ["a", "b", "c", "e"])

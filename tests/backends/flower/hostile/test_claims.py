@@ -146,7 +146,7 @@ def test_a_file_that_binds_nobody_or_somebody_twice_is_refused(tmp_path, content
 class TestSecureRuns:
     def trained(self, stub, tmp_path, settings, keys):
         task = stub.TinyTags()
-        plan = fp.plan(users=12, cohort=6, rounds=1, l2_clip_norm=0.3, noise_multiplier=1.0)
+        plan = fp.Rounds(users=12, cohort=6, rounds=1).plan(l2_clip_norm=0.3, noise_multiplier=1.0)
         strategy = UserLevelStrategy(roster=task.roster, settings=settings)
         loop = fp.averaging(
             plan, roster=task.roster, params=task.params(), out=tmp_path / "run", secure=True

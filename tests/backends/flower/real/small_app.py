@@ -23,10 +23,8 @@ PARAMS = {"w": np.zeros(1000, np.float32)}
 
 
 def plan(rounds):
-    return fp.plan(
-        users=len(ROSTER), cohort=32, rounds=rounds, l2_clip_norm=0.5, noise_multiplier=1.0,
-        delta=0.01,
-    )
+    asked = fp.Rounds(users=len(ROSTER), cohort=32, rounds=rounds, delta=0.01)
+    return asked.plan(l2_clip_norm=0.5, noise_multiplier=1.0)
 
 
 class Users:
