@@ -47,6 +47,8 @@ def test_it_holds_the_library_only(wheel):
     tops = {name.split("/")[0] for name in names if ".dist-info" not in name}
     assert tops == {"fedpriv"}
     assert not any("test" in Path(name).name for name in names)
+    templates = {str(path.relative_to(ROOT)) for path in (ROOT / "fedpriv").rglob("*.md")}
+    assert templates and templates <= set(names)
 
 
 def test_what_is_in_it_finds_its_experiments(wheel, tmp_path):
