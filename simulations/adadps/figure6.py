@@ -28,6 +28,7 @@ from simulations.reproduction.items import (
     Split,
     Table,
 )
+from simulations.reproduction.study import paragraphs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -366,25 +367,6 @@ REPRODUCTIONS = (
             ),
             choices=True,
         ),
-        notes=(
-            "Answers on Startups (CC BY-SA 3.0, its contributors). Where privacy is real: 6,716 "
-            "users, Poisson cohorts of 350 expected, 100 rounds. The paper's setting: 20 of 400 "
-            "users, σ = 0.3, δ = 1/400.",
-            "**Split by sentence, as the papers did: what is measured is memory.** Test sentences "
-            "share threads, titles and labels with the same user's training sentences. The first "
-            "rows are of this very split: a model of public users' sentences alone, which costs no "
-            "privacy, is above every private row, in the paper's setting three times as high. Its "
-            "rate, and passes with TFF inputs, lie on the upper edge of what was tried, so it may "
-            "be better still. No row here is a ceiling of anything. From [public-only-runs."
-            "jsonl](public-only-runs.jsonl), by `fedpriv reproduce public-only-tags`. "
-            "With whole threads held out: [threads.md](threads.md).",
-            "These accuracies, and the tuning that chose each configuration from the committed "
-            "grid on the same examples with another seed, look at private data and are not covered "
-            "by ε. Bold: best private figure of a column.",
-            "Printed again in seconds from `tags.jsonl`, or run anew from nothing, by `fedpriv "
-            "reproduce adadps-figure6 --results docs/results/tags.jsonl`. Simulation noise has "
-            "changed since most of these runs were recorded: run anew, the same seeds give other "
-            "figures, at the same ε.",
-        ),
+        notes=paragraphs("adadps/notes/figure6.md"),
     ),
 )

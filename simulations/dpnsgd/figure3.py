@@ -22,7 +22,7 @@ from fedpriv.privacy.epsilon import format_delta, rounded_up_to
 from simulations.dpnsgd.grid import Done, Grid, trained
 from simulations.dpnsgd.images import RULES, SETUPS, Rule
 from simulations.reproduction.items import Split, Study
-from simulations.reproduction.study import drawing, save, table, write
+from simulations.reproduction.study import drawing, render, save, table, write
 
 RATES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 DECADES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
@@ -62,35 +62,15 @@ def spread(grid: Grid, done: Done) -> float:
 def page(key: str, maps: Sequence[Grid], done: Done, picture: str) -> str:
     """Return the results in words and a table; the picture is an address from the page."""
     first = _first(maps, done)
-    head = [
-        "",
-        "best η",
-        "best r or c",
-        "held out",
-        "test, mean of seeds",
-        "spread over the decades",
-    ]
-    rows = [[*grid.cells(done), f"{spread(grid, done):.4f}"] for grid in maps]
-    lines = [
-        f"# DP-NSGD and DP-SGD on {_TITLES[key]}{' (reduced)' if maps[0].reduced else ''}"
-        f"{', SYNTHETIC data' if first['synthetic'] else ''}",
-        "",
-        f"Accuracy of {SETUPS[key].model}, ε = {rounded_up_to(first['epsilon'], 3):.3g} at "
-        f"δ = {format_delta(first['delta'])} ({first['relation']}, per {first['unit']}, "
-        f"{first['accountant']}, simulated). Settings were chosen on held-out training examples, "
-        "which no ε covers.",
-        "",
-        table(head, rows),
-        "",
-        "The spread is from the best to the worst accuracy over the decades of r, or of c, at the "
-        "learning rate of the best square. c also scales the step: along an anti-diagonal, where "
-        "η times c stays the same, DP-SGD moves far less. What normalisation spares is searching "
-        "the two together.",
-        "",
-        f"![accuracy over learning rate and r, and over learning rate and c]({picture})",
-        "",
-    ]
-    return "\n".join(lines)
+    head = ["", "best η", "best r or c", "held out", "test, mean of seeds",
+            "spread over the decades"]  # fmt: skip
+    return render(
+        "dpnsgd/figure3.md.jinja",
+        title=_TITLES[key], model=SETUPS[key].model, reduced=maps[0].reduced, first=first,
+        epsilon=f"{rounded_up_to(first['epsilon'], 3):.3g}", delta=format_delta(first["delta"]),
+        rows=table(head, [[*grid.cells(done), f"{spread(grid, done):.4f}"] for grid in maps]),
+        picture=picture,
+    )  # fmt: skip
 
 
 def _first(maps: Sequence[Grid], done: Done) -> Mapping[str, Any]:

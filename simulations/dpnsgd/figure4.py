@@ -30,7 +30,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -48,7 +48,7 @@ from simulations.dpnsgd.images import RULES, bounded
 from simulations.dpnsgd.sst2 import SIGMA, ByLength, Setup, digest, reduced_setup, task
 from simulations.reproduction.items import Split, Study
 from simulations.reproduction.runs import read
-from simulations.reproduction.study import publish, table
+from simulations.reproduction.study import publish, render, table
 from simulations.reviews.sst2 import load_sst2
 
 DELTA = 1e-5
@@ -198,32 +198,19 @@ def grid_of(
 def page(setup: Setup, grids: Sequence[Grid], done: Done) -> str:
     """Return the results in words and tables."""
     first = done[next(iter(grids[0].finals(done))).identity]
-    label = ", SYNTHETIC sentences and a tiny random model" if first["synthetic"] else ""
-    head = ["", "best η", "best size", "held out", "test, mean of seeds"]
-    lines = [
-        f"# DP-NSGD and DP-SGD on SST-2{label}",
-        "",
-        f"Accuracy of {'a tiny RoBERTa' if setup.reduced else 'RoBERTa'} with frozen embeddings "
-        f"after {first['steps']} steps of about "
-        f"{setup.batch:,} examples. ε = {rounded_up_to(first['epsilon'], 3):.3g} at "
-        f"δ = {format_delta(first['delta'])} ({first['relation']}, per {first['unit']}, "
-        f"{first['accountant']}; RDP {rounded_up_to(first['epsilon_rdp'], 3):.3g}; simulated). "
-        "Settings were chosen on held-out training examples, which no ε covers.",
-        "",
-        table(head, [grid.cells(done) for grid in grids]),
-    ]
-    for grid in grids:
-        if len(grid.rates) * len(grid.sizes) > 1:
-            lines += ["", *_table(grid, done)]
-    return "\n".join([*lines, ""])
+    return render(
+        "dpnsgd/figure4.md.jinja",
+        setup=setup, first=first, epsilon=f"{rounded_up_to(first['epsilon'], 3):.3g}",
+        delta=format_delta(first["delta"]), rdp=f"{rounded_up_to(first['epsilon_rdp'], 3):.3g}",
+        cells=[grid.cells(done) for grid in grids], grid_table=partial(_grid_table, done),
+        tried=[grid for grid in grids if len(grid.rates) * len(grid.sizes) > 1],
+    )  # fmt: skip
 
 
-def _table(grid: Grid, done: Done) -> Iterator[str]:
-    yield f"{grid.title}, held out, by η (down) and {grid.letter} (across):"
-    yield ""
+def _grid_table(done: Done, grid: Grid) -> str:
     rows = zip(grid.rates, grid.accuracies(done), strict=True)
     cells = [[f"{rate:g}", *(f"{value:.4f}" for value in row)] for rate, row in rows]
-    yield from table(["η", *(f"{size:g}" for size in grid.sizes)], cells, words=0)
+    return table(["η", *(f"{size:g}" for size in grid.sizes)], cells, words=0)
 
 
 def reproduce(

@@ -132,6 +132,11 @@ def render(template: str, **values: Any) -> str:
     return "\n\n".join(map(_unwrapped, paragraphs)) + "\n"
 
 
+def paragraphs(text: str) -> tuple[str, ...]:
+    """Return the paragraphs of a Markdown file, given by its path within `simulations/`."""
+    return tuple(map(_unwrapped, (_SIMULATIONS / text).read_text("utf-8").split("\n\n")))
+
+
 def _unwrapped(paragraph: str) -> str:
     """Return lines joined, but for those that begin a row of a table or an item of a list."""
     return re.sub(r"\s*\n\s*+(?!\||- )", " ", paragraph.strip())

@@ -180,20 +180,6 @@ class TestByLength:
             np.testing.assert_allclose(all_three[name], one[name] + two[name], atol=1e-6)
 
 
-class TestGrid:
-    def test_best_is_the_best_held_out(self, setup):
-        grid = grid_of(setup, "dp-nsgd")
-        runs = list(grid.tuning())
-        done = {run.identity: {"accuracy": 0.5} for run in runs}
-        with pytest.raises(ValueError, match=r"1 runs of DP-NSGD.* are missing"):
-            grid.best({i: row for i, row in done.items() if i != runs[2].identity})
-        done[runs[2].identity] = {"accuracy": 0.9}
-        assert grid.best(done) == (grid.rates[1], grid.sizes[0])
-        assert {
-            run.experiment.options()["optimizer.learning_rate"] for run in grid.finals(done)
-        } == {grid.rates[1]}
-
-
 class TestCommand:
     CHOICE: ClassVar = {"methods": ("dp-nsgd",), "rates": (3.2,), "sizes": (0.001,)}
 

@@ -27,6 +27,7 @@ from fedpriv.tasks.dataset_tasks import linear_task
 from fedpriv.training.per_example.linear import LogisticGradients
 from simulations.adadps.setups.setup import Column, Setup, experiment_of
 from simulations.reproduction.items import Split
+from simulations.reproduction.study import paragraphs
 from simulations.reviews.bag_of_words import RESERVED, WordRows, column_sums, mean_magnitude
 from simulations.reviews.features import (
     Reviews,
@@ -184,17 +185,7 @@ SETUP = Setup(
         "examples, as if micro-batches were examples)"
     ),
     seconds=(11, 2),
-    notes=(
-        "As the paper ran it: counts of padded ids, a vocabulary and side information taken from "
-        "private reviews (no ε covers that), micro-batches of 4. Here micro-batches are groups "
-        "that examples join independently of each other, so that the sensitivity is 2 C and can be "
-        "priced. Clip norms and rates are those of Table 5 where it has them; AdaDPS's ε_s is "
-        "searched all the same, because that of the authors' code, 1e-10 within the root, gives "
-        "0.51 here.",
-        "Done right: binary TF-IDF in rows of unit norm, vocabulary and document frequencies of "
-        "250 public reviews, every example bounded alone, clip norm and learning rate searched "
-        "jointly on a tenth of the private training set. That search is not covered by ε.",
-    ),
+    notes=paragraphs("adadps/notes/imdb.md"),
 )
 
 

@@ -20,6 +20,7 @@ from fedpriv.tasks.dataset_tasks import module_task
 from simulations.adadps.setups import imdb
 from simulations.adadps.setups.setup import Column, Rates, Setup, experiment_of
 from simulations.reproduction.items import Split
+from simulations.reproduction.study import paragraphs
 from simulations.reviews.features import review_features
 
 LENGTH, SHORT = 290, 40
@@ -88,10 +89,5 @@ SETUP = Setup(
     unbounded={"preconditioned": 0.1},
     paper_epsilon="2.8 at δ = 4e-5 (remembered; 2.806 recomputed by RDP at 100 epochs)",
     seconds=(10_000, 10),
-    notes=(
-        "Micro-batches are groups that examples join independently of each other. As the paper ran "
-        "it, the vocabulary was chosen by private reviews, which no ε covers.",
-        "Done right: a vocabulary of public reviews, every example bounded alone, clip norm and "
-        "learning rate searched jointly on a tenth of the private training set, which no ε covers.",
-    ),
+    notes=paragraphs("adadps/notes/lstm.md"),
 )

@@ -23,6 +23,7 @@ from fedpriv.tasks.central import CentralTask
 from fedpriv.tasks.dataset_tasks import module_task
 from simulations.adadps.setups.setup import Column, Rates, Setup, experiment_of
 from simulations.reproduction.items import Split
+from simulations.reproduction.study import paragraphs
 
 Kind = Literal["autoencoder", "classifier"]
 
@@ -107,12 +108,7 @@ def experiment(kind: Kind, sigma: float, column: Column, split: Split, reduced: 
     )
 
 
-_NOTES = (
-    "In both columns the 600 public images are removed from the training set; the paper's code "
-    "leaves them in. Micro-batches are groups that examples join independently of each other.",
-    "Done right: every example bounded alone; clip norm and learning rate searched jointly on a "
-    "tenth of the private training set, which no ε covers.",
-)
+_NOTES = paragraphs("adadps/notes/mnist.md")
 _PUBLIC = {"public-batch": 60, "refresh": "epoch"}
 _AUTOENCODER_RATES: Rates = {
     "plain": (0.1, 0.5, 2.0),
@@ -151,12 +147,7 @@ AUTOENCODER = Setup(
     unbounded={"plain": 10.0},
     paper_epsilon="1.6 at δ = 1/60,000 (remembered; recomputed 1.594 by RDP)",
     seconds=(4_000, 12),
-    notes=(
-        *_NOTES,
-        "The paper does not say how weights start. As it ran: uniform with variance "
-        "2 / (in + out), where training stays at the mean image (6.8) for epochs; done right: "
-        "four times as wide, so that the image comes through the sigmoids.",
-    ),
+    notes=(*_NOTES, *paragraphs("adadps/notes/autoencoder.md")),
 )
 
 CLASSIFIER = Setup(
@@ -178,9 +169,5 @@ CLASSIFIER = Setup(
     clips={"plain": (0.1, 0.5), "preconditioned": (1.0, 5.0)},
     paper_epsilon="not stated for this table in what could be read",
     seconds=(600, 9),
-    notes=(
-        *_NOTES,
-        "The paper does not say which classifier it trains nor for how long; here a CNN of 26,010 "
-        "parameters for 40 epochs.",
-    ),
+    notes=(*_NOTES, *paragraphs("adadps/notes/classifier.md")),
 )

@@ -27,6 +27,7 @@ from fedpriv.tasks.dataset_tasks import linear_task
 from fedpriv.training.per_example.linear import SoftmaxGradients
 from simulations.adadps.setups.setup import Column, Rates, Setup, experiment_of
 from simulations.reproduction.items import Split
+from simulations.reproduction.study import paragraphs
 
 #: Public sentences: a hundredth of the pool, a fraction of them, or those of the first four users.
 Public = Literal["held out", "first users"] | int
@@ -141,12 +142,7 @@ SETUP = Setup(
     clips={"plain": (0.1, 0.5), "preconditioned": (1.0, 5.0)},
     paper_epsilon="0.84 at δ = 1/240,000 (remembered; 0.849 recomputed by RDP at 45 epochs)",
     seconds=(2_000, 9),
-    notes=(
-        "The corpus is Answers on Startups, not StackOverflow: levels are not comparable, "
-        "orderings are. The paper says 4 of 64 in a micro-batch; its scripts also say 2.",
-        "Done right: rows of unit norm, every example bounded alone, clip norm and learning rate "
-        "searched jointly on a tenth of the private sentences, which no ε covers.",
-    ),
+    notes=paragraphs("adadps/notes/tags.md"),
 )
 
 

@@ -129,16 +129,8 @@ class TestCommand:
         assert [item.name for item in command._named(found, "bolt-on-mnist")] == [names[0]]
         assert [item.name for item in command._named(found, "bolt-on")] == list(names[:3])
 
-    @pytest.mark.parametrize(
-        ("asked", "near"),
-        [
-            ("tniy", "tiny"),
-            ("other-tabel1", "other-table1"),
-            ("other-table1-tyo", "other-table1-toy"),
-        ],
-    )
-    def test_the_nearest_known_name(self, asked, near):
-        assert f"did you mean {near!r}?" in str(self.run(asked).exception)
+    def test_the_nearest_known_name(self):
+        assert "did you mean 'other-table1'?" in str(self.run("other-tabel1").exception)
 
     def test_synthetic_data_are_said_before_anything_runs(self, tmp_path, monkeypatch):
         def never(run):

@@ -237,9 +237,3 @@ class TestFigure:
         assert jumps({"curve": steady}, figure(row("a"))) == pytest.approx(0.0)
         assert math.isnan(jumps({"curve": curve[:3]}, loss))
         assert math.isnan(jumps({"curve": [*curve[:5], [6, None, None]]}, loss))
-
-    def test_jumps_are_on_the_page(self, tmp_path):
-        one = figure(row("a"), points=5)
-        done = done_for(one, tmp_path / "r")
-        shown = np.mean([jumps(line, one) for line in done.values()])
-        assert f"| a | {shown:.4f} |" in markdown(one, done, seeds=SEEDS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import replace
 
 import numpy as np
@@ -62,22 +61,13 @@ def test_rows_measured_elsewhere_are_drawn_below_the_others(drawn, tmp_path):
     assert pytest.approx(90.0) in xs
 
 
-class TestFile:
-    @pytest.mark.parametrize("one", [table(row("a")), figure(row("a"))], ids=["table", "figure"])
-    def test_a_png_of_a_readable_size(self, one, drawn, tmp_path):
-        drawing, content = drawn(one, done_for(one, tmp_path / "r"))
-        assert content.startswith(b"\x89PNG")
-        width, height = struct.unpack(">II", content[16:24])
-        assert (width, height) == tuple(int(150 * inch) for inch in drawing.get_size_inches())
-        assert width >= 1000
-
-    def test_the_same_runs_give_the_same_svg(self, tmp_path):
-        one = table(row("a"))
-        done = done_for(one, tmp_path / "r")
-        for name in ("one.svg", "two.SVG"):
-            draw(one, done, tmp_path / name, seeds=SEEDS)
-        first = (tmp_path / "one.svg").read_bytes()
-        assert b"<svg" in first and first == (tmp_path / "two.SVG").read_bytes()
+def test_the_same_runs_give_the_same_svg(tmp_path):
+    one = table(row("a"))
+    done = done_for(one, tmp_path / "r")
+    for name in ("one.svg", "two.SVG"):
+        draw(one, done, tmp_path / name, seeds=SEEDS)
+    first = (tmp_path / "one.svg").read_bytes()
+    assert b"<svg" in first and first == (tmp_path / "two.SVG").read_bytes()
 
 
 class TestWords:
@@ -151,15 +141,6 @@ class TestFigure:
         assert [left.get_title(), right.get_title()] == ["as here", "done right"]
         assert len(left.lines) == 2 and len(right.lines) == 1
         assert names(drawing) == ["a", "b †"] and "† not private" in words(drawing)
-
-    def test_methods_look_apart_without_colour(self, drawn, tmp_path):
-        many = figure(*(row(f"m{i}", **{"noise-multiplier": 1.0 + i}) for i in range(8)))
-        [panel] = drawn(many, done_for(many, tmp_path / "r"))[0].axes
-        looks = [
-            (line.get_marker(), line.get_linestyle(), line.get_color()) for line in panel.lines
-        ]
-        assert len(set(looks)) == 8
-        assert len({(mark, dashes) for mark, dashes, _ in looks}) == 8
 
     def test_a_seed_that_diverged_leaves_a_gap(self, drawn, tmp_path):
         one = figure(row("a"), measure=LOSS)
