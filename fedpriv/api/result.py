@@ -31,7 +31,6 @@ from fedpriv.report.export import released_params
 from fedpriv.report.head import badges, key_figures
 from fedpriv.report.page import write_report
 from fedpriv.report.run_record import Row, RunRecord, read_run, spent
-from fedpriv.report.wording import labels_of
 from fedpriv.runs.progress import describe_failures
 from fedpriv.untrusted_text import plain
 
@@ -290,13 +289,13 @@ def _as_html(run: RunRecord, statement: Statement) -> str:
 
 def _turns(run: RunRecord) -> str:
     planned = "" if run.rounds_planned is None else f" of {run.rounds_planned:,}"
-    return f"{run.rounds_done:,}{planned} {labels_of(run.unit).turn}s"
+    return f"{run.rounds_done:,}{planned} {run.words.turn}s"
 
 
 def _data(run: RunRecord) -> str:
     made = "SYNTHETIC " if run.synthetic else ""
     kind = "corpus" if run.unit == "user" else "data"
-    users, noun = run.corpus.get("num_users"), labels_of(run.unit).total
+    users, noun = run.corpus.get("num_users"), run.words.total
     counted = f", {users:,} {noun}s" if isinstance(users, int) else ""
     return f"{made}{kind} {plain(run.corpus.get('name', ''))}{counted}"
 

@@ -24,7 +24,6 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.measures import Measure
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.run_record import RunRecord, read_run
-from fedpriv.report.wording import labels_of
 from fedpriv.runs.backends import open_corpus
 from fedpriv.runs.document import restore_experiment
 from fedpriv.training.evaluate import measure_models
@@ -171,7 +170,7 @@ def run_uncertainty(
     apart = _spacing(kept) if spacing is None else spacing
     chosen = {k: spaced_rounds(kept, k, spacing=apart, burn_in=burn_in) for k in sorted(set(ks))}
     if not any(chosen.values()):
-        turn = labels_of(run.unit).turn
+        turn = run.words.turn
         raise ValueError(
             f"{path} keeps {len(kept)} checkpoints, and for none of k = {sorted(set(ks))} there "
             f"are so many that are {apart} {turn}s apart and later than {turn} {burn_in}; give "

@@ -8,8 +8,9 @@ a generator of the whole process, go to worker processes (`--backend ray`).
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 from fedpriv.backends.backend import Backend, Measure, Order
@@ -67,7 +68,49 @@ def check_shareable(trainer: Trainers) -> None:
             )
 
 
-class ThreadBackend(SerialBackend):
+class ShardedBackend(Backend):
+    """Base of backends whose workers each take a share of the cohort, and of what is measured.
+
+    A subclass has `sums`, `measures` and `describe`.
+
+    Args:
+        data: Asked for the number of users' examples, to shard them evenly; never for examples.
+        num_workers: How many share a round.
+        max_examples: The cap on a user's work.
+    """
+
+    def __init__(self, *, data: UserData, num_workers: int, max_examples: int) -> None:
+        if num_workers < 1:
+            raise ValueError(f"workers {num_workers} must be at least 1")
+        self._users, self.num_workers, self._max_examples = data, num_workers, max_examples
+
+    def sums(
+        self, order: Order, shards: Sequence[Sequence[str]]
+    ) -> tuple[Sequence[PartialSum], int]:
+        """Return the sums over shards, none of them empty, and how many users are in no sum."""
+        raise NotImplementedError
+
+    def measures(
+        self, params: Params, public: bool, parts: Sequence[Part]
+    ) -> Iterable[Metrics | None]:
+        """Return the metrics of all parts of the examples; nothing if one cannot be had."""
+        raise NotImplementedError
+
+    def sum_over(self, cohort: Sequence[str], order: Order) -> PartialSum:
+        """Return the sum of the cohort's bounded updates."""
+        sizes = work_of(self._users, cohort, self._max_examples)
+        shards = [shard for shard in shards_of(sizes, self.num_workers) if shard]
+        sums, num_lost = self.sums(order, shards)
+        total = merged(order.shapes, sums or [order.nothing(order.shapes)], reuse=True)
+        return replace(total, num_users=len(cohort), num_failed=total.num_failed + num_lost)
+
+    def evaluate(self, params: Params, *, public: bool) -> Metrics | None:
+        """Return the metrics of all workers' parts of the examples, combined."""
+        parts = [(number, self.num_workers) for number in range(self.num_workers)]
+        return combined(self.measures(params, public, parts))
+
+
+class ThreadBackend(ShardedBackend):
     """Trains the cohort in this process, on several threads.
 
     Guarantees:
@@ -95,32 +138,27 @@ class ThreadBackend(SerialBackend):
         max_examples: int,
     ) -> None:
         check_shareable(trainer)
-        if num_workers < 1:
-            raise ValueError(f"workers {num_workers} must be at least 1")
-        super().__init__(trainer=trainer, data=data, measure=measure)
-        self._users, self._num_workers, self._max_examples = data, num_workers, max_examples
+        super().__init__(data=data, num_workers=num_workers, max_examples=max_examples)
+        self._works, self._measure = as_works(trainer), measure
         self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="users")
 
-    def sum_over(self, cohort: Sequence[str], order: Order) -> PartialSum:
-        """Return the sum of the cohort's bounded updates."""
-        shards = shards_of(work_of(self._users, cohort, self._max_examples), self._num_workers)
-        # Without users a shard would only clear a sum of its own; the first always makes one.
-        shares = [shard for number, shard in enumerate(shards) if shard or number == 0]
-        sums = self._pool.map(lambda users: order.sum_of(self._works, self._users, users), shares)
-        return merged(order.shapes, list(sums), reuse=True)
+    def sums(
+        self, order: Order, shards: Sequence[Sequence[str]]
+    ) -> tuple[Sequence[PartialSum], int]:
+        """Return the sums over shards."""
+        return list(
+            self._pool.map(lambda users: order.sum_of(self._works, self._users, users), shards)
+        ), 0
 
-    def evaluate(self, params: Params, *, public: bool) -> Metrics | None:
-        """Return the metrics of all threads' parts of the examples, combined."""
-        parts = [(number, self._num_workers) for number in range(self._num_workers)]
-        return combined(
-            self._pool.map(
-                lambda part: SerialBackend.evaluate(self, params, public=public, part=part), parts
-            )
-        )
+    def measures(
+        self, params: Params, public: bool, parts: Sequence[Part]
+    ) -> Iterable[Metrics | None]:
+        """Return the metrics of all threads' parts of the examples."""
+        return self._pool.map(lambda part: self._measure(params, public=public, part=part), parts)
 
     def describe(self) -> dict[str, Any]:
         """Return the threads and that they compute on the CPU."""
-        return {"name": "threads", "workers": self._num_workers, "devices": ["cpu"]}
+        return {"name": "threads", "workers": self.num_workers, "devices": ["cpu"]}
 
     def close(self) -> None:
         """End the threads."""

@@ -46,7 +46,7 @@ from fedpriv.report.export import (
 )
 from fedpriv.report.page import write_report
 from fedpriv.report.run_record import RunRecord, read_run
-from fedpriv.report.wording import NOTHING, epsilon, figure, labels_of, percent
+from fedpriv.report.wording import NOTHING, epsilon, figure, percent
 from fedpriv.untrusted_text import plain
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -162,7 +162,7 @@ def export(
         print_json({"path": str(to), "round": chosen, "run_dir": str(run)})
     else:
         asked = round_num is not None or last_iterate or not record.selection
-        after = f"the model after {labels_of(record.unit).turn} {chosen}"
+        after = f"the model after {record.words.turn} {chosen}"
         print_line(f"{to}: {after if asked else describe_candidate(record.selection['selected'])}")
         _say_several(record)
 

@@ -71,6 +71,9 @@ class UnitWords:
         draws: The same of several charges.
         who: Who draws them.
         contributor: One of those whose contributions are bounded and summed.
+        total: One of them, where it is said how many there are.
+        rostered: One of them, of whom figures are diagnostics.
+        public: One of those whom no plan protects, of whom figures are released.
     """
 
     protected: str
@@ -79,6 +82,19 @@ class UnitWords:
     draws: str
     who: str
     contributor: str
+    total: str
+    rostered: str
+    public: str
+
+    @property
+    def diagnosed(self) -> str:
+        """Legend of values that ε does not cover."""
+        return f"{self.rostered}s: a diagnostic, not covered by ε"
+
+    @property
+    def released(self) -> str:
+        """Legend of released values."""
+        return f"{self.public}s: released"
 
 
 _USERS = UnitWords(
@@ -88,6 +104,9 @@ _USERS = UnitWords(
     draws="cohorts",
     who="server",
     contributor="user",
+    total="user",
+    rostered="rostered user",
+    public="public user",
 )
 _EXAMPLES = UnitWords(
     protected="private examples",
@@ -96,6 +115,9 @@ _EXAMPLES = UnitWords(
     draws="batches",
     who="trainer",
     contributor="example",
+    total="training example",
+    rostered="training example",
+    public="test example",
 )
 
 

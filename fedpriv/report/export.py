@@ -38,7 +38,6 @@ from fedpriv.report.wording import (
     SPENT_ALL_THE_SAME,
     epsilon,
     figure,
-    labels_of,
 )
 
 MODEL = "model.safetensors"
@@ -241,7 +240,7 @@ def model_card(
     return theme.render(
         "card.md",
         run=run,
-        nouns=labels_of(run.unit),
+        nouns=run.words,
         badges=badges(run, statement),
         which=_which(run, round_num, returned),
         of_several=of_several(run),
@@ -260,7 +259,7 @@ def model_card(
 def _which(run: RunRecord, round_num: int, returned: bool) -> str:
     """Return which of a run's models this is."""
     if not returned or not run.selection:
-        return f"the model after {labels_of(run.unit).turn} {round_num}"
+        return f"the model after {run.words.turn} {round_num}"
     name = describe_candidate(run.selection["selected"])
     if run.selection["selected"] not in PUBLIC_MODELS:
         return f"{name}, selected on public examples"
@@ -287,7 +286,7 @@ def _figures(run: RunRecord, round_num: int, returned: bool) -> list[tuple[str, 
     diagnosed = next((r for r in run.diagnosed if r.get("round_num") == round_num), {})
     if returned and run.selection:
         released = diagnosed = run.summary
-    nouns = labels_of(run.unit)
+    nouns = run.words
     measured = [
         (m, f"{nouns.public}s (released)", released.get(m.released_name)) for m in run.figures
     ]

@@ -22,7 +22,6 @@ from fedpriv.report.wording import (
     direction,
     epsilon,
     figure,
-    labels_of,
     number,
 )
 from fedpriv.untrusted_text import plain
@@ -92,7 +91,7 @@ def badges(run: RunRecord, statement: Statement) -> list[tuple[str, bool]]:
     if run.simulated:
         found.append(("Simulated", False))
     if run.rounds_planned is not None and run.rounds_done < run.rounds_planned:
-        turn = labels_of(run.unit).turn
+        turn = run.words.turn
         ended = run.summary.get("stopped_early") == "target-epsilon"
         why = ", stopped at the target ε" if ended else ""
         text = f"{run.rounds_done:,} of {run.rounds_planned:,} {turn}s{why}"
@@ -102,8 +101,8 @@ def badges(run: RunRecord, statement: Statement) -> list[tuple[str, bool]]:
     if run.selection.get("selected") in PUBLIC_MODELS:
         found.append(("No gain over public examples", True))
     if failed := run.summary.get("rounds_mostly_failed"):
-        turns = counted(failed, labels_of(run.unit).turn)
-        found.append((f"Most {labels_of(run.unit).one}s failed in {turns}", True))
+        turns = counted(failed, run.words.turn)
+        found.append((f"Most {run.words.contributor}s failed in {turns}", True))
     return found
 
 
@@ -138,7 +137,7 @@ def key_figures(run: RunRecord, replicates: Sequence[RunRecord] = ()) -> list[Fi
         if place == 0:
             figures += _headline_figures(run, measure, rostered, released)
             continue
-        nouns, found = labels_of(run.unit), released if rostered is None else rostered
+        nouns, found = run.words, released if rostered is None else rostered
         if found is None:
             continue
         where = f"{nouns.rostered}s; not covered by ε"
@@ -191,7 +190,7 @@ def _headline_figures(
     """Return the headline measure's figures: of rostered users, and of public ones."""
     figures: list[Figure] = []
     users, public = run.corpus.get("num_users"), run.corpus.get("num_public_users")
-    nouns, baseline = labels_of(run.unit), run.baseline(measure)
+    nouns, baseline = run.words, run.baseline(measure)
     if rostered is not None:
         remarks = [
             ("held-out examples of " if run.unit == "user" else "measured on ")
@@ -355,13 +354,13 @@ def head_of(
 def failures_figure(run: RunRecord) -> Figure:
     """Return how many of those who were drawn failed; a secure run records none of it."""
     rows = run.diagnostics
-    nouns, title = labels_of(run.unit), "Failures"
+    nouns, title = run.words, "Failures"
     if not rows:
         why = "a secure run records none" if not run.simulated else "none recorded yet"
         return title, NOTHING, [why]
     failed = sum(int(row.get("num_failed") or 0) for row in rows)
     drawn = sum(int(row.get("cohort_size") or 0) for row in rows)
-    whom = f"of {counted(drawn, nouns.one)} drawn"
+    whom = f"of {counted(drawn, nouns.contributor)} drawn"
     if run.unit != "user":
         whom += f" in the recorded {nouns.turn}s"
     remarks = [whom, "a diagnostic, not covered by ε"]
@@ -376,7 +375,7 @@ def failures_figure(run: RunRecord) -> Figure:
 
 def rounds_figure(run: RunRecord) -> Figure:
     """Return how many rounds were released of those planned, and why others are missing."""
-    turn, planned, done = labels_of(run.unit).turn, run.rounds_planned, run.rounds_done
+    turn, planned, done = run.words.turn, run.rounds_planned, run.rounds_done
     title = f"{turn.capitalize()}s"
     remarks = []
     if planned is None:
@@ -412,5 +411,5 @@ def _where(run: RunRecord) -> list[str]:
     if run.held_out:
         parts.append(run.held_out)
     if corpus.get("num_users"):
-        parts.append(counted(corpus["num_users"], labels_of(run.unit).total))
+        parts.append(counted(corpus["num_users"], run.words.total))
     return parts

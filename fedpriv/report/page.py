@@ -32,7 +32,7 @@ from fedpriv.report.tables import (
     rounds_table,
     settings_rows,
 )
-from fedpriv.report.wording import by_unit, direction, epsilon, figure, labels_of, number
+from fedpriv.report.wording import by_unit, direction, epsilon, figure, number
 
 _FEW = 40  # rows that are shown before anybody unfolds them
 
@@ -79,7 +79,7 @@ def render(run: RunRecord, replicates: Sequence[RunRecord] = ()) -> str:
         ValueError: If a replicate is another experiment, or has the same seed.
     """
     check_replicates(run, replicates)
-    statement, turn = run_statement(run.directory), labels_of(run.unit).turn
+    statement, turn = run_statement(run.directory), run.words.turn
     headline, evaluated = next(iter(run.figures), None), evaluated_rounds(run)
     versions = run.description.get("versions")
     environment = {
@@ -92,7 +92,7 @@ def render(run: RunRecord, replicates: Sequence[RunRecord] = ()) -> str:
         **head_of(run, statement, replicates),
         title=f"{run.label} · fedpriv",
         run=run,
-        nouns=labels_of(run.unit),
+        nouns=run.words,
         headline=headline,
         headline_plot=None if headline is None else headline_plot(run, headline),
         plots=other_plots(run),
@@ -112,7 +112,9 @@ def render(run: RunRecord, replicates: Sequence[RunRecord] = ()) -> str:
             ),
             (
                 "Corpus" if run.unit == "user" else "Data",
-                labels_of(run.unit).provenance,
+                "where the users and the counts came from"
+                if run.unit == "user"
+                else "where the examples came from",
                 by_unit(run.corpus, run.unit),
             ),
             (
@@ -175,7 +177,7 @@ def other_plots(run: RunRecord) -> list[Plot]:
         x, y = points(run.released, name)
         if x:
             label = decided_label(name)
-            line = Line(label=f"{label} of each released {labels_of(run.unit).turn}", x=x, y=y)
+            line = Line(label=f"{label} of each released {run.words.turn}", x=x, y=y)
             plots.append(_plot(run, [line], label, number, title=label))
     return plots
 
@@ -195,10 +197,16 @@ def references_of(run: RunRecord, measure: Measure) -> list[Reference]:
 
 def measured_lines(run: RunRecord, measure: Measure) -> list[Line]:
     """Return the released and the diagnosed line of a measure, those that have points."""
-    lines, nouns = [], labels_of(run.unit)
+    lines, nouns = [], run.words
     for label, rows, key, colour, dashed in (
         (nouns.released, run.released, measure.released_name, "s1", False),
-        (nouns.diagnosed, run.diagnosed, measure.name, "s2", True),
+        (
+            f"{nouns.rostered}s: a diagnostic, not covered by ε",
+            run.diagnosed,
+            measure.name,
+            "s2",
+            True,
+        ),
     ):
         x, y = points(rows, key)
         if x:
@@ -214,7 +222,7 @@ def _measure_plot(run: RunRecord, measure: Measure, lines: list[Line], **options
 
 
 def _epsilon_plot(run: RunRecord) -> Plot:
-    turn, covers, title = labels_of(run.unit).turn, run.coverage, "ε spent"
+    turn, covers, title = run.words.turn, run.coverage, "ε spent"
     x, y = points(run.released, "epsilon")
     if not run.private:
         why = "Without noise"
@@ -251,7 +259,7 @@ def _plot(
     wide: bool = False,
     **texts: Any,
 ) -> Plot:
-    turn = labels_of(run.unit).turn
+    turn = run.words.turn
     ends = "; ".join(f"{line.label}: {line.y[-1]:.4g} at {turn} {line.x[-1]}" for line in lines)
     draw = partial(
         line_plot,
@@ -273,7 +281,7 @@ def _with_band(run: RunRecord, measure: Measure, lines: list[Line]) -> tuple[lis
     Figures of aggregates get none: they share most of their models, and the interval would be much
     too narrow.
     """
-    nouns = labels_of(run.unit)
+    nouns = run.words
     if not lines or run.options.get("aggregate") != "none" or lines[0].label != nouns.released:
         return lines, ""
     found = with_interval(lines[0], turn=nouns.turn, share=measure.form == "share")

@@ -20,7 +20,7 @@ from fedpriv.measures import ACCURACY, PUBLIC_ONLY, Measure, figures_of, read_me
 from fedpriv.privacy.accounting import rho_of
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.ledger.state import LedgerState
-from fedpriv.privacy.plan import AnyPlan
+from fedpriv.privacy.plan import AnyPlan, UnitWords, unit_words
 from fedpriv.privacy.statement.coverage import USER_LOOP, Coverage, coverage_of
 from fedpriv.privacy.statement.sealed import (
     DOCUMENT,
@@ -258,6 +258,11 @@ class RunRecord:
     def unit(self) -> str:
         """Unit of privacy: "user", "example" or "owner"."""
         return str(self.plan.get("unit") or "user")
+
+    @property
+    def words(self) -> UnitWords:
+        """Words for those whom the plan is for."""
+        return unit_words(self.unit)
 
     @property
     def rounds_planned(self) -> int | None:

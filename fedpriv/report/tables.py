@@ -16,7 +16,6 @@ from fedpriv.report.wording import (
     epsilon,
     figure,
     half_width,
-    labels_of,
     number,
     percent,
 )
@@ -50,7 +49,7 @@ def rounds_table(run: RunRecord, attempts: Sequence[Row]) -> RoundsTable:
         **{name: (decided_label(name), steady) for name in run.decided},
     }
     diagnosed: Columns = {
-        "cohort_size": (labels_of(run.unit).drawn, number),
+        "cohort_size": (run.words.drawn, number),
         "num_failed": ("failed", number),
         **{m.name: (m.label, _writer(m)) for m in run.measures},
         "seconds": ("seconds", lambda value: number(value, 3)),

@@ -279,27 +279,24 @@ class BoltOnUsers(ReleasesOnce):
         passes, number = self.schedule.passes, raw.num_users
         rates = passes.rates(self.constants, number)
         bound = Checked(l2_bound=self.schedule.longest_update(self.constants, number))
-        size, decay, update = passes.batch_size, self.constants.convexity, 0
+        decay, share = self.constants.convexity, self.schedule.server_rate / passes.batch_size
         current = {name: np.asarray(array, np.float32) for name, array in params.items()}
         able = self._able(_at_rate(current, float(rates[0])), bound, raw)
-        for order in passes.orders(number, raw.key("order")):
-            for start in passes.starts(number):
-                batch, rate = np.sort(order[start : start + size]), float(rates[update])
-                kept, share = 1.0 - rate * decay, self.schedule.server_rate / size
-                stepped = {n: kept * array.astype(np.float64) for n, array in current.items()}
-                if len(there := batch[able[batch]]):
-                    total = raw.sum(_at_rate(current, rate), bound=bound, among=there.tolist())
-                    if total.num_failed:
-                        raise ValueError(
-                            "a user failed or was missing who had not at the start, and nothing is "
-                            "released: who is missing may depend on the params, and with it the "
-                            "result on others than the proof counts; let everybody come back and "
-                            "resume the run, which releases once, for the charge there is"
-                        )
-                    mean = tree.to_dense(total.real())
-                    stepped = {n: array + share * mean[n] for n, array in stepped.items()}
-                current = _within(stepped, passes.radius)
-                update += 1
+        for batch, rate in passes.updates(self.constants, number, raw.key("order")):
+            kept, there = 1.0 - rate * decay, np.sort(batch[able[batch]])
+            stepped = {n: kept * array.astype(np.float64) for n, array in current.items()}
+            if len(there):
+                total = raw.sum(_at_rate(current, rate), bound=bound, among=there.tolist())
+                if total.num_failed:
+                    raise ValueError(
+                        "a user failed or was missing who had not at the start, and nothing is "
+                        "released: who is missing may depend on the params, and with it the "
+                        "result on others than the proof counts; let everybody come back and "
+                        "resume the run, which releases once, for the charge there is"
+                    )
+                mean = tree.to_dense(total.real())
+                stepped = {n: array + share * mean[n] for n, array in stepped.items()}
+            current = _within(stepped, passes.radius)
         result = {name: array.astype(np.float64) for name, array in current.items()}
         return PartialSum(total=result, num_users=number)
 

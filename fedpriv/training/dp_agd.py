@@ -167,14 +167,11 @@ class LossesAlong:
         max_examples: A user with more is evaluated on a random subset of so many.
     """
 
+    #: Nothing of it ever changes, so threads may share it as far as they may share the task.
+    thread_safe: ClassVar[bool] = True
+
     task: KnowsLossesAlong = field(repr=False)
     max_examples: int
-
-    #: Nothing of it ever changes, so threads may share it as far as they may share the task.
-    @property
-    def thread_safe(self) -> bool:
-        """True: it keeps nothing."""
-        return True
 
     def train(self, params: Params, examples: Examples, key: Key) -> Tree:
         """Return the losses under the name of the sums; of a user without examples zeros."""

@@ -58,7 +58,7 @@ Analytics" (2017), Algorithms 1 and 2, Lemmas 2 to 4, Corollaries 1 to 3; Hardt,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, cast, get_args
@@ -422,10 +422,6 @@ class Passes:
             return -(-num_examples // self.batch_size)
         return num_examples // self.batch_size
 
-    def starts(self, num_examples: int) -> range:
-        """Return where in a pass's order each batch begins."""
-        return range(0, self.updates_per_pass(num_examples) * self.batch_size, self.batch_size)
-
     def rates(self, constants: Constants, num_examples: int) -> np.ndarray:
         """Return the step size of every update; errors are those of `StepSchedule.rates`."""
         return self.schedule.rates(
@@ -498,6 +494,13 @@ class Passes:
         slack = 2.0 * relative_rounding * len(rates) * longest
         return share * (found.average if self.average else found.last) + slack
 
+    def updates(
+        self, constants: Constants, num_examples: int, key: Key
+    ) -> Iterator[tuple[np.ndarray, float]]:
+        """Yield the examples' numbers and the step size of each update, in a key's orders."""
+        rates = self.rates(constants, num_examples)
+        return updates_of(self.orders(num_examples, key), rates, self.batch_size)
+
     def orders(self, num_examples: int, key: Key) -> Sequence[np.ndarray]:
         """Return the examples' order in each pass, int64 (m,): drawn without looking at them."""
         if not self.reshuffled:
@@ -505,6 +508,22 @@ class Passes:
         return [
             key.fold(number).generator().permutation(num_examples) for number in range(self.passes)
         ]
+
+
+def updates_of(
+    orders: Sequence[np.ndarray], rates: np.ndarray, batch_size: int
+) -> Iterator[tuple[np.ndarray, float]]:
+    """Yield the numbers of a batch and the step size, update by update.
+
+    Args:
+        orders: One a pass.
+        rates: Of every update, over all passes.
+        batch_size: b.
+    """
+    each = len(rates) // len(orders)
+    for update, rate in enumerate(rates.tolist()):
+        number, place = divmod(update, each)
+        yield orders[number][place * batch_size : (place + 1) * batch_size], rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -556,26 +575,23 @@ class PermutationSgd(Work):
         bias = params["bias"].astype(np.float64).reshape(-1)
         inputs, scales = self.rows()
         number, size = len(self.y), self.passes.batch_size
-        rates = self.passes.rates(self.constants, number)
-        decay, update = self.constants.convexity, 0
+        decay, count = self.constants.convexity, 0
         kernels, biases = np.zeros_like(kernel), np.zeros_like(bias)
-        for order in self.passes.orders(number, key):
-            for start in self.passes.starts(number):
-                batch = order[start : start + size]
-                rate, x, scale = rates[update], inputs[batch], scales[batch, np.newaxis]
-                logits = np.asarray(x @ kernel, np.float64) + bias
-                weighed = self.residual(scale * logits, self.y[batch]) * scale
-                weighed *= rate / size
-                kernel = (1.0 - rate * decay) * kernel - np.asarray(x.T @ weighed)
-                bias = (1.0 - rate * decay) * bias - weighed.sum(axis=0)
-                if self.passes.radius is not None:
-                    kernel, bias = _projected(kernel, bias, self.passes.radius)
-                if self.passes.average:
-                    kernels += kernel
-                    biases += bias
-                update += 1
+        for batch, rate in self.passes.updates(self.constants, number, key):
+            x, scale = inputs[batch], scales[batch, np.newaxis]
+            logits = np.asarray(x @ kernel, np.float64) + bias
+            weighed = self.residual(scale * logits, self.y[batch]) * scale
+            weighed *= rate / size
+            kernel = (1.0 - rate * decay) * kernel - np.asarray(x.T @ weighed)
+            bias = (1.0 - rate * decay) * bias - weighed.sum(axis=0)
+            if self.passes.radius is not None:
+                kernel, bias = _projected(kernel, bias, self.passes.radius)
+            if self.passes.average:
+                kernels += kernel
+                biases += bias
+            count += 1
         if self.passes.average:
-            kernel, bias = kernels / update, biases / update
+            kernel, bias = kernels / count, biases / count
         return {self.name: kernel.reshape(shape), "bias": bias.reshape(bias_shape)}
 
     def rows(self) -> tuple[np.ndarray | sparse.csr_matrix, np.ndarray]:

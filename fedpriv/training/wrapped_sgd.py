@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedpriv.sums import PartialSum
-from fedpriv.training.permutation_sgd import Constants, Passes, shortened
+from fedpriv.training.permutation_sgd import Constants, Passes, shortened, updates_of
 from fedpriv.training.work import SumRequest, Work
 from fedpriv.tree import Params
 
@@ -50,12 +50,7 @@ class Walk:
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, float]]:
         """Yield the row numbers and the step size of each update."""
-        each = len(self.rates) // len(self.orders)
-        for number, order in enumerate(self.orders):
-            for place in range(each):
-                first = place * self.batch_size
-                rate = float(self.rates[number * each + place])
-                yield order[first : first + self.batch_size], rate
+        return updates_of(self.orders, self.rates, self.batch_size)
 
     def shortened(self, rows: Any) -> Any:
         """Return rows within ‖x‖₂ <= r, as `shortened`."""

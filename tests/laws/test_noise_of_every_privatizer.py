@@ -41,7 +41,7 @@ from fedpriv.mechanisms.perturbation import (
     SphereRows,
     Unperturbed,
 )
-from fedpriv.mechanisms.privatizer import Participation
+from fedpriv.mechanisms.privatizer import Participation, Privatizer
 from fedpriv.mechanisms.selection import NoisyMin, PrivateChoice, choose
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
@@ -129,7 +129,7 @@ def gaussian_is_right(privatizer, rows, spare=1.0):
 @pytest.mark.parametrize("name", GAUSSIAN)
 def test_gaussian_noise(name, grid):
     privatizer, spare = GAUSSIAN[name]
-    if grid is not None and not hasattr(privatizer, "draw_on_grid"):
+    if grid is not None and not privatizer.on_grid:
         pytest.skip("it draws in floating point only")
     rows = gaussian_rows(privatizer, grid)
     assert gaussian_is_right(privatizer, rows, spare)
@@ -227,8 +227,12 @@ def test_every_privatizer_is_here():
         found
         for module in (gaussian, noise, perturbation, selection)
         for _, found in inspect.getmembers(module, inspect.isclass)
-        if found.__module__ == module.__name__ and {"cost", "draw", "release"} <= set(dir(found))
+        if found.__module__ == module.__name__
+        and {"cost", "draw", "release"} <= set(dir(found))
+        and found.draw is not Privatizer.draw  # a base without noise of its own
     }
+    for one in every:  # who says so draws on the grid, and who can says so
+        assert one.on_grid == (one.draw_on_grid is not Privatizer.draw_on_grid)
     here = {type(one) for one, _ in GAUSSIAN.values()} | {type(one) for one in SPHERES.values()}
     assert every == here | {NoisyMin} | NONE
     assert {one().cost.kind for one in NONE} == {"nonprivate"}

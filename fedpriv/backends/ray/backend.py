@@ -8,20 +8,20 @@ stored by rows where that is smaller; no user's own update ever leaves the worke
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import ray
 
-from fedpriv.backends.backend import Backend, Order
-from fedpriv.backends.in_process import shards_of, work_of
+from fedpriv.backends.backend import Order
+from fedpriv.backends.in_process import ShardedBackend
 from fedpriv.backends.ray.cluster import Share
 from fedpriv.backends.ray.pool import LOST, Call, Pool
 from fedpriv.backends.worker import OpenBackend, Opened, Worker
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, merged
-from fedpriv.training.evaluate import Metrics, combined
+from fedpriv.training.evaluate import Metrics, Part
 from fedpriv.training.failures import log_of_users, users_not_logged
 from fedpriv.training.stopping import stop_if_asked
 from fedpriv.training.work import UserData
@@ -32,7 +32,7 @@ _TRIES_OF_A_SHARE = 3
 _TRIES_OF_A_USER = 2
 
 
-class RayBackend(Backend):
+class RayBackend(ShardedBackend):
     """Trains the cohort in worker processes; Ray must be running.
 
     Guarantees:
@@ -57,7 +57,7 @@ class RayBackend(Backend):
         data: UserData,
         max_examples: int,
     ) -> None:
-        self._share, self._data, self._max_examples = share, data, max_examples
+        super().__init__(data=data, num_workers=share.num_workers, max_examples=max_examples)
         actor = ray.remote(_Actor).options(
             num_cpus=share.num_cpus, num_gpus=share.num_gpus, max_restarts=0, max_task_retries=0
         )
@@ -65,19 +65,19 @@ class RayBackend(Backend):
             actor.remote, Call("open", (open_backend, share.logical)), share.num_workers
         )
 
-    def sum_over(self, cohort: Sequence[str], order: Order) -> PartialSum:
-        """Return the sum of the cohort's bounded updates."""
+    def sums(
+        self, order: Order, shards: Sequence[Sequence[str]]
+    ) -> tuple[Sequence[PartialSum], int]:
+        """Return the sums over shards, and how many users kill whoever trains them."""
         stop_if_asked()
         # The template is the server's alone.
         sent, key = ray.put(replace(order, template=None)), order.key
-        sizes = work_of(self._data, cohort, self._max_examples)
-        shards = [shard for shard in shards_of(sizes, self._share.num_workers) if shard]
         sums = self._sums(sent, shards, _TRIES_OF_A_SHARE, key)
         found = [done for done in sums if done is not LOST]
         suspects = [u for s, done in zip(shards, sums, strict=True) if done is LOST for u in s]
         num_lost = 0
-        for start in range(0, len(suspects), self._share.num_workers):
-            few = suspects[start : start + self._share.num_workers]
+        for start in range(0, len(suspects), self.num_workers):
+            few = suspects[start : start + self.num_workers]
             sums = self._sums(sent, [(user,) for user in few], _TRIES_OF_A_USER, key)
             num_lost += sum(done is LOST for done in sums)
             if done := [done for done in sums if done is not LOST]:
@@ -90,8 +90,7 @@ class RayBackend(Backend):
                     "%d drawn users contribute zero: each kills its worker",
                     num_lost,
                 )
-        total = merged(order.shapes, found or [order.nothing(order.shapes)])
-        return replace(total, num_users=len(cohort), num_failed=total.num_failed + num_lost)
+        return found, num_lost
 
     def _sums(
         self, order: Any, shards: Sequence[Sequence[str]], tries: int, key: Key
@@ -100,23 +99,24 @@ class RayBackend(Backend):
         with users_not_logged(key):
             return self._pool.run(calls, tries=tries)
 
-    def evaluate(self, params: Params, *, public: bool) -> Metrics | None:
-        """Return the metrics of all workers' parts of the examples, combined.
+    def measures(
+        self, params: Params, public: bool, parts: Sequence[Part]
+    ) -> Iterable[Metrics | None]:
+        """Return the metrics of all workers' parts of the examples.
 
-        None, with a warning, if a part cannot be measured because it kills every worker.
+        Nothing, with a warning, if a part cannot be measured because it kills every worker.
         """
-        broadcast, parts = ray.put(params), self._share.num_workers
-        calls = [Call("evaluate", (broadcast, public, (part, parts))) for part in range(parts)]
-        measured = self._pool.run(calls)
+        broadcast = ray.put(params)
+        measured = self._pool.run([Call("evaluate", (broadcast, public, part)) for part in parts])
         if any(part is LOST for part in measured):
             _LOG.warning("the model is not measured: doing so kills workers")
-            return None
-        return combined(measured)
+            return ()
+        return measured
 
     def describe(self) -> dict[str, Any]:
         """Return the workers and the device of each."""
         devices = [opened.device for opened in self._pool.opened]
-        return {"name": "ray", "workers": self._share.num_workers, "devices": devices}
+        return {"name": "ray", "workers": self.num_workers, "devices": devices}
 
     def processes(self) -> list[int]:
         """Return the process ids of the workers that were last seen alive."""

@@ -13,7 +13,7 @@ from fedpriv.report.head import Estimate, estimate, privacy_terms
 from fedpriv.report.page import same_experiment_key
 from fedpriv.report.run_record import Row, RunRecord, guaranteed, read_run, spent
 from fedpriv.report.theme import NUM_SERIES, series
-from fedpriv.report.wording import exact, figure, labels_of
+from fedpriv.report.wording import exact, figure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ class Group:
         done = min(run.rounds_done for run in self.runs)
         planned = self.head.rounds_planned
         of = "" if planned is None else f" of {planned:,}"
-        return f"unfinished: {done:,}{of} {labels_of(self.head.unit).turn}s"
+        return f"unfinished: {done:,}{of} {self.head.words.turn}s"
 
     @property
     def public_only(self) -> Estimate | None:

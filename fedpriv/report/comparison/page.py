@@ -9,6 +9,7 @@ from textwrap import wrap
 from typing import Any
 
 from fedpriv.measures import Measure
+from fedpriv.privacy.plan import UnitWords
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.report import theme
 from fedpriv.report.charts import (
@@ -38,15 +39,14 @@ from fedpriv.report.head import Estimate, badges, counted, estimate
 from fedpriv.report.run_record import points
 from fedpriv.report.wording import (
     NOTHING,
-    UnitLabels,
     difference,
     direction,
     epsilon,
     figure,
     half_width,
-    labels_of_all,
     number,
     percent,
+    words_of_all,
 )
 
 
@@ -168,9 +168,9 @@ Cell = tuple[str, str]
 """Text of a cell, and the remark that stands small behind it."""
 
 
-def nouns_of(section: Section) -> UnitLabels:
+def nouns_of(section: Section) -> UnitWords:
     """Return the nouns of those whose values a section has."""
-    return labels_of_all(group.head.unit for group in section.groups)
+    return words_of_all(group.head.unit for group in section.groups)
 
 
 def measured_columns(section: Section) -> list[Column]:
