@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.attacks.outcome import AttackScores, Membership, matched
+from fedpriv.attacks.outcome import Membership, UserScores, matched
 from fedpriv.checkpoints.tensor_files import read_start
 from fedpriv.experiments.build import make_task
 from fedpriv.experiments.experiment import Experiment
@@ -72,10 +72,10 @@ def attack_runs(paths: Sequence[Path], experiment: Experiment | str | None = Non
     )
 
 
-def _joined(scores: Sequence[AttackScores]) -> AttackScores:
-    return AttackScores(
-        members=np.concatenate([one.members for one in scores]),
-        nonmembers=np.concatenate([one.nonmembers for one in scores]),
+def _joined(scores: Sequence[UserScores]) -> UserScores:
+    return UserScores(
+        inside=np.concatenate([one.inside for one in scores]),
+        outside=np.concatenate([one.outside for one in scores]),
     )
 
 
@@ -115,51 +115,39 @@ def attack_membership(path: Path, experiment: Experiment | str | None = None) ->
             "and public_users (fedpriv.tasks.task.Task)"
         )
     params = released_params(record)[1]
-    reference, said = _reference(record, made, task)
-    outside, nonmembers = _nonmembers(made, task, corpus)
-    return _attacked(record, task, params, reference, said, outside, nonmembers)
-
-
-def _attacked(
-    record: RunRecord,
-    task: Task,
-    params: Params,
-    reference: Params | None,
-    said: str,
-    outside: tuple[Task, tuple[str, ...]],
-    nonmembers: str,
-) -> Membership:
-    other, others = outside
-    groups = []
-    for holder, users in ((task, task.roster), (other, others)):
-        losses, numbers = holder.user_losses(params, users)
-        base = (
-            np.zeros(len(users)) if reference is None else holder.user_losses(reference, users)[0]
-        )
-        has = numbers > 0
-        groups.append((base[has] - losses[has], -base[has], numbers[has]))
-    (ours, our_control, our_numbers), (theirs, their_control, their_numbers) = groups
-    if other is task:  # public users: of a whole roster nobody is left
-        first, second = matched(our_numbers, their_numbers)
-        ours, our_control, our_numbers = ours[first], our_control[first], our_numbers[first]
-        theirs, their_control = theirs[second], their_control[second]
-        their_numbers = their_numbers[second]
-        said_members = "rostered users with training text, matched with the others by its amount"
-    else:
-        said_members = "rostered users with training text"
-    scores = AttackScores(members=ours, nonmembers=theirs)
+    reference, calibrated_by = _reference(record, made, task)
+    (other, others), nonmembers = _nonmembers(made, task, corpus)
+    ours = _attacked(task, task.roster, params, reference)
+    theirs = _attacked(other, others, params, reference)
+    members = "rostered users with training text"
+    if other is task:  # public users: of a whole roster no user is left
+        first, second = matched(ours[2], theirs[2])
+        ours, theirs = ours[:, first], theirs[:, second]
+        members += ", matched with the others by its amount"
+    control = UserScores(inside=ours[1], outside=theirs[1]) if reference is not None else None
     return Membership(
         name=record.name,
         epsilon=spent(record),
-        members=said_members,
+        members=members,
         nonmembers=nonmembers,
-        reference=said,
-        scores=scores,
-        control=None
-        if reference is None
-        else AttackScores(members=our_control, nonmembers=their_control),
-        examples=(float(np.median(our_numbers)), float(np.median(their_numbers))),
+        reference=calibrated_by,
+        scores=UserScores(inside=ours[0], outside=theirs[0]),
+        control=control,
+        examples=(float(np.median(ours[2])), float(np.median(theirs[2]))),
     )
+
+
+def _attacked(
+    task: Task, users: Sequence[str], params: Params, reference: Params | None
+) -> np.ndarray:
+    """Return what is known of users with training text.
+
+    Returns:
+        float64 (3, n): the score of each, that of the reference alone, and how many examples.
+    """
+    losses, numbers = task.user_losses(params, users)
+    base = np.zeros(len(users)) if reference is None else task.user_losses(reference, users)[0]
+    return np.stack([base - losses, -base, numbers])[:, numbers > 0]
 
 
 def _reference(record: RunRecord, experiment: Experiment, task: Any) -> tuple[Params | None, str]:

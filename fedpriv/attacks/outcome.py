@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.audit.bounds import highest_share, lowest_share
+from fedpriv.audit.bounds import Scores, highest_share, lowest_share
 from fedpriv.privacy.epsilon import Epsilon, format_delta, rounded_up
 from fedpriv.report import theme
 
@@ -39,8 +39,8 @@ class Membership:
     members: str
     nonmembers: str
     reference: str
-    scores: AttackScores = field(repr=False)
-    control: AttackScores | None = field(repr=False)
+    scores: UserScores = field(repr=False)
+    control: UserScores | None = field(repr=False)
     examples: tuple[float, ...]
     num_runs: int = 1
 
@@ -82,8 +82,8 @@ class Membership:
             "experiment": self.name,
             "runs": self.num_runs,
             "epsilon": self.epsilon.to_json() | {"mode": "simulation"},
-            "members": {"number": len(self.scores.members), "who": self.members},
-            "nonmembers": {"number": len(self.scores.nonmembers), "who": self.nonmembers},
+            "members": {"number": len(self.scores.inside), "who": self.members},
+            "nonmembers": {"number": len(self.scores.outside), "who": self.nonmembers},
             "median_examples": list(self.examples),
             "reference": self.reference,
             "confidence": 0.95,
@@ -99,11 +99,11 @@ def describe_membership(found: Membership) -> list[tuple[str, str]]:
         ("privacy", f"simulated {found.epsilon}{several}"),
         (
             "members",
-            f"{len(found.scores.members):,}: {found.members} (median {ours:g} examples)",
+            f"{len(found.scores.inside):,}: {found.members} (median {ours:g} examples)",
         ),
         (
             "non-members",
-            f"{len(found.scores.nonmembers):,}: {found.nonmembers} (median {theirs:g} examples)",
+            f"{len(found.scores.outside):,}: {found.nonmembers} (median {theirs:g} examples)",
         ),
         ("score", f"loss of a reference less that of the model; reference: {found.reference}"),
         ("AUC", f"{with_interval(found.scores, auc)}"),
@@ -162,29 +162,11 @@ class Figure:
         return {"value": self.value, "low": self.low, "high": self.high}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttackScores:
-    """Scores of users by an attack; a high score says "member".
+class UserScores(Scores):
+    """Scores of users by an attack: of members ("in"), and of non-members."""
 
-    Attributes:
-        members: float64 (n,).
-        nonmembers: float64 (m,).
-
-    Raises:
-        ValueError: If there are fewer than 20 of either, or a score is NaN.
-    """
-
-    members: np.ndarray = field(repr=False)
-    nonmembers: np.ndarray = field(repr=False)
-
-    def __post_init__(self) -> None:
-        for name in ("members", "nonmembers"):
-            scores = getattr(self, name)
-            if scores.ndim != 1 or len(scores) < 20 or np.isnan(scores).any():
-                raise ValueError(
-                    f"{name}: {scores.size} scores say nothing of five in a hundred; give at least "
-                    "20 users of either kind, and no NaN"
-                )
+    __slots__ = ()
+    least = 20  # of fewer, five in a hundred say nothing
 
 
 def allowed_share(false_positives: float, epsilon: float, delta: float) -> float:
@@ -200,45 +182,45 @@ def allowed_share(false_positives: float, epsilon: float, delta: float) -> float
     return min(upward, downward, 1.0)
 
 
-def auc(scores: AttackScores) -> float:
+def auc(scores: UserScores) -> float:
     """Return the probability that a member scores above a non-member, ties counted half."""
-    ordered = np.sort(scores.nonmembers)
-    below = np.searchsorted(ordered, scores.members, side="left")
-    level = np.searchsorted(ordered, scores.members, side="right") - below
+    ordered = np.sort(scores.outside)
+    below = np.searchsorted(ordered, scores.inside, side="left")
+    level = np.searchsorted(ordered, scores.inside, side="right") - below
     return float((below + 0.5 * level).mean() / len(ordered))
 
 
-def true_positives_at(scores: AttackScores, false_positives: float) -> float:
+def true_positives_at(scores: UserScores, false_positives: float) -> float:
     """Return the share of members above all but so many of the non-members.
 
     The threshold is the smallest score with at most that share of non-members above it.
     """
-    allowed = math.floor(false_positives * len(scores.nonmembers) + 1e-9)
-    threshold = np.sort(scores.nonmembers)[::-1][allowed]
-    return float((scores.members > threshold).mean())
+    allowed = math.floor(false_positives * len(scores.outside) + 1e-9)
+    threshold = np.sort(scores.outside)[::-1][allowed]
+    return float((scores.inside > threshold).mean())
 
 
 def with_interval(
-    scores: AttackScores, figure: Callable[[AttackScores], float], *, seed: int = 0
+    scores: UserScores, figure: Callable[[UserScores], float], *, seed: int = 0
 ) -> Figure:
     """Return a figure with its interval: members and non-members drawn anew, users each."""
     generator = np.random.default_rng(seed)
     draws = np.empty(REPLICATES)
     for number in range(REPLICATES):
-        members = generator.choice(scores.members, len(scores.members))
-        others = generator.choice(scores.nonmembers, len(scores.nonmembers))
-        draws[number] = figure(AttackScores(members=members, nonmembers=others))
+        members = generator.choice(scores.inside, len(scores.inside))
+        others = generator.choice(scores.outside, len(scores.outside))
+        draws[number] = figure(UserScores(inside=members, outside=others))
     edge = (1.0 - CONFIDENCE) / 2
     low, high = np.quantile(draws, [edge, 1.0 - edge])
     return Figure(value=figure(scores), low=float(low), high=float(high))
 
 
-def exact_interval(scores: AttackScores, false_positives: float) -> Figure:
+def exact_interval(scores: UserScores, false_positives: float) -> Figure:
     """Return the true positives with Clopper and Pearson's interval, the threshold taken as given.
 
     It leaves out that few non-members place the threshold, which `with_interval` has.
     """
-    value, number = true_positives_at(scores, false_positives), len(scores.members)
+    value, number = true_positives_at(scores, false_positives), len(scores.inside)
     count, edge = round(value * number), (1.0 - CONFIDENCE) / 2
     low, high = lowest_share(count, number, edge), highest_share(count, number, edge)
     return Figure(value=value, low=low, high=high)
@@ -326,18 +308,18 @@ def _drawn(found: Membership, colours: Mapping[str, str]) -> Any:
         )
     figure.text(
         0.03, 0.87,
-        f"{len(found.scores.members):,} members, {len(found.scores.nonmembers):,} non-members\n"
+        f"{len(found.scores.inside):,} members, {len(found.scores.outside):,} non-members\n"
         f"{stated}",
         fontsize=8.5, color=colours["muted"],
     )  # fmt: skip
     return figure
 
 
-def _curve(scores: AttackScores) -> tuple[np.ndarray, np.ndarray]:
+def _curve(scores: UserScores) -> tuple[np.ndarray, np.ndarray]:
     """Return false and true positives at every threshold, both rising from 0 to 1."""
-    thresholds = np.unique(np.concatenate([scores.members, scores.nonmembers]))[::-1]
+    thresholds = np.unique(np.concatenate([scores.inside, scores.outside]))[::-1]
     shares = []
-    for values in (scores.nonmembers, scores.members):
+    for values in (scores.outside, scores.inside):
         ordered = np.sort(values)
         above = len(values) - np.searchsorted(ordered, thresholds, side="left")
         shares.append(np.concatenate([[0.0], above / len(values)]))

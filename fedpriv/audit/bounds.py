@@ -26,7 +26,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy import optimize, special
@@ -42,23 +42,27 @@ _GUESSED = {0.05: 0.25, 0.25: 0.25, 1.0: 0.5}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """Scores of canaries by one rule; a high score says "in".
+    """Scores of canaries, or of users, by one rule; a high score says "in".
 
     Attributes:
         inside: float64 (n,), of canaries whose records were in.
         outside: float64 (m,), of the others.
+
+    Raises:
+        ValueError: If there are fewer than `least` of either, or a score is NaN.
     """
 
+    least: ClassVar[int] = 2
     inside: np.ndarray = field(repr=False)
     outside: np.ndarray = field(repr=False)
 
     def __post_init__(self) -> None:
         for name in ("inside", "outside"):
             scores = np.asarray(getattr(self, name), np.float64)
-            if scores.ndim != 1 or len(scores) < 2 or np.isnan(scores).any():
+            if scores.ndim != 1 or len(scores) < self.least or np.isnan(scores).any():
                 raise ValueError(
-                    f"{name} scores of shape {scores.shape} bound nothing; give at least two "
-                    "canaries in and two out, and no NaN"
+                    f"{name} scores of shape {scores.shape} bound nothing; give at least "
+                    f"{self.least} that were in and {self.least} that were out, and no NaN"
                 )
             object.__setattr__(self, name, scores)
 

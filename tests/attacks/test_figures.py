@@ -10,7 +10,7 @@ from scipy import special
 
 from fedpriv.attacks import outcome as figures
 from fedpriv.attacks.outcome import (
-    AttackScores,
+    UserScores,
     allowed_share,
     auc,
     exact_interval,
@@ -20,33 +20,33 @@ from fedpriv.attacks.outcome import (
 )
 
 
-def drawn(seed: int, shift: float, members: int = 60, others: int = 40) -> AttackScores:
+def drawn(seed: int, shift: float, members: int = 60, others: int = 40) -> UserScores:
     generator = np.random.default_rng(seed)
-    return AttackScores(
-        members=generator.normal(size=members) + shift, nonmembers=generator.normal(size=others)
+    return UserScores(
+        inside=generator.normal(size=members) + shift, outside=generator.normal(size=others)
     )
 
 
 def test_auc_is_the_share_of_pairs_in_order():
-    scores = AttackScores(
-        members=np.round(drawn(1, 0.8).members, 1), nonmembers=np.round(drawn(2, 0.0).nonmembers, 1)
+    scores = UserScores(
+        inside=np.round(drawn(1, 0.8).inside, 1), outside=np.round(drawn(2, 0.0).outside, 1)
     )
     pairs = [
         1.0 if own > other else 0.5 if own == other else 0.0
-        for own in scores.members
-        for other in scores.nonmembers
+        for own in scores.inside
+        for other in scores.outside
     ]
     assert auc(scores) == pytest.approx(float(np.mean(pairs)))
-    assert auc(AttackScores(members=np.ones(20), nonmembers=np.ones(20))) == 0.5
+    assert auc(UserScores(inside=np.ones(20), outside=np.ones(20))) == 0.5
 
 
 @pytest.mark.parametrize("share", [0.0, 0.05, 0.1, 0.5])
 def test_the_threshold_leaves_no_more_false_positives_than_asked_for(share):
     scores = drawn(3, 1.0)
     best = max(
-        float((scores.members > threshold).mean())
-        for threshold in scores.nonmembers
-        if (scores.nonmembers > threshold).mean() <= share
+        float((scores.inside > threshold).mean())
+        for threshold in scores.outside
+        if (scores.outside > threshold).mean() <= share
     )
     assert true_positives_at(scores, share) == best
 
@@ -93,4 +93,4 @@ def test_matched_users_have_like_amounts_of_text():
 @pytest.mark.parametrize("bad", [np.ones(19), np.full(30, math.nan), np.ones((30, 1))])
 def test_too_few_scores_are_refused(bad):
     with pytest.raises(ValueError, match="at least"):
-        AttackScores(members=np.ones(30), nonmembers=bad)
+        UserScores(inside=np.ones(30), outside=bad)

@@ -32,7 +32,7 @@ def overfit(tiny_corpus, tmp_path_factory):
 
 def test_members_of_an_overfit_model_are_found(overfit):
     found = attack_membership(overfit)
-    assert len(found.scores.members) == 30
+    assert len(found.scores.inside) == 30
     assert "beyond its first `users`" in found.nonmembers
     assert with_interval(found.scores, auc).low > 0.5  # 30 against 29 users
     assert found.control is not None
@@ -43,7 +43,7 @@ def test_nonmembers_are_in_nothing(overfit, tiny_corpus):
     view = tiny_corpus.view(users=30)
     whole = tiny_corpus.view()
     left = [user for user in whole.roster[30:] if whole.num_examples(user, "train")]
-    assert len(attack_membership(overfit).scores.nonmembers) == len(left)
+    assert len(attack_membership(overfit).scores.outside) == len(left)
     assert not set(left) & {*view.roster, *view.public_users}
 
 
@@ -63,7 +63,7 @@ def test_what_is_said_and_written(overfit, tmp_path):
 
 def test_runs_are_pooled_if_they_are_of_one_kind(overfit, tiny_corpus, tmp_path):
     one, two = attack_membership(overfit), attack_runs([overfit, overfit])
-    assert two.num_runs == 2 and len(two.scores.members) == 2 * len(one.scores.members)
+    assert two.num_runs == 2 and len(two.scores.inside) == 2 * len(one.scores.inside)
     assert auc(two.scores) == pytest.approx(auc(one.scores))
     assert "2 runs pooled" in dict(describe_membership(two))["privacy"]
     folder, options = tmp_path / "run", {**TRAINING, "rounds": 1, "noise_multiplier": 1.0}
@@ -88,7 +88,7 @@ def test_a_whole_roster_is_held_against_public_users(tiny_corpus, tmp_path):
     folder = tmp_path / "run"
     options = {**TRAINING, "rounds": 1}
     fedpriv.run("fedavg-tags", folder, corpus=tiny_corpus.directory, progress=False, **options)
-    with pytest.raises(ValueError, match=r"nonmembers|members: .* at least 20"):
+    with pytest.raises(ValueError, match="at least 20"):
         attack_membership(folder)
 
 
