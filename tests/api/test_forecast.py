@@ -188,3 +188,9 @@ def test_of_examples_too():
     assert cell.noise_on_mean == pytest.approx(found.planned.noise_on_mean, rel=1e-12)
     assert "per example" in str(found) and "16 steps" in str(found) and "a step" in str(found)
     assert "not known: centralised" in str(found.loss) and found.cost.seconds is not None
+
+
+def test_users_that_fail_have_no_time():
+    bad = ArrayExamples(x=np.full_like(PUBLIC.x, np.nan), y=PUBLIC.y)
+    found = forecast(an_experiment(dict.fromkeys(USERS, bad)))
+    assert found.cost.seconds is None and "fail" in found.cost.time()

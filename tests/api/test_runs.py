@@ -125,6 +125,11 @@ class TestRun:
             fp.run(dense.experiment(), **arguments)
         assert list(tmp_path.iterdir()) == []
 
+    def test_a_secure_run_has_no_diagnostics(self, dense, tmp_path):
+        run = fp.run(dense.experiment(), tmp_path / "run", secure=True, rounds=1, progress=False)
+        assert len(run.diagnostics()) == 0 and "accuracy" in run.diagnostics().columns
+        assert "simulated" not in repr(run) and len(run.rounds()) == 1
+
 
 class TestResume:
     @pytest.fixture

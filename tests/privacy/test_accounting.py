@@ -251,3 +251,7 @@ class TestMoreChargesThanALossIsComposedOf:
         event = Event(kind="objective-gaussian", noise_multiplier=3.0, shift=0.1)
         with pytest.raises(ValueError, match=r"more than the 1,000,000 .* give fewer rounds"):
             epsilon(event, 10**9, delta=1e-5, relation="add-remove")
+
+    def test_pure_answers_still_add_up(self):
+        found = epsilon(Event(kind="pure", epsilon=1e-9), 10**9, delta=0.0, relation="add-remove")
+        assert found.value == pytest.approx(1.0) and found.accountant == "composition"

@@ -140,6 +140,12 @@ class TestAnswers:
         with pytest.raises(ValueError, match="has a memory, which a run keeps"):
             made.draw(PARAMS, KEY)
 
+    def test_the_privatizer_has_the_last_word(self):
+        made = mechanism(sampler=Everybody(num_users=2), privatizer=Costing("pure", 0.5))
+        assert made.draw(PARAMS, KEY) == 0.5  # the sensitivity it was given
+        total = PartialSum(total={"w": np.full((2, 2), 3.0)}, num_users=2)
+        assert made.release(total, 0.5) == 6.0
+
 
 class TestRefusals:
     def test_parts_that_do_not_fit(self, subtests):

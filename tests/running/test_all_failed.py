@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 from fedpriv import json_lines
@@ -17,6 +18,7 @@ from fedpriv.backends.flower.strategy import GridSettings, UserLevelStrategy
 from fedpriv.backends.in_process import ThreadBackend
 from fedpriv.cli import main
 from fedpriv.experiments.averaging import FederatedExperiment
+from fedpriv.experiments.user_code import user_code
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.runs.participation import FAILED_IN_A_ROW, AllUsersFailedError, Participation
 from fedpriv.runs.prepared import resume_run, start_run
@@ -283,3 +285,29 @@ def test_a_small_cohort_that_fails_by_chance_does_not_end_a_run_that_has_learnt(
     round_of(FAILED_IN_A_ROW - 1, FAILED_IN_A_ROW - 1)
     with pytest.raises(AllUsersFailedError):
         round_of(1, 1)
+
+
+def test_labels_that_are_no_classes_are_named_as_the_cause():
+    """Red when the message advised a synthetic batch, or said only where an index was used."""
+    with pytest.raises(IndexError) as caught:
+        torch.nn.functional.cross_entropy(torch.zeros(1, 2), torch.tensor([2]))
+    with pytest.raises(IndexError), user_code("while the task was tried"):
+        raise caught.value
+    assert "numbered from 0" in " ".join(caught.value.__notes__)
+    with counted_failures() as failures:
+        for _ in range(3):
+            contributes_zero(caught.value)
+    assert failures.count == 3 and "numbered from 0" in (failures.text or "").splitlines()[0]
+
+
+@pytest.mark.parametrize("error", [None, "ValueError: outside"])
+def test_users_who_are_away_do_not_end_a_run(error):
+    """Red when a federation whose nodes were killed for one round ended, though they came back."""
+    participation = Participation()
+    participation.begin()
+    participation.note(4, PartialSum(total={}, num_users=4, num_failed=4, first_error=error))
+    if error is None:
+        participation.end_if_all_failed(3, "user")
+    else:
+        with pytest.raises(AllUsersFailedError, match="outside"):
+            participation.end_if_all_failed(3, "user")

@@ -60,6 +60,12 @@ class TestFailures:
         assert done.summary["users_failed"] == 0 and done.summary["first_failure"] is None
         assert describe_failures(done.summary) == "" and "drawn users" not in str(done)
 
+    def test_a_secure_run_says_nothing_of_it(self, tmp_path):
+        summary = start_run(experiment(broken=3), None, None, tmp_path / "run", secure=True).run()
+        for name in ("users_failed", "users_drawn", "first_failure", "rounds_mostly_failed"):
+            assert summary[name] is None, name
+        assert describe_failures(summary) == ""
+
 
 @pytest.mark.parametrize("diagnosed", [True, False])
 def test_a_figure_of_rostered_users_is_marked_where_it_is_shown(tmp_path, capsys, diagnosed):

@@ -97,11 +97,6 @@ class TestAdaptiveDescent:
         for row in runs:
             assert row["true_epsilon"] <= row["spec"]["epsilon"] * (1 + 1e-9), row["spec"]
 
-    def test_plot(self, adaptive, tmp_path):
-        for name in ("plot.png", "plot.svg"):
-            agd_study.draw_accuracies(adaptive, tmp_path / name)
-            assert (tmp_path / name).stat().st_size > 10_000
-
 
 def small(key, loss, **given):
     return bolt_on_study.study_of(key, loss, Store(), seeds=2, tiny=True, **given)
@@ -113,7 +108,7 @@ def bolted():
 
 
 class TestBoltOn:
-    def test_page_and_plot(self, bolted, tmp_path):
+    def test_page(self, bolted):
         text = bolt_on_study.page(
             [bolted], seeds=2, command="c",
             batches=over_batches(bolted.study, sizes=(10,), passes=1),
@@ -122,8 +117,6 @@ class TestBoltOn:
         for said in ("SYNTHETIC", "pure ε, δ = 0", "δ = 1/m²", "SCS13", "BST14", "add-remove",
                      "Over the grid", "b = 10", "ratio of pairs"):  # fmt: skip
             assert said in text, said
-        bolt_on_study.draw_accuracies(bolted, tmp_path / "plot.png")
-        assert (tmp_path / "plot.png").stat().st_size > 10_000
 
     def test_every_row_states_its_epsilon(self, bolted):
         for (guarantee, *_), rows in bolted.cells.items():
@@ -169,14 +162,3 @@ class TestBoltOn:
         assert sgd.constants.lipschitz == pytest.approx(10**0.5)
         bound = bolt_on.plan_of(model, sgd, "pure", 1.0).live_mechanism.l2_bound
         assert bound == pytest.approx(10**0.5 * 0.3 / 50, rel=1e-6)
-
-
-def test_the_command_writes_a_page_with_its_plot(tmp_path, capsys):
-    bolt_on_study.reproduce(
-        studies=("pair-svm",), tiny=True, seeds=2, epsilons=(1.0,), passes=(1,),
-        out=tmp_path / "page.md", plot=tmp_path / "b.png", results=tmp_path / "runs.jsonl",
-    )  # fmt: skip
-    page = (tmp_path / "page.md").read_text("utf-8")
-    assert page in capsys.readouterr().out and "![Accuracy against ε" in page
-    assert (tmp_path / "b-pair-svm.png").exists()
-    assert (tmp_path / "bolt-on-runs.jsonl").exists()

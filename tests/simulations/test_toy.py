@@ -52,13 +52,6 @@ class TestEpsilon:
 class TestTraining:
     """A few hundred steps."""
 
-    def test_side_information_speeds_up_sgd(self, data):
-        steps = {"steps": 1_500, "every": 10**9}
-        plain, adaptive = (
-            mean(finals(data, name, (123, 124), **steps)) for name in ("SGD", "AdaS")
-        )
-        assert adaptive < plain / 3, (adaptive, plain)
-
     @pytest.mark.parametrize("name", METHODS)
     def test_every_method_learns(self, data, name):
         for seed in (123, 124):

@@ -107,6 +107,13 @@ class TestPublicMoments:
             _, state = preconditioner.begin(params, state, number, KEY)
         assert np.array_equal(seen, [[1, 1], [2, 2]])
 
+    def test_dividing_the_step_leaves_the_bound_alone(self):
+        preconditioner = PublicMoments(gradient=gradients(PUBLIC), statistics=adam(), divide="step")
+        before = PublicMoments(gradient=gradients(PUBLIC), statistics=adam())
+        for late, early in zip(rounds(preconditioner, 3), rounds(before, 3), strict=True):
+            assert late.bound(Clip(l2_clip_norm=1.0)) == Clip(l2_clip_norm=1.0)
+            assert np.array_equal(late.scale["w"], early.multiplier["w"])
+
 
 class TestMirrorDescent:
     def test_alpha(self):

@@ -14,7 +14,8 @@ from fedpriv.mechanisms import Clip
 from fedpriv.mechanisms.correlated.binary_tree import BinaryTree
 from fedpriv.mechanisms.correlated.noise import Correlated
 from fedpriv.mechanisms.correlated.optimise import square_root_bands
-from fedpriv.mechanisms.privatizer import Participation
+from fedpriv.mechanisms.gaussian import Gaussian
+from fedpriv.mechanisms.privatizer import Cost, Participation
 from fedpriv.privacy.accounting import epsilon
 from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism
@@ -26,6 +27,7 @@ from fedpriv.privacy.sampling import (
     PoissonSampler,
     SeparatedSampler,
 )
+from fedpriv.privacy.trials import Trials
 from fedpriv.rng import Key
 
 USERS = tuple(f"u{n:03d}" for n in range(60))
@@ -203,6 +205,12 @@ class TestPrices:
         assert one.value < epsilon(plain, 1, delta=1e-3, relation="zero-out").value
         assert Event.from_json(event.to_json()) == event
 
+    @EVERY
+    def test_noise_that_is_drawn_anew_earns_nothing(self, name):
+        with pytest.raises(ValueError, match="use correlated noise"):
+            SAMPLERS[name].event(Gaussian(noise_multiplier=1.0).cost)
+        assert not SAMPLERS[name].event(Cost(kind="nonprivate")).is_private
+
 
 class TestPlans:
     def plan(self, noise=None, **rest):
@@ -229,6 +237,14 @@ class TestPlans:
         assert "at most 4 times in 24 rows, at least 7 rows apart" in again.mechanism.description
         assert again.relation is Relation.ZERO_OUT
 
+    def test_trials_of_what_has_no_curve_are_refused(self):
+        sampler = CyclicSampler(num_users=60, groups=7, most=4, mean=2.0)
+        given = {"num_rounds": ROWS, "delta": 1e-3, "trials": Trials(mean=5.0)}
+        made = mechanism(sampler, bands())
+        assert Plan(mechanism=made, relation="zero-out", **given).total().accountant == "RDP"
+        with pytest.raises(ValueError, match="cannot account cyclic-poisson-gaussian under replac"):
+            Plan(mechanism=made, relation="replace-one", **given)
+
 
 @pytest.mark.parametrize(
     ("make", "message"),
@@ -244,3 +260,9 @@ class TestPlans:
 def test_numbers_that_do_not_fit_are_named(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@EVERY
+def test_another_roster_is_refused(name):
+    with pytest.raises(ValueError, match="make a new plan"):
+        SAMPLERS[name].next(SAMPLERS[name].init(), KEYS["simulation"], USERS[:-1])

@@ -157,3 +157,21 @@ class TestInMemory:
                 ledger.charge(1, 2)
         monkeypatch.undo()
         assert list(tmp_path.iterdir()) == []
+
+    def test_the_same_is_refused(self):
+        ledger = Ledger.in_memory(PLAN, mode="secure")
+        ledger.charge(1, 1)
+        for call in (
+            lambda: ledger.charge(1, 1),
+            lambda: ledger.charge(11, 1),
+            lambda: ledger.release(2, 1, DIGEST),
+            lambda: ledger.row(1),
+        ):
+            with pytest.raises(LedgerError):
+                call()
+        assert ledger.charges == 1
+        ledger.close()
+        with pytest.raises(LedgerError, match="closed"):
+            ledger.charge(1, 2)
+        with pytest.raises(ValueError, match="mode"):
+            Ledger.in_memory(PLAN, mode="public")

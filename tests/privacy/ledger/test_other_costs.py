@@ -106,6 +106,15 @@ class TestOtherCosts:
         with pytest.raises(LedgerError, match=r"line 3: round 2 cannot be charged: ρ = 0.9 more"):
             read_ledger(path)
 
+    def test_a_target_of_pure_answers(self, path):
+        made = plan_of("pure", 0.25, target_epsilon=1.1)
+        with create(path, made) as ledger:
+            for round_num in range(1, 5):
+                ledger.charge(round_num, 1)
+            assert not ledger.pays_for_more
+            with pytest.raises(BudgetSpentError, match=r"take ε to 1.2500, above the target 1.1"):
+                ledger.charge(5, 1)
+
 
 class TestQueries:
     """A round may ask several things; each is charged, and counts its own attempts."""

@@ -70,3 +70,9 @@ class Near(Task):""",
         assert looked == []
         prepared.run()
         assert len(looked) == 12 * CHARGES
+
+    def test_and_shapes_that_do_not_fit(self):
+        changed('return {"w": examples - params["w"]}', 'return {"w": examples[:2]}')
+        with pytest.raises(ValueError, match="w"):
+            start("run")
+        assert not Path("run").exists()

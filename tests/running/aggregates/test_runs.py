@@ -243,3 +243,10 @@ class TestChoice:
 
         with pytest.raises(ValueError, match=r"no public examples.*fedpriv tune"):
             best_on_public(OnlyPrivate(), {"last": {}})
+
+    def test_a_test_set_is_not_chosen_on(self):
+        task = build(own_examples().with_options({"steps": 2, "noise-multiplier": 1.0})).task
+        with pytest.raises(ValueError, match="no public examples to choose"):
+            best_on_public(task, {"last": task.init_params(Key.simulation(0))})
+        with pytest.raises(ValueError, match="no aggregates to choose among"):
+            best_on_public(task, {})

@@ -273,3 +273,17 @@ class TestCommand:
         assert document["experiment"]["seed"] == 3 and document["plan"]["unit"] == "example"
         verified = self.run("verify", tmp_path / "r")
         assert verified.exit_code == 0, verified.output
+
+
+def test_a_redone_step_has_another_batch_and_other_noise(tmp_path):
+    """Of the attempts at step 7 the second goes into the model; with the first's it differs."""
+    with pytest.raises(KeyboardInterrupt):
+        start_run(
+            synthetic_experiment(), NAME, None, tmp_path / "a", make_backend=dies((9, 1))
+        ).run()
+    resume_run(tmp_path / "a", keep_last=None).run()
+    start_run(synthetic_experiment(), NAME, None, tmp_path / "b", keep_last=None).run()
+    assert np.array_equal(model(tmp_path / "a", 6)["weight"], model(tmp_path / "b", 6)["weight"])
+    assert not np.array_equal(
+        model(tmp_path / "a", 12)["weight"], model(tmp_path / "b", 12)["weight"]
+    )

@@ -57,3 +57,9 @@ class TestLedger:
             self.charged(ledger, (1, 1))
             with pytest.raises(LedgerError, match="round 3 is charged before round 2"):
                 ledger.charge(3, 1)
+
+    def test_only_what_was_charged_last_is_released(self, tmp_path):
+        with self.ledger(tmp_path) as ledger:
+            self.charged(ledger, (1, 1), (2, 1))
+            with pytest.raises(LedgerError, match="not what was charged last"):
+                ledger.release(1, 1, "0" * 64)

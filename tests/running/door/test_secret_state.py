@@ -221,6 +221,15 @@ class TestInMemory:
             np.testing.assert_array_equal(secret_state.recall("cohorts")["times"], np.ones(3))
         assert everything(tmp_path) == {}
 
+    def test_secure_keys_of_two_runs_have_nothing_in_common(self):
+        root = Key.secure()
+        keys = [
+            SecretState(None, root).key(name, fresh=True)
+            for _ in range(2)
+            for name in ("stream", "replay")
+        ]
+        assert len({key.to_bytes() for key in keys}) == 4
+
 
 def test_a_key_that_something_was_drawn_from_is_missed(tmp_path):
     secret_state = SecretState(tmp_path / "secret", Key.secure())
@@ -274,3 +283,14 @@ class TestForgetting:
         assert synced == [str(folder), str(folder.parent)] and not folder.exists()
         secret_state.forget("replay")
         assert not folder.exists()
+
+    def test_in_memory(self):
+        secret_state = self.filled(None)
+        before, kept = secret_state.key("replay"), secret_state.key("stream")
+        secret_state.forget("replay")
+        assert secret_state.recall("replay-update") is secret_state.recall("replay-losses") is None
+        assert secret_state.recall("replayed") and secret_state.recall("cohorts-update")
+        assert (
+            secret_state.key("stream") == kept and secret_state.key("replay", fresh=True) != before
+        )
+        secret_state.forget("never made")

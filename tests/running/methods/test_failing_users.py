@@ -11,6 +11,7 @@ from fedpriv.backends import SerialBackend
 from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.ledger.state import read_ledger
+from fedpriv.privacy.statement.statement import privacy_statement
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.sums import PartialSum
 from fedpriv.training.bolt_on import BoltOnUsers, UserSchedule
@@ -157,3 +158,11 @@ def test_whoever_is_missing_later_ends_it_and_a_resumed_run_releases_for_the_sam
     play(resume_run(tmp_path / "run"))
     state = read_ledger(tmp_path / "run" / "ledger.jsonl")[1]
     assert len(state.charges) == len(state.releases) == 1
+
+
+def test_the_statement_says_so(tiny_corpus):
+    plan = build(load_experiment("bolt-on-tags").with_options(BOLT_ON), tiny_corpus).plan
+    said = privacy_statement(plan, {"mode": "simulation"}, num_charges=1, num_lost=0)
+    text = " ".join(paragraph for part in said.sections for paragraph in part.paragraphs)
+    assert "fails or is missing where training starts counts as not there" in text
+    assert "later ends the run unreleased, and that it ended is covered by no ε" in text

@@ -10,12 +10,13 @@ from scipy import sparse
 
 from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.build import build
+from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.statement.statement import privacy_statement
 from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.central import CentralTask, OwnedExamples, zeros
 from fedpriv.training.per_example.linear import LogisticGradients
-from tests.running.methods.test_runs import central
+from tests.running.methods.test_runs import AGD, BOLT_ON, central
 
 METHODS = {
     "agd": {"method": "agd", "target_epsilon": 8.0, "delta": 1e-3},
@@ -65,6 +66,14 @@ class TestRelationOfBoltOn:
         asked = build(of(task, relation="add-remove", **METHODS["bolt-on"]))
         assert asked.plan.relation is Relation.ADD_REMOVE
         assert EMPTY in said(asked.plan)
+
+    def test_of_users_the_statement_says_what_add_remove_is(self, tiny_corpus):
+        experiment = load_experiment("bolt-on-tags").with_options(BOLT_ON)
+        plan = build(experiment, tiny_corpus).plan
+        assert plan.relation is Relation.ADD_REMOVE
+        assert EMPTY.replace("examples", "users") in said(plan)
+        descent = build(load_experiment("agd-tags").with_options(AGD), tiny_corpus).plan
+        assert "leaves its place" not in said(descent)
 
 
 def with_public(loss_of=LogisticGradients, far=0.0):

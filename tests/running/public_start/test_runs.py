@@ -205,3 +205,18 @@ def test_a_start_from_either_half_of_a_checkpoint(tmp_path, which):
     np.testing.assert_array_equal(prepared.state.params["weight"], kept[names[which]])
     assert set(prepared.state.params) == {"weight", "bias"}
     prepared.folder.close()
+
+
+def test_public_examples_that_cannot_be_learnt_from():
+    with pytest.raises(ValueError, match=r"public_train has 1 example; give at least 2"):
+        build(of_users(public_train=person(1, 1)))
+    with pytest.raises(ValueError, match=r"all 60 public examples are in public_train too"):
+        build(of_users(public_train=person(98, 60)))
+
+
+def test_a_start_from_an_average_that_is_not_there(tmp_path):
+    file = tmp_path / "model.safetensors"
+    write_tensors(file, {"weight": np.zeros((2, DIM), np.float32)}, {})
+    experiment = of_users(start="file", start_file=str(file), start_which="ema")
+    with pytest.raises(ValueError, match="has no running average"):
+        start_run(experiment, None, None, tmp_path / "x")

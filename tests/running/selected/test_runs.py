@@ -13,6 +13,8 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.start import public_only
 from fedpriv.privacy.statement.statement import describe_returned_model
 from fedpriv.privacy.statement.verify import verify_run
+from fedpriv.report.comparison.files import as_rows
+from fedpriv.report.comparison.groups import columns_of, read_groups
 from fedpriv.report.export import export_run, load_model, released_params
 from fedpriv.report.run_record import read_run
 from fedpriv.rng import Key
@@ -271,3 +273,14 @@ def test_a_run_that_selects_nothing_says_that_it_is_worse_than_public_examples(c
     said, no_gain = describe_returned_model(summary)
     assert no_gain and "points of accuracy below public examples alone" in said
     assert "below public examples alone" in str(load(tmp_path / "r"))
+
+
+def test_a_comparison_has_the_returned_models_figures(folders):
+    """Red when it had the last round's, beside the gain of the returned model."""
+    (group,) = read_groups([folders["noisy"]])
+    run = read_run(folders["noisy"])
+    last = run.diagnosed[-1]["accuracy"]
+    headline = next(c for c in columns_of([group]) if c.diagnosed and c.measure.name == "accuracy")
+    assert group.measure(headline).mean == run.summary["accuracy"] != last
+    (row,) = as_rows([group])
+    assert run.summary["accuracy"] in row.values() and last not in row.values()

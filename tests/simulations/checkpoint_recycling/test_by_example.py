@@ -92,16 +92,7 @@ def test_what_is_no_better_than_chance_is_no_signal(conversions):
     assert "better: UPA 3; clearly worse: EMA 0.8" in by_example.verdict(higher, good)
 
 
-def test_one_command_gives_the_page(conversions, tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(by_example.PROBLEMS, "pcvr", lambda reduced: conversions)
-    plot, out = tmp_path / "p.svg", tmp_path / "page.md"
-    by_example.reproduce(
-        what="pcvr", reduced=True, results=tmp_path / "r.jsonl", plot=plot, out=out
-    )
-    text = out.read_text()
-    assert text in capsys.readouterr().out and "SYNTHETIC" in text and "p.svg" in text
-    assert "example-level, add-remove, PLD" in text and "-62.6 %" in text
-    assert "<svg" in plot.read_text() and "SYNTHETIC" in plot.read_text()
+def test_a_folder_of_photographs_is_none_of_conversions():
     with pytest.raises(ValueError, match="the log is synthetic"):
         by_example.reproduce(what="pcvr", folder="here")
 

@@ -60,18 +60,6 @@ def test_all_rows_of_a_site_are_measured_by_one_command(small, tiny_corpus, tmp_
         assert said in drawn
 
 
-def test_what_is_done_is_not_done_again(small, tiny_corpus, tmp_path, monkeypatch):
-    call(tiny_corpus, tmp_path, epsilons=(8.0,))
-
-    def trained(*arguments, **more):
-        raise AssertionError("trained again")
-
-    monkeypatch.setattr(study, "rounds", trained)
-    call(tiny_corpus, tmp_path, epsilons=(8.0,))
-    with pytest.raises(AssertionError, match="trained again"):
-        call(tiny_corpus, tmp_path, epsilons=(2.0,))
-
-
 def test_what_was_done_on_another_corpus_is_not_taken_over(small, tmp_path, monkeypatch):
     """Its roster, its threads and its options are the same, but not its text."""
     shape = Shape(
@@ -85,8 +73,9 @@ def test_what_was_done_on_another_corpus_is_not_taken_over(small, tmp_path, monk
 
     monkeypatch.setattr(study, "rounds", trained)
     call(one, tmp_path, epsilons=(8.0,))
-    with pytest.raises(AssertionError, match="trained again"):
-        call(other, tmp_path, epsilons=(8.0,))
+    for corpus, epsilon in ((other, 8.0), (one, 2.0)):
+        with pytest.raises(AssertionError, match="trained again"):
+            call(corpus, tmp_path, epsilons=(epsilon,))
 
 
 def test_weighted_words_are_measured_as_they_were_trained(small, tiny_corpus, tmp_path, capsys):
