@@ -83,7 +83,7 @@ def parsed(group: click.Command, words: list[str]) -> tuple[tuple[str, ...], dic
             if found is None:
                 raise Refused(f"{name!r} is no command; there are {', '.join(group.commands)}")
             group, names = found, (*names, name)
-        return names, group.open_worker(" ".join(names), list(words)).params
+        return names, group.make_context(" ".join(names), list(words)).params
     except click.exceptions.Exit:  # --help, --version
         return names, {}
     except click.ClickException as error:
