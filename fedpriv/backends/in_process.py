@@ -68,6 +68,12 @@ def check_shareable(trainer: Trainers) -> None:
             )
 
 
+Shards = Sequence[Sequence[str]]
+"""The users that each worker trains; no shard is empty."""
+Measured = Iterable[Metrics | None]
+"""Metrics of parts of the examples."""
+
+
 class ShardedBackend(Backend):
     """Base of backends whose workers each take a share of the cohort, and of what is measured.
 
@@ -84,15 +90,11 @@ class ShardedBackend(Backend):
             raise ValueError(f"workers {num_workers} must be at least 1")
         self._users, self.num_workers, self._max_examples = data, num_workers, max_examples
 
-    def sums(
-        self, order: Order, shards: Sequence[Sequence[str]]
-    ) -> tuple[Sequence[PartialSum], int]:
-        """Return the sums over shards, none of them empty, and how many users are in no sum."""
+    def sums(self, order: Order, shards: Shards) -> tuple[Sequence[PartialSum], int]:
+        """Return the sums over shards, and how many users are in no sum."""
         raise NotImplementedError
 
-    def measures(
-        self, params: Params, public: bool, parts: Sequence[Part]
-    ) -> Iterable[Metrics | None]:
+    def measures(self, params: Params, public: bool, parts: Sequence[Part]) -> Measured:
         """Return the metrics of all parts of the examples; nothing if one cannot be had."""
         raise NotImplementedError
 
@@ -142,17 +144,12 @@ class ThreadBackend(ShardedBackend):
         self._works, self._measure = as_works(trainer), measure
         self._pool = ThreadPoolExecutor(num_workers, thread_name_prefix="users")
 
-    def sums(
-        self, order: Order, shards: Sequence[Sequence[str]]
-    ) -> tuple[Sequence[PartialSum], int]:
+    def sums(self, order: Order, shards: Shards) -> tuple[Sequence[PartialSum], int]:
         """Return the sums over shards."""
-        return list(
-            self._pool.map(lambda users: order.sum_of(self._works, self._users, users), shards)
-        ), 0
+        sums = self._pool.map(lambda users: order.sum_of(self._works, self._users, users), shards)
+        return list(sums), 0
 
-    def measures(
-        self, params: Params, public: bool, parts: Sequence[Part]
-    ) -> Iterable[Metrics | None]:
+    def measures(self, params: Params, public: bool, parts: Sequence[Part]) -> Measured:
         """Return the metrics of all threads' parts of the examples."""
         return self._pool.map(lambda part: self._measure(params, public=public, part=part), parts)
 

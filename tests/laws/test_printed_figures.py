@@ -6,12 +6,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from jinja2 import Environment, nodes
 
 from fedpriv.experiments.load import find_experiments
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("fedpriv", "server", "client", "simulations")
 FILES = sorted(file for room in ROOMS for file in (ROOT / room).rglob("*.py"))
+TEMPLATES = sorted(
+    file
+    for room in ROOMS
+    for file in (ROOT / room).rglob("*")
+    if file.suffix in (".md", ".jinja") and "{{" in file.read_text("utf-8")
+)
 
 #: What raises a figure before it is written: `fedpriv.privacy.epsilon` and what is made of it.
 RAISED = {"rounded_up", "rounded_up_to", "format_epsilon", "format_delta"}
@@ -62,12 +69,49 @@ def written_otherwise(source: str) -> list[str]:
     return found
 
 
+def written_in_template(source: str) -> list[str]:
+    """Return the same of a Jinja2 template: values that a number format rounds, and not up."""
+    tree, found = Environment().parse(source), []
+    formats = [node for node in tree.find_all(nodes.Filter) if node.name in ("format", "round")]
+    suspects = [(node, [node.node, *node.args]) for node in formats]
+    for call in tree.find_all(nodes.Call):
+        if isinstance(call.node, nodes.Getattr) and call.node.attr == "format":
+            suspects.append((call, call.args))
+    for node, values in suspects:
+        for value in filter(None, values):
+            parts = [value, *value.find_all((nodes.Getattr, nodes.Name))]
+            names = [getattr(part, "attr", getattr(part, "name", "")) for part in parts]
+            dotted = ".".join(reversed([name for name in names if isinstance(name, str)]))
+            is_value = "value" in names and SPENT.search(dotted)
+            if (is_value or any(NAMED.search(str(n)) for n in names)) and not ASKED.search(dotted):
+                found.append(f"line {node.lineno}: {dotted}")
+    return found
+
+
 def test_every_printed_epsilon_and_delta_is_rounded_up():
     """Red before in the pages of reproductions, the Flower server, the toy and five others."""
     found = {
         str(file.relative_to(ROOT)): written_otherwise(file.read_text("utf-8")) for file in FILES
     }
     assert {name: places for name, places in found.items() if places} == {}
+
+
+def test_templates_round_them_up_too():
+    found = {str(file): written_in_template(file.read_text("utf-8")) for file in TEMPLATES}
+    assert found and {name: places for name, places in found.items() if places} == {}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        '{{ "%.2f" | format(spent.value) }}',
+        "{{ spent.rdp | round(2) }}",
+        '{{ "{:.3g}".format(row.delta) }}',
+    ],
+)
+def test_the_law_sees_it_in_a_template(source):
+    assert len(written_in_template(source)) == 1
+    assert written_in_template("{{ spent.value | epsilon }} {{ '%g' | format(target) }}") == []
 
 
 @pytest.mark.parametrize(

@@ -8,20 +8,19 @@ stored by rows where that is smaller; no user's own update ever leaves the worke
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import ray
 
 from fedpriv.backends.backend import Order
-from fedpriv.backends.in_process import ShardedBackend
+from fedpriv.backends.in_process import Measured, ShardedBackend, Shards
 from fedpriv.backends.ray.cluster import Share
 from fedpriv.backends.ray.pool import LOST, Call, Pool
 from fedpriv.backends.worker import OpenBackend, Opened, Worker
-from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, merged
-from fedpriv.training.evaluate import Metrics, Part
+from fedpriv.training.evaluate import Part
 from fedpriv.training.failures import log_of_users, users_not_logged
 from fedpriv.training.stopping import stop_if_asked
 from fedpriv.training.work import UserData
@@ -65,43 +64,32 @@ class RayBackend(ShardedBackend):
             actor.remote, Call("open", (open_backend, share.logical)), share.num_workers
         )
 
-    def sums(
-        self, order: Order, shards: Sequence[Sequence[str]]
-    ) -> tuple[Sequence[PartialSum], int]:
+    def sums(self, order: Order, shards: Shards) -> tuple[Sequence[PartialSum], int]:
         """Return the sums over shards, and how many users kill whoever trains them."""
         stop_if_asked()
         # The template is the server's alone.
-        sent, key = ray.put(replace(order, template=None)), order.key
-        sums = self._sums(sent, shards, _TRIES_OF_A_SHARE, key)
-        found = [done for done in sums if done is not LOST]
-        suspects = [u for s, done in zip(shards, sums, strict=True) if done is LOST for u in s]
-        num_lost = 0
-        for start in range(0, len(suspects), self.num_workers):
-            few = suspects[start : start + self.num_workers]
-            sums = self._sums(sent, [(user,) for user in few], _TRIES_OF_A_USER, key)
-            num_lost += sum(done is LOST for done in sums)
-            if done := [done for done in sums if done is not LOST]:
-                found = [merged(order.shapes, [*found, *done])]  # no more than a few are ever held
-        if num_lost:
-            with users_not_logged(key):
-                log_of_users(
-                    _LOG,
-                    logging.WARNING,
-                    "%d drawn users contribute zero: each kills its worker",
-                    num_lost,
-                )
+        sent = ray.put(replace(order, template=None))
+
+        def tried(shards: Shards, tries: int) -> list[PartialSum]:
+            return self._pool.run([Call("partial_sum", (sent, s)) for s in shards], tries=tries)
+
+        with users_not_logged(order.key):
+            sums = tried(shards, _TRIES_OF_A_SHARE)
+            found = [done for done in sums if done is not LOST]
+            suspects = [u for s, done in zip(shards, sums, strict=True) if done is LOST for u in s]
+            num_lost = 0
+            for start in range(0, len(suspects), self.num_workers):
+                few = suspects[start : start + self.num_workers]
+                sums = tried([(user,) for user in few], _TRIES_OF_A_USER)
+                num_lost += sum(done is LOST for done in sums)
+                if done := [done for done in sums if done is not LOST]:
+                    found = [merged(order.shapes, [*found, *done])]  # a few are held at a time
+            if num_lost:
+                lost = "%d drawn users contribute zero: each kills its worker"
+                log_of_users(_LOG, logging.WARNING, lost, num_lost)
         return found, num_lost
 
-    def _sums(
-        self, order: Any, shards: Sequence[Sequence[str]], tries: int, key: Key
-    ) -> list[PartialSum]:
-        calls = [Call("partial_sum", (order, shard)) for shard in shards]
-        with users_not_logged(key):
-            return self._pool.run(calls, tries=tries)
-
-    def measures(
-        self, params: Params, public: bool, parts: Sequence[Part]
-    ) -> Iterable[Metrics | None]:
+    def measures(self, params: Params, public: bool, parts: Sequence[Part]) -> Measured:
         """Return the metrics of all workers' parts of the examples.
 
         Nothing, with a warning, if a part cannot be measured because it kills every worker.
