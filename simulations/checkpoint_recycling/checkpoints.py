@@ -8,6 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from scipy.special import stdtrit
+
 from fedpriv.checkpoints.aggregates import ema, uniform
 from fedpriv.experiments.experiment import Components, Experiment
 from fedpriv.rng import Key
@@ -91,6 +94,40 @@ def checkpoints(experiment: Experiment, made: Components, seed: int) -> Iterator
     """Yield the params of a run: before the first round, and after every one."""
     for state in states(experiment, made, seed):
         yield state.params
+
+
+def decorrelated(scores: np.ndarray, longest: int) -> tuple[int, float]:
+    """Return the shortest lag at which scores correlate by at most .05, or the longest tried.
+
+    Args:
+        scores: float64 (times, runs, examples).
+        longest: Lag that is tried.
+
+    Returns:
+        The lag, and the correlation there.
+    """
+    away = scores - scores.mean(axis=(0, 1), keepdims=True)
+    total, lag, found = float(np.square(away).mean()), 1, 1.0
+    for lag in range(1, longest + 1):
+        found = float((away[lag:] * away[:-lag]).mean()) / total
+        if found <= 0.05:
+            break
+    return lag, found
+
+
+def within_two(ratio: np.ndarray) -> float:
+    """Return the share of ratios between 1/2 and 2."""
+    return float(((ratio >= 0.5) & (ratio <= 2)).mean())
+
+
+def chance_within_two(k: int, runs: int) -> float:
+    """Return the same of t-intervals by two samples of one normal law."""
+    rng = np.random.default_rng(3)
+    widths = [
+        rng.normal(size=(n, 100_000)).std(axis=0, ddof=1) * float(stdtrit(n - 1, 0.975))
+        for n in (k, runs)
+    ]
+    return within_two(widths[0] / widths[1])
 
 
 def kind_of(target: float | None) -> str:

@@ -24,6 +24,11 @@ from fedpriv.training.federated_averaging import (
     ServerState,
 )
 from fedpriv.transform import Transform, identity
+from simulations.checkpoint_recycling.checkpoints import (
+    chance_within_two,
+    decorrelated,
+    within_two,
+)
 
 #: From iterates `(d, runs)` to one subgradient or gradient each, `(d, runs)`.
 Slope = Callable[[np.ndarray], np.ndarray]
@@ -399,9 +404,6 @@ def widths(epsilon: float, *, k: int = 10, repeats: int = 20, burn_in: int = 200
         found["runs"].append(many.draw_half_width)
     by, of = (np.concatenate(found[name]) for name in ("checkpoints", "runs"))
     ratio = by / of
-    rng = np.random.default_rng(3)
-    drawn = [rng.normal(size=(k, 100_000)).std(axis=0, ddof=1) for _ in range(2)]
-    chance = drawn[0] / drawn[1]
     return Widths(
         epsilon=epsilon,
         k=k,
@@ -409,10 +411,10 @@ def widths(epsilon: float, *, k: int = 10, repeats: int = 20, burn_in: int = 200
         spacing=spacing,
         steps=steps,
         sigma=sigma,
-        within_two=float(((ratio > 0.5) & (ratio < 2)).mean()),
+        within_two=within_two(ratio),
         below=float((ratio < 1).mean()),
         ratio=float(np.median(ratio)),
-        chance=float(((chance > 0.5) & (chance < 2)).mean()),
+        chance=chance_within_two(k, k),
         medians={"checkpoints": float(np.median(2 * by)), "runs": float(np.median(2 * of))},
     )
 
@@ -421,12 +423,7 @@ def _spacing(sigma: float, burn_in: int, runs: int = 40, longest: int = 200) -> 
     """Return the shortest lag at which the scores of test examples correlate by at most .05."""
     steps = burn_in + 2 * longest
     seen = _scores(sigma, steps, runs, [*range(burn_in + 1, steps + 1)], 22)
-    away = seen - seen.mean(axis=(0, 2), keepdims=True)
-    total = float(np.square(away).mean())
-    for lag in range(1, longest):
-        if float((away[lag:] * away[:-lag]).mean()) <= 0.05 * total:
-            return lag
-    return longest
+    return decorrelated(seen.swapaxes(1, 2), longest)[0]
 
 
 _SCORED, _RATE = 200, 5.0

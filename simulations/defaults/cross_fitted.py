@@ -85,14 +85,14 @@ def perform(corpora: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
 
 def table(lines: Sequence[Mapping[str, Any]]) -> str:
     """Return the lines as Markdown."""
-    rows = [
-        [
-            one["spec"]["kind"], f"{one['spec']['users']:,}", f"{one['spec']['epsilon']:g}",
+    rows = []
+    for one in lines:
+        target = one["spec"]["epsilon"]
+        rows.append([
+            one["spec"]["kind"], f"{one['spec']['users']:,}", f"{target:g}",
             f"{one['examples']:,}",
             *(f"{one[name]:+.1f}" for name in ("left_in", "taken_out", "trained_again")),
-        ]
-        for one in lines
-    ]  # fmt: skip
+        ])  # fmt: skip
     head = ["SYNTHETIC corpus", "users", "ε", "public examples",
             "judged with the fold left in", "as runs judge it",
             "trained again without the fold"]  # fmt: skip

@@ -16,7 +16,14 @@ from fedpriv.experiments.options import Option
 from fedpriv.training.periodic_shift import Shift
 from fedpriv.transform import State, Transform
 from fedpriv.tree import Params
-from simulations.checkpoint_recycling.checkpoints import LAST, Aggregates, states
+from simulations.checkpoint_recycling.checkpoints import (
+    LAST,
+    Aggregates,
+    chance_within_two,
+    decorrelated,
+    states,
+    within_two,
+)
 from simulations.checkpoint_recycling.tags.runs import NotKeptError, Options, Site, right_of, scored
 
 #: No noise, where an ε is meant otherwise.
@@ -457,16 +464,8 @@ def _spacing(
     seen = np.stack(
         [_seen(site, family, given, 2 * _SEEDS + run, at, few) for run in range(arms.pilots)]
     )
-    found = 1.0
     scores = _of_answers(seen, seen.mean(axis=(0, 1)))
-    away = scores - scores.mean(axis=(0, 1), keepdims=True)
-    total_square = float(np.square(away).mean())
-    lag = 1
-    for lag in range(1, arms.longest + 1):
-        found = float((away[:, lag:] * away[:, :-lag]).mean()) / total_square
-        if found <= 0.05:
-            break
-    return lag, found
+    return decorrelated(scores.swapaxes(0, 1), arms.longest)
 
 
 def _of_answers(seen: np.ndarray, by: np.ndarray) -> np.ndarray:
@@ -493,32 +492,19 @@ def _widths(chains: np.ndarray, at: Sequence[int], k: int, spacing: int) -> Widt
         theirs.append(2 * of_runs)
         lags.append(lag_autocorrelation(_of_answers(own, mean)))
     ratio, mended = np.stack(ratios), np.stack(corrected)
-    rng = np.random.default_rng(3)
-    drawn = [rng.normal(size=(n, 100_000)).std(axis=0, ddof=1) for n in (k, len(chains))]
-    chance = drawn[0] * _quantile(k) / (drawn[1] * _quantile(len(chains)))
     return Widths(
         k=k,
         spacing=spacing,
-        within_two=_within(ratio),
-        chains=[_within(one) for one in ratio],
+        within_two=within_two(ratio),
+        chains=[within_two(one) for one in ratio],
         below=float((ratio < 1).mean()),
         ratio=float(np.median(ratio)),
-        corrected_within_two=_within(mended),
+        corrected_within_two=within_two(mended),
         corrected_ratio=float(np.median(mended)),
-        chance=_within(chance),
+        chance=chance_within_two(k, len(chains)),
         medians=(float(np.median(mine)), float(np.median(theirs))),
         correlation=float(np.nanmean(lags)) if k > 3 else float("nan"),
     )
-
-
-def _within(ratio: np.ndarray) -> float:
-    return float(((ratio >= 0.5) & (ratio <= 2)).mean())
-
-
-def _quantile(k: int) -> float:
-    from scipy.special import stdtrit
-
-    return float(stdtrit(k - 1, 0.975))
 
 
 def _seen(
