@@ -146,8 +146,8 @@ def params_digest(path: Path) -> str:
 def _config(corpus: Path, out: Path, num_rounds: int, users: int) -> dict[str, object]:
     return {
         "experiment": "adadps-tags", "corpus": str(corpus), "out": str(out), "rounds": num_rounds,
-        "cohort": 0.9 * users, "eval-every": num_rounds, "noise-multiplier": 0.5,
-        "seed": 11,
+        "cohort": 0.9 * users, "noise-multiplier": 0.5, "seed": 11,
+        "options": f"eval-every = {num_rounds}",
     }  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from simulations.evaluation.table import percent
 from simulations.threads import command, study
 from simulations.threads.methods import ABLATION, METHODS
 from simulations.threads.page import differences_table
+from tests.laws.test_raw_deletion import LITTLE, community, imported
 
 ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "docs" / "results"
@@ -184,9 +185,10 @@ class TestAblation:
     ],
 )
 def test_methods_are_compared_in_pairs(kind, models, small, tiny_corpus, tmp_path):
-    out = tmp_path / "page.md"
-    only = () if kind == "by-owners" else ("Poisson", "one band")
-    call(tiny_corpus, tmp_path, kind=kind, epsilons=(8.0,), out=out, only=only)
+    out, only, corpus = tmp_path / "page.md", ("Poisson", "one band"), tiny_corpus
+    if kind == "by-owners":  # which needs to know who asked
+        only, corpus = (), imported(tmp_path / "dump", community(), **LITTLE)
+    call(corpus, tmp_path, kind=kind, epsilons=(8.0,), out=out, only=only)
     found = json.loads(out.with_suffix(".json").read_text("utf-8"))
     assert {row["against"] for row in found["differences"]} >= {"public-only"}
     assert len(found["models"]) >= models + 2 and "| against | difference |" in out.read_text()
