@@ -26,7 +26,7 @@ CASES: Mapping[str, str] = {
 
 def options_named_now(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of an older recording by their names of today."""
-    of_examples = "batch_size" in options
+    of_examples = bool({"batch-size", "batch_size"} & set(options))
     preconditioner = "preconditioner" if of_examples else "release_preconditioner"
     named = {}
     for name, value in options.items():
