@@ -19,7 +19,7 @@ from fedpriv.experiments.preconditioning import NotPreconditioned, Preconditione
 from fedpriv.mechanisms.bounds import Clip
 from fedpriv.mechanisms.gaussian import gaussian, noised_mean
 from fedpriv.mechanisms.preconditioners import NoPreconditioner, RoundContext
-from fedpriv.mechanisms.privatizer import Cost
+from fedpriv.mechanisms.privatizer import Cost, Privatizer
 from fedpriv.ranges import Range
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
@@ -53,7 +53,7 @@ class Halved(BoundPart):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TwoDraws:
+class TwoDraws(Privatizer):
     """Gaussian noise as the sum of two draws of half the variance."""
 
     noise_multiplier: float
