@@ -562,8 +562,9 @@ class CappedTogether(Capped):
     batched = True
 
 
-# float32's rounding of an update that is exactly as long as it may be.
-_FLOAT32_ROUNDING = 1.0 + 2.0**-16
+CHECKED_EXCESS = 2.0**-16
+"""Part of its bound by which `Checked` lets an update be longer: float32's rounding of one that is
+exactly as long as it may be, among params that are up to 256 times as long."""
 # Float64 holds sums of 2^13 such multiples without rounding.
 _FINE_BITS = 40
 
@@ -619,8 +620,9 @@ class Checked(_Unchanged):
         l2_bound: K η L₀ of K local steps.
 
     Guarantees:
-        * ‖output‖₂ <= l2_bound, but for the rounding of float32, and every output is its input:
-          what is longer raises, and its user contributes zero.
+        * ‖output‖₂ <= (1 + 2^-16) l2_bound, and every output is its input: what is longer raises,
+          and its user contributes zero. The sensitivity of who uses it has to cover that factor,
+          as `fedpriv.training.bolt_on.UserSchedule.sensitivity` does.
         * But that coordinates are rounded to whole multiples of a power of two, at most 2^-39 of
           the bound, so that float64 sums of up to 8,192 users are the same to the last bit in
           whatever order, on every backend. Two runs drift apart by at most 2^-39 √d l2_bound more
@@ -631,7 +633,7 @@ class Checked(_Unchanged):
 
     def sum_limit(self, num_users: int) -> float:
         """Return `num_users * l2_bound`, with float32's rounding."""
-        return num_users * self.l2_bound * _FLOAT32_ROUNDING
+        return num_users * self.l2_bound * (1.0 + CHECKED_EXCESS)
 
     def scaled(self, update: Tree) -> tuple[Tree, float]:
         """Return the update, rounded, and 1.
@@ -640,7 +642,7 @@ class Checked(_Unchanged):
             ValueError: If it is longer than the bound, or not finite.
         """
         norm = tree.l2_norm(update)
-        if not norm <= self.l2_bound * _FLOAT32_ROUNDING:
+        if not norm <= self.l2_bound * (1.0 + CHECKED_EXCESS):
             raise ValueError(
                 f"an update of norm {norm:g} is longer than {self.l2_bound:g}, the most that a "
                 "loss of these constants can do; its inputs are longer than stated, or its loss "
