@@ -276,8 +276,8 @@ PUBLIC_MODELS = (PUBLIC_MODEL, START)
 """Models that public examples alone make."""
 FACTORS = (1.0, 0.75, 0.5, 0.25)
 """Shares of the private training's update that candidates keep."""
-AVERAGED = "ema/"
-"""Prefix of averaged tensors in a checkpoint."""
+AGGREGATE = "ema/"
+"""Prefix of an aggregate's tensors in a checkpoint, whichever aggregate it is."""
 
 
 def released_models(tensors: Params) -> dict[str, Params]:
@@ -287,9 +287,9 @@ def released_models(tensors: Params) -> dict[str, Params]:
         tensors: Of the checkpoint, by name.
     """
     average = {
-        name.removeprefix(AVERAGED): array
+        name.removeprefix(AGGREGATE): array
         for name, array in tensors.items()
-        if name.startswith(AVERAGED)
+        if name.startswith(AGGREGATE)
     }
     last = {name: array for name, array in tensors.items() if "/" not in name}
     return {AVERAGE: average, LAST: last} if average else {LAST: last}

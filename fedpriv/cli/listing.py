@@ -17,7 +17,7 @@ from rich.table import Table
 
 from fedpriv.cli.output import console, print_json, print_table
 from fedpriv.experiments.averaging import FederatedExperiment
-from fedpriv.experiments.options import Names, entries, kebab
+from fedpriv.experiments.options import OptionIndex, entries, kebab
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.runs.backends import backends_of
 
@@ -119,7 +119,7 @@ def option_named(name: str) -> Entry:
         KeyError: If there is none of that name.
     """
     tags = entries(TagPredictionTask, prefix="task.")
-    found = Names((*tags, *entries(FederatedExperiment))).find(name)
+    found = OptionIndex((*tags, *entries(FederatedExperiment))).find(name)
     if not found:
         raise KeyError(name)
     return found[0]

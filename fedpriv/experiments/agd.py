@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from fedpriv.experiments.averaging import trainer_on
-from fedpriv.experiments.experiment import Components, Experiment, TaskFactory, Unit, registered
+from fedpriv.experiments.experiment import Components, Experiment, TaskFactory, Unit, register
 from fedpriv.experiments.options import option
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.mechanisms import Bound, Capped, Clip, Rounded, RoundedSum, SideInformation
@@ -134,7 +134,7 @@ class _Descent(Experiment):
         )
 
 
-@registered
+@register
 @dataclass(frozen=True, kw_only=True)
 class FederatedDescent(_Descent):
     """DP-AGD over users: noisy gradients whose price adapts, a noisy choice of step size."""
@@ -167,7 +167,7 @@ class FederatedDescent(_Descent):
         return {TRAIN: gradients, LOSSES: losses_work(task, most, self.num_steps + 1)}
 
 
-@registered
+@register
 @dataclass(frozen=True, kw_only=True)
 class CentralDescent(_Descent):
     """DP-AGD over the examples of one training set."""

@@ -17,7 +17,7 @@ from fedpriv.experiments.bounds import (
     NoBound,
     UserBound,
 )
-from fedpriv.experiments.experiment import Components, Experiment, TaskFactory, Unit, registered
+from fedpriv.experiments.experiment import Components, Experiment, TaskFactory, Unit, register
 from fedpriv.experiments.local import LocalSgd
 from fedpriv.experiments.noise import CorrelatedNoise, GaussianNoise, Noise
 from fedpriv.experiments.optimizers import GradientOptimizer, ServerOptimizer, ServerSgd, Sgd
@@ -131,7 +131,7 @@ class Averaging(Experiment):
         return self.calibrated(plan) if private else plan
 
 
-@registered
+@register
 @dataclass(frozen=True, kw_only=True)
 class FederatedExperiment(Averaging):
     """Federated averaging of users: local SGD, bounded updates, noise on their sum."""
@@ -242,7 +242,7 @@ _FACTORS: Mapping[str, Callable[[int], optimizers.Factor]] = {
 }
 
 
-@registered
+@register
 @dataclass(frozen=True, kw_only=True)
 class CentralExperiment(Averaging):
     """DP-SGD on examples and its like: bounded gradients of a batch, noise on their sum.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedpriv.experiments.averaging import trainer_on
-from fedpriv.experiments.experiment import Components, Experiment, TaskFactory, Unit, registered
+from fedpriv.experiments.experiment import Components, Experiment, TaskFactory, Unit, register
 from fedpriv.experiments.options import Part, option, place
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.mechanisms import SideInformation
@@ -222,7 +222,7 @@ class _BoltOn(Experiment):
         )
 
 
-@registered
+@register
 @dataclass(frozen=True, kw_only=True)
 class FederatedBoltOn(_BoltOn):
     """Bolt-on over users: a batch of users at a time, in random order, without noise."""
@@ -292,7 +292,7 @@ class FederatedBoltOn(_BoltOn):
         return task.constants(regulariser=self.regulariser)
 
 
-@registered
+@register
 @dataclass(frozen=True, kw_only=True)
 class CentralBoltOn(_BoltOn):
     """Bolt-on: permutation SGD on a convex loss without noise, perturbed once."""

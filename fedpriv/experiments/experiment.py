@@ -33,11 +33,11 @@ from typing import Any, ClassVar, Literal, Self, TypeVar
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.options import (
     Entry,
-    Names,
     Option,
-    assembled,
+    OptionIndex,
+    build_fields,
+    check_choice,
     check_fields,
-    chosen,
     entries,
     kebab,
     option,
@@ -86,7 +86,7 @@ _FIELD_NAMES: Mapping[Unit, Mapping[str, str]] = {
 }
 
 
-# No slots: a frozen class with slots has no words for an option that somebody assigns to.
+# No slots: a frozen class with slots raises a TypeError that does not name an assigned option.
 @dataclass(frozen=True, kw_only=True)
 class Experiment(ABC):
     """Everything that decides a run; base of the classes of each method and unit.
@@ -254,7 +254,7 @@ class Experiment(ABC):
                 raise self._names.unknown(name)
             for entry in names.find(name):  # none where another method is chosen that lacks it
                 if entry.exists(kinds) and entry.path not in before and entry.path not in read:
-                    kept[entry.path] = entry.checked(name, value)
+                    kept[entry.path] = entry.coerce(name, value)
         # A given noise replaces a calibrated one and the other way round.
         for multiplier in ("noise.multiplier", "output_noise.noise_multiplier"):
             target = multiplier.partition(".")[0] + ".target_epsilon"
@@ -277,17 +277,17 @@ class Experiment(ABC):
         """Return the class of a method at this unit: of the own method, this one."""
         if method == self.method:
             return type(self)
-        return classes()[self.unit, chosen("method", method, methods_of(self.unit))]
+        return classes()[self.unit, check_choice("method", method, methods_of(self.unit))]
 
     def _made(
         self, made: type[Experiment], values: Mapping[str, Option], given: Mapping[str, Option]
     ) -> Self:
         task: Any = self.task
         if entries(type(task)):
-            task = replace(task, **assembled(type(task), values, task, "task."))
+            task = replace(task, **build_fields(type(task), values, task, "task."))
         names = ("name", "description", "statistics", "refine", "bounds", "backends", "presets")
         rest = {name: getattr(self, name) for name in names}
-        found: Any = made(**rest, task=task, **assembled(made, values))
+        found: Any = made(**rest, task=task, **build_fields(made, values))
         there = found.options()
         left = tuple(name for name in self.automatic if name in there and name not in given)
         return replace(found, automatic=left)
@@ -312,7 +312,7 @@ class Experiment(ABC):
             for label in methods_of(self.unit)
         ]
         has = [label for label, names in others if names.find(name)]
-        tags = Names(entries(TagPredictionTask, prefix="task."))
+        tags = OptionIndex(entries(TagPredictionTask, prefix="task."))
         if not has and not tags.find(name):
             return False
         if value in (None, "none"):
@@ -328,22 +328,22 @@ class Experiment(ABC):
         )
 
     @property
-    def _names(self) -> Names:
+    def _names(self) -> OptionIndex:
         return _names(type(self), type(self.task))
 
 
 LONGEST_NOISE = 2.0
-"""Of `Settings.noise_length`: above, gains over public examples were small or none."""
+"""Of `Settings.noise_length`; above, no gain over public examples is expected."""
 FEWEST_PUBLIC_EXAMPLES = 50
-"""Below, public examples seldom show a gain."""
+"""Fewer cannot show a gain; see `Settings.caution`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings, and what they follow from.
+    """Cohort, rounds and clip norm chosen from the data's size, and the noise they come to.
 
     Attributes:
-        chosen: Names of the options that were not given.
+        chosen: OptionIndex of the options that were not given.
         cohort: Expected number of users a round.
         rounds: T.
         l2_clip_norm: C.
@@ -428,7 +428,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Components:
-    """Components of a run.
+    """Task, plan, algorithm and client work of one run.
 
     Attributes:
         task: The data, the model and its measures: a `Task`, or a `CentralTask` of examples.
@@ -484,7 +484,7 @@ _CLASSES: dict[tuple[str, str], type[Experiment]] = {}
 _Class = TypeVar("_Class", bound=type[Experiment])
 
 
-def registered(made: _Class) -> _Class:
+def register(made: _Class) -> _Class:
     """Make a class known as the experiment of its unit and method."""
     _CLASSES[made.unit, made.method] = made
     return made
@@ -502,7 +502,7 @@ def methods_of(unit: str) -> tuple[str, ...]:
 
 
 @cache
-def _names(made: type[Experiment], task: type) -> Names:
+def _names(made: type[Experiment], task: type) -> OptionIndex:
     method = Entry(
         path="method",
         hint=Literal[methods_of(made.unit)],  # pyright: ignore
@@ -511,4 +511,4 @@ def _names(made: type[Experiment], task: type) -> Names:
         "budget adapts (agd), or training without noise that is perturbed once (bolt-on).",
         is_choice=True,
     )
-    return Names((method, *entries(task, prefix="task."), *entries(made)))
+    return OptionIndex((method, *entries(task, prefix="task."), *entries(made)))

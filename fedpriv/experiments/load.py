@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.options import flattened
+from fedpriv.experiments.options import flatten
 from fedpriv.experiments.user_code import user_code
 
 ENTRY_POINTS = "fedpriv.experiments"
@@ -108,7 +108,7 @@ def _of_file(path: Path) -> Experiment:
         )
     made = load_experiment(base)
     said = {key: str(document.pop(key)) for key in ("name", "description") if key in document}
-    return replace(made.with_options(flattened(document)), **said)
+    return replace(made.with_options(flatten(document)), **said)
 
 
 def from_anywhere(name: str) -> str:

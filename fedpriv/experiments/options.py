@@ -6,9 +6,9 @@ place for one of them, told apart by their `kind`. The name of an option is its 
 `noise.target_epsilon`; the kind of a part is set by the path of its place, such as `noise`. Any
 ending of a path that is unambiguous will do, and `-`, `_` and `.` are alike: `target-epsilon`.
 
->>> checked("l2_clip_norm", 2, float)
+>>> coerce("l2_clip_norm", 2, float)
 2.0
->>> checked("bound", "clipping", typing.Literal["clip", "none"])
+>>> coerce("bound", "clipping", typing.Literal["clip", "none"])
 Traceback (most recent call last):
     ...
 ValueError: bound 'clipping' is not known; use one of clip, none
@@ -32,8 +32,8 @@ from fedpriv.ranges import Range, finite_float
 Option = str | int | float | bool | None
 
 _RATE, _CLIP = ("local-learning-rate", "learning-rate"), ("l2-clip-norm",)
-# What other libraries and papers call options; of several names the first that is known is meant.
-_ALIASES: Mapping[str, Sequence[str]] = {
+# Names of other libraries and papers, for the hint in an error: the first that is known here.
+_SUGGESTIONS: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("lr", "learning-rate", "step-size", "eta", "client-lr", "local-lr"), _RATE),
     **dict.fromkeys(("clip", "clip-norm", "clipping-norm", "max-grad-norm", "l2-norm-clip"), _CLIP),
     **dict.fromkeys(("sigma", "noise-scale", "noise-std", "z"), ("noise-multiplier",)),
@@ -58,21 +58,21 @@ def kebab(name: str) -> str:
     return name if "." in name else name.replace("_", "-")
 
 
-def same(name: str) -> str:
+def normalize(name: str) -> str:
     """Return the form in which names of options are compared."""
     return name.replace("-", "_").replace(".", "_")
 
 
-def renamed(text: str, names: Mapping[str, str]) -> str:
+def rename_fields(text: str, names: Mapping[str, str]) -> str:
     """Return a message with fields called by the names of the options that set them.
 
-    >>> renamed("num_rounds 0 must be at least 1", {"num_rounds": "rounds"})
+    >>> rename_fields("num_rounds 0 must be at least 1", {"num_rounds": "rounds"})
     'rounds 0 must be at least 1'
 
     A method of that name is no option.
 
-    >>> renamed("the task has no side_information()", {"side_information": "side-information"})
-    'the task has no side_information()'
+    >>> rename_fields("the task has no rounds()", {"rounds": "num-rounds"})
+    'the task has no rounds()'
     """
     if not names:
         return text
@@ -92,20 +92,20 @@ def naming_options(names: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        text = renamed(str(error), names)
+        text = rename_fields(str(error), names)
         if text == str(error):
             raise
         raise ValueError(text) from error
 
 
-def chosen(name: str, value: Any, choices: Iterable[str]) -> str:
+def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
     """Return the value if it is one of the choices, or raise `ValueError` naming them."""
     if value not in choices:
         raise ValueError(f"{kebab(name)} {value!r} is not known; use one of {', '.join(choices)}")
     return value
 
 
-def checked(name: str, value: Any, hint: Any) -> Option:
+def coerce(name: str, value: Any, hint: Any) -> Option:
     """Return the value in the option's type, or raise `ValueError` saying what it takes."""
     allowed = _members(hint)
     # "none" is how the command line and TOML, which have no null, say that a number is absent.
@@ -122,7 +122,7 @@ def checked(name: str, value: Any, hint: Any) -> Option:
             raise ValueError(f"{label} {value!r} must be true or false")
         return value
     if typing.get_origin(kind) is typing.Literal:
-        return chosen(name, value, typing.get_args(kind))
+        return check_choice(name, value, typing.get_args(kind))
     if kind is str:
         if not isinstance(value, str):
             raise ValueError(f"{label} {value!r} is not a word")
@@ -187,7 +187,7 @@ class Entry:
         """Return whether it exists where parts are of these kinds, by the paths of places."""
         return all(kinds.get(path) == kind for path, kind in self.within)
 
-    def checked(self, name: str, value: Any) -> Option:
+    def coerce(self, name: str, value: Any) -> Option:
         """Return a value of the option in its type.
 
         Args:
@@ -197,7 +197,7 @@ class Entry:
         Raises:
             ValueError: If it has another type or is out of range.
         """
-        found = checked(name, value, self.hint)
+        found = coerce(name, value, self.hint)
         if self.allowed is not None and isinstance(found, (int, float)):
             self.allowed.check(kebab(name), found)
         return found
@@ -327,7 +327,7 @@ def check_fields(owner: Any) -> None:
     for item in _fields(type(owner)):
         value = getattr(owner, item.name)
         if item.entry is not None and not item.parts:
-            object.__setattr__(owner, item.name, item.entry.checked(item.name, value))
+            object.__setattr__(owner, item.name, item.entry.coerce(item.name, value))
         # Not of a subclass: options are read by kind, which would put the base in its place.
         elif type(value) not in item.parts.values():
             known = ", ".join(f"{part.__name__}()" for part in item.parts.values())
@@ -373,7 +373,7 @@ def values_of(owner: Any, prefix: str = "") -> dict[str, Option]:
     return found
 
 
-def assembled(
+def build_fields(
     owner: type, values: Mapping[str, Option], default: Any = None, prefix: str = ""
 ) -> dict[str, Any]:
     """Return the fields of a dataclass that are options or parts, with some values set by path.
@@ -391,29 +391,29 @@ def assembled(
         if item.parts:
             part = item.parts[str(values.get(path, usual.kind))]
             at = usual if type(usual) is part else None
-            found[item.name] = part(**assembled(part, values, at, f"{path}."))
+            found[item.name] = part(**build_fields(part, values, at, f"{path}."))
         else:
             found[item.name] = values.get(path, usual)
     return found
 
 
-def flattened(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return the values of nested TOML tables by dotted path.
 
-    >>> flattened({"rounds": 3, "noise": {"kind": "banded", "bands": 4}})
+    >>> flatten({"rounds": 3, "noise": {"kind": "banded", "bands": 4}})
     {'rounds': 3, 'noise.kind': 'banded', 'noise.bands': 4}
     """
     found: dict[str, Any] = {}
     for name, value in document.items():
         if isinstance(value, Mapping):
-            found |= flattened(value, f"{prefix}{name}.")
+            found |= flatten(value, f"{prefix}{name}.")
         else:
             found[prefix + name] = value
     return found
 
 
-class Names:
-    """The names under which the options of some entries are found."""
+class OptionIndex:
+    """Index of options by path and by every ending of a path."""
 
     def __init__(self, known: Iterable[Entry]) -> None:
         """Index entries by every ending of their paths."""
@@ -422,20 +422,20 @@ class Names:
         self._endings: dict[str, list[Entry]] = {}
         for entry in self.entries:
             steps = entry.path.split(".")
-            self._whole.setdefault(same(entry.path), []).append(entry)
+            self._whole.setdefault(normalize(entry.path), []).append(entry)
             for start in range(1, len(steps)):
                 self._endings.setdefault("_".join(steps[start:]), []).append(entry)
 
     def find(self, name: str) -> list[Entry]:
         """Return the entries of a name: of the whole path, or else of an ending; [] for none."""
-        form = same(name.removesuffix(".kind"))
+        form = normalize(name.removesuffix(".kind"))
         return self._whole.get(form) or self._endings.get(form, [])
 
     def unknown(self, name: str) -> ValueError:
         """Return the error for a name that is no option, with the nearest known one."""
         full = [entry.path for entry in self.entries]
         short = sorted(kebab(form) for form in {*self._whole, *self._endings})
-        meant = [alias for alias in _ALIASES.get(kebab(name), ()) if self.find(alias)]
+        meant = [alias for alias in _SUGGESTIONS.get(kebab(name), ()) if self.find(alias)]
         near = meant or difflib.get_close_matches(kebab(name), full if "." in name else short, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(dict.fromkeys(full))}"
         return ValueError(f"{name!r} is not an option of an experiment; {hint}")
@@ -467,7 +467,7 @@ class Names:
             if not found:
                 raise self.unknown(name)
             if found[0].is_choice and value is not None and len({e.path for e in found}) == 1:
-                read[found[0].path] = found[0].checked(name, value)
+                read[found[0].path] = found[0].coerce(name, value)
                 typed[found[0].path] = name
             else:
                 rest[name] = found
@@ -482,7 +482,7 @@ class Names:
                 names = " or ".join(sorted(paths))
                 raise ValueError(f"{name} is one of several options; say {names}")
             if there:
-                read[there[0].path] = there[0].checked(name, given[name])
+                read[there[0].path] = there[0].coerce(name, given[name])
             elif given[name] not in (None, "none"):  # which is true of an option that is not there
                 raise ValueError(self._belongs(name, found, kinds))
         return read
@@ -498,7 +498,7 @@ class Names:
                     f"{text}; this experiment has {path} {kinds[path]!r}: set {path} too, or leave "
                     f"{name} out"
                 )
-            found, text = self._whole[same(path)], f"{text}, which"
+            found, text = self._whole[normalize(path)], f"{text}, which"
 
 
 def _either(choices: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from fedpriv.checkpoints.tensor_files import START_FILE, params_sha256
+from fedpriv.checkpoints.tensor_files import AGGREGATE, START_FILE, params_sha256
 from fedpriv.experiments.options import Part, option
 from fedpriv.hashes import file_sha256
 from fedpriv.privacy.statement.coverage import TRAINED, TrainedBefore, trained_before
@@ -19,9 +19,6 @@ from fedpriv.tree import Params
 
 if TYPE_CHECKING:
     from fedpriv.training.public_learning import Choice, Choices, PublicModel
-
-
-_EMA = "ema/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,9 +225,9 @@ def _which(tensors: Params, which: str, path: Path) -> Params:
     Raises:
         ValueError: If the file has no average.
     """
-    averaged = {n.removeprefix(_EMA): a for n, a in tensors.items() if n.startswith(_EMA)}
+    averaged = {n.removeprefix(AGGREGATE): a for n, a in tensors.items() if n.startswith(AGGREGATE)}
     if which == "last":
-        return {name: array for name, array in tensors.items() if not name.startswith(_EMA)}
+        return {name: array for name, array in tensors.items() if not name.startswith(AGGREGATE)}
     if not averaged:
         raise ValueError(
             f"start-which ema: {path} has no running average; train it with aggregate ema, or set "

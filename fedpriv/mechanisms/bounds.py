@@ -4,15 +4,18 @@ A bound carries the l2 norm that no output of it exceeds. It is public; the upda
 is not. Everything that follows (the standard deviation of the noise, the event that is accounted)
 is derived from `l2_bound`, which is never typed a second time.
 
-=================  ==========================================================================
-input              output of `Clip` and `Normalise`
-=================  ==========================================================================
-norm 0             zeros (never a division by zero)
-norm below C       unchanged by `Clip`; norm C‖Δ‖/(r + ‖Δ‖) by `Normalise`
-norm above C       the same direction, norm C less a part in 2^22 that absorbs the rounding
-largest floats     as above; the norm is taken in float64 with rescaling
-NaN, infinity      `ValueError`: the caller counts the user as contributing zero
-=================  ==========================================================================
+With C' = C(1 - 2^-22), which leaves room for float32's rounding:
+
+===================  ========================================  ===================================
+norm ‖Δ‖ of input    output of `Clip`                          output of `Normalise`
+===================  ========================================  ===================================
+0                    zeros (never a division by zero)          zeros
+at most C'           unchanged                                 same direction, C'‖Δ‖/(r + ‖Δ‖)
+above C'             same direction, norm C'                   same direction, C'‖Δ‖/(r + ‖Δ‖)
+NaN, infinity        `ValueError`: the caller counts the user as contributing zero
+===================  =============================================================================
+
+Of the largest floats, too: the norm is taken in float64 with rescaling.
 
 `Rounded` and `RoundedSum` put updates, or their sum, on a public grid, `granularity = l2_bound /
 2**24`, so that the sum is one of integers and exact. Rounding each of d coordinates to the nearest
@@ -31,6 +34,7 @@ and never shortened. A clipped step is no step of a convex loss, and need not br
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -75,8 +79,11 @@ class Mixture:
         return mixed
 
 
-class Bound:
+class Bound(ABC):
     """Base of maps of any update to one of certified l2 norm: by default without a grid.
+
+    A class states `l2_bound` and computes `bounded_norm`, neither of which has a default: what is
+    certified is what is applied.
 
     Attributes:
         name: Name in options and plans; None for a bound that has none there.
@@ -84,6 +91,8 @@ class Bound:
         granularity: Spacing of the grid that outputs are rounded to; None for none.
         multiplier: Factors of an update before its norm is taken, by tensor name; may be empty.
         mixture: Public update that is mixed in before the multiplication; None for nothing.
+        batched: Whether outputs of many users (or examples) are computed in one batch, so that one
+            may turn the rounding of another; a mechanism of it is not exact.
     """
 
     __slots__ = ()
@@ -92,15 +101,19 @@ class Bound:
     granularity: float | None = None
     multiplier: Mapping[str, np.ndarray] = MappingProxyType({})
     mixture: Mixture | None = None
+    batched: bool = False
 
-    def length(self, norm: float, num_elements: int) -> float:
+    @abstractmethod
+    def bounded_norm(self, norm: float, num_elements: int) -> float:
         """Return the norm with which an update leaves, before it is rounded to a grid.
 
         Args:
             norm: The norm it comes with, after the multiplier; finite.
             num_elements: Coordinates of the params.
+
+        Returns:
+            At most `l2_bound`.
         """
-        return norm
 
     def scaled(self, update: Tree) -> tuple[Tree, float]:
         """Return a tree and a number whose product is the bounded update, before any rounding.
@@ -126,7 +139,7 @@ class Bound:
         exponent = math.frexp(norm)[1]
         for half in (exponent // 2, exponent - exponent // 2):
             update = tree.scale(update, math.ldexp(1.0, -half))
-        return update, self.length(norm, tree.num_elements(update)) / tree.l2_norm(update)
+        return update, self.bounded_norm(norm, tree.num_elements(update)) / tree.l2_norm(update)
 
     def sum_limit(self, num_users: int) -> float:
         """Return the l2 norm that a sum over so many users cannot exceed.
@@ -158,7 +171,7 @@ def scaling_factor(bound: Bound, norm: float, num_elements: int) -> float:
     """
     if not math.isfinite(norm):
         raise ValueError(f"the update's norm is {norm}; a diverged or hostile user contributes 0")
-    return 1.0 if norm == 0.0 else bound.length(norm, num_elements) / norm
+    return 1.0 if norm == 0.0 else bound.bounded_norm(norm, num_elements) / norm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +199,7 @@ class Clip(Bound):
         """C."""
         return self.l2_clip_norm
 
-    def length(self, norm: float, num_elements: int) -> float:
+    def bounded_norm(self, norm: float, num_elements: int) -> float:
         """Return the smaller of the norm and (just below) C."""
         return min(norm, self.l2_clip_norm * _ROUNDING)
 
@@ -217,7 +230,7 @@ class Normalise(Bound):
         """C."""
         return self.l2_clip_norm
 
-    def length(self, norm: float, num_elements: int) -> float:
+    def bounded_norm(self, norm: float, num_elements: int) -> float:
         """Return C ‖Δ‖/(r + ‖Δ‖), or just below it."""
         return self.l2_clip_norm * (norm / (self.regulariser + norm)) * _ROUNDING
 
@@ -228,6 +241,10 @@ class Unbounded(Bound):
 
     name = "none"
     l2_bound = math.inf
+
+    def bounded_norm(self, norm: float, num_elements: int) -> float:
+        """Return the norm."""
+        return norm
 
 
 class _Wrapper(Bound):
@@ -251,9 +268,9 @@ class _Wrapper(Bound):
         """Return the inner bound's."""
         return self.bound.sum_limit(num_users)
 
-    def length(self, norm: float, num_elements: int) -> float:
+    def bounded_norm(self, norm: float, num_elements: int) -> float:
         """Return what the inner bound allows."""
-        return self.bound.length(norm, num_elements)
+        return self.bound.bounded_norm(norm, num_elements)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,7 +348,7 @@ class Rounded(_OnGrid):
     def __post_init__(self) -> None:
         _check_finite(self.bound)
 
-    def length(self, norm: float, num_elements: int) -> float:
+    def bounded_norm(self, norm: float, num_elements: int) -> float:
         """Return what the inner bound allows, less what rounding may add.
 
         Raises:
@@ -344,7 +361,7 @@ class Rounded(_OnGrid):
                 f"{num_elements} coordinates are too many for a grid of 2^{BITS} steps; sum them "
                 "as floats (exact-sum false)"
             )
-        return min(self.bound.length(norm, num_elements), self.l2_bound * share)
+        return min(self.bound.bounded_norm(norm, num_elements), self.l2_bound * share)
 
     def apply(self, update: Tree) -> Tree:
         """Return the bounded update on the grid, float64."""
@@ -398,7 +415,7 @@ class RoundedSum(_OnGrid):
         """This bound without the grid, which bounds each contribution."""
         return _Shortened(bound=self)
 
-    def length(self, norm: float, num_elements: int) -> float:
+    def bounded_norm(self, norm: float, num_elements: int) -> float:
         """Return what the inner bound allows, less what float64 and rounding may add.
 
         Raises:
@@ -411,7 +428,7 @@ class RoundedSum(_OnGrid):
                 f"{num_elements} coordinates and a float64 error of {error:.2g} are too "
                 f"much for a grid of 2^{BITS} steps; sum floats (exact-sum false)"
             )
-        return min(self.bound.length(norm, num_elements), self.l2_bound * share)
+        return min(self.bound.bounded_norm(norm, num_elements), self.l2_bound * share)
 
     def apply(self, update: Tree) -> Tree:
         """Return the bounded contribution, not rounded: its sum is."""
@@ -505,7 +522,7 @@ class Capped(Bound):
         """The largest multiple of the granularity within the cap."""
         return self.granularity * most_each(self.num_coordinates)
 
-    def length(self, norm: float, num_elements: int) -> float:
+    def bounded_norm(self, norm: float, num_elements: int) -> float:
         """Return the norm, or the bound where that is less."""
         return min(norm, self.l2_bound)
 
@@ -542,9 +559,12 @@ class CappedTogether(Capped):
           (`fedpriv.privacy.mechanism.Mechanism.is_exact`).
     """
 
+    batched = True
 
-# float32's rounding of an update that is exactly as long as it may be.
-_FLOAT32_ROUNDING = 1.0 + 2.0**-16
+
+CHECKED_EXCESS = 2.0**-16
+"""Part of its bound by which `Checked` lets an update be longer: float32's rounding of one that is
+exactly as long as it may be, among params that are up to 256 times as long."""
 # Float64 holds sums of 2^13 such multiples without rounding.
 _FINE_BITS = 40
 
@@ -558,16 +578,34 @@ class _Unchanged(Bound):
     def __post_init__(self) -> None:
         set_checked(self, positive_float, "l2_bound")
 
+    def bounded_norm(self, norm: float, num_elements: int) -> float:
+        """Return the norm."""
+        return norm
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputSensitivity(_Unchanged):
     """State that one user moves the result of a training by at most `l2_bound`; bound nothing.
+
+    A result is as long as it is: here `l2_bound` is how far apart two of them are, not the norm of
+    one, and `sum_limit` is refused.
 
     Attributes:
         l2_bound: Δ, of a user who is there or not, from `fedpriv.training.permutation_sgd`.
     """
 
     name = "output-sensitivity"
+
+    def sum_limit(self, num_users: int) -> float:
+        """Refuse: nothing is known of how long a result is.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(
+            "OutputSensitivity says how far a user moves a result, and not how long that is; "
+            "no sum can be held to it"
+        )
 
     def scaled(self, update: Tree) -> tuple[Tree, float]:
         """Return the result, and 1."""
@@ -582,8 +620,9 @@ class Checked(_Unchanged):
         l2_bound: K η L₀ of K local steps.
 
     Guarantees:
-        * ‖output‖₂ <= l2_bound, but for the rounding of float32, and every output is its input:
-          what is longer raises, and its user contributes zero.
+        * ‖output‖₂ <= (1 + 2^-16) l2_bound, and every output is its input: what is longer raises,
+          and its user contributes zero. The sensitivity of who uses it has to cover that factor,
+          as `fedpriv.training.bolt_on.UserSchedule.sensitivity` does.
         * But that coordinates are rounded to whole multiples of a power of two, at most 2^-39 of
           the bound, so that float64 sums of up to 8,192 users are the same to the last bit in
           whatever order, on every backend. Two runs drift apart by at most 2^-39 √d l2_bound more
@@ -594,7 +633,7 @@ class Checked(_Unchanged):
 
     def sum_limit(self, num_users: int) -> float:
         """Return `num_users * l2_bound`, with float32's rounding."""
-        return num_users * self.l2_bound * _FLOAT32_ROUNDING
+        return num_users * self.l2_bound * (1.0 + CHECKED_EXCESS)
 
     def scaled(self, update: Tree) -> tuple[Tree, float]:
         """Return the update, rounded, and 1.
@@ -603,7 +642,7 @@ class Checked(_Unchanged):
             ValueError: If it is longer than the bound, or not finite.
         """
         norm = tree.l2_norm(update)
-        if not norm <= self.l2_bound * _FLOAT32_ROUNDING:
+        if not norm <= self.l2_bound * (1.0 + CHECKED_EXCESS):
             raise ValueError(
                 f"an update of norm {norm:g} is longer than {self.l2_bound:g}, the most that a "
                 "loss of these constants can do; its inputs are longer than stated, or its loss "

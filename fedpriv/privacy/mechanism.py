@@ -27,7 +27,7 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, get_args
 
-from fedpriv.mechanisms.bounds import Bound, CappedTogether, Clip, Normalise, Unbounded
+from fedpriv.mechanisms.bounds import Bound, Clip, Normalise, Unbounded
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected, check_stddev
 from fedpriv.mechanisms.privatizer import AfterCrash, Cost, Memory, Privatizer
 from fedpriv.privacy.event import Event
@@ -146,12 +146,11 @@ class Mechanism:
     def is_exact(self) -> bool:
         """Whether with a secure key its ε is that of real arithmetic: whole sums, whole noise.
 
-        False of contributions that are computed many at once and rounded to the grid one by one
-        (`fedpriv.mechanisms.bounds.CappedTogether`): one may turn the rounding of another.
+        False of contributions that are computed in one batch (`Bound.batched`) and rounded to the
+        grid one by one: one may turn the rounding of another.
         """
-        if isinstance(self.bound, CappedTogether):
-            return False
-        return self.bound.granularity is not None and self.privatizer.on_grid
+        bound = self.bound
+        return bound.granularity is not None and not bound.batched and self.privatizer.on_grid
 
     def within(self, bound: Bound) -> Bound:
         """Return the bound of a round, checked: a preconditioner must not raise the l2 bound.

@@ -19,6 +19,7 @@ import numpy as np
 from fedpriv.checkpoints.aggregates import RULES
 from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.checkpoints.tensor_files import (
+    AGGREGATE,
     FROZEN,
     PUBLIC_MODELS,
     read_frozen,
@@ -41,7 +42,6 @@ from fedpriv.report.wording import (
 )
 
 MODEL = "model.safetensors"
-AVERAGE = "ema/"
 NO_WORDS = "only a tag model knows which words its inputs are, and can read a text"
 
 
@@ -103,7 +103,7 @@ def released_params(
     if chosen is None:
         raise ValueError(f"{run.directory} has no checkpoint yet")
     tensors, _ = store.load(chosen)
-    average = {n.removeprefix(AVERAGE): t for n, t in tensors.items() if n.startswith(AVERAGE)}
+    average = {n.removeprefix(AGGREGATE): t for n, t in tensors.items() if n.startswith(AGGREGATE)}
     iterate = {n: t for n, t in tensors.items() if "/" not in n}
     trained = average if average and not last_iterate else iterate
     return chosen, {**read_frozen(run.directory), **trained}

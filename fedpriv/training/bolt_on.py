@@ -27,7 +27,7 @@ import numpy as np
 from scipy import sparse
 
 from fedpriv import tree
-from fedpriv.mechanisms.bounds import Checked, OutputSensitivity
+from fedpriv.mechanisms.bounds import CHECKED_EXCESS, Checked, OutputSensitivity
 from fedpriv.mechanisms.perturbation import OutputGaussian, Sphere
 from fedpriv.mechanisms.selection import Chosen, PrivateChoice, candidates
 from fedpriv.privacy.event import Relation
@@ -92,9 +92,7 @@ class RatedTrainer(AroundTrainer):
         return tree.scale(update, factor)
 
 
-#: Of params that are rounded to float32 in every update, on their way to the users. That alone is
-#: half of it, 2^-24 of their length; the other half is for `Checked`'s rounding of users' updates,
-#: 2^-39 √d of one, which is less up to d = 2^32: params may be as long as all updates.
+#: Twice the rounding of params to float32 in every update, on their way to the users.
 _FLOAT32 = 2.0**-23
 
 
@@ -200,28 +198,41 @@ class UserSchedule:
     def sensitivity(self, constants: Constants, num_users: int) -> float:
         """Return Δ for a user who is there or not: s Σ_j K η_j L₀ / b; replaced, twice as much.
 
+        There is room in it for the rounding of params to float32 (2^-24 of their length in every
+        update of either run), for that of updates by `Checked` (2^-39 √d of their length, d up to
+        2^32), and for what `Checked` lets through: 2^-16 more of the differing user's updates.
+        Twice the first is more than all three, but where there are few users and passes.
+
         Raises:
             ValueError: As `Passes.sensitivity`.
         """
-        found = self.passes.sensitivity(
-            constants,
-            num_users,
-            local_steps=self.local_steps,
-            relative_rounding=_FLOAT32,
-            start=self.longest_start,
-            share=self.server_rate if constants.convexity == 0.0 else 1.0,
-        )
-        if self.passes.radius is None:
-            return found
-        # In a small ball params are shorter than updates, which are rounded before they get there.
+        share = self.server_rate if constants.convexity == 0.0 else 1.0
+
+        def with_rounding(part: float) -> float:
+            return self.passes.sensitivity(
+                constants,
+                num_users,
+                local_steps=self.local_steps,
+                relative_rounding=part,
+                start=self.longest_start,
+                share=share,
+            )
+
         rates = self.passes.rates(constants, num_users)
         path = float(rates.sum()) * self.local_steps * constants.lipschitz
-        return found + _FLOAT32 * path
+        found = with_rounding(_FLOAT32)
+        if self.passes.radius is not None:
+            # In a small ball params are shorter than updates, which are rounded before they get
+            # there.
+            found += _FLOAT32 * path
+        # A user whose updates are longer makes the params longer, too.
+        rounding = 2.0**-24 * (1.0 + CHECKED_EXCESS)
+        excess = CHECKED_EXCESS * with_rounding(0.0)
+        return max(found, with_rounding(rounding) + 2.0**-23 * share * path + excess)
 
-    def longest_update(self, constants: Constants, num_users: int) -> float:
-        """Return how long one user's update is at most in any pass, K η L₀."""
-        rates = self.passes.rates(constants, num_users)
-        return float(rates.max()) * self.local_steps * constants.lipschitz
+    def longest_update(self, constants: Constants, rate: float) -> float:
+        """Return how long one user's update is at most at a step size, K η L₀."""
+        return rate * self.local_steps * constants.lipschitz
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,15 +289,16 @@ class BoltOnUsers(ReleasesOnce):
     def _trained(self, params: Params, raw: RawSums) -> PartialSum:
         passes, number = self.schedule.passes, raw.num_users
         rates = passes.rates(self.constants, number)
-        bound = Checked(l2_bound=self.schedule.longest_update(self.constants, number))
         decay, share = self.constants.convexity, self.schedule.server_rate / passes.batch_size
         current = {name: np.asarray(array, np.float32) for name, array in params.items()}
-        able = self._able(_at_rate(current, float(rates[0])), bound, raw)
+        able = self._able(_at_rate(current, float(rates[0])), self._bound(float(rates[0])), raw)
         for batch, rate in passes.updates(self.constants, number, raw.key("order")):
             kept, there = 1.0 - rate * decay, np.sort(batch[able[batch]])
             stepped = {n: kept * array.astype(np.float64) for n, array in current.items()}
             if len(there):
-                total = raw.sum(_at_rate(current, rate), bound=bound, among=there.tolist())
+                total = raw.sum(
+                    _at_rate(current, rate), bound=self._bound(rate), among=there.tolist()
+                )
                 if total.num_failed:
                     raise ValueError(
                         "a user failed or was missing who had not at the start, and nothing is "
@@ -299,6 +311,10 @@ class BoltOnUsers(ReleasesOnce):
             current = _within(stepped, passes.radius)
         result = {name: array.astype(np.float64) for name, array in current.items()}
         return PartialSum(total=result, num_users=number)
+
+    def _bound(self, rate: float) -> Checked:
+        """Return the bound of users' updates at a step size: shorter steps, shorter updates."""
+        return Checked(l2_bound=self.schedule.longest_update(self.constants, rate))
 
     def _able(self, brought: Params, bound: Checked, raw: RawSums) -> np.ndarray:
         """Return who does the work at the start's params, bool (users,).

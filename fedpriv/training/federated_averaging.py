@@ -1,11 +1,15 @@
-"""Federated averaging and its family: one question a round, one step by the answer.
+"""Federated averaging: each round asks for a noised mean of bounded updates and steps by it.
 
-The question is for the mean of bounded updates; what the step makes of it (server momentum, Adam,
-averages of checkpoints, preconditioners learnt from releases) is post-processing. Centralised
-training is the same algorithm with examples in the place of users.
+    preconditioner.begin   public context of the round; nothing has been drawn
+    door.ask               charge, draw the cohort, bound each update, sum, add noise, divide
+    preconditioner.end     takes the released mean; post-processing from here on
+    optimizer              server SGD, momentum, Adam, ...: the step added to the params
+    aggregate              averages of checkpoints
+
+Centralised training is the same algorithm with examples in the place of users.
 
 With `at_aggregates` it is trained *over* aggregates (Shejwalkar et al., "Recycling Scraps",
-PoPETs 2025, Algorithm 1): a round's question is asked at the aggregate of the checkpoints so far.
+PoPETs 2025, Algorithm 1): a round's updates are made at the aggregate of the checkpoints so far.
 That is made of released checkpoints alone, so it costs no ε where all iterates are covered, as they
 are by adaptive composition here.
 """
@@ -21,6 +25,7 @@ import numpy as np
 
 from fedpriv import tree
 from fedpriv.checkpoints.aggregates import Rule, last_checkpoints, packed
+from fedpriv.checkpoints.tensor_files import AGGREGATE
 from fedpriv.mechanisms.gaussian import NoisedMean
 from fedpriv.mechanisms.preconditioners import NoPreconditioner, Preconditioner, RoundContext
 from fedpriv.privacy.plan import AnyPlan
@@ -33,8 +38,6 @@ from fedpriv.tree import Params
 Reading = Literal["replace", "gradient-only"]
 
 _NO_CONTEXT = RoundContext()
-# What files call every aggregate, from when the moving average was the only one.
-_EMA = "ema/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +64,10 @@ class ServerState:
         """Return the state taken apart: moments and counters apart from what is released."""
         average = self.aggregate.get("average", {})
         return Saved(
-            released={**self.params, **{_EMA + name: array for name, array in average.items()}},
+            released={
+                **self.params,
+                **{AGGREGATE + name: array for name, array in average.items()},
+            },
             rest={
                 f"{kind}/{group}/{name}": array
                 for kind, groups in self._groups().items()
@@ -91,7 +97,7 @@ class ServerState:
 
         groups = {kind: filled(kind, tensors) for kind, tensors in self._groups().items()}
         if "average" in self.aggregate:
-            average = {name: saved.released[_EMA + name] for name in self.aggregate["average"]}
+            average = {name: saved.released[AGGREGATE + name] for name in self.aggregate["average"]}
             groups["aggregate"]["average"] = average
         return replace(
             self,

@@ -71,14 +71,14 @@ SETTINGS = (
 class TwiceTheBound(Clip):
     """Lets updates be twice as long as it says."""
 
-    def length(self, norm: float, num_elements: int) -> float:
+    def bounded_norm(self, norm: float, num_elements: int) -> float:
         return min(norm, 2 * self.l2_clip_norm)
 
 
 class NoClip(Clip):
     """Lets every update through."""
 
-    def length(self, norm: float, num_elements: int) -> float:
+    def bounded_norm(self, norm: float, num_elements: int) -> float:
         return norm
 
 

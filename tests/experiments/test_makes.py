@@ -19,7 +19,7 @@ from fedpriv.experiments.preconditioning import NotPreconditioned, Preconditione
 from fedpriv.mechanisms.bounds import Clip
 from fedpriv.mechanisms.gaussian import gaussian, noised_mean
 from fedpriv.mechanisms.preconditioners import NoPreconditioner, RoundContext
-from fedpriv.mechanisms.privatizer import Cost
+from fedpriv.mechanisms.privatizer import Cost, Privatizer
 from fedpriv.ranges import Range
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
@@ -39,8 +39,8 @@ class Halving(Clip):
     def name(self):
         return "halving"
 
-    def length(self, norm, num_elements):
-        return 0.5 * Clip.length(self, norm, num_elements)
+    def bounded_norm(self, norm, num_elements):
+        return 0.5 * Clip.bounded_norm(self, norm, num_elements)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,19 +53,15 @@ class Halved(BoundPart):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TwoDraws:
+class TwoDraws(Privatizer):
     """Gaussian noise as the sum of two draws of half the variance."""
 
     noise_multiplier: float
     name = "two-draws"
-    after_crash = "retry"
 
     @property
     def cost(self):
         return Cost(kind="gaussian", value=self.noise_multiplier)
-
-    def init(self, template, key):
-        return {}
 
     def draw(self, memory, *, template, sensitivity, key):
         stddev = self.noise_multiplier * sensitivity / 2**0.5

@@ -5,7 +5,7 @@ import pytest
 from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.experiment import classes
 from fedpriv.experiments.load import load_experiment
-from fedpriv.experiments.options import _ALIASES, Names, entries
+from fedpriv.experiments.options import _SUGGESTIONS, OptionIndex, entries
 from fedpriv.experiments.tasks import TagPredictionTask
 
 MEANT = {
@@ -40,6 +40,6 @@ def test_what_is_like_none_lists_all():
 
 def test_every_alias_leads_to_an_option():
     tags = entries(TagPredictionTask, prefix="task.")
-    names = [Names((*tags, *entries(made))) for made in classes().values()]
-    for alias, meant in _ALIASES.items():
+    names = [OptionIndex((*tags, *entries(made))) for made in classes().values()]
+    for alias, meant in _SUGGESTIONS.items():
         assert any(known.find(name) for known in names for name in meant), alias

@@ -32,7 +32,7 @@ ENTRIES = [
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_every_option_has_one_line_of_help_and_a_default_that_it_takes(entry):
     assert entry.help.endswith(".") and "\n" not in entry.help
-    assert entry.checked(entry.path, entry.default) == entry.default and entry.takes
+    assert entry.coerce(entry.path, entry.default) == entry.default and entry.takes
 
 
 def test_the_page_is_as_the_classes_are():

@@ -200,7 +200,7 @@ class TestBound:
                 rng = np.random.default_rng(seed)
                 bound = Rounded(bound=Clip(l2_clip_norm=1.0))
                 num = int(rng.integers(100, 300_000))
-                largest = bound.length(math.inf, num)
+                largest = bound.bounded_norm(math.inf, num)
                 size = int(largest / bound.granularity / math.sqrt(num))
                 values = (rng.integers(max(0, size // 2), size + 1, num) * 2 - 1).clip(1) / 2.0
                 values = np.where(rng.random(num) < 0.5, values, values + 1.0) * bound.granularity
@@ -226,15 +226,15 @@ class TestBound:
     def test_little_is_lost(self):
         """At five million coordinates the bound is tightened by less than a part in 14,000."""
         bound = Rounded(bound=Clip(l2_clip_norm=2.0))
-        assert 2.0 * (1 - 1 / 14_000) < bound.length(1e9, 5_000_500) < 2.0
-        assert bound.length(1.0, 5_000_500) == 1.0
+        assert 2.0 * (1 - 1 / 14_000) < bound.bounded_norm(1e9, 5_000_500) < 2.0
+        assert bound.bounded_norm(1.0, 5_000_500) == 1.0
         assert bound.granularity == 2.0**-23
 
     def test_so_many_coordinates_that_rounding_fills_the_bound_are_refused(self):
         bound = Rounded(bound=Clip(l2_clip_norm=2.0))
-        assert bound.length(9.0, 2**47) > 0
+        assert bound.bounded_norm(9.0, 2**47) > 0
         with pytest.raises(ValueError, match="too many for a grid"):
-            bound.length(9.0, 2**49)
+            bound.bounded_norm(9.0, 2**49)
 
     @pytest.mark.parametrize(
         "inner", [Unbounded(), Rounded(bound=Clip(l2_clip_norm=1.0))], ids=["none", "twice"]

@@ -21,10 +21,10 @@ MIXED = Preconditioned(
 @pytest.mark.parametrize("number", [1, 10_000, 10**9, 10**13, 2**46])
 def test_each_coordinate_is_rounded_by_half_a_step(number):
     """C (1 - √d 2^-25 - 2^-40 - d 2^-53), or what the inner bound allows where that is less."""
-    found = Rounded(bound=CLIP).length(1e9, number)
+    found = Rounded(bound=CLIP).bounded_norm(1e9, number)
     share = 1 - 2.0**-40 - number * 2.0**-53 - math.sqrt(number) * 2.0**-25
     assert found == pytest.approx(3.0 * min(share, 1 - 2.0**-22), rel=1e-15)
-    assert Rounded(bound=CLIP).length(0.25, number) == 0.25
+    assert Rounded(bound=CLIP).bounded_norm(0.25, number) == 0.25
     # Rounded outwards everywhere, it is still within the bound.
     assert found + math.sqrt(number) * 3.0 * 2.0**-25 <= 3.0
 
@@ -40,9 +40,9 @@ def test_a_sum_that_is_rounded_once_moves_by_a_step_a_coordinate(number):
         share = 1 - rounding - error - number * each
         if share < 0.5:
             continue
-        assert bound.length(1e9, number) == pytest.approx(3.0 * share, rel=1e-15)
-        assert bound.inside.length(1e9, number) == bound.length(1e9, number)
-        assert bound.length(0.25, number) == 0.25
+        assert bound.bounded_norm(1e9, number) == pytest.approx(3.0 * share, rel=1e-15)
+        assert bound.inside.bounded_norm(1e9, number) == bound.bounded_norm(1e9, number)
+        assert bound.bounded_norm(0.25, number) == 0.25
         assert bound.sum_limit(7) == 21.0
 
 
@@ -51,14 +51,14 @@ def test_where_rounding_alone_would_fill_half_the_bound_it_is_refused():
         (Rounded(bound=CLIP), 250977005360993),
         (RoundedSum(bound=CLIP, float_error=0.0), 68252030098988),
     ):
-        assert 1.49 < bound.length(1e9, most - 10**5) < 1.51
+        assert 1.49 < bound.bounded_norm(1e9, most - 10**5) < 1.51
         with pytest.raises(ValueError, match="coordinates"):
-            bound.length(1e9, most + 10**5)
+            bound.bounded_norm(1e9, most + 10**5)
     half = RoundedSum(bound=CLIP, float_error=0.5)
     with pytest.raises(ValueError, match="float64 error"):
-        half.length(1e9, 1)
+        half.bounded_norm(1e9, 1)
     with pytest.raises(ValueError, match="float64 error"):
-        RoundedSum(bound=CLIP, float_error=math.nan).length(1e9, 1)
+        RoundedSum(bound=CLIP, float_error=math.nan).bounded_norm(1e9, 1)
 
 
 def test_what_no_grid_can_be_made_of_is_refused():
@@ -75,6 +75,6 @@ def test_contributions_to_a_rounded_sum_are_shortened_and_not_rounded():
     update = {"w": np.array([3e5, 4e5], np.float32)}
     bound = RoundedSum(bound=CLIP, float_error=0.125)
     found = bound.apply(update)["w"]
-    np.testing.assert_allclose(found, np.array([0.6, 0.8]) * bound.length(5e5, 2), rtol=1e-6)
+    np.testing.assert_allclose(found, np.array([0.6, 0.8]) * bound.bounded_norm(5e5, 2), rtol=1e-6)
     short = {"w": np.array([0.1, 0.2], np.float32)}
     np.testing.assert_array_equal(bound.apply(short)["w"], short["w"])

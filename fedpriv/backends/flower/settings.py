@@ -31,7 +31,7 @@ from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import make_task
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.load import ExperimentNotFoundError, load_experiment
-from fedpriv.experiments.options import Option, checked, flattened
+from fedpriv.experiments.options import Option, coerce, flatten
 from fedpriv.experiments.tasks import MissingCorpusError
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.tasks.task import Task
@@ -82,7 +82,7 @@ def read_experiment(run_config: Config) -> Experiment:
     }
     text = str(run_config.get("options", ""))
     try:
-        options |= flattened(tomllib.loads(text))
+        options |= flatten(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         raise ValueError(
             f"options {text!r} is not TOML ({error}); give lines such as options='local.epochs = 2'"
@@ -128,7 +128,7 @@ def read_value(config: Config, key: str, default: Value | None = None) -> Any:
         if not isinstance(value, str) or not value:
             raise ValueError(f"{key} {value!r} must be a word, such as {default!r}")
         return value
-    return checked(key, value, type(default))
+    return coerce(key, value, type(default))
 
 
 def read_path(key: str, *configs: Config) -> Path | None:

@@ -1,10 +1,10 @@
-"""Strategy that a ServerApp starts in the place of one of Flower's, and its backend.
+"""Flower backend: finds the node of each user and sums their bounded updates each round.
 
 Flower's own strategies own the loop and average what nodes send, weighted by what nodes claim, once
 everybody has answered. Here the loop is the caller's, a node is asked for one unweighted sum over
-named users, the sum is bounded again on arrival and added at once, and it never becomes a record, a
-metric or a log line: it leaves only as the return value of `GridBackend.sum_over`, to which the
-round adds noise.
+named users. The sum is checked against its users' limit on arrival, dropped if it is longer, and
+added at once; it never becomes a record, a metric or a log line: it leaves only as the return value
+of `GridBackend.sum_over`, to which the round adds noise.
 """
 
 from __future__ import annotations
@@ -83,10 +83,12 @@ class GridBackend(Backend):
     Guarantees:
         * The sum equals the in-process backend's to rounding when every node answers.
         * A node that is gone, late, wrong or hostile changes only what its own users contribute,
-          by at most their number times the bound, and never stops the round.
+          by at most their number times the bound, and never stops the round. Which users are its
+          own, `node_users` says. Without it a node may claim any user: who is claimed by two nodes
+          contributes zero, and a run all of whose users are claimed twice does not start.
 
     Attributes:
-        exchange: The way to the nodes; counts in `dropped` what was dropped or bounded again.
+        exchange: The way to the nodes; counts in `dropped` what was dropped.
         registry: Where users live.
         settings: Deadlines, and who may be a node.
         measure: How the server measures a model, as `Task.evaluate`; None measures nothing.
@@ -131,13 +133,12 @@ class GridBackend(Backend):
                 asked = hosts[reply.metadata.src_node_id]
                 total.add(reply.content, num_users=len(asked))
                 del reply  # before the next one is pulled
-            if odd := counts - before:
-                numbers = order.round_num, order.attempt, dict(odd)
+            if dropped := counts - before:
+                numbers = order.round_num, order.attempt, dict(dropped)
                 log_of_users(_LOG, logging.WARNING, "round %d, attempt %d: %s", *numbers)
-        away = total.num_added == 0 and (odd["missing"] or odd["late"])
-        if (
-            order.key.mode == "secure" or away
-        ):  # who is away may come back: that is no failure of all
+        # Nodes that are away may come back: a round without them is no failure of all users.
+        nobody_arrived = total.num_added == 0 and (dropped["missing"] or dropped["late"])
+        if order.key.mode == "secure" or nobody_arrived:
             total.first_error = None
         return total.result(len(cohort))
 
@@ -176,7 +177,7 @@ class GridBackend(Backend):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserLevelStrategy:
-    """Finds the roster's users on a grid, and runs the caller's loop with a backend to them.
+    """Registers the roster's users on a grid, and runs the caller's loop with a backend to them.
 
     It is started where a strategy of Flower's is, and is no subclass of theirs: their hooks answer
     for averages that leave a round, where here nothing may leave that was not charged and noised.
@@ -187,7 +188,7 @@ class UserLevelStrategy:
         plan: `fedpriv.privacy.plan.plan_digest` of what will be asked, for nodes that train under
             some plans only: they refuse others before anything is charged. "" leaves that to the
             first round.
-        counts: Over all rounds, how many answers were dropped or bounded again, by reason.
+        counts: Over all rounds, how many answers were dropped, by reason.
     """
 
     roster: Sequence[str] = field(repr=False)

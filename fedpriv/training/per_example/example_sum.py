@@ -172,7 +172,7 @@ class CentralSum(Work):
                     "floats (exact-sum false)"
                 )
             # Found out example by example it would be a failure of each: nothing but zeros, unsaid.
-            bound.length(bound.l2_bound, tree.num_elements(params))
+            bound.bounded_norm(bound.l2_bound, tree.num_elements(params))
             bound = bound.inside
         if self.blank is not None:
             index = index[~self.blank[index]]

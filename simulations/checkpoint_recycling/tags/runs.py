@@ -129,7 +129,7 @@ class Together(Work):
             np.ascontiguousarray(bias, np.float32),
             _NO_MULTIPLIER if self.trainer.multiplier is None else self.trainer.multiplier,
             self.trainer.schedule.learning_rate,
-            bound.length(_LONG, num),
+            bound.bounded_norm(_LONG, num),
             0.0 if grain is None else grain,
         )
         if not sound:

@@ -82,6 +82,9 @@ class Joint(Bound):
     def l2_bound(self):
         return math.hypot(self.l2_clip_norm, self.bit)
 
+    def bounded_norm(self, norm, num_elements):
+        return min(norm, self.l2_bound)
+
     def scaled(self, update):
         clipped, factor = Clip(l2_clip_norm=self.l2_clip_norm).scaled({"w": update["w"]})
         below = np.sign(update["below"]).astype(np.float32) * np.float32(self.bit)

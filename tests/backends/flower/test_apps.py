@@ -163,8 +163,8 @@ from fedpriv.mechanisms import Clip, Rounded
 class Halving(Clip):
     name = "halving"
 
-    def length(self, norm, num_elements):
-        return 0.5 * Clip.length(self, norm, num_elements)
+    def bounded_norm(self, norm, num_elements):
+        return 0.5 * Clip.bounded_norm(self, norm, num_elements)
 
 
 def halved(made):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from fedpriv import tree
 from fedpriv.mechanisms import Clip, Normalise, Unbounded
+from fedpriv.mechanisms.bounds import Bound, OutputSensitivity
 from fedpriv.tree import RowSparse
 from tests.laws.bounds.bounded import (
     BOUNDS,
@@ -191,6 +192,29 @@ class TestNorm:
         for make in BOUNDS.values():
             assert make(0.25).l2_bound == 0.25
         assert Unbounded().l2_bound == math.inf
+
+    def test_none_is_made_that_certifies_and_does_not_bound(self):
+        class Mine(Bound):
+            name = "mine"
+            l2_bound = 1.0
+
+        with pytest.raises(TypeError, match="abstract"):
+            Mine()
+
+    def test_clip_changes_nothing_up_to_a_part_in_2_22_below_it_and_normalise_everything(self):
+        clip, largest = Clip(l2_clip_norm=1.0), 1.0 - 2.0**-22
+        for norm, left in ((largest, largest), (np.nextafter(largest, 1), largest), (9, largest)):
+            assert clip.bounded_norm(float(norm), 1) == left
+        smaller = Normalise(l2_clip_norm=1.0, regulariser=1.0)
+        for norm in (0.5, 2.0):
+            assert smaller.bounded_norm(norm, 1) == norm / (1 + norm) * largest
+
+    def test_no_sum_of_results_is_held_to_how_far_they_are_apart(self):
+        result = {name: np.full_like(array, 9.0) for name, array in PARAMS.items()}
+        bound = OutputSensitivity(l2_bound=0.1)
+        assert tree.l2_norm(bound.apply(result)) > bound.l2_bound
+        with pytest.raises(ValueError, match="how far"):
+            bound.sum_limit(3)
 
 
 def _as64(tensor):

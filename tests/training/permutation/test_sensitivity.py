@@ -83,7 +83,7 @@ class TestNumbers:
         assert 2 * schedule.sensitivity(QUARTER, 100) == pytest.approx(0.15, rel=2e-3)
         halved = replace(schedule, server_rate=0.5)
         assert 2 * halved.sensitivity(QUARTER, 100) == pytest.approx(0.075, rel=2e-3)
-        assert schedule.longest_update(QUARTER, 100) == pytest.approx(0.15)
+        assert schedule.longest_update(QUARTER, 0.05) == pytest.approx(0.15)
 
 
 def walk(gradients, rates, *, k, b, orders, start=0.0, decay=0.0, place=0):

@@ -10,6 +10,7 @@ import pytest
 import fedpriv as fp
 from fedpriv import tree
 from fedpriv.experiments.load import load_experiment
+from fedpriv.mechanisms.bounds import CHECKED_EXCESS, Checked
 from fedpriv.mechanisms.selection import PrivateChoice
 from fedpriv.rng import Key
 from fedpriv.runs.prepared import start_run
@@ -87,6 +88,76 @@ def test_so_do_users(start, rate, share):
     with pytest.raises(ValueError, match="longest-start"):
         longer = {"w": np.float32([abs(start) * 1.01 + 1e-30])}
         algorithm.check_params(longer)
+
+
+class Longest:
+    """One user sends the longest update that is let through, or is gone; all others zeros."""
+
+    def __init__(self, num_users, there=True):
+        self.num_users, self.there, self.first = num_users, there, None
+
+    key = Raw.key
+
+    def sum(self, params, *, work="train", bound=None, among=None):
+        self.first = self.first or bound.l2_bound
+        total, failed = np.zeros(1), 0
+        if 0 in among and self.there:
+            length = np.float32(bound.l2_bound * (1 + CHECKED_EXCESS) * (1 - 2**-23))
+            if params["w"].any():  # later than at the start, where who fails is left out
+                length = max(length, self.late(bound))
+            try:
+                total = bound.apply({"w": np.full(1, length)})["w"].astype(float)
+            except ValueError:
+                failed = 1
+        return PartialSum(total={"w": total}, num_users=len(among), num_failed=failed)
+
+    def late(self, bound):
+        return 0.0
+
+
+class AsLongAsTheFirst(Longest):
+    """Somebody who goes on with the longest step of the run while steps become shorter."""
+
+    def late(self, bound):
+        return np.float32(self.first)
+
+
+def of_schedule(schedule, size, passes, **more):
+    passes = Passes(passes=passes, batch_size=size, schedule=schedule, **more)
+    made = UserSchedule(passes=passes)
+    return BoltOnUsers(schedule=made, constants=logistic_constants()), made
+
+
+@pytest.mark.parametrize("more", [{}, {"radius": 1.5}])
+@pytest.mark.parametrize(
+    ("number", "size", "passes"), [(2, 2, 1), (1, 1, 4), (7, 3, 2), (90, 30, 1)]
+)
+def test_the_longest_update_that_is_let_through_is_within_the_sensitivity(
+    number, size, passes, more
+):
+    algorithm, schedule = of_schedule(StepSchedule(rate=0.25), size, passes, **more)
+    start = {"w": np.zeros(1, np.float32)}
+    here, gone = (algorithm._trained(start, Longest(number, t)).total["w"] for t in (True, False))
+    assert 0 < abs(here - gone)[0] <= schedule.sensitivity(logistic_constants(), number)
+    with pytest.raises(ValueError, match="longer than"):
+        Checked(l2_bound=1.0).apply({"w": np.float32([1 + 1.01 * CHECKED_EXCESS])})
+
+
+def test_where_steps_become_shorter_an_early_one_is_not_let_through_late():
+    algorithm, _ = of_schedule(StepSchedule(name="decreasing", exponent=0.0), 2, 5)
+    start = {"w": np.zeros(1, np.float32)}
+    algorithm._trained(start, Longest(4))
+    with pytest.raises(ValueError, match="a user failed"):
+        algorithm._trained(start, AsLongAsTheFirst(4))
+
+
+def test_with_few_users_alone_is_there_more_room_than_rounding_needs():
+    """So that what is let through costs nothing where there are many, to the last bit."""
+    constants, rate = logistic_constants(), StepSchedule(rate=0.25)
+    for number, size, passes in ((400, 50, 1), (50, 10, 2), (3000, 100, 10)):
+        _, schedule = of_schedule(rate, size, passes)
+        rounding = schedule.passes.sensitivity(constants, number, relative_rounding=2.0**-23)
+        assert schedule.sensitivity(constants, number) == rounding
 
 
 def test_the_room_is_what_it_says():

@@ -21,7 +21,7 @@ import psutil
 from fedpriv.experiments.agd import FederatedDescent
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.bolt_on import FederatedBoltOn
-from fedpriv.experiments.options import Names, entries
+from fedpriv.experiments.options import OptionIndex, entries
 from fedpriv.experiments.tasks import TagPredictionTask
 
 BIN = Path(sys.executable).parent
@@ -100,7 +100,9 @@ def run_config(**options: object) -> str:
 def is_option(name: str) -> bool:
     tags = entries(TagPredictionTask, prefix="task.")
     classes = (FederatedExperiment, FederatedDescent, FederatedBoltOn)
-    return any(Names((*tags, *entries(made))).find(name) for made in classes) or name == "method"
+    return (
+        any(OptionIndex((*tags, *entries(made))).find(name) for made in classes) or name == "method"
+    )
 
 
 @dataclass

@@ -81,7 +81,7 @@ def test_an_example_moves_the_sum_by_at_most_the_bound_in_whole_numbers(kind, na
 def test_without_shortening_it_would_be_too_long(monkeypatch):
     """The broken twin: rounded, and not shortened by what rounding adds."""
     case = Case("softmax", num=NUM)
-    monkeypatch.setattr(RoundedSum, "length", lambda self, norm, num_elements: self.l2_bound)
+    monkeypatch.setattr(RoundedSum, "bounded_norm", lambda self, norm, num_elements: self.l2_bound)
     bound = rounded(case.made, Normalise(l2_clip_norm=0.3))
     found = [squared(whole_sum(case, bound, [i]) - whole_sum(case, bound, [])) for i in range(NUM)]
     assert max(found) > LIMIT
@@ -118,10 +118,10 @@ def test_a_bound_that_allows_for_less_than_is_stated_is_refused():
 def test_too_many_examples_or_coordinates_are_refused():
     bound = RoundedSum(bound=Clip(l2_clip_norm=1.0), float_error=0.6)
     with pytest.raises(ValueError, match=r"float64 error of 0\.6 are too much"):
-        bound.length(1.0, 10)
+        bound.bounded_norm(1.0, 10)
     bound = RoundedSum(bound=Clip(l2_clip_norm=1.0), float_error=0.0)
-    assert bound.length(1.0, 10**6) == pytest.approx(1 - 1e3 * 2**-24, abs=1e-9)
+    assert bound.bounded_norm(1.0, 10**6) == pytest.approx(1 - 1e3 * 2**-24, abs=1e-9)
     with pytest.raises(ValueError, match="10000000000000000 coordinates"):
-        bound.length(1.0, 10**16)
+        bound.bounded_norm(1.0, 10**16)
     with pytest.raises(ValueError, match="exact-sum false"):
         RoundedSum(bound=bound, float_error=0.0)
