@@ -21,9 +21,10 @@ zcdp                        ZCDp(ρ)                                      RDP
 nonprivate                  NonPrivate                                   none: ε = ∞
 ==========================  ===========================================  =======================
 
-Pure answers alone cost the sum of their ε, at δ = 0; beside others, and at δ > 0, the smaller of
-that sum and the composed loss. Wherever a zCDP answer is among the charges all are priced by RDP.
-So is a study that keeps the best of several trials (`fedpriv.privacy.trials`).
+Pure answers alone cost the sum of their ε at δ = 0, and at δ > 0 the smaller of that sum and the
+composed loss; together with other kinds, the composed loss. Wherever a zCDP answer or a cohort of
+fixed size is among the charges all are priced by RDP. So is a study that keeps the best of several
+trials (`fedpriv.privacy.trials`).
 
 Above a million charges RDP alone prices what PLD otherwise does; kinds that it does not price are
 refused there.
@@ -206,19 +207,20 @@ def checked_delta(delta: float, events: Collection[Event]) -> float:
 def _epsilon(
     groups: tuple[tuple[Event, int], ...], delta: float, relation: Relation, num_rounds: int
 ) -> Epsilon:
-    fixed = _check_fixed_size(groups, relation)
+    for event, _ in groups:
+        check_relation(event, relation)
     summed = _pure_epsilon(groups, relation)
-    fixed = fixed or any(event.kind == "zcdp" for event, _ in groups)
+    rdp_only = any(event.kind in ("fixed-size-gaussian", "zcdp") for event, _ in groups)
     groups = tuple((event, count) for event, count in groups if count)
     answer = functools.partial(Epsilon, delta=delta, relation=relation)
     if not groups:
-        accountant = "composition" if delta == 0.0 else "RDP" if fixed else "PLD"
+        accountant = "composition" if delta == 0.0 else "RDP" if rdp_only else "PLD"
         return answer(value=0.0, rdp=None if delta == 0.0 else 0.0, accountant=accountant)
     if delta == 0.0:
         assert summed is not None
         return answer(value=summed, accountant="composition")
     rdp = _rdp_epsilon(groups, delta, relation)
-    if fixed:
+    if rdp_only:
         if rdp is None:
             raise ValueError(
                 "charges that only RDP accounts (fixed-size cohorts, zCDP answers) and charges "
@@ -253,7 +255,8 @@ def _of_trials(
     groups: tuple[tuple[Event, int], ...], delta: float, relation: Relation, trials: Trials
 ) -> Epsilon:
     """Return the ε of a study that releases the best of several trials."""
-    _check_fixed_size(groups, relation)
+    for event, _ in groups:
+        check_relation(event, relation)
     groups = tuple((event, count) for event, count in groups if count)
     value = _rdp_epsilon(groups, delta, relation, trials) if groups else 0.0
     if value is None:
@@ -272,20 +275,29 @@ def _of_trials(
     )
 
 
-def _check_fixed_size(groups: tuple[tuple[Event, int], ...], relation: Relation) -> bool:
-    """Return whether any cohort has a fixed size.
+def check_relation(event: Event, relation: Relation) -> None:
+    """Refuse an event under a relation for which no accountant bounds it.
 
     Raises:
-        ValueError: If they do, and a user is there or not.
+        ValueError: If that is so.
     """
-    fixed = any(event.kind == "fixed-size-gaussian" for event, _ in groups)
-    if fixed and relation is not Relation.REPLACE_ONE:
+    replaced = relation is Relation.REPLACE_ONE
+    if event.kind == "fixed-size-gaussian" and not replaced:
         raise ValueError(
-            f"fixed-size cohorts cannot be accounted under {relation.value}: leaving a user "
-            "out changes who else is drawn; use relation 'replace-one', or poisson "
-            "sampling"
+            f"fixed-size cohorts cannot be accounted under relation {relation.value!r}: "
+            "dp-accounting bounds them under 'replace-one' only; use relation 'replace-one', or "
+            "sampling 'poisson'"
         )
-    return fixed
+    if event.kind == "poisson-devices-gaussian" and replaced:
+        raise ValueError(
+            f"several devices of one person are accounted under relation 'add-remove', not "
+            f"{relation.value!r}; use that, or bound a person's devices together"
+        )
+    if event.kind == "objective-gaussian" and replaced:
+        raise ValueError(
+            f"noise within an objective is accounted under relation 'add-remove', not "
+            f"{relation.value!r}; use that"
+        )
 
 
 def _pure_epsilon(groups: tuple[tuple[Event, int], ...], relation: Relation) -> float | None:
@@ -352,6 +364,7 @@ def _one_loss(
     event: Event, relation: Relation, interval: float, count: int
 ) -> pld.PrivacyLossDistribution:
     """Return the privacy loss of one charge (of `count`, for a plain Gaussian) on a grid."""
+    check_relation(event, relation)
     if event.kind in _ADDED:
         return _ADDED[event.kind](event, relation, interval)
     if event.kind == "pure":
@@ -671,6 +684,11 @@ def _log_inverse(delta: float) -> float:
     return -math.log(probability("delta", delta))
 
 
+def has_rho(event: Event) -> bool:
+    """Return whether one charge has a ρ; amplification by sampling has none."""
+    return event.kind in ("gaussian", "pure", "zcdp")
+
+
 def rho_of(event: Event, relation: Relation) -> float:
     """Return the ρ of one charge: 1/(2σ²) of a Gaussian, ε²/2 of a pure answer, or its own.
 
@@ -680,11 +698,11 @@ def rho_of(event: Event, relation: Relation) -> float:
     Raises:
         ValueError: If it has none.
     """
+    if not has_rho(event):
+        raise ValueError(f"a {event.kind} charge has no ρ; let everybody take part")
     moved = relation.moved
     if event.kind == "zcdp":
         return moved**2 * (event.rho or 0.0)
     if event.kind == "pure":
         return 0.5 * (moved * (event.epsilon or 0.0)) ** 2
-    if event.kind != "gaussian":
-        raise ValueError(f"a {event.kind} charge has no ρ; let everybody take part")
     return 0.5 * (moved / event.sigma) ** 2

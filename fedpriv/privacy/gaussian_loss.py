@@ -122,16 +122,11 @@ def devices_gaussian_loss(
         sampling_prob: q, the probability that a device is drawn, in (0, 1].
         devices: How many the person has at most.
         interval: As for `gaussian_loss`.
-        relation: Add-remove: the person is there with all devices, or not.
+        relation: Not replace-one: the person is there with all devices, or not.
 
     Raises:
-        ValueError: If a number is out of range, or a person would be replaced by another.
+        ValueError: If a number is out of range.
     """
-    if relation is Relation.REPLACE_ONE:
-        raise ValueError(
-            f"several devices of one person are accounted under relation 'add-remove', not "
-            f"{relation.value!r}; use that, or bound a person's devices together"
-        )
     if devices == 1 or sampling_prob == 1.0:
         return gaussian_loss(
             sigma / devices, sampling_prob=sampling_prob, interval=interval, relation=relation
@@ -158,16 +153,11 @@ def objective_loss(
         sigma: Standard deviation of the term's coordinates over L.
         shift: Loss besides.
         interval: As for `gaussian_loss`.
-        relation: Add-remove: a replaced user changes the term along two lines.
+        relation: Not replace-one: a replaced user changes the term along two lines.
 
     Raises:
-        ValueError: If σ is out of range, or a user would be replaced by another.
+        ValueError: If σ is out of range.
     """
-    if relation is Relation.REPLACE_ONE:
-        raise ValueError(
-            f"noise within an objective is accounted under relation 'add-remove', not "
-            f"{relation.value!r}; use that"
-        )
     plain = gaussian_loss(sigma, sampling_prob=1.0, interval=interval, relation=relation)
     cells = plain._pmf_remove.to_dense_pmf()
     below = max(0, min(-cells._lower_loss, cells.size - 1))

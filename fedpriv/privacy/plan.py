@@ -38,10 +38,12 @@ from fedpriv.hashes import document_sha256
 from fedpriv.privacy.accounting import (
     affordable_rounds,
     calibrate,
+    check_relation,
     delta_of,
     epsilon_of,
     epsilon_of_rho,
     has_rdp,
+    has_rho,
     rho_of,
 )
 from fedpriv.privacy.epsilon import BudgetUse, Epsilon, format_delta, rounded_up, rounded_up_to
@@ -53,7 +55,6 @@ from fedpriv.privacy.mechanism import (
     named_mechanism,
     numbers_of,
 )
-from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler
 from fedpriv.privacy.trials import Trials
 from fedpriv.ranges import json_object, positive_float, positive_int, set_checked
 
@@ -223,7 +224,8 @@ class Plan(_Guarantee):
                 f"target_epsilon {self.target_epsilon} cannot be kept with noise "
                 "'none'; leave it out, or ask for noise 'gaussian'"
             )
-        _check_sampling(self.mechanism, self.num_rounds, self.relation)
+        check_relation(self.event, self.relation)
+        _check_rows(self.mechanism, self.num_rounds, self.relation)
         _check_trials(self.trials, self.event, self.relation)
         target = self.target_epsilon
         if self.charged_once and target is not None and self.total().value > target:
@@ -581,9 +583,12 @@ class AdaptivePlan(_Guarantee):
         )
 
     def total(self) -> Epsilon:
-        """Return the ε that the filter guarantees, whatever is spent of it."""
+        """Return the ε that the filter guarantees, whatever is spent of it.
+
+        It is of the most that the filter admits: a part in 10¹² above `rho`, for rounded sums.
+        """
         assert self.delta is not None
-        value = epsilon_of_rho(self.rho, self.delta)
+        value = epsilon_of_rho(self._limit, self.delta)
         return Epsilon(
             value=value,
             delta=self.delta,
@@ -638,8 +643,11 @@ class AdaptivePlan(_Guarantee):
 
     def refusal(self, spent: Counter[Event], event: Event) -> str:
         """Return why one more charge exceeds the total, or "" if it fits; ask before writing it."""
-        if event.is_sampled or not event.is_private:
-            return f"a filter of ρ takes no {event.kind} charge; let everybody take part"
+        if not has_rho(event):
+            return (
+                f"a filter of ρ takes no {event.kind} charge; let everybody take part, with noise "
+                "that has a ρ"
+            )
         price = rho_of(event, self.relation)
         total = self._sum(spent) + price
         if total <= self._limit:
@@ -750,38 +758,6 @@ def _check_micro_batch(size: int, unit: Unit, relation: Relation) -> None:
         )
     if size > 1 and (unit != "example" or relation is not Relation.ADD_REMOVE):
         raise ValueError(f"micro_batch {size} is for examples under relation 'add-remove'; use 1")
-
-
-def _check_sampling(
-    mechanism: Mechanism | RecordedMechanism, num_rounds: int, relation: Relation
-) -> None:
-    """Refuse cohorts that cannot be accounted under a relation, or only at a needlessly high ε.
-
-    Args:
-        mechanism: Who is drawn, where that was recorded, and what a charge does.
-        num_rounds: T.
-        relation: Who is a neighbour.
-
-    Raises:
-        ValueError: If that is so, or there are more rounds than rows of correlated noise.
-    """
-    sampler, event = mechanism.sampler, mechanism.event
-    _check_rows(mechanism, num_rounds, relation)
-    if isinstance(sampler, PoissonSampler) and sampler.cap is not None:
-        mean = sampler.expected_cohort_size
-        least = min(math.ceil(2.0 * mean), sampler.num_users)
-        if sampler.cap < least:
-            raise ValueError(
-                f"cohort_cap {sampler.cap} is below {least}, twice the expected cohort of "
-                f"{mean:g}: a cap near the mean multiplies ε (fourfold at the mean); raise it, "
-                "or leave it out"
-            )
-    fixed = isinstance(sampler, FixedSizeSampler)
-    if fixed and event.is_private and relation is not Relation.REPLACE_ONE:
-        raise ValueError(
-            f"sampling 'fixed' cannot be accounted under relation {relation.value!r}; "
-            "use relation 'replace-one', or sampling 'poisson'"
-        )
 
 
 def _check_rows(

@@ -117,23 +117,30 @@ def _ids(roster: Sequence[str], positions: np.ndarray) -> tuple[str, ...]:
 
 
 def _subset(key: Key, number: int, size: int) -> np.ndarray:
-    """Return a uniform subset of `size` positions below `number`, sorted.
-
-    With a secure key those with the least of `number` cryptographic words: of equal words, at most
-    n² 2^-65 likely, the earlier position is preferred.
-    """
+    """Return a uniform subset of `size` positions below `number`, sorted."""
     if key.mode == "secure":
-        drawn = np.argsort(key.words(number), kind="stable")[:size]
+        drawn = _permutation(key, number)[:size]
     else:
         drawn = key.generator().choice(number, size, replace=False, shuffle=False)
     return np.sort(drawn)
 
 
 def _permutation(key: Key, number: int) -> np.ndarray:
-    """Return a uniform order of `number` positions."""
-    if key.mode == "secure":
-        return np.argsort(key.words(number), kind="stable").astype(np.int64)
-    return key.generator().permutation(number)
+    """Return a uniform order of `number` positions.
+
+    With a secure key it is that of as many cryptographic words. Where two of them are equal, at
+    most n² 2^-65 likely, all are drawn again: of distinct words every order is as likely.
+    """
+    if key.mode != "secure":
+        return key.generator().permutation(number)
+    stream = 0
+    while True:
+        words = key.words(number, stream)
+        order = np.argsort(words, kind="stable").astype(np.int64)
+        ordered = words[order]
+        if not (ordered[1:] == ordered[:-1]).any():
+            return order
+        stream += 1
 
 
 def _secure_bernoulli(key: Key, number: int, probability: Fraction) -> np.ndarray:
@@ -185,8 +192,8 @@ class PoissonSampler(Sampler):
         num_users: Users on the roster, n.
         expected_cohort_size: Mean cohort, in (0, n]; a user is drawn with probability mean / n.
         cap: Largest cohort ever sent out, or None. When more users were drawn, a uniform subset
-            of `cap` of them takes part. A plan wants the cap at twice the mean or above, where
-            truncation is so rare that it costs nothing.
+            of `cap` of them takes part. At least twice the mean, or everybody: there truncation
+            is so rare that it costs nothing.
 
     Guarantees:
         * Inclusion is independent between users (without a cap) and between keys.
@@ -202,6 +209,13 @@ class PoissonSampler(Sampler):
 
     def __post_init__(self) -> None:
         self.event(Cost(kind="gaussian", value=1.0))  # every check on users, mean and cap
+        least = min(math.ceil(2.0 * self.expected_cohort_size), self.num_users)
+        if self.cap is not None and self.cap < least:
+            raise ValueError(
+                f"cohort_cap {self.cap} is below {least}, twice the expected cohort of "
+                f"{self.expected_cohort_size:g}: a cap near the mean multiplies ε (fourfold at the "
+                "mean); raise it, or leave it out"
+            )
         object.__setattr__(self, "num_users", int(self.num_users))
         object.__setattr__(self, "expected_cohort_size", float(self.expected_cohort_size))
 
@@ -240,7 +254,7 @@ class DevicesSampler(Sampler):
     """Poisson sampling of devices, of which one person may have several on the roster.
 
     Attributes:
-        draws: Who is drawn: independently, without a cap.
+        draws: Who is drawn; without a cap.
         devices: How many devices of the roster a person has at most.
 
     Guarantees:
@@ -252,11 +266,17 @@ class DevicesSampler(Sampler):
         ValueError: If the draws are of another kind, or the number is out of range.
     """
 
-    draws: Sampler
+    draws: PoissonSampler
     devices: int
 
     def __post_init__(self) -> None:
-        self.event(Cost(kind="gaussian", value=1.0))  # every check
+        draws: Any = self.draws
+        if not isinstance(draws, PoissonSampler) or draws.cap is not None:
+            raise ValueError(
+                f"devices {self.devices} of one person are accounted with poisson sampling and "
+                "without a cap only; leave the others out, or bound a person's devices together"
+            )
+        self.event(Cost(kind="gaussian", value=1.0))  # checks the number
         object.__setattr__(self, "devices", int(self.devices))
 
     @property
@@ -285,18 +305,12 @@ class DevicesSampler(Sampler):
             num_users=self.num_users,
             expected_cohort_size=self.expected_cohort_size,
             noise_multiplier=cost.value,
-            sampling="poisson" if isinstance(self.draws, PoissonSampler) else "fixed",
-            cohort_cap=getattr(self.draws, "cap", None),
             devices=devices,
         )
 
-    def init(self) -> Memory:
-        """Return the memory of the draws before the first cohort."""
-        return self.draws.init()
-
-    def next(self, memory: Memory, key: Key, roster: Sequence[str]) -> Drawn:
+    def cohort(self, key: Key, roster: Sequence[str]) -> tuple[str, ...]:
         """Return the drawn devices' ids."""
-        return self.draws.next(memory, key, roster)
+        return self.draws.cohort(key, roster)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

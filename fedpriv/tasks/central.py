@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from fedpriv.datasets.stackexchange.rosters import training_set_sha256
 from fedpriv.measures import ACCURACY, LOSS, Measure, check_measures
 from fedpriv.mechanisms import SideInformation
-from fedpriv.privacy.sampling import DevicesSampler, Sampler
+from fedpriv.privacy.sampling import DevicesSampler, PoissonSampler, Sampler
 from fedpriv.rng import Key
 from fedpriv.tasks.task import BaseTask, TaskDescription
 from fedpriv.training.evaluate import WHOLE, ClassScores, Metrics, Part
@@ -50,7 +50,7 @@ class OwnedExamples:
         Raises:
             ValueError: If examples are not drawn independently, without a cap.
         """
-        return DevicesSampler(draws=draws, devices=self.most)
+        return DevicesSampler(draws=cast(PoissonSampler, draws), devices=self.most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -141,7 +141,11 @@ def test_devices_are_drawn_as_users_are():
 
 
 def test_only_independent_draws_have_devices():
-    with pytest.raises(ValueError, match="poisson sampling"):
-        DevicesSampler(draws=FixedSizeSampler(num_users=4, size=2), devices=2)
-    with pytest.raises(ValueError, match="without a cap"):
-        DevicesSampler(draws=PoissonSampler(num_users=9, expected_cohort_size=2, cap=4), devices=2)
+    """Red before: of one device each, draws of any kind were taken."""
+    for devices in (1, 2):
+        for draws in (
+            FixedSizeSampler(num_users=9, size=2),
+            PoissonSampler(num_users=9, expected_cohort_size=2, cap=4),
+        ):
+            with pytest.raises(ValueError, match="without a cap"):
+                DevicesSampler(draws=draws, devices=devices)

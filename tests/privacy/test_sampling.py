@@ -143,12 +143,12 @@ def test_fixed_size_cohorts_are_uniform(mode):
 @pytest.mark.parametrize("mode", MODES)
 def test_a_cap_drops_a_uniform_subset(mode):
     roster = ROSTER[:40]
-    capped, free = (draws(coins(0.3, 40, cap=cap), 4000, roster, mode) for cap in (12, None))
+    capped, free = (draws(coins(0.05, 40, cap=cap), 20_000, roster, mode) for cap in (4, None))
     sizes = free.sum(axis=1)
-    assert np.array_equal(capped.sum(axis=1), np.minimum(sizes, 12))
+    assert np.array_equal(capped.sum(axis=1), np.minimum(sizes, 4))
     assert not (capped & ~free).any()
     # Among rounds that were cut every user survives equally often: 40 cells, expectation equal.
-    cut = sizes > 12
+    cut = sizes > 4
     survived, drawn = capped[cut].sum(axis=0), free[cut].sum(axis=0)
     rate = survived.sum() / drawn.sum()
     assert (
@@ -208,6 +208,15 @@ class TestSecureCoins:
             sampler.next({}, self.key().fold(round_num), ROSTER)
         with pytest.raises(AssertionError, match="foretold"):
             sampler.next({}, Key.simulation(0), ROSTER)
+
+    def test_equal_words_are_drawn_again(self, monkeypatch):
+        """Red before: of equal words the earlier position was preferred."""
+        streams = {0: [1, 1, 1, 1], 1: [3, 9, 3, 0], 2: [9, 8, 7, 6]}
+        monkeypatch.setattr(
+            Key, "words", lambda self, count, stream=0: np.array(streams[stream], np.uint64)
+        )
+        sampler = FixedSizeSampler(num_users=4, size=2)
+        assert sampler.cohort(self.key(), ("a", "b", "c", "d")) == ("c", "d")
 
 
 def test_edges():

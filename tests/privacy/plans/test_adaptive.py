@@ -12,6 +12,7 @@ from dp_accounting.rdp import RdpAccountant
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedpriv.privacy.accounting import epsilon_of_rho
 from fedpriv.privacy.event import NONPRIVATE, Event, cohort_event
 from fedpriv.privacy.plan import AdaptivePlan, cohort_plan, read_plan
 
@@ -23,6 +24,8 @@ SAMPLED = [
     cohort_event(num_users=400, expected_cohort_size=20, noise_multiplier=50.0, cohort_cap=60),
     cohort_event(num_users=400, expected_cohort_size=20, noise_multiplier=50.0, sampling="fixed"),
 ]
+
+OBJECTIVE = Event(kind="objective-gaussian", noise_multiplier=50.0, shift=0.1)
 
 
 def plan(**changes):
@@ -70,14 +73,22 @@ class TestFilter:
         assert made.refusal(spent, Event(kind="zcdp", rho=0.04)) == ""
         assert "to 1.00625" in made.refusal(spent, Event(kind="zcdp", rho=0.05))
 
-    @pytest.mark.parametrize("event", [*SAMPLED, NONPRIVATE], ids=lambda event: event.kind)
+    @pytest.mark.parametrize(
+        "event", [*SAMPLED, NONPRIVATE, OBJECTIVE], ids=lambda event: event.kind
+    )
     def test_what_has_no_rho_is_refused_whatever_is_left(self, event):
+        """Red before: an objective's price raised where a reason was asked for."""
         for spent in (Counter(), Counter({TENTH: 10})):
-            assert plan(rho=1e6).refusal(spent, event) == (
-                f"a filter of ρ takes no {event.kind} charge; let everybody take part"
-            )
+            assert f"takes no {event.kind} charge" in plan(rho=1e6).refusal(spent, event)
         with pytest.raises(ValueError, match=f"a {event.kind} charge has no ρ"):
             plan(rho=1e6).epsilon_of({event: 1})
+
+    def test_no_more_is_admitted_than_is_stated(self):
+        """Red before: a charge of ρ(1 + 5e-13) was admitted, and ε was stated at ρ."""
+        over = Event(kind="zcdp", rho=1.0 + 5e-13)
+        assert plan().refusal(Counter(), over) == ""
+        assert plan().total().value >= epsilon_of_rho(1.0 + 5e-13, 1e-5)
+        assert plan().refusal(Counter(), Event(kind="zcdp", rho=1.0 + 5e-12)) != ""
 
     def test_a_ledger_of_more_than_the_total_is_refused(self):
         with pytest.raises(ValueError, match=r"ρ = 1.1 are above the 1 of the plan"):

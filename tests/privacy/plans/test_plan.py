@@ -7,11 +7,23 @@ from dataclasses import replace
 
 import pytest
 
+from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.privatizer import Cost, Privatizer
 from fedpriv.privacy.accounting import epsilon, rho_of
 from fedpriv.privacy.event import NONPRIVATE, Event, Relation
 from fedpriv.privacy.plan import AdaptivePlan, Plan, cohort_plan
-from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, PoissonSampler
+from fedpriv.privacy.sampling import (
+    DevicesSampler,
+    Everybody,
+    FixedSizeSampler,
+    PoissonSampler,
+)
+
+
+class Shifted(Privatizer):
+    name = "shifted"
+    cost = Cost(kind="objective-gaussian", value=1.0, second=0.1)
+
 
 GOOD = {
     "num_users": 400,
@@ -90,6 +102,43 @@ def test_bad_inputs_are_refused_by_name(subtests):
                 plan(**changes)
             assert named in str(refusal.value)
             assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "privatizer", "relation"),
+    [
+        (FixedSizeSampler(num_users=400, size=20), Gaussian(noise_multiplier=1.0), "add-remove"),
+        (FixedSizeSampler(num_users=400, size=20), Gaussian(noise_multiplier=1.0), "zero-out"),
+        (
+            DevicesSampler(draws=PoissonSampler(num_users=400, expected_cohort_size=20), devices=2),
+            Gaussian(noise_multiplier=1.0),
+            "replace-one",
+        ),
+        (Everybody(num_users=400), Shifted(), "replace-one"),
+    ],
+    ids=["fixed", "fixed, blanked", "devices", "objective"],
+)
+def test_what_no_accountant_bounds_under_a_relation_is_no_plan(sampler, privatizer, relation):
+    """Red before: devices and objectives were refused only when ε was asked for."""
+    mechanism = replace(plan().live_mechanism, sampler=sampler, privatizer=privatizer)
+    with pytest.raises(ValueError, match=f"{relation!r}"):
+        Plan(mechanism=mechanism, num_rounds=10, delta=1e-3, relation=relation)
+    recorded = Plan(
+        mechanism=mechanism,
+        num_rounds=10,
+        delta=1e-3,
+        relation="replace-one" if "fixed" in mechanism.event.kind else "add-remove",
+    ).to_json()
+    with pytest.raises(ValueError, match=f"{relation!r}"):
+        Plan.from_json({**recorded, "relation": relation})
+
+
+def test_a_fixed_cohort_of_everybody_is_a_plain_gaussian_under_any_relation():
+    """Red before: refused under add-remove, though nothing is drawn."""
+    everybody = plan(expected_cohort_size=400)
+    for relation in ("add-remove", "replace-one"):
+        fixed = plan(sampling="fixed", expected_cohort_size=400, relation=relation)
+        assert fixed.total() == replace(everybody, relation=relation).total()
 
 
 def test_a_plan_prices_itself():
