@@ -26,8 +26,8 @@ import numpy as np
 from fedpriv import tree
 from fedpriv.checkpoints.aggregates import Rule, last_checkpoints, packed
 from fedpriv.checkpoints.tensor_files import AGGREGATE
-from fedpriv.mechanisms.gaussian import NoisedMean
 from fedpriv.mechanisms.preconditioners import NoPreconditioner, Preconditioner, RoundContext
+from fedpriv.mechanisms.privatizer import NoisedMean
 from fedpriv.privacy.plan import AnyPlan
 from fedpriv.rng import Key
 from fedpriv.training.algorithm import Algorithm, Door, Query, Saved
