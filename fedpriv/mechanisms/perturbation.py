@@ -41,8 +41,7 @@ from typing import Literal
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.mechanisms.gaussian import NoisedMean
-from fedpriv.mechanisms.privatizer import Cost, Memory, Participation, Privatizer
+from fedpriv.mechanisms.privatizer import Cost, Memory, NoisedMean, Participation, Privatizer
 from fedpriv.ranges import positive_float, positive_int, set_checked
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum

@@ -13,15 +13,19 @@ of rounds that the ledger has, never from buffers on disk.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
+from fedpriv import tree
 from fedpriv.ranges import positive_int, set_checked
 from fedpriv.rng import Key
-from fedpriv.sums import PartialSum
-from fedpriv.tree import Tree
+from fedpriv.sums import BITS, PartialSum
+from fedpriv.tree import Params, Tree
+
+# |S + K| < 2^53: their sum below 2^52, and noise below 2^45.
+_MOST_ON_GRID = 2 ** (52 - BITS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +116,97 @@ class Cost:
     one_row: float | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridNoise:
+    """Noise in whole multiples of a grid's spacing.
+
+    Attributes:
+        numbers: int64 tensors by name.
+        granularity: The spacing.
+    """
+
+    numbers: Mapping[str, np.ndarray] = field(repr=False)
+    granularity: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoisedMean:
+    """A released mean update.
+
+    Attributes:
+        update: Dense float32 tensors.
+        squared_norm: Their sum of squares, found on the way.
+    """
+
+    update: Params = field(repr=False)
+    squared_norm: float
+
+
+def noised_mean(total: PartialSum, noise: Params | GridNoise, share: float) -> NoisedMean:
+    """Return (total + noise) * share, of float32 noise in the noise's own memory.
+
+    Where the sum lies on a grid the noise is rounded to it first, so that what is added to the
+    integers is an integer. Noise in floating point has gaps all the same, which betray sums; noise
+    that was drawn on the grid has none.
+
+    Args:
+        total: The raw sum.
+        noise: Tensors of its names and shapes: float32, which become the mean in place, or drawn
+            on the sum's own grid.
+        share: One over the denominator.
+
+    Raises:
+        ValueError: If the noise was drawn for another grid than the sum's.
+    """
+    if isinstance(noise, GridNoise):
+        return _mean_on_grid(total, noise, share)
+    squared = 0.0
+    for name, tensor in total.total.items():
+        dense = tree.to_dense_tensor(tensor)
+        squared += _add_and_scale(dense, noise[name], total.granularity, share)
+    return NoisedMean(update=noise, squared_norm=squared)
+
+
+def _mean_on_grid(total: PartialSum, noise: GridNoise, share: float) -> NoisedMean:
+    """Return float32((S + K) granularity share): of S + K, which is whole, and of nothing else."""
+    from fedpriv.kernels.sums import release_on_grid
+
+    if total.granularity != noise.granularity:
+        raise ValueError(
+            f"noise on a grid of {noise.granularity!r} cannot be added to a sum on a grid of "
+            f"{total.granularity!r}; sum what the mechanism's own bound has bounded"
+        )
+    if total.num_users > _MOST_ON_GRID:
+        raise ValueError(
+            f"{total.num_users} users are more than {_MOST_ON_GRID}, whose sum and noise float64 "
+            "holds as whole numbers; draw a smaller cohort"
+        )
+    update, squared = dict[str, np.ndarray](), 0.0
+    for name, tensor in total.total.items():
+        dense = tree.to_dense_tensor(tensor)
+        mean = np.empty(dense.shape, np.float32)
+        squared += release_on_grid(
+            np.ascontiguousarray(dense).reshape(-1),
+            noise.numbers[name].reshape(-1),
+            noise.granularity * share,
+            mean.reshape(-1),
+        )
+        update[name] = mean
+    return NoisedMean(update=update, squared_norm=squared)
+
+
+def _add_and_scale(
+    total: np.ndarray, noise: np.ndarray, granularity: float | None, share: float
+) -> float:
+    """Turn the noise of one tensor into its released mean, and return its sum of squares."""
+    from fedpriv.kernels.sums import release_real, release_whole
+
+    flat = np.ascontiguousarray(total).reshape(-1)
+    if granularity is None:
+        return release_real(flat, noise.reshape(-1), share)
+    return release_whole(flat, noise.reshape(-1), granularity, share)
+
+
 class Privatizer:
     """Base of what turns raw sums into answers that may be released; by default without memory.
 
@@ -189,11 +284,11 @@ class Privatizer:
         raise NotImplementedError
 
     def release(self, total: PartialSum, drawn: Any, share: float) -> Any:
-        """Return the answer; the sum and the noise are given up.
+        """Return the answer, by default the noised mean; the sum and the noise are given up.
 
         Args:
             total: The raw sum. It must not be kept, returned or logged.
-            drawn: From `draw`; used up.
+            drawn: From `draw` or `draw_on_grid`; used up.
             share: One over the fixed, public denominator.
         """
-        raise NotImplementedError
+        return noised_mean(total, drawn, share)

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.mechanisms.gaussian import NoisedMean
+from fedpriv.mechanisms.privatizer import NoisedMean
 from fedpriv.privacy.plan import AnyPlan
 from fedpriv.rng import Key
 from fedpriv.training.algorithm import Door, Query

@@ -15,7 +15,7 @@ from scipy.optimize import minimize
 import fedpriv as fp
 from fedpriv.checkpoints.aggregates import answers, ema, keeping, last_checkpoints, upa
 from fedpriv.checkpoints.uncertainty import contraction, uncertainty, waiting
-from fedpriv.mechanisms.gaussian import NoisedMean
+from fedpriv.mechanisms.privatizer import NoisedMean
 from fedpriv.optimizers import sgd
 from fedpriv.training.federated_averaging import (
     AtAggregates,

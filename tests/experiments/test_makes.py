@@ -17,9 +17,9 @@ from fedpriv.experiments.optimizers import ServerSgd, Sgd
 from fedpriv.experiments.options import Part, option, place
 from fedpriv.experiments.preconditioning import NotPreconditioned, PreconditionerChoice
 from fedpriv.mechanisms.bounds import Clip
-from fedpriv.mechanisms.gaussian import gaussian, noised_mean
+from fedpriv.mechanisms.gaussian import gaussian
 from fedpriv.mechanisms.preconditioners import NoPreconditioner, RoundContext
-from fedpriv.mechanisms.privatizer import Cost, Privatizer
+from fedpriv.mechanisms.privatizer import Cost, Privatizer, noised_mean
 from fedpriv.ranges import Range
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial

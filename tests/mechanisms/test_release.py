@@ -7,15 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedpriv.mechanisms import gaussian as room
-from fedpriv.mechanisms.gaussian import (
-    LARGEST_SCALE,
-    Gaussian,
-    GridNoise,
-    Unprotected,
-    gaussian,
-    grid_noise,
-)
+from fedpriv.mechanisms.gaussian import Gaussian, Unprotected, check_stddev, gaussian
+from fedpriv.mechanisms.privatizer import GridNoise
+from fedpriv.mechanisms.rounded_gaussian import LARGEST_SCALE, grid_noise
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.tree import RowSparse
@@ -102,4 +96,4 @@ def test_more_users_than_float64_adds_up_are_refused():
 @pytest.mark.parametrize("stddev", [-1e-3, -0.0001, float("nan"), float("inf"), 1e-30, 1e30, 1e-31])
 def test_standard_deviations_that_float32_cannot_hold_are_refused(stddev):
     with pytest.raises(ValueError, match="stddev"):
-        room.check_stddev(stddev)
+        check_stddev(stddev)

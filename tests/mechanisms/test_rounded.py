@@ -12,8 +12,9 @@ import pytest
 from scipy import stats
 
 from fedpriv.kernels.rounded_normals import UNDECIDED, rounded_normals
-from fedpriv.mechanisms import gaussian
-from fedpriv.mechanisms.gaussian import GridNoise, grid_noise, rounded_gaussian
+from fedpriv.mechanisms import rounded_gaussian as sampler
+from fedpriv.mechanisms.privatizer import GridNoise
+from fedpriv.mechanisms.rounded_gaussian import grid_noise, rounded_gaussian
 from fedpriv.rng import Key
 
 ALPHA = 1e-6
@@ -79,7 +80,7 @@ def test_equals_real_arithmetic_in_a_hundred_thousand_draws():
 
 def test_what_64_bits_leave_open_is_decided_by_more():
     """At the largest scale the error of 64 bits is a large part of a whole number."""
-    assert equal_at_many_bits(2_000, gaussian.LARGEST_SCALE) > 20
+    assert equal_at_many_bits(2_000, sampler.LARGEST_SCALE) > 20
 
 
 class _Given:
@@ -115,7 +116,7 @@ def test_next_to_a_half_it_reads_on_until_it_knows(subtests):
                         assert expected == (10**7 + 1 if side > 0 else 10**7)
                         mask = (1 << 16 * 64) - 1
                         more = _Given((radius & mask, angle & mask))
-                        found = gaussian._decide(
+                        found = sampler._decide_by_more_bits(
                             more, radius >> 16 * 64, angle >> 16 * 64, SCALE, sine=sine
                         )
                         assert found == expected
@@ -149,7 +150,7 @@ def test_every_undecided_place_has_further_bits_of_its_own():
     Both numbers of a pair are of the same further bits, as Box and Muller want it.
     """
     size = (1 << 16) + 64
-    own, scale = key(5), gaussian.LARGEST_SCALE
+    own, scale = key(5), sampler.LARGEST_SCALE
     found = rounded_gaussian(_Tail(own), (size,), scale, threads=1)
     seen = []
     for number, (first, half) in enumerate(((0, 1 << 15), (1 << 16, 32))):
@@ -163,7 +164,7 @@ def test_every_undecided_place_has_further_bits_of_its_own():
 
 def test_without_the_check_some_numbers_are_wrong():
     """The power of the tests above: rint of double precision alone is not rint of the real."""
-    scale, own = gaussian.LARGEST_SCALE, key()
+    scale, own = sampler.LARGEST_SCALE, key()
     size = 1 << 16
     uniform = (own.words(size, 0).astype(np.float64) + 0.5) * 2.0**-64
     radius, angle = np.sqrt(-2 * np.log(uniform[: size // 2])), uniform[size // 2 :]
@@ -182,7 +183,9 @@ def test_extreme_bits_are_never_decided_early():
         more = 7 << 960  # in the first of 16 words
         uniforms = (radius << 1024) + more, ((2**63 + 12345) << 1024) + more
         expected = real(*uniforms, 64 + 1024, SCALE)
-        found = gaussian._decide(_Given((more, more)), radius, 2**63 + 12345, SCALE, sine=False)
+        found = sampler._decide_by_more_bits(
+            _Given((more, more)), radius, 2**63 + 12345, SCALE, sine=False
+        )
         assert found == nearest(expected[0])
 
 
@@ -191,10 +194,10 @@ def test_the_last_bits_of_a_radius_count_where_it_is_next_to_zero_or_one(side):
     """At the largest scale the first 64 bits of such a radius leave hundreds of whole numbers."""
     angle, further = 2**61, 0xABCDEF0123456789 << 960
     radius = 0 if side == "none" else 2**64 - 1
-    expected = real((radius << 1024) + further, angle << 1024, 1088, gaussian.LARGEST_SCALE)
+    expected = real((radius << 1024) + further, angle << 1024, 1088, sampler.LARGEST_SCALE)
     for sine in (False, True):
         more = _Given((further, 0))
-        found = gaussian._decide(more, radius, angle, gaussian.LARGEST_SCALE, sine=sine)
+        found = sampler._decide_by_more_bits(more, radius, angle, sampler.LARGEST_SCALE, sine=sine)
         assert found == nearest(expected[sine]) and more.read == 1
 
 
@@ -206,12 +209,15 @@ def test_unread_bits_of_a_small_radius_are_not_taken_for_decided(further):
     scale = float((REAL.floor(middle * 2**40) + REAL.mpf(0.5)) / middle)
     ends = [nearest(real((radius << 1024) + end, 0, 1088, scale)[0]) for end in (0, 2**1024 - 1)]
     assert ends[0] == ends[1] + 1
-    assert gaussian._decide(_Given((bits, 0)), radius, 0, scale, sine=False) == ends[further]
+    assert (
+        sampler._decide_by_more_bits(_Given((bits, 0)), radius, 0, scale, sine=False)
+        == ends[further]
+    )
 
 
 def test_where_all_bits_run_out_it_ends():
     more = _Given((0, 0))
-    gaussian._decide(more, 0, 2**61, 16.0, sine=False)
+    sampler._decide_by_more_bits(more, 0, 2**61, 16.0, sine=False)
     assert more.read == 4  # 64 bits and four times 256 more
 
 
@@ -288,7 +294,7 @@ class TestGridNoise:
     def test_a_standard_deviation_is_never_rounded_down(self, monkeypatch):
         seen = []
         monkeypatch.setattr(
-            gaussian, "rounded_gaussian", lambda key, shape, scale: seen.append(scale)
+            sampler, "rounded_gaussian", lambda key, shape, scale: seen.append(scale)
         )
         for stddev, granularity in ((1.0, 3.0), (0.1, 0.3 * 2.0**-24), (7e-3, 1e-9)):
             grid_noise(key(), {"w": np.zeros(1)}, stddev=stddev, granularity=granularity)

@@ -10,7 +10,8 @@ import pytest
 from fedpriv import tree
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Clip, Rounded
-from fedpriv.mechanisms.gaussian import Gaussian, GridNoise, noised_mean
+from fedpriv.mechanisms.gaussian import Gaussian
+from fedpriv.mechanisms.privatizer import GridNoise, noised_mean
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.rng import Key

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fedpriv.checkpoints.aggregates import ema, keeping, of_last, upa
-from fedpriv.mechanisms.gaussian import NoisedMean
 from fedpriv.mechanisms.preconditioners import RoundContext
+from fedpriv.mechanisms.privatizer import NoisedMean
 from fedpriv.optimizers import ftrl, momentum, sgd
 from fedpriv.rng import Key
 from fedpriv.training.adaptive_clipping import AdaptiveClip, AdaptivelyClipped

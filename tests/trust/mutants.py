@@ -35,7 +35,13 @@ class Group:
 
 GROUPS = {
     "noise": Group(
-        modules=("rng.py", "mechanisms/gaussian.py", "mechanisms/selection.py"),
+        modules=(
+            "rng.py",
+            "mechanisms/gaussian.py",
+            "mechanisms/privatizer.py",
+            "mechanisms/rounded_gaussian.py",
+            "mechanisms/selection.py",
+        ),
         tests=(
             "test_rng.py",
             "mechanisms/test_noisy_min.py",

@@ -20,21 +20,18 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedpriv.mechanisms.gaussian import (
-    LARGEST_SCALE,
+from fedpriv.mechanisms.gaussian import check_stddev, gaussian
+from fedpriv.mechanisms.privatizer import (
+    Cost,
     GridNoise,
-    NoisedMean,
-    check_scale,
-    check_stddev,
-    gaussian,
-    noised_mean,
-    rounded_gaussian,
+    Memory,
+    Participation,
+    Privatizer,
 )
-from fedpriv.mechanisms.privatizer import Cost, Memory, Participation, Privatizer
+from fedpriv.mechanisms.rounded_gaussian import LARGEST_SCALE, check_scale, rounded_gaussian
 from fedpriv.ranges import positive_float, positive_int
 from fedpriv.rng import Key
-from fedpriv.sums import PartialSum
-from fedpriv.tree import Params, Tree
+from fedpriv.tree import Tree
 
 MOST_ROWS = {"tree": 100_000, "banded": 50_000, "blt": 3_000}
 """Rows that a tree may have, and that coefficients are made for.
@@ -307,10 +304,6 @@ class Correlated(Privatizer):
                 "it carries exactly; lower the noise multiplier, or the number of rows"
             )
         return scale, bits
-
-    def release(self, total: PartialSum, drawn: Params | GridNoise, share: float) -> NoisedMean:
-        """Return the noised mean."""
-        return noised_mean(total, drawn, share)
 
 
 def _shaped(rows: Rows, template: Tree) -> Rows:

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from fedpriv.mechanisms import Clip
-from fedpriv.mechanisms.gaussian import Gaussian, NoisedMean
-from fedpriv.mechanisms.privatizer import Cost, Privatizer
+from fedpriv.mechanisms.gaussian import Gaussian
+from fedpriv.mechanisms.privatizer import Cost, NoisedMean, Privatizer
 from fedpriv.privacy.ledger.ledger import BudgetSpentError
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan

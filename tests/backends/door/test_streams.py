@@ -16,8 +16,7 @@ from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.mechanisms.correlated.binary_tree import BinaryTree
 from fedpriv.mechanisms.correlated.noise import Correlated
 from fedpriv.mechanisms.correlated.optimise import optimised_bands, optimised_buffers
-from fedpriv.mechanisms.gaussian import GridNoise, NoisedMean
-from fedpriv.mechanisms.privatizer import Participation
+from fedpriv.mechanisms.privatizer import GridNoise, NoisedMean, Participation
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan

@@ -16,8 +16,8 @@ import toys
 
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Clip, Rounded
-from fedpriv.mechanisms.gaussian import Gaussian, NoisedMean
-from fedpriv.mechanisms.privatizer import Cost, Privatizer
+from fedpriv.mechanisms.gaussian import Gaussian
+from fedpriv.mechanisms.privatizer import Cost, NoisedMean, Privatizer
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import AdaptivePlan, Plan

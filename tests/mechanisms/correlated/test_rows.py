@@ -12,8 +12,9 @@ from scipy import stats
 from fedpriv.mechanisms.correlated.noise import Correlated
 from fedpriv.mechanisms.correlated.optimise import square_root_bands
 from fedpriv.mechanisms.correlated.toeplitz import Banded, Buffered
-from fedpriv.mechanisms.gaussian import Gaussian, gaussian, rounded_gaussian
+from fedpriv.mechanisms.gaussian import Gaussian, gaussian
 from fedpriv.mechanisms.privatizer import Participation
+from fedpriv.mechanisms.rounded_gaussian import rounded_gaussian
 from fedpriv.rng import Key
 from tests.combinations import each_once
 from tests.mechanisms.correlated.strategies import ROWS, STRATEGIES, TOEPLITZ, TREES, matrix

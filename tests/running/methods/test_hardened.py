@@ -12,7 +12,8 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment
 from fedpriv.mechanisms import Clip
 from fedpriv.mechanisms.bounds import CappedTogether
-from fedpriv.mechanisms.gaussian import Gaussian, GridNoise
+from fedpriv.mechanisms.gaussian import Gaussian
+from fedpriv.mechanisms.privatizer import GridNoise
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.coverage import FLOATS, KEY
 from fedpriv.privacy.statement.statement import run_statement

@@ -12,7 +12,8 @@ from scipy import sparse
 
 from fedpriv.backends import SerialBackend
 from fedpriv.mechanisms import Capped, Clip
-from fedpriv.mechanisms.gaussian import Gaussian, NoisedMean
+from fedpriv.mechanisms.gaussian import Gaussian
+from fedpriv.mechanisms.privatizer import NoisedMean
 from fedpriv.privacy.accounting import rho_bs16, rho_of
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.ledger.ledger import Ledger

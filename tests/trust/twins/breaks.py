@@ -351,12 +351,12 @@ def named_queries_by_the_round(door):
 
 def undecided_bits_shared(rounded):
     """All numbers that 64 bits leave undecided are decided by the same further bits."""
-    right, one = rounded._decide, rounded.Key.simulation(0)
+    right, one = rounded._decide_by_more_bits, rounded.Key.simulation(0)
 
     def wrong(key, *given, **more):
         return right(one if isinstance(key, rounded.Key) else key, *given, **more)
 
-    rounded._decide = wrong
+    rounded._decide_by_more_bits = wrong
 
 
 def candidates_drawn_again(noisy_min):
@@ -422,7 +422,7 @@ BREAKS = {
         ("fedpriv.training.work", weighted_by_examples),
         (f"{_PRIVACY}.mechanism", divided_by_survivors),
         ("fedpriv.mechanisms.gaussian", noise_one_percent_short),
-        ("fedpriv.mechanisms.gaussian", rounded_noise_one_percent_short),
+        ("fedpriv.mechanisms.rounded_gaussian", rounded_noise_one_percent_short),
         ("fedpriv.mechanisms.perturbation", length_of_noise_a_tenth_short),
         ("fedpriv.mechanisms.correlated.noise", correlated_noise_a_tenth_short),
         ("fedpriv.mechanisms.gaussian", noise_in_half_precision),
@@ -453,6 +453,6 @@ BREAKS = {
         ("fedpriv.rng", four_random_bytes),
         (f"{_PRIVACY}.accounting", target_passed_by_a_thousandth),
         (_DOOR, named_queries_by_the_round),
-        ("fedpriv.mechanisms.gaussian", undecided_bits_shared),
+        ("fedpriv.mechanisms.rounded_gaussian", undecided_bits_shared),
     )
 }
