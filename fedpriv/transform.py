@@ -23,7 +23,9 @@ class Transform:
     Attributes:
         init: From params to the first state.
         next: From `(update, state)` to `(update, state)`. Dense float32 trees. The caller gives
-            up both arguments (arrays may be reused in place) and must use what is returned.
+            up both arguments (arrays may be reused in place) and must use what is returned. An
+            aggregate of params (`fedpriv.checkpoints.aggregates`) gets them read-only: the run
+            goes on training from them.
     """
 
     init: Callable[[dict[str, np.ndarray]], State]

@@ -102,14 +102,18 @@ def list_experiments(
             autocompletion=complete_experiments,
         ),
     ] = None,
+    option: Settings = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the experiments that can be run by name, or the options of one."""
     from fedpriv.experiments.load import find_experiments, load_experiment
 
     if name is not None:
-        show_options(load_experiment(name), as_json=as_json)
+        chosen = load_experiment(name).with_options(settings_of(option or ()))
+        show_options(chosen, as_json=as_json)
         return
+    if option:
+        raise ValueError("--set changes the options of one experiment; name it")
     found = {known: make() for known, make in sorted(find_experiments().items())}
     if as_json:
         print_json(
@@ -163,7 +167,7 @@ def run_command(
     ] = None,
     resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help=f"{QUICK} rounds, about a minute.")
+        bool, typer.Option("--quick", help=f"At most {QUICK} rounds, about a minute.")
     ] = False,
     anchor: AnchorFile = None,
     anchor_command: AnchorCommand = None,
@@ -189,9 +193,10 @@ def run_command(
         tell=lambda line: print_line(line, errors),
     )
     keep_last, anchors = keep_last_from(keep_checkpoints), anchors_of(anchor, anchor_command)
-    quickly: dict[str, Option] = {"rounds": QUICK} if quick else {}
-    options = given_once(quickly, given_once(_with_start_file(flags), settings_of(option or ())))
-    if resume is not None and (out or corpus or secure or options or label):
+    options = given_once(_with_start_file(flags), settings_of(option or ()))
+    if quick:
+        given_once({"rounds": QUICK}, options)
+    if resume is not None and (out or corpus or secure or options or label or quick):
         raise ValueError(
             "--resume takes everything from the run folder; give it alone, with its anchor, or "
             "with the experiment where that is code of your own"
@@ -213,6 +218,10 @@ def run_command(
             if experiment is None:
                 raise ValueError("give an experiment (see `fedpriv list`), or --resume DIR")
             chosen = _chosen(experiment, options, secure=secure)
+            if quick:
+                planned = chosen.options().get("rounds")
+                rounds = QUICK if planned is None else min(QUICK, int(planned))
+                chosen = chosen.with_options({"rounds": rounds})
             folder = out if out is not None else _default_folder(chosen.name)
             _check_run_folder(folder)
             found = find_corpus(

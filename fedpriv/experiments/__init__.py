@@ -1,7 +1,15 @@
 """Experiments: configurations of a run as frozen dataclasses, and components made of them."""
 
 from fedpriv.experiments.agd import CentralDescent, FederatedDescent
-from fedpriv.experiments.aggregates import Average, Last, MajorityVote, MeanOutputs, Uniform
+from fedpriv.experiments.aggregates import (
+    AggregatePart,
+    Average,
+    Last,
+    MajorityVote,
+    MeanOutputs,
+    ParamsAggregate,
+    Uniform,
+)
 from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
 from fedpriv.experiments.bolt_on import CentralBoltOn, FederatedBoltOn
 from fedpriv.experiments.bounds import AdaptableClip, Clipped, NoBound, Normalised
@@ -26,6 +34,7 @@ from fedpriv.experiments.sampling import (
 
 __all__ = [
     "AdaptableClip",
+    "AggregatePart",
     "Average",
     "BandedNoise",
     "BufferedNoise",
@@ -48,6 +57,7 @@ __all__ = [
     "NoBound",
     "NoNoise",
     "Normalised",
+    "ParamsAggregate",
     "Part",
     "PoissonCohorts",
     "SeparatedBatches",

@@ -5,6 +5,7 @@ A new aggregate is a `Transform` of released params and a part that makes it, na
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -15,15 +16,14 @@ from fedpriv.training.federated_averaging import AtAggregates
 from fedpriv.transform import Transform, identity
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Last(Part):
-    """The last released model."""
+class AggregatePart(Part, ABC):
+    """Base of aggregates."""
 
-    kind: ClassVar[str] = "none"
+    __slots__ = ()
 
+    @abstractmethod
     def make(self) -> Transform:
-        """Return the aggregate."""
-        return identity()
+        """Return the aggregate: a transform of the params of successive rounds."""
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of `FederatedAveraging` that it sets."""
@@ -31,8 +31,19 @@ class Last(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _ParamsAggregate(Last):
-    """One model made of several, which training may go on from."""
+class Last(AggregatePart):
+    """The last released model."""
+
+    kind: ClassVar[str] = "none"
+
+    def make(self) -> Transform:
+        """Return the transform that changes nothing."""
+        return identity()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParamsAggregate(AggregatePart):
+    """Base of aggregates of params: one model made of several, which training may go on from."""
 
     training: Literal["none", "replace", "gradient-only"] = option(
         "none", "Whether updates are made at the aggregate, and so what is replaced by it."
@@ -59,7 +70,7 @@ class _ParamsAggregate(Last):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Average(_ParamsAggregate):
+class Average(ParamsAggregate):
     """An exponential moving average of the released models."""
 
     kind: ClassVar[str] = "ema"
@@ -76,7 +87,7 @@ _K = "How many of the last released models."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Uniform(_ParamsAggregate):
+class Uniform(ParamsAggregate):
     """The uniform average of the last released models (UPA)."""
 
     kind: ClassVar[str] = "upa"
@@ -89,7 +100,7 @@ class Uniform(_ParamsAggregate):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeanOutputs(Last):
+class MeanOutputs(AggregatePart):
     """The mean of the last models' probabilities (OPA); the released model is the last."""
 
     kind: ClassVar[str] = "opa"

@@ -81,6 +81,11 @@ def load_experiment(name: str) -> Experiment:
             "that returns an Experiment"
         )
     found = find_experiments()
+    if name not in found and Path(f"{name}.py").is_file():
+        raise ValueError(
+            f"experiment {name!r}: there is a file {name}.py here; name what is in it too, as "
+            f"{name}:FUNCTION, a function that returns an Experiment"
+        )
     if name not in found:
         near = difflib.get_close_matches(name, found, n=1)
         hint = f"did you mean {near[0]!r}?" if near else "see `fedpriv list`"

@@ -279,6 +279,11 @@ def _fields(owner: type) -> tuple[_Field, ...]:
     for item in dataclasses.fields(owner):
         hint, parts = hints[item.name], _parts(hints[item.name])
         if not parts and (item.default is dataclasses.MISSING or not _is_option_type(hint)):
+            if "range" in item.metadata:
+                raise TypeError(
+                    f"{owner.__name__}.{item.name}: {hint} cannot be an option; use int, float, "
+                    "bool, str or a Literal of words, or one of them | None"
+                )
             continue
         entry = None
         if len(parts) != 1:
@@ -298,7 +303,18 @@ def _parts(hint: Any) -> dict[str, type[Part]]:
     members = _members(hint)
     if not all(isinstance(member, type) and issubclass(member, Part) for member in members):
         return {}
-    return {member.kind: member for member in members}
+    found: dict[str, type[Part]] = {}
+    for member in members:
+        if not isinstance(member.kind, str) or (not member.kind and len(members) > 1):
+            raise TypeError(
+                f'{member.__name__} has no kind; give it one: `kind: ClassVar[str] = "its-name"`'
+            )
+        if (other := found.setdefault(member.kind, member)) is not member:
+            raise TypeError(
+                f"{other.__name__} and {member.__name__} both have kind {member.kind!r}, by which "
+                "parts of one place are told apart; give yours another"
+            )
+    return found
 
 
 def _members(hint: Any) -> tuple[Any, ...]:

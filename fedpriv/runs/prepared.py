@@ -395,8 +395,7 @@ def _try(components: Components, root: Key, begun: Start | None = None) -> Trial
     task, untried = components.task, ""
     with user_code(when, refusals=False):
         begun = components.begin(root.fold("init")) if begun is None else begun
-    components.algorithm.check_params(begun.params)
-    with user_code(when, refusals=False):
+        components.algorithm.check_params(begun.params)
         state = components.algorithm.init(begun.params)
         loss = None
         if experiment.unit == "example":

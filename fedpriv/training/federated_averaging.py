@@ -38,6 +38,7 @@ from fedpriv.tree import Params
 Reading = Literal["replace", "gradient-only"]
 
 _NO_CONTEXT = RoundContext()
+_TRIED_ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,6 +225,46 @@ class FederatedAveraging(Algorithm):
                 "fedpriv.checkpoints.aggregates.upa"
             )
 
+    def check_params(self, params: Params) -> None:
+        """Try the aggregate on a few rounds of params that move.
+
+        Raises:
+            ValueError: If what it makes has other tensors than the params, or is not finite.
+        """
+        state = self.aggregate.init(params)
+        for number in range(1, _TRIED_ROUNDS + 1):
+            params = {name: array + np.float32(1.0) for name, array in params.items()}
+            state = self._aggregated(params, state, number)
+
+    def _aggregated(self, params: Params, state: State, round_num: int) -> State:
+        """Return the aggregate's state after one more round; it gets the params read-only.
+
+        Raises:
+            ValueError: If the aggregate has other tensors than the params, or is not finite though
+                they are.
+        """
+        shown = {name: array.view() for name, array in params.items()}
+        for view in shown.values():
+            view.flags.writeable = False
+        _, state = self.aggregate.next(shown, state)
+        average = state.get("average")
+        if average is None:
+            return state
+        forms = [{n: (a.shape, a.dtype) for n, a in tree.items()} for tree in (average, params)]
+        if forms[0] != forms[1]:
+            raise ValueError(
+                f"the aggregate of round {round_num} has tensors {_described(average)}, and the "
+                f"params are {_described(params)}; let it return float32 arrays of the same names "
+                "and shapes"
+            )
+        odd = [name for name, array in average.items() if not np.isfinite(array).all()]
+        if odd and all(np.isfinite(array).all() for array in params.values()):
+            raise ValueError(
+                f"the aggregate of round {round_num} is not finite in tensor {odd[0]!r}, and the "
+                "params are; mend the function that makes it"
+            )
+        return state
+
     def step(self, state: ServerState, door: Door) -> ServerState:
         """Return the state after one more round."""
         context, state = self.begin(state, door.key("guide"))
@@ -277,7 +318,7 @@ class FederatedAveraging(Algorithm):
         if at is not None and at.reading == "replace":
             base = self.asked_at(state)
         params = {name: base[name] + step[name] for name in base}
-        _, aggregate = self.aggregate.next(params, state.aggregate)
+        aggregate = self._aggregated(params, state.aggregate, state.round_num + 1)
         return ServerState(
             round_num=state.round_num + 1,
             params=params,
@@ -299,3 +340,7 @@ class FederatedAveraging(Algorithm):
         if self.outputs is None:
             return self.result(state)
         return packed(self.outputs, last_checkpoints(state.aggregate))
+
+
+def _described(tensors: Params) -> str:
+    return ", ".join(f"{n} {list(a.shape)} {a.dtype}" for n, a in sorted(tensors.items()))

@@ -1,13 +1,18 @@
 """Values and parts of experiments that do not fit are refused by name."""
 
 import math
+from dataclasses import dataclass, make_dataclass
+from typing import ClassVar
 
 import pytest
 
+from fedpriv.experiments import options
+from fedpriv.experiments.aggregates import Average, ParamsAggregate
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import classes
-from fedpriv.experiments.options import entries, kebab
+from fedpriv.experiments.options import Part, entries, kebab
+from fedpriv.transform import identity
 from tests.experiments.small import base
 
 BAD = [
@@ -169,3 +174,36 @@ def test_an_option_of_another_method_is_refused_with_the_method():
 def test_a_part_within_a_part_that_is_not_there_is_refused_with_it():
     with pytest.raises(ValueError, match=r"^clip_quantile belongs to bound 'clip'; this exp"):
         base().with_options({"bound": "normalise", "clip_quantile": 0.5})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Second(ParamsAggregate):
+    kind: ClassVar[str] = "ema"
+
+    def make(self):
+        return identity()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unnamed(Part):
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed(Part):
+    kind: ClassVar[str] = "listed"
+    amounts: tuple = options.option((), "Amounts.")
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        (Average | Second, "Average and Second both have kind 'ema'"),
+        (Average | Unnamed, "Unnamed has no kind"),
+        (Average | Listed, "Listed.amounts: .*tuple.* cannot be an option"),
+    ],
+)
+def test_a_part_that_could_not_be_told_apart_is_refused(parts, said):
+    holder = make_dataclass("Holder", [("aggregate", parts, Average())], frozen=True)
+    with pytest.raises(TypeError, match=said):
+        entries(holder)

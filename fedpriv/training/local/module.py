@@ -101,6 +101,11 @@ def load_params(module: nn.Module, params: Mapping[str, np.ndarray]) -> nn.Modul
     with torch.no_grad():
         own = dict(module.named_parameters())
         for name, array in params.items():
+            if own[name].shape != array.shape:  # copy_ would broadcast
+                raise ValueError(
+                    f"tensor {name!r} has shape {list(array.shape)}, and the module's has "
+                    f"{list(own[name].shape)}"
+                )
             own[name].copy_(as_tensor(np.ascontiguousarray(array)))
     return module
 
