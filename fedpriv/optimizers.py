@@ -1,10 +1,12 @@
-"""Server optimisers: transforms of the released (noised) mean update.
+"""Server optimisers: transforms of the released (noised) mean update g into the server's step.
 
 All of it is post-processing: the input is already private, so nothing here can cost privacy. An
-update is `local - global` params, so the server *adds* what these return.
+update is `local - global` params, so the server *adds* the step.
 
 References: Reddi et al., "Adaptive Federated Optimization" (2021), Algorithm 2 (FedAdagrad,
-FedYogi, FedAdam); Hsu et al. (2019) for server momentum.
+FedYogi, FedAdam), from which the adaptive ones differ in two points: v starts at 0, where the paper
+starts it at adaptivity² or more, and `adam` corrects the bias of m and v, which the paper does not.
+Hsu et al. (2019) for server momentum.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ def _zeros(params: Tensors) -> Tensors:
 
 
 def sgd(learning_rate: float = 1.0) -> Transform:
-    """Return `update * learning_rate`; with rate 1 the mean update itself (FedAvg)."""
+    """Return the transform whose step is rate g; with rate 1 it is FedAvg."""
     rate = _rate(learning_rate)
 
     def next_(update: Tensors, state: State) -> tuple[Tensors, State]:
@@ -48,7 +50,7 @@ def sgd(learning_rate: float = 1.0) -> Transform:
 
 
 def momentum(learning_rate: float = 1.0, decay: float = 0.9, *, ema: bool) -> Transform:
-    """Return server momentum.
+    """Return the transform whose step is rate u, of a velocity u that starts at 0.
 
     Args:
         learning_rate: Multiplies the velocity.
@@ -74,24 +76,24 @@ def momentum(learning_rate: float = 1.0, decay: float = 0.9, *, ema: bool) -> Tr
 
 
 def ftrl(
-    learning_rate: float = 1.0, momentum: float = 0.9, *, restart: int | None = None
+    learning_rate: float = 1.0, decay: float = 0.9, *, restart: int | None = None
 ) -> Transform:
-    """Return DP-FTRL with momentum: θ_t = θ_0 + rate v_t, v_t = βv_{t-1} + S_t, S_t = Σ_{i<=t} g_i.
+    """Return the transform of DP-FTRL with momentum, whose step is θ_t - θ_{t-1}.
 
-    What it returns is θ_t - θ_{t-1}. The state is of releases alone, so that gradients may be
-    taken elsewhere than at θ, as at an aggregate. Without restarts these are the steps of classic
-    momentum, g being summed before it is decayed or after; a restart begins at the θ of that time
-    with sums of zero, as a tree of noise that ends does.
+    θ_t = θ_0 + rate v_t, v_t = βv_{t-1} + S_t, S_t = Σ_{i<=t} g_i. The state is of releases alone,
+    so that gradients may be taken elsewhere than at θ, as at an aggregate. Without restarts these
+    are the steps of classic momentum, g being summed before it is decayed or after; a restart
+    begins at the θ of that time with sums of zero, as a tree of noise that ends does.
 
     Source: Kairouz et al., "Practical and Private (Deep) Learning without Sampling or Shuffling"
     (2021), Algorithm 1 and Section 5 for momentum.
 
     Args:
         learning_rate: Multiplies v.
-        momentum: β, the weight of the past.
+        decay: β, the weight of the past.
         restart: After so many steps θ_0 becomes θ, and sums are zero; None for never.
     """
-    rate, beta = _rate(learning_rate), _fraction("server momentum", momentum)
+    rate, beta = _rate(learning_rate), _fraction("server momentum", decay)
     every = None if restart is None else positive_int("server restart", restart)
 
     def init(params: Tensors) -> State:
@@ -124,9 +126,17 @@ def _adaptive(
     adaptivity: float,
     beta1: float,
     second: Callable[[np.ndarray, np.ndarray], None],
-    corrections: Callable[[float], tuple[float, float]],
+    corrections: Callable[[int], tuple[float, float]],
 ) -> Transform:
-    """Return m/(√v + adaptivity) with `second(v, g)` updating v in place."""
+    """Return the transform whose step is rate m̂/(√v̂ + adaptivity), m <- β₁m + (1-β₁)g.
+
+    Args:
+        learning_rate: Multiplies the step.
+        adaptivity: Added to √v̂.
+        beta1: β₁.
+        second: Updates v by g, in place. Both moments start at 0.
+        corrections: From the number of a step, from 1, to what m and v are divided by.
+    """
     rate, decay = _rate(learning_rate), _fraction("beta1", beta1)
     positive_float("server adaptivity", adaptivity)
 
@@ -134,11 +144,11 @@ def _adaptive(
         return {
             "first": _zeros(params),
             "second": _zeros(params),
-            "count": {"steps": np.zeros((), np.float32)},
+            "count": {"steps": np.zeros((), np.int64)},
         }
 
     def next_(update: Tensors, state: State) -> tuple[Tensors, State]:
-        steps = float(state["count"]["steps"]) + 1
+        steps = int(state["count"]["steps"]) + 1
         first_correction, second_correction = corrections(steps)
         for name, gradient in update.items():
             first, moment = state["first"][name], state["second"][name]
@@ -152,7 +162,7 @@ def _adaptive(
             denominator += np.float32(adaptivity)
             np.divide(first, denominator, out=gradient)
             gradient *= rate * np.float32(1 / first_correction)
-        return update, {**state, "count": {"steps": np.array(steps, np.float32)}}
+        return update, {**state, "count": {"steps": np.array(steps, np.int64)}}
 
     return Transform(init=init, next=next_)
 
@@ -160,14 +170,17 @@ def _adaptive(
 def adam(
     learning_rate: float = 1.0, adaptivity: float = 1e-8, beta1: float = 0.9, beta2: float = 0.999
 ) -> Transform:
-    """Return Adam with bias correction: m̂/(√v̂ + adaptivity) (DP-FedAdam when the input is)."""
+    """Return the transform of Adam: v <- β₂v + (1-β₂)g², m and v corrected for their start at 0.
+
+    Of private updates it is DP-FedAdam.
+    """
     b1, b2 = _fraction("beta1", beta1), _fraction("beta2", beta2)
 
     def second(moment: np.ndarray, gradient: np.ndarray) -> None:
         moment *= b2
         moment += (np.float32(1) - b2) * np.square(gradient)
 
-    def corrections(steps: float) -> tuple[float, float]:
+    def corrections(steps: int) -> tuple[float, float]:
         return 1 - beta1**steps, 1 - beta2**steps
 
     return _adaptive(learning_rate, adaptivity, float(b1), second, corrections)
@@ -176,7 +189,7 @@ def adam(
 def yogi(
     learning_rate: float = 1.0, adaptivity: float = 1e-3, beta1: float = 0.9, beta2: float = 0.99
 ) -> Transform:
-    """Return Yogi: v <- v - (1-β₂) g² sign(v - g²), without bias correction (FedYogi)."""
+    """Return the transform of Yogi (FedYogi): v <- v - (1-β₂) g² sign(v - g²), uncorrected."""
     b2 = _fraction("beta2", beta2)
 
     def second(moment: np.ndarray, gradient: np.ndarray) -> None:
@@ -187,7 +200,7 @@ def yogi(
 
 
 def adagrad(learning_rate: float = 1.0, adaptivity: float = 1e-3, beta1: float = 0.0) -> Transform:
-    """Return AdaGrad: v <- v + g², without bias correction (FedAdagrad)."""
+    """Return the transform of AdaGrad (FedAdagrad): v <- v + g², uncorrected."""
 
     def second(moment: np.ndarray, gradient: np.ndarray) -> None:
         moment += np.square(gradient)
@@ -196,7 +209,7 @@ def adagrad(learning_rate: float = 1.0, adaptivity: float = 1e-3, beta1: float =
 
 
 def rmsprop(learning_rate: float = 1.0, adaptivity: float = 1e-8, decay: float = 0.9) -> Transform:
-    """Return RMSProp: v <- decay v + (1 - decay) g², without bias correction (DP-RMSProp)."""
+    """Return the transform of RMSProp (DP-RMSProp): v <- decay v + (1 - decay) g², uncorrected."""
     keep = _fraction("decay", decay)
 
     def second(moment: np.ndarray, gradient: np.ndarray) -> None:
@@ -215,9 +228,9 @@ def scheduled(factor: Factor) -> Transform:
         if by != 1:
             for array in update.values():
                 array *= by
-        return update, {"count": {"steps": np.array(step, np.float32)}}
+        return update, {"count": {"steps": np.array(step, np.int64)}}
 
-    return Transform(init=lambda params: {"count": {"steps": np.zeros((), np.float32)}}, next=next_)
+    return Transform(init=lambda params: {"count": {"steps": np.zeros((), np.int64)}}, next=next_)
 
 
 def stepwise(num_steps: int, share: float = 0.1, at: tuple[float, ...] = (0.5, 0.75)) -> Factor:

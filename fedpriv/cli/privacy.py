@@ -34,6 +34,7 @@ from fedpriv.cli.run import (
 )
 from fedpriv.experiments.options import Option
 from fedpriv.privacy.ledger.anchor import anchors_of
+from fedpriv.privacy.statement.sealed import NOT_AUDITED
 from fedpriv.privacy.statement.verify import verify_run
 
 
@@ -115,6 +116,8 @@ def verify(
         table = Table(box=None, show_header=False, pad_edge=False)
         for check in found.checks:
             mark = "[green]ok[/]" if check.ok else "[bold red]WRONG[/]"
+            if check.text == NOT_AUDITED["outcome"]:
+                mark = "-"
             table.add_row(mark, check.name, plain(check.text))
         print_table(table)
         if found.epsilon is not None:

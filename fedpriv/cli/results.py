@@ -43,6 +43,7 @@ from fedpriv.report.export import (
     has_vocabulary,
     load_model,
     of_several,
+    which_model,
 )
 from fedpriv.report.page import write_report
 from fedpriv.report.run_record import RunRecord, read_run
@@ -161,9 +162,11 @@ def export(
     if as_json:
         print_json({"path": str(to), "round": chosen, "run_dir": str(run)})
     else:
-        asked = round_num is not None or last_iterate or not record.selection
-        after = f"the model after {record.words.turn} {chosen}"
-        print_line(f"{to}: {after if asked else describe_candidate(record.selection['selected'])}")
+        if round_num is None and not last_iterate and record.selection:
+            which = describe_candidate(record.selection["selected"])
+        else:
+            which = which_model(record, chosen, last_iterate=last_iterate)
+        print_line(f"{to}: {plain(which)}")
         _say_several(record)
 
 

@@ -17,7 +17,10 @@ from fedpriv.hashes import Progress
 _MNIST_FILES = tuple(
     f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")
 )
-_GET_MNIST = "get them with `fedpriv data fetch mnist`, or name a folder with the four idx files"
+_GET_MNIST = (
+    "get them with `fedpriv data fetch mnist`, or set FEDPRIV_DATA to a folder with the four idx "
+    "files"
+)
 _UNSIGNED_BYTE = 0x08
 _LARGEST = 1 << 28
 
@@ -154,9 +157,13 @@ CIFAR100 = _Cifar(
     classes=(20, 100),
 )
 _GET_CIFAR10 = (
-    "get them with `fedpriv data fetch cifar10`, or name a folder with cifar-10-binary.tar.gz"
+    "get them with `fedpriv data fetch cifar10`, or set FEDPRIV_DATA to a folder with "
+    "cifar-10-binary.tar.gz"
 )
-_GET_CIFAR100 = "name a folder with cifar-100-binary.tar.gz, or with train.bin and test.bin of it"
+_GET_CIFAR100 = (
+    "set FEDPRIV_DATA to a folder with cifar-100-binary.tar.gz, or with train.bin and test.bin of "
+    "it"
+)
 
 
 def load_cifar10(

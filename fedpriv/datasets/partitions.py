@@ -43,12 +43,19 @@ def split_by_dirichlet(
         exactly one user's.
 
     Raises:
-        ValueError: If alpha is not above 0, or there are more users than examples, or none.
+        ValueError: If alpha is not above 0, there are more users than examples, or none, or the
+            key is no `Key`.
     """
     if not alpha > 0:
         raise ValueError(f"alpha {alpha} must be above 0")
     if not 1 <= num_users <= len(labels):
-        raise ValueError(f"num_users {num_users}: {len(labels):,} examples; give 1 to that many")
+        raise ValueError(
+            f"users {num_users:,} is more than the {len(labels):,} examples; give at most that many"
+            if num_users > 0
+            else f"users {num_users:,} must be at least 1"
+        )
+    if not isinstance(key, Key):
+        raise ValueError(f"key {key!r} must be a Key, such as Key.simulation(0)")
     rng = key.fold("partition by labels").generator()
     classes, numbers = np.unique(labels, return_inverse=True)
     pools = [rng.permutation(np.flatnonzero(numbers == c)) for c in range(len(classes))]

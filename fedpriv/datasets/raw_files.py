@@ -46,7 +46,12 @@ def find_files(
     Raises:
         ValueError: If the files are not there, or some of them are missing.
     """
-    where, places = "FEDPRIV_DATA, the cache or ../shared/data", _places(name)
+    places = _places(name)
+    where, given = ", ".join(map(str, places)), os.environ.get("FEDPRIV_DATA")
+    if not given:
+        where += " (FEDPRIV_DATA is not set)"
+    elif not Path(given).expanduser().is_dir():
+        where += f" (FEDPRIV_DATA is {given}, which is no folder)"
     if argument is not None:
         path = Path(argument).expanduser()
         if not path.exists():

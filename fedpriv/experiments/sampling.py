@@ -90,7 +90,7 @@ class SeparatedCohorts(Part):
             num_users=num_users,
             size=int(size),
             min_separation=apart,
-            most=_most(self.max_participations, apart, num_rounds),
+            max_participations=_most(self.max_participations, apart, num_rounds),
         )
 
 
@@ -122,7 +122,7 @@ class CyclicCohorts(Part):
             num_users=num_users,
             groups=self.min_separation,
             mean=self.cohort,
-            most=_most(self.max_participations, self.min_separation, num_rounds),
+            max_participations=_most(self.max_participations, self.min_separation, num_rounds),
         )
 
 

@@ -4,10 +4,10 @@ The three are objects, and nothing about them is stored a second time: sensitivi
 deviation, denominator and event are derived from the very sampler, bound and privatizer that run.
 
 A plan in a file names no objects. A mechanism of the ordinary kind (cohorts, a clipped or
-normalised sum, Gaussian noise) is written as numbers and names (`numbers_of`) and built again from
-them (`named_mechanism`). Of any other one a `RecordedMechanism` is kept, which holds what an
-auditor needs: the number of users, the event of a charge, and a description. It can be accounted
-and not run, because nothing that a file names is imported.
+normalised sum, on a grid or not, Gaussian noise) is written as numbers and names (`numbers_of`) and
+built again from them (`named_mechanism`). Of any other one a `RecordedMechanism` is kept, which
+holds what an auditor needs: the number of users, the event of a charge, and a description. It can
+be accounted and not run, because nothing that a file names is imported.
 
 >>> from fedpriv.mechanisms import Clip
 >>> from fedpriv.mechanisms.gaussian import Gaussian
@@ -24,15 +24,23 @@ and not run, because nothing that a file names is imported.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, get_args
 
-from fedpriv.mechanisms.bounds import Bound, Clip, Normalise, Unbounded
+from fedpriv.mechanisms.bounds import (
+    Bound,
+    Clip,
+    Normalise,
+    Rounded,
+    RoundedSum,
+    Unbounded,
+)
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected, check_stddev
 from fedpriv.mechanisms.privatizer import AfterCrash, Cost, Memory, Privatizer
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler, Sampler, sampler_of
-from fedpriv.ranges import finite_float, json_object, positive_float, positive_int
+from fedpriv.ranges import Range, finite_float, json_object, positive_float, positive_int
 from fedpriv.rng import Key, check_key
 from fedpriv.sums import PartialSum
 from fedpriv.tree import Params
@@ -339,7 +347,12 @@ NUMBERS = (
     "noise",
     "noise_multiplier",
     "micro_batch",
+    "regulariser",
+    "rounding",
+    "stddev",
 )
+#: Those of them that change neither ε nor the sensitivity.
+DETAILS = ("regulariser", "rounding", "stddev")
 _BOUNDS = ("clip", "normalise", "none")
 
 
@@ -354,6 +367,9 @@ def named_mechanism(
     noise: str = "none",
     noise_multiplier: float = 0.0,
     micro_batch: int = 1,
+    regulariser: float = 0.0,
+    rounding: str | Mapping[str, float | None] | None = None,
+    stddev: float = 0.0,
 ) -> Mechanism:
     """Return a bounded, noised sum over cohorts.
 
@@ -369,26 +385,37 @@ def named_mechanism(
         noise: "gaussian" on the sum, or "none".
         noise_multiplier: σ = stddev / sensitivity; 0 exactly when noise is "none".
         micro_batch: As `Mechanism.micro_batch`.
+        regulariser: r of `Normalise`; 0 of other bounds.
+        rounding: None; "each" for updates on a grid (`Rounded`); or the fields "float_error" and
+            "mixed_error" of a sum on one (`RoundedSum`).
+        stddev: Of the noise without a guarantee that `Unprotected` adds; 0 of other noise.
 
     Raises:
         ValueError: If a value is out of range or two parts do not fit.
     """
     return Mechanism(
         sampler=sampler_of(sampling, num_users, expected_cohort_size, cohort_cap),
-        bound=_bound_of(bound, l2_bound),
-        privatizer=_privatizer_of(noise, noise_multiplier),
+        bound=_on_grid(_bound_of(bound, l2_bound, regulariser), rounding),
+        privatizer=_privatizer_of(noise, noise_multiplier, stddev),
         micro_batch=micro_batch,
     )
 
 
 def numbers_of(mechanism: Mechanism | RecordedMechanism) -> dict[str, Any] | None:
-    """Return the numbers of a mechanism of the ordinary kind, or None of any other."""
+    """Return the numbers of a mechanism of the ordinary kind, or None of any other.
+
+    Guarantees:
+        * `named_mechanism` makes an equal mechanism of them.
+    """
     if isinstance(mechanism, RecordedMechanism):
         return None
     sampler, privatizer = mechanism.sampler, mechanism.privatizer
     if not isinstance(sampler, (PoissonSampler, FixedSizeSampler)):
         return None
-    if not isinstance(privatizer, (Gaussian, Unprotected)) or mechanism.bound.name not in _BOUNDS:
+    bound, rounding = _off_grid(mechanism.bound)
+    # A derived class may bound or draw otherwise.
+    ordinary = {PoissonSampler, FixedSizeSampler, Clip, Normalise, Unbounded, Gaussian, Unprotected}
+    if not {type(sampler), type(bound), type(privatizer)} <= ordinary:
         return None
     bounded = not math.isinf(mechanism.l2_bound)
     return {
@@ -396,15 +423,52 @@ def numbers_of(mechanism: Mechanism | RecordedMechanism) -> dict[str, Any] | Non
         "expected_cohort_size": mechanism.expected_cohort_size,
         "sampling": "fixed" if isinstance(sampler, FixedSizeSampler) else "poisson",
         "cohort_cap": sampler.cap if isinstance(sampler, PoissonSampler) else None,
-        "bound": mechanism.bound.name,
+        "bound": bound.name,
         "l2_bound": mechanism.l2_bound if bounded else None,
         "noise": privatizer.name,
         "noise_multiplier": mechanism.noise_multiplier,
         "micro_batch": mechanism.micro_batch,
+        "regulariser": float(bound.regulariser) if isinstance(bound, Normalise) else 0.0,
+        "rounding": rounding,
+        "stddev": float(privatizer.stddev) if isinstance(privatizer, Unprotected) else 0.0,
     }
 
 
-def _bound_of(name: str, l2_bound: float | None) -> Bound:
+def _off_grid(bound: Bound) -> tuple[Bound, str | dict[str, float | None] | None]:
+    """Return a bound without its grid, and how `named_mechanism` is told of that."""
+    if type(bound) is Rounded:
+        return bound.bound, "each"
+    if type(bound) is RoundedSum:
+        errors = {"float_error": bound.float_error, "mixed_error": bound.mixed_error}
+        return bound.bound, errors
+    return bound, None
+
+
+def _on_grid(bound: Bound, rounding: str | Mapping[str, float | None] | None) -> Bound:
+    """Return a bound that rounds to a grid as `_off_grid` describes it.
+
+    Raises:
+        ValueError: If it describes nothing, or the bound is not finite.
+    """
+    if rounding is None:
+        return bound
+    if rounding == "each":
+        return Rounded(bound=bound)
+    if not isinstance(rounding, Mapping) or set(rounding) != {"float_error", "mixed_error"}:
+        raise ValueError(
+            f"rounding {rounding!r} is unknown; give 'each', float_error and mixed_error, or None"
+        )
+    mixed = rounding["mixed_error"]
+    return RoundedSum(
+        bound=bound,
+        float_error=finite_float("float_error", rounding["float_error"], Range.AT_LEAST_ZERO),
+        mixed_error=None
+        if mixed is None
+        else finite_float("mixed_error", mixed, Range.AT_LEAST_ZERO),
+    )
+
+
+def _bound_of(name: str, l2_bound: float | None, regulariser: float) -> Bound:
     """Return the bound of a name, as far as a plan records it.
 
     Raises:
@@ -412,6 +476,11 @@ def _bound_of(name: str, l2_bound: float | None) -> Bound:
     """
     if name not in _BOUNDS:
         raise ValueError(f"bound {name!r} is unknown; give 'clip', 'normalise' or 'none'")
+    if finite_float("regulariser", regulariser, Range.AT_LEAST_ZERO) and name != "normalise":
+        raise ValueError(
+            f"regulariser {regulariser!r} is given but bound is {name!r}; leave it out, or bound "
+            "by 'normalise'"
+        )
     if name == "none":
         if l2_bound is not None and l2_bound != math.inf:
             raise ValueError(
@@ -422,10 +491,12 @@ def _bound_of(name: str, l2_bound: float | None) -> Bound:
     if l2_bound is None:
         raise ValueError(f"bound {name!r} needs an l2_bound; give one such as 0.5")
     norm = positive_float("l2_bound", l2_bound)
-    return Clip(l2_clip_norm=norm) if name == "clip" else Normalise(l2_clip_norm=norm)
+    if name == "clip":
+        return Clip(l2_clip_norm=norm)
+    return Normalise(l2_clip_norm=norm, regulariser=regulariser)
 
 
-def _privatizer_of(noise: str, noise_multiplier: float) -> Privatizer:
+def _privatizer_of(noise: str, noise_multiplier: float, stddev: float) -> Privatizer:
     """Return the privatizer of a name.
 
     Raises:
@@ -433,7 +504,13 @@ def _privatizer_of(noise: str, noise_multiplier: float) -> Privatizer:
     """
     if noise not in ("gaussian", "none"):
         raise ValueError(f"noise {noise!r} is unknown; give 'gaussian' or 'none'")
+    unprotected = finite_float("stddev", stddev, Range.AT_LEAST_ZERO)
     if noise == "gaussian":
+        if unprotected:
+            raise ValueError(
+                f"stddev {stddev!r} is of noise without a guarantee but noise is 'gaussian'; give "
+                "noise_multiplier alone"
+            )
         return Gaussian(noise_multiplier=positive_float("noise_multiplier", noise_multiplier))
     sigma = finite_float("noise_multiplier", noise_multiplier)
     if sigma != 0.0:
@@ -441,4 +518,4 @@ def _privatizer_of(noise: str, noise_multiplier: float) -> Privatizer:
             f"noise_multiplier {sigma} is given but noise is 'none'; leave it "
             "out, or ask for noise 'gaussian'"
         )
-    return Unprotected()
+    return Unprotected(stddev=unprotected)

@@ -524,6 +524,11 @@ _REST = (
 """Fields of a plan's JSON besides its mechanism, and besides "trials", which few plans have."""
 
 
+# A price is ρ/T in float64, made a σ or an ε and squared again: about ten roundings of 2^-53 each.
+# T of them are the whole, though their sum in floats is that much above it.
+_PRICE_ROUNDING = 2.0**-48
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptivePlan(_Guarantee):
     """A zCDP privacy filter: charges are chosen during the run, up to a total ρ.
@@ -539,7 +544,8 @@ class AdaptivePlan(_Guarantee):
 
     Guarantees:
         * All charges together are ρ-zCDP, hence (`epsilon`, δ)-DP by the Rényi conversion, for
-          one user under `relation`, if each is an answer of a mechanism of its event.
+          one user under `relation`, if each is an answer of a mechanism of its event. ρ and ε are
+          float64: the sum of prices may be above ρ by their rounding, a part in 2^48 at most.
         * Charges whose cohort is drawn are refused: amplification by sampling has no ρ.
 
     Raises:
@@ -583,12 +589,9 @@ class AdaptivePlan(_Guarantee):
         )
 
     def total(self) -> Epsilon:
-        """Return the ε that the filter guarantees, whatever is spent of it.
-
-        It is of the most that the filter admits: a part in 10¹² above `rho`, for rounded sums.
-        """
+        """Return the ε that the filter guarantees, whatever is spent of it."""
         assert self.delta is not None
-        value = epsilon_of_rho(self._limit, self.delta)
+        value = epsilon_of_rho(self.rho, self.delta)
         return Epsilon(
             value=value,
             delta=self.delta,
@@ -659,7 +662,7 @@ class AdaptivePlan(_Guarantee):
 
     @property
     def _limit(self) -> float:
-        return self.rho * (1.0 + 1e-12)  # sums of floats: 10 charges of a tenth are the whole
+        return self.rho * (1.0 + _PRICE_ROUNDING)
 
     def _sum(self, spent: Counter[Event]) -> float:
         return math.fsum(count * rho_of(event, self.relation) for event, count in spent.items())
@@ -720,8 +723,16 @@ def read_plan(value: Any) -> AnyPlan:
 def plan_digest(plan: AnyPlan, roster: Sequence[str]) -> str:
     """Return the SHA-256 of a plan and its roster, 64 hex digits, by which a node may allow it.
 
-    Two plans have one digest only where ε, δ, relation, bound, noise, sampling, number of rounds
-    and roster are the same, whatever is learned under them.
+    It is of the plan's JSON: two plans have one digest if and only if that and the roster are
+    equal, whatever is learned under them.
+
+    * δ, relation, unit, number of rounds, target ε, cap on examples and trials are always in it.
+    * Of a mechanism of numbers and names (`numbers_of`) everything is: sampling, bound with its
+      regulariser and grid, noise.
+    * Of any other one, what a `RecordedMechanism` keeps: the event, hence ε, the cohort, how it is
+      charged, and a description by names and six digits. Classes of one name, and parameters that
+      are not described, have one digest.
+    * Of an adaptive plan ρ is, and no mechanism: each query brings its own.
 
     Args:
         plan: The plan.

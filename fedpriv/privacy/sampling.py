@@ -482,7 +482,7 @@ class SeparatedSampler(Sampler):
         num_users: Users on the roster, n.
         size: Users a cohort; fewer where fewer are free.
         min_separation: b: a user of row i is in no other row j with |i - j| < b.
-        most: In how many rows one user is at most.
+        max_participations: In how many rows one user is at most.
 
     Guarantees:
         * The limit holds for every user in every run, resumed ones included: who took part is
@@ -497,10 +497,10 @@ class SeparatedSampler(Sampler):
     num_users: int
     size: int
     min_separation: int
-    most: int
+    max_participations: int
 
     def __post_init__(self) -> None:
-        set_checked(self, positive_int, "num_users", "size", "min_separation", "most")
+        set_checked(self, positive_int, "num_users", "size", "min_separation", "max_participations")
         if self.size * self.min_separation > self.num_users:
             raise ValueError(
                 f"cohorts of {self.size:,} that are {self.min_separation:,} rows apart need "
@@ -516,7 +516,7 @@ class SeparatedSampler(Sampler):
     @property
     def participation(self) -> Participation:
         """The participation limit that is kept."""
-        return Participation(most=self.most, min_separation=self.min_separation)
+        return Participation(most=self.max_participations, min_separation=self.min_separation)
 
     def event(self, cost: Cost) -> Event:
         """Return the cost of a whole run, if it was computed for this participation limit."""
@@ -535,7 +535,8 @@ class SeparatedSampler(Sampler):
         check_roster(roster, self.num_users)
         row = int(memory["row"][0]) + 1
         free = np.flatnonzero(
-            (memory["times"] < self.most) & (row - memory["last"] >= self.min_separation)
+            (memory["times"] < self.max_participations)
+            & (row - memory["last"] >= self.min_separation)
         )
         drawn = free[_subset(key, free.size, min(self.size, free.size))]
         last, times = memory["last"].copy(), memory["times"].copy()
@@ -552,15 +553,15 @@ class CyclicSampler(Sampler):
     Attributes:
         num_users: Users on the roster, n.
         groups: b, how many groups there are and how many rows apart one comes back.
-        most: In how many rows one user is at most.
-        expected_cohort_size: Mean cohort, at most the smallest group; where it is less, each user
-            of the group is drawn independently (Poisson). None lets the whole group take part.
+        max_participations: In how many rows one user is at most.
+        mean: Expected cohort size, at most the smallest group; each user of the group is drawn
+            independently (Poisson). None lets the whole group take part.
 
     Guarantees:
         * As `SeparatedSampler`. Groups are drawn once, by chance; sizes differ by one at most.
         * With independent draws within a group and a strategy whose rows never add up for one user
-          (bands <= b), a run costs what `most` answers over Poisson cohorts do (Choquette-Choo et
-          al. 2023, "(Amplified) Banded Matrix Factorization", Theorem 4).
+          (bands <= b), a run costs what `max_participations` answers over Poisson cohorts do
+          (Choquette-Choo et al. 2023, "(Amplified) Banded Matrix Factorization", Theorem 4).
 
     Raises:
         ValueError: If a number is out of range.
@@ -568,11 +569,11 @@ class CyclicSampler(Sampler):
 
     num_users: int
     groups: int
-    most: int
+    max_participations: int
     mean: float | None = None
 
     def __post_init__(self) -> None:
-        set_checked(self, positive_int, "num_users", "groups", "most")
+        set_checked(self, positive_int, "num_users", "groups", "max_participations")
         if self.groups > self.num_users:
             raise ValueError(
                 f"{self.groups} groups of {self.num_users} users; lower min-separation"
@@ -599,7 +600,7 @@ class CyclicSampler(Sampler):
     @property
     def participation(self) -> Participation:
         """The participation limit that is kept."""
-        return Participation(most=self.most, min_separation=self.groups)
+        return Participation(most=self.max_participations, min_separation=self.groups)
 
     def event(self, cost: Cost) -> Event:
         """Return the cost of a whole run, amplified where amplification is proved."""
@@ -611,7 +612,7 @@ class CyclicSampler(Sampler):
             kind="cyclic-poisson-gaussian",
             noise_multiplier=cost.one_row,
             sampling_prob=self.sampling_prob,
-            rows=min(cost.participation.count, self.most),
+            rows=min(cost.participation.count, self.max_participations),
         )
 
     def init(self) -> Memory:
@@ -632,7 +633,7 @@ class CyclicSampler(Sampler):
         group = (row - 1) % self.groups
         times = memory["times"].copy()
         members = np.sort(order[group :: self.groups])
-        if times[group] >= self.most:
+        if times[group] >= self.max_participations:
             members = members[:0]
         times[group] += 1
         drawn = members[self._drawn(key, members.size)]

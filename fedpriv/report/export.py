@@ -103,10 +103,44 @@ def released_params(
     if chosen is None:
         raise ValueError(f"{run.directory} has no checkpoint yet")
     tensors, _ = store.load(chosen)
-    average = {n.removeprefix(AGGREGATE): t for n, t in tensors.items() if n.startswith(AGGREGATE)}
+    average = _aggregate(tensors)
     iterate = {n: t for n, t in tensors.items() if "/" not in n}
     trained = average if average and not last_iterate else iterate
     return chosen, {**read_frozen(run.directory), **trained}
+
+
+def _aggregate(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {n.removeprefix(AGGREGATE): t for n, t in tensors.items() if n.startswith(AGGREGATE)}
+
+
+def which_model(
+    run: RunRecord, round_num: int, *, last_iterate: bool = False, returned: bool = False
+) -> str:
+    """Return which of a run's models `released_params` gives, as "the model after round 4".
+
+    Args:
+        run: The run.
+        round_num: After which round.
+        last_iterate: Whether the params that training went on from were asked for.
+        returned: Whether the one that the run returns was asked for.
+    """
+    after = f"after {run.words.turn} {round_num}"
+    if not returned or not run.selection:
+        store = CheckpointStore(run.directory / "checkpoints")
+        if round_num not in store.rounds() or not _aggregate(store.load(round_num)[0]):
+            return f"the model {after}"
+        if last_iterate:
+            return f"the last iterate {after}"
+        rule = run.options.get("aggregate", "none")
+        # `refine` may put in an aggregate that no option names.
+        return f"the aggregate {after}" if rule == "none" else f"the '{rule}' aggregate {after}"
+    name = describe_candidate(run.selection["selected"])
+    if run.selection["selected"] not in PUBLIC_MODELS:
+        return f"{name}, selected on public examples"
+    return (
+        f"{name}, selected on public examples over what private training released: it is made of "
+        f"public examples alone. {SPENT_ALL_THE_SAME.removesuffix('.')}"
+    )
 
 
 def has_vocabulary(run: RunRecord) -> bool:
@@ -163,6 +197,7 @@ def export_run(
             vocabulary=vocabulary is not None,
             files=files,
             frozen=frozen,
+            last_iterate=last_iterate,
             returned=round_num is None and not last_iterate,
         )
         (building / "README.md").write_text(card, encoding="utf-8")
@@ -222,6 +257,7 @@ def model_card(
     vocabulary: bool = True,
     files: Sequence[str] = (),
     frozen: Sequence[str] = (),
+    last_iterate: bool = False,
     returned: bool = False,
 ) -> str:
     """Return the card of the model that a run released after a round, as Markdown.
@@ -233,6 +269,7 @@ def model_card(
         vocabulary: Whether the folder holds one, as that of a tag model does.
         files: Others that the task brought.
         frozen: Which of the params were not trained.
+        last_iterate: Whether it is the one that training went on from, not an aggregate.
         returned: Whether it is the one that was selected on public examples.
     """
     statement = run_statement(run.directory)
@@ -242,7 +279,7 @@ def model_card(
         run=run,
         nouns=run.words,
         badges=badges(run, statement),
-        which=_which(run, round_num, returned),
+        which=which_model(run, round_num, last_iterate=last_iterate, returned=returned),
         of_several=of_several(run),
         epsilon=run.coverage.qualified(spent_by_then),
         terms=privacy_terms(run),
@@ -253,19 +290,6 @@ def model_card(
         vocabulary=vocabulary,
         sections=statement.sections,
         credits=[run.corpus[key] for key in ("credit", "licence") if run.corpus.get(key)],
-    )
-
-
-def _which(run: RunRecord, round_num: int, returned: bool) -> str:
-    """Return which of a run's models this is."""
-    if not returned or not run.selection:
-        return f"the model after {run.words.turn} {round_num}"
-    name = describe_candidate(run.selection["selected"])
-    if run.selection["selected"] not in PUBLIC_MODELS:
-        return f"{name}, selected on public examples"
-    return (
-        f"{name}, selected on public examples over what private training released: it is made of "
-        f"public examples alone. {SPENT_ALL_THE_SAME.removesuffix('.')}"
     )
 
 

@@ -8,9 +8,9 @@ methods are compared on the same users.
 
 The digest is of
 
-* the plan, and every option and kind of the parts that are chosen, defaults included: were they
-  left out, a default that changes would give two mechanisms one noise. Automatic options enter by
-  the values that were chosen;
+* the plan (but for `fedpriv.privacy.mechanism.DETAILS`, which options name), and every option and
+  kind of the parts that are chosen, defaults included: were they left out, a default that changes
+  would give two mechanisms one noise. Automatic options enter by the values that were chosen;
 * the digest of the data, or what the task says of them where it knows none; the digests of a start
   from a file and of what the model keeps frozen;
 * the experiment's name where it runs user-defined code (a custom task, a derived class with parts
@@ -29,6 +29,7 @@ from typing import Any
 
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.hashes import document_sha256
+from fedpriv.privacy.mechanism import DETAILS
 from fedpriv.privacy.plan import AnyPlan
 from fedpriv.rng import Key
 from fedpriv.tree import Params
@@ -131,5 +132,6 @@ def _trained(experiment: Experiment) -> dict[str, Any]:
     }
 
 
-def _digest(**described: Any) -> str:
-    return document_sha256({"version": _VERSION, **described})
+def _digest(plan: Mapping[str, Any], **described: Any) -> str:
+    plan = {name: value for name, value in plan.items() if name not in DETAILS}
+    return document_sha256({"version": _VERSION, "plan": plan, **described})

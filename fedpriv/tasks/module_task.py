@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from hashlib import sha256
 from itertools import islice
 from typing import Any
@@ -284,6 +285,12 @@ class ModuleTask(Task):
     ) -> None:
         if users_at_once is not None and (users_at_once is True or users_at_once < 1):
             raise ValueError(f"users_at_once {users_at_once!r} must be at least 1, or None")
+        if isinstance(module, nn.Module) or not callable(module):
+            raise ValueError(
+                f"module is a {type(module).__name__}; give a function that makes the module anew, "
+                "such as lambda: nn.Linear(4, 2)"
+            )
+        _check_client_optimizer(client_optimizer)
         self._name, self._synthetic = name, synthetic
         self._make, self._loss = SameFrozen(module), loss
         self._data = ArrayUsers(users)
@@ -511,6 +518,18 @@ class ModuleTask(Task):
         if batch is None or not len(batch):
             return None
         return batch.take(np.arange(min(len(batch), number)))
+
+
+def _check_client_optimizer(given: Any) -> None:
+    """Refuse an optimiser that was made already, or that is PyTorch's."""
+    made = given.func if isinstance(given, partial) else given
+    of_torch = isinstance(made, type) and issubclass(made, torch.optim.Optimizer)
+    if of_torch or not callable(given):
+        found = f"torch's {made.__name__}" if of_torch else f"a {type(given).__name__} made already"
+        raise ValueError(
+            f"client_optimizer is {found}; give the class or partial(Momentum, decay=0.5), of "
+            "fedpriv.training.local.sgd or your own"
+        )
 
 
 def _telling(examples: ArrayExamples) -> np.ndarray:

@@ -8,6 +8,7 @@ code, and of a secure run nothing is kept.
 from __future__ import annotations
 
 import logging
+import re
 import traceback
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -155,12 +156,19 @@ def contributing_zero_on_failure(
 
 
 def label_hint(error: BaseException) -> str:
-    """Return what to do about a label that is no class of the model; "" of another error."""
+    """Return what to do about labels that are no classes, or integer inputs; "" of other errors."""
     text = str(error)
     if isinstance(error, IndexError) and "Target" in text and "out of bounds" in text:
         return (
             " Labels are numbered from 0 up to the number of the model's outputs less one: number "
             "them so, or give the model more outputs."
+        )
+    if isinstance(error, RuntimeError) and {"long", "float"} <= set(
+        re.findall("[a-z]+", text.lower())
+    ):
+        return (
+            " Integer inputs are given to the model as int64, as word ids are: make pixels and "
+            'other quantities float, such as x.astype("float32") / 255.'
         )
     return ""
 

@@ -4,6 +4,7 @@ A thousand canaries; the seed is fixed, and a right mechanism is refuted once in
 """
 
 import json
+import re
 import shutil
 
 import pytest
@@ -46,6 +47,7 @@ def test_without_an_audit_every_output_says_so(plain):
     found = verify_run(plain)
     assert found.ok and ("audit", "not audited") in {(c.name, c.text) for c in found.checks}
     assert found.to_json()["audit"] == {"outcome": "not audited"}
+    assert re.search(r"^- +audit +not audited", run("verify", plain).stdout, re.MULTILINE)
     assert "Not audited: this mechanism" in (plain / "report.html").read_text("utf-8")
 
 

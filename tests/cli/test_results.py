@@ -169,10 +169,10 @@ class TestExamples:
         folder, out = make_run(checkpoints=True, **self.CENTRAL), tmp_path / "model"
         (folder / "vocabulary.json").unlink()
         shown = run_command("export", folder, "--to", out)
-        assert "the model after step 20" in shown
+        assert "the aggregate after step 20" in shown
         assert sorted(path.name for path in out.iterdir()) == ["README.md", "model.safetensors"]
         card = (out / "README.md").read_text()
-        assert "this is the model after step 20" in card and "`kernel` [5, 3]" in card
+        assert "this is the aggregate after step 20" in card and "`kernel` [5, 3]" in card
         assert "vocabulary" not in card and "predict" not in card and "| ε | " in card
 
     def test_what_reads_no_text_cannot_be_asked(self, make_run, run_command, tmp_path):

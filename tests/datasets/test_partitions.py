@@ -62,5 +62,10 @@ def test_natural_ids_group_examples_in_order():
 
 @pytest.mark.parametrize(("alpha", "users"), [(0.0, 2), (float("nan"), 2), (1.0, 0), (1.0, 4)])
 def test_what_cannot_be_split_is_refused(alpha, users):
-    with pytest.raises(ValueError, match=r"alpha|num_users"):
+    with pytest.raises(ValueError, match=r"alpha|more than the 3 examples|at least 1"):
         split_by_dirichlet(np.array([0, 1, 1]), users, alpha=alpha, key=KEY)
+
+
+def test_a_key_is_no_number():
+    with pytest.raises(ValueError, match=r"key 0 must be a Key, such as Key\.simulation\(0\)"):
+        split_by_dirichlet(np.array([0, 1, 1]), 2, alpha=1.0, key=0)

@@ -3,14 +3,16 @@
 import json
 import math
 
+import numpy as np
 import pytest
 
 from fedpriv.mechanisms import Clip, Rounded
+from fedpriv.mechanisms.bounds import Normalise, Preconditioned, RoundedSum, Unbounded
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
 from fedpriv.mechanisms.privatizer import Cost, Privatizer
 from fedpriv.privacy.event import Event
 from fedpriv.privacy.mechanism import Mechanism, RecordedMechanism
-from fedpriv.privacy.plan import Plan, cohort_plan
+from fedpriv.privacy.plan import Plan, cohort_plan, plan_digest
 from fedpriv.privacy.sampling import Everybody, PoissonSampler
 
 
@@ -64,6 +66,34 @@ OWN = {
     ),
     "nonprivate": plan(privatizer=Laplace("nonprivate", 0.0)),
 }
+
+POISSON = PoissonSampler(num_users=400, expected_cohort_size=20)
+
+
+class Shorter(Clip):
+    """A bound of somebody's own, which has kept the name."""
+
+
+def ordinary(bound=None, privatizer=None):
+    bound = Clip(l2_clip_norm=0.5) if bound is None else bound
+    privatizer = Gaussian(noise_multiplier=2.0) if privatizer is None else privatizer
+    return plan(sampler=POISSON, bound=bound, privatizer=privatizer)
+
+
+ORDINARY = {
+    "clip": ordinary(),
+    "clip, rounded": ordinary(Rounded(bound=Clip(l2_clip_norm=0.5))),
+    "clip, sum rounded": ordinary(RoundedSum(bound=Clip(l2_clip_norm=0.5), float_error=1e-9)),
+    "clip, mixed sum rounded": ordinary(
+        RoundedSum(bound=Clip(l2_clip_norm=0.5), float_error=1e-9, mixed_error=1e-8)
+    ),
+    "normalise": ordinary(Normalise(l2_clip_norm=0.5)),
+    "normalise by 5": ordinary(Normalise(l2_clip_norm=0.5, regulariser=5)),
+    "normalise by 5, rounded": ordinary(Rounded(bound=Normalise(l2_clip_norm=0.5, regulariser=5))),
+    "unprotected": ordinary(privatizer=Unprotected()),
+    "unprotected noise": ordinary(privatizer=Unprotected(stddev=3)),
+    "unbounded": ordinary(Unbounded(), Unprotected()),
+}
 every_kind = pytest.mark.parametrize("made", OWN.values(), ids=OWN)
 
 
@@ -108,18 +138,50 @@ class TestPlansOfOnesOwn:
         )  # fmt: skip
         names = set(ordinary.to_json())
         assert "mechanism" not in names and {"num_users", "l2_bound", "noise_multiplier"} <= names
-        assert Plan.from_json(ordinary.to_json()).live_mechanism == ordinary.mechanism
-        poisson = PoissonSampler(num_users=400, expected_cohort_size=20)
-        for parts in (
-            {
-                "bound": Rounded(bound=Clip(l2_clip_norm=0.5)),
-                "privatizer": Gaussian(noise_multiplier=2.0),
-            },
-            {"privatizer": Unprotected()},
-        ):  # fmt: skip
-            made = plan(sampler=poisson, **parts)
+        for made in ORDINARY.values():
+            found = Plan.from_json(through_json(made.to_json()))
             assert set(made.to_json()) == names
-            assert Plan.from_json(made.to_json()).total() == made.total()
+            assert found == made and found.live_mechanism == made.mechanism
+            assert through_json(found.to_json()) == through_json(made.to_json())
+
+    def test_a_digest_tells_mechanisms_apart(self):
+        """Red before: equal for other regularisers, for Clip and Rounded(Clip), for other noise."""
+        digests = {plan_digest(made, ["a"]) for made in ORDINARY.values()}
+        assert len(digests) == len(ORDINARY)
+
+    def test_bounds_that_numbers_do_not_determine_are_recorded(self):
+        """Red before: they came back as a plain clip, which ran."""
+        for bound in (
+            Shorter(l2_clip_norm=0.5),
+            Preconditioned(multiplier={"w": np.ones(2)}, bound=Clip(l2_clip_norm=0.5)),
+        ):
+            made = plan(sampler=POISSON, bound=bound, privatizer=Gaussian(noise_multiplier=2.0))
+            found = Plan.from_json(through_json(made.to_json()))
+            assert isinstance(found.mechanism, RecordedMechanism)
+            assert found.total() == made.total()
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"regulariser": 0.1},
+            {"bound": "normalise", "regulariser": -1.0},
+            {"bound": "normalise", "regulariser": None},
+            {"rounding": "all"},
+            {"rounding": True},
+            {"rounding": {"float_error": 0.1}},
+            {"rounding": {"float_error": -0.1, "mixed_error": None}},
+            {"rounding": {"float_error": "0", "mixed_error": None}},
+            {"stddev": 1.0},
+            {"noise": "none", "noise_multiplier": 0.0, "stddev": -1.0},
+            {"noise": "none", "noise_multiplier": 0.0, "stddev": math.inf},
+            {"bound": "none", "l2_bound": None, "noise": "none", "noise_multiplier": 0.0,
+             "rounding": "each"},
+        ],
+        ids=str,
+    )  # fmt: skip
+    def test_hostile_numbers_are_refused(self, change):
+        with pytest.raises(ValueError):
+            Plan.from_json({**ORDINARY["clip"].to_json(), **change})
 
 
 GOOD = OWN["examples"].to_json()["mechanism"]

@@ -17,6 +17,7 @@ from fedpriv.tasks.dataset_tasks import module_task
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.failures import KeepsStateError
 from fedpriv.training.local.module import ArrayExamples
+from fedpriv.training.local.sgd import Momentum
 from tests.resumed import resume_run
 
 NUM_USERS = 12
@@ -456,3 +457,27 @@ def test_caches_by_size_are_not_taken_for_state(tmp_path):
 
     own = experiment(task(module=Caching))
     assert start_run(own, "own:x", None, tmp_path / "run").run()["rounds"] == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"module": nn.Linear(8, 2)}, "module is a Linear; give a function"),
+        ({"client_optimizer": Momentum(learning_rate=0.1)}, "client_optimizer is a Momentum made"),
+        (
+            {"client_optimizer": torch.optim.Adam},
+            "client_optimizer is torch's Adam; give the class",
+        ),
+    ],
+)
+def test_what_is_made_anew_is_given_as_what_makes_it(changes, said):
+    with pytest.raises(ValueError, match=said):
+        task(**changes)
+
+
+def test_pixels_that_are_integers_are_told_to_be_made_float(tmp_path):
+    pixels = ArrayExamples(np.ones((6, 8), np.uint8), np.zeros(6, np.int64))
+    wrong = experiment(task(users={f"u{n:02d}": pixels for n in range(12)}))
+    with pytest.raises(RuntimeError) as caught:
+        start_run(wrong, "own:experiment", None, tmp_path / "run")
+    assert "make pixels and other quantities float" in " ".join(caught.value.__notes__)

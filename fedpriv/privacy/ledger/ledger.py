@@ -1,12 +1,13 @@
 """The ledger of a run: every charge is on disk and synced before anything private is drawn.
 
 A charge returns only when its line is on the disk; the cohort and the noise are drawn afterwards.
-So a process killed at any moment leaves a ledger that counts every release, and at most one
-attempt too many. Lines are hash-chained (`fedpriv.privacy.ledger.chain`), appended, never
-rewritten. One process writes at a time.
+So a process killed at any moment leaves a ledger that counts every release, and beyond it at most
+the charges since the last release: one attempt, or the several that a release is made of. Lines are
+hash-chained (`fedpriv.privacy.ledger.chain`) and appended. One process writes at a time.
 
-The one thing opening may remove is a last line without its newline: its write never returned, so
-the charge was never acknowledged and nothing was drawn for it.
+No line of a ledger with a charge is rewritten or removed. `create` starts one without any anew, and
+opening removes a last line without its newline: its write never returned, so the charge was never
+acknowledged and nothing was drawn for it.
 """
 
 from __future__ import annotations

@@ -472,7 +472,7 @@ def _start(run: _Folder) -> str | None:
 def _describe_audited(record: AuditRecord | None) -> str:
     """Return what was found of an audit; a refuted ε does not verify."""
     if record is None:
-        return "not audited"
+        return NOT_AUDITED["outcome"]
     text = (
         f"{record}; the stated ε, the form and the verdict are derived again, the scores of "
         "canaries are not"

@@ -19,6 +19,34 @@ import torch
 from fedpriv.training.local.schedule import Schedule
 
 
+def train_locally(
+    params: Mapping[str, torch.Tensor],
+    gradients: Callable[[np.ndarray], Iterable[tuple[str, Gradient]]],
+    *,
+    schedule: Schedule,
+    num_chosen: int,
+    rng: np.random.Generator,
+    optimizer: ClientOptimizer,
+) -> None:
+    """Train a user's params in place: one step of the optimiser for every batch of the schedule.
+
+    Args:
+        params: Trained tensors by name.
+        gradients: Of the positions of a batch. Yields (parameter name, mean gradient, or a part of
+            it); all gradients are computed before the first step.
+        schedule: Batches and epochs.
+        num_chosen: How many examples of the user take part.
+        rng: Orders the examples of later epochs.
+        optimizer: Takes the steps.
+    """
+    state = optimizer.init(params)
+    for batch in schedule.batches(num_chosen, rng):
+        parts = gradients(batch)
+        with torch.no_grad():
+            for name, part in parts:
+                optimizer.step(name, params[name], part, state)
+
+
 class StructuredGradient(Protocol):
     """A gradient that a plain step need not multiply out."""
 
@@ -65,15 +93,9 @@ class SGD:
         """Return nothing: it remembers nothing."""
         return None
 
-    def preconditioned(self, name: str, parameter: torch.Tensor, gradient: Gradient) -> Gradient:
-        """Return the gradient times 1/A."""
-        if name not in self.multiplier:
-            return gradient
-        return as_dense(gradient, parameter) * self.multiplier[name]
-
     def step(self, name: str, parameter: torch.Tensor, gradient: Gradient, state: Any) -> None:
         """Take one step."""
-        gradient = self.preconditioned(name, parameter, gradient)
+        gradient = precondition(self.multiplier, name, parameter, gradient)
         if isinstance(gradient, torch.Tensor):
             parameter.sub_(gradient, alpha=self.learning_rate)
         else:
@@ -91,13 +113,17 @@ class SGD:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Momentum(SGD):
-    """SGD with momentum: v <- decay v + g, w <- w - rate v.
+class Momentum:
+    """Gradient steps with momentum: v <- decay v + g, w <- w - rate v; g preconditioned.
 
     Attributes:
+        learning_rate: Of every step.
+        multiplier: 1/A by parameter name, as of `SGD`.
         decay: Of the velocity.
     """
 
+    learning_rate: float
+    multiplier: Mapping[str, torch.Tensor] = field(default_factory=dict, repr=False)
     decay: float = 0.9
 
     def init(self, params: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -106,21 +132,27 @@ class Momentum(SGD):
 
     def step(self, name: str, parameter: torch.Tensor, gradient: Gradient, state: Any) -> None:
         """Take one step."""
-        gradient = as_dense(self.preconditioned(name, parameter, gradient), parameter)
+        gradient = as_dense(precondition(self.multiplier, name, parameter, gradient), parameter)
         parameter.sub_(state[name].mul_(self.decay).add_(gradient), alpha=self.learning_rate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Adam(SGD):
-    """Adam (Kingma and Ba 2015, Algorithm 1).
+class Adam:
+    """Adam (Kingma and Ba 2015, Algorithm 1) on preconditioned gradients.
 
     Attributes:
-        decays: β₁ and β₂, of the first and the second moment.
-        epsilon: Added to the root of the second moment.
+        learning_rate: Of every step.
+        multiplier: 1/A by parameter name, as of `SGD`.
+        beta1: β₁, of the first moment.
+        beta2: β₂, of the second moment.
+        adaptivity: Added to the root of the second moment.
     """
 
-    decays: tuple[float, float] = (0.9, 0.999)
-    epsilon: float = 1e-8
+    learning_rate: float
+    multiplier: Mapping[str, torch.Tensor] = field(default_factory=dict, repr=False)
+    beta1: float = 0.9
+    beta2: float = 0.999
+    adaptivity: float = 1e-8
 
     def init(self, params: Mapping[str, torch.Tensor]) -> dict[str, list[Any]]:
         """Return moments of zero, and how many steps there were."""
@@ -128,46 +160,27 @@ class Adam(SGD):
 
     def step(self, name: str, parameter: torch.Tensor, gradient: Gradient, state: Any) -> None:
         """Take one step."""
-        gradient = as_dense(self.preconditioned(name, parameter, gradient), parameter)
-        (first, second, _), (one, two) = state[name], self.decays
+        gradient = as_dense(precondition(self.multiplier, name, parameter, gradient), parameter)
+        (first, second, _), one, two = state[name], self.beta1, self.beta2
         state[name][2] = count = state[name][2] + 1
         first.mul_(one).add_(gradient, alpha=1.0 - one)
         second.mul_(two).addcmul_(gradient, gradient, value=1.0 - two)
-        root = (second / (1.0 - two**count)).sqrt_().add_(self.epsilon)
+        root = (second / (1.0 - two**count)).sqrt_().add_(self.adaptivity)
         parameter.addcdiv_(first, root, value=-self.learning_rate / (1.0 - one**count))
+
+
+def precondition(
+    multiplier: Mapping[str, torch.Tensor], name: str, parameter: torch.Tensor, gradient: Gradient
+) -> Gradient:
+    """Return a parameter's gradient times 1/A; as it is where there is no multiplier of it."""
+    if name not in multiplier:
+        return gradient
+    return as_dense(gradient, parameter) * multiplier[name]
 
 
 def as_dense(gradient: Gradient, like: torch.Tensor) -> torch.Tensor:
     """Return a gradient as a tensor of a parameter's shape."""
     return gradient if isinstance(gradient, torch.Tensor) else gradient.dense(like)
-
-
-def train_locally(
-    params: Mapping[str, torch.Tensor],
-    gradients: Callable[[np.ndarray], Iterable[tuple[str, Gradient]]],
-    *,
-    schedule: Schedule,
-    num_chosen: int,
-    rng: np.random.Generator,
-    optimizer: ClientOptimizer,
-) -> None:
-    """Train a user's params in place: one step of the optimiser for every batch of the schedule.
-
-    Args:
-        params: Trained tensors by name.
-        gradients: From the positions of a batch to parts of its mean gradient, by parameter name.
-            They may come while parameters change, but are all computed before the first of them.
-        schedule: Batches and epochs.
-        num_chosen: How many examples of the user take part.
-        rng: Orders the examples of later epochs.
-        optimizer: Takes the steps.
-    """
-    state = optimizer.init(params)
-    for batch in schedule.batches(num_chosen, rng):
-        parts = gradients(batch)
-        with torch.no_grad():
-            for name, part in parts:
-                optimizer.step(name, params[name], part, state)
 
 
 def multiplier_tensor(

@@ -34,7 +34,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -677,8 +677,8 @@ class VectorisedTrainer(Work):
                 mean = (batch - each.mean()).abs() <= _RELATIVE * batch.abs() + _ABSOLUTE
             return (each * weight).sum(), mean
 
-        each_user, optimizer = vmap(grad(loss, has_aux=True)), self.alone.optimizer
-        assert isinstance(optimizer, SGD)
+        assert type(self.alone.optimizer) is SGD  # another takes other steps than `SGD.move`
+        each_user, optimizer = vmap(grad(loss, has_aux=True)), cast("SGD", self.alone.optimizer)
         with self.alone.as_made() as module, one_thread():
             buffers = dict(module.named_buffers())
             for step in users.steps():

@@ -47,7 +47,7 @@ def method(name):
         bound = Rounded(bound=Clip(l2_clip_norm=3.0))
         mechanism = Mechanism(
             sampler=SeparatedSampler(
-                num_users=toy_methods.N, size=3, min_separation=APART, most=LIMIT.most
+                num_users=toy_methods.N, size=3, min_separation=APART, max_participations=LIMIT.most
             ),
             bound=bound,
             privatizer=Correlated(

@@ -29,9 +29,13 @@ def find(argument=None):
     return find_files("thing", CHOICES, argument, get="fetch them")
 
 
-def test_places_come_in_order(places, tmp_path):
-    with pytest.raises(ValueError, match=r"thing are not in FEDPRIV_DATA.*; fetch them"):
+def test_places_come_in_order(places, tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match=rf"thing are not in {places[0]}, .*{places[2]}.*; fetch"):
         find()
+    with monkeypatch.context() as patched:
+        patched.delenv("FEDPRIV_DATA")
+        with pytest.raises(ValueError, match=r"\(FEDPRIV_DATA is not set\); fetch them"):
+            find()
     for folder in reversed(places):  # the least first; each better one is taken before it
         (folder / "best.gz").write_bytes(b"")
         assert find() == (folder / "best.gz",)

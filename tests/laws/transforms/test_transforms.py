@@ -305,3 +305,13 @@ class TestRefusals:
         for make in (adam, yogi, adagrad, rmsprop):
             with pytest.raises(ValueError, match="adaptivity"):
                 make(1.0, adaptivity)
+
+
+@pytest.mark.parametrize("make", [adam, yogi, adagrad, rmsprop, lambda: scheduled(inverse_root())])
+def test_steps_are_counted_beyond_what_float32_holds(make):
+    transform, params = make(), {"w": np.zeros(2, np.float32)}
+    state = transform.init(params)
+    state = state | {"count": {"steps": np.array(2**24, state["count"]["steps"].dtype)}}
+    for _ in range(2):
+        _, state = transform.next({"w": np.ones(2, np.float32)}, state)
+    assert state["count"]["steps"] == 2**24 + 2

@@ -32,11 +32,13 @@ from fedpriv.rng import Key
 
 USERS = tuple(f"u{n:03d}" for n in range(60))
 SAMPLERS = {
-    "separated": SeparatedSampler(num_users=60, size=6, min_separation=7, most=4),
-    "separated to the last": SeparatedSampler(num_users=60, size=6, min_separation=10, most=3),
-    "groups": CyclicSampler(num_users=60, groups=7, most=4),
-    "draws within groups": CyclicSampler(num_users=60, groups=7, most=4, mean=5.0),
-    "a group each": CyclicSampler(num_users=60, groups=60, most=1),
+    "separated": SeparatedSampler(num_users=60, size=6, min_separation=7, max_participations=4),
+    "separated to the last": SeparatedSampler(
+        num_users=60, size=6, min_separation=10, max_participations=3
+    ),
+    "groups": CyclicSampler(num_users=60, groups=7, max_participations=4),
+    "draws within groups": CyclicSampler(num_users=60, groups=7, max_participations=4, mean=5.0),
+    "a group each": CyclicSampler(num_users=60, groups=60, max_participations=1),
 }
 EVERY = pytest.mark.parametrize("name", SAMPLERS)
 KEYS = {"simulation": Key.simulation(3), "secure": Key.from_bytes(bytes(range(32)), "secure")}
@@ -68,7 +70,7 @@ def test_no_user_comes_back_too_soon_or_too_often(name, mode, seed):
     for cohort in cohorts:
         assert list(cohort) == sorted(cohort) and len(set(cohort)) == len(cohort)
     if "separated" in name:
-        full = sampler.num_users * sampler.most // sampler.size
+        full = sampler.num_users * sampler.max_participations // sampler.size
         assert [len(cohort) for cohort in cohorts[:8]] == [6] * 8
         assert sum(map(len, cohorts)) <= full * sampler.size
 
@@ -141,8 +143,8 @@ class TestPrices:
     @pytest.mark.parametrize(
         "sampler",
         [
-            SeparatedSampler(num_users=60, size=6, min_separation=6, most=4),
-            CyclicSampler(num_users=60, groups=6, most=4),
+            SeparatedSampler(num_users=60, size=6, min_separation=6, max_participations=4),
+            CyclicSampler(num_users=60, groups=6, max_participations=4),
         ],
         ids=["separated", "cyclic"],
     )
@@ -238,7 +240,7 @@ class TestPlans:
         assert again.relation is Relation.ZERO_OUT
 
     def test_trials_of_what_has_no_curve_are_refused(self):
-        sampler = CyclicSampler(num_users=60, groups=7, most=4, mean=2.0)
+        sampler = CyclicSampler(num_users=60, groups=7, max_participations=4, mean=2.0)
         given = {"num_rounds": ROWS, "delta": 1e-3, "trials": Trials(mean=5.0)}
         made = mechanism(sampler, bands())
         assert Plan(mechanism=made, relation="zero-out", **given).total().accountant == "RDP"
@@ -249,12 +251,30 @@ class TestPlans:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: SeparatedSampler(num_users=60, size=6, min_separation=11, most=1), "need 66"),
-        (lambda: SeparatedSampler(num_users=60, size=0, min_separation=1, most=1), "size"),
-        (lambda: SeparatedSampler(num_users=60, size=6, min_separation=1, most=0), "most"),
-        (lambda: CyclicSampler(num_users=60, groups=61, most=1), "61 groups of 60 users"),
-        (lambda: CyclicSampler(num_users=60, groups=7, most=1, mean=8.5), "above the 8"),
-        (lambda: CyclicSampler(num_users=60, groups=7, most=1, mean=math.nan), "expected_cohort"),
+        (
+            lambda: SeparatedSampler(num_users=60, size=6, min_separation=11, max_participations=1),
+            "need 66",
+        ),
+        (
+            lambda: SeparatedSampler(num_users=60, size=0, min_separation=1, max_participations=1),
+            "size",
+        ),
+        (
+            lambda: SeparatedSampler(num_users=60, size=6, min_separation=1, max_participations=0),
+            "max_participations",
+        ),
+        (
+            lambda: CyclicSampler(num_users=60, groups=61, max_participations=1),
+            "61 groups of 60 users",
+        ),
+        (
+            lambda: CyclicSampler(num_users=60, groups=7, max_participations=1, mean=8.5),
+            "above the 8",
+        ),
+        (
+            lambda: CyclicSampler(num_users=60, groups=7, max_participations=1, mean=math.nan),
+            "expected_cohort",
+        ),
     ],
 )
 def test_numbers_that_do_not_fit_are_named(make, message):

@@ -160,7 +160,7 @@ def test_independent_draws_within_groups_hang_on_secrecy():
     limit = Participation(most=4, min_separation=5, num_rows=20)
     noise = Correlated(noise_multiplier=2.0, strategy=square_root_bands(5, 20), participation=limit)
     for mean in (4.0, None):
-        sampler = CyclicSampler(num_users=100, groups=5, most=4, mean=mean)
+        sampler = CyclicSampler(num_users=100, groups=5, max_participations=4, mean=mean)
         mechanism = Mechanism(sampler=sampler, bound=Clip(l2_clip_norm=1.0), privatizer=noise)
         plan = Plan(mechanism=mechanism, num_rounds=20, relation="zero-out", delta=1e-3)
         for made in (plan, Plan.from_json(plan.to_json())):

@@ -32,6 +32,7 @@ def test_export_holds_the_average_or_the_last_iterate(make_run, tmp_path) -> Non
     assert set(tensors) == {"kernel", "bias"}
     assert tensors["kernel"][2, 0] == 3.0
     assert export_run(folder, tmp_path / "last", round_num=9, last_iterate=True) == 9
+    assert "this is the last iterate after round 9" in (tmp_path / "last" / "README.md").read_text()
     assert load_file(tmp_path / "last" / "model.safetensors")["kernel"][2, 0] == pytest.approx(5.4)
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
         "README.md",
@@ -47,7 +48,7 @@ def test_the_card_states_the_epsilon_of_the_exported_round(make_run, tmp_path) -
     value = spent(read_run(folder), 9).value
     assert value < spent(read_run(folder)).value
     assert f"| ε | {math.ceil(value * 100 - 1e-7) / 100:.2f} (δ = " in card
-    assert "model after round 9" in card and "synthetic text" in card
+    assert "this is the aggregate after round 9" in card and "synthetic examples" in card
     assert "Synthetic data" in card and "## Privacy" in card
     assert "not covered by ε" in card and "CC BY-SA 3.0" in card
 

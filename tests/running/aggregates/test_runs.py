@@ -94,6 +94,8 @@ def test_upa_in_a_folder_is_the_mean_of_its_checkpoints(tiny_corpus, tmp_path):
     assert same(average(found[-1]), uniform([iterate(one) for one in found[-3:]]))
     # What is exported and measured is the average.
     assert same(released_params(read_run(tmp_path / "run"))[1], average(found[-1]))
+    export_run(tmp_path / "run", tmp_path / "out")
+    assert "this is the 'upa' aggregate after round" in (tmp_path / "out" / "README.md").read_text()
 
 
 @pytest.mark.parametrize("rule", ["opa", "omv"])

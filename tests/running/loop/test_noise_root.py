@@ -13,6 +13,7 @@ from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.experiment import methods_of
 from fedpriv.experiments.load import find_experiments
 from fedpriv.mechanisms import preconditioners
+from fedpriv.privacy.plan import cohort_plan
 from fedpriv.rng import Key
 from fedpriv.runs.document import read_document
 from fedpriv.runs.loop import rounds
@@ -65,6 +66,17 @@ def changed(experiment, entry):
         except ValueError:
             continue
     return None
+
+
+def test_noise_is_what_it_was_before_plans_named_grids_and_regularisers():
+    """Experiments' options name both; runs that were recorded have the noise that they had."""
+    plan = cohort_plan(
+        num_users=400, expected_cohort_size=20, num_rounds=10, bound="clip", l2_bound=0.5,
+        noise="gaussian", noise_multiplier=2.0, rounding="each",
+    )  # fmt: skip
+    assert training_digest(plan, ["a"], {"w": np.zeros(2)}) == (
+        "aa90d55352aa96030868d7cd24112d10db490c1ff81a2f09c28221e8f3670898"
+    )
 
 
 @pytest.mark.parametrize("name", READY_MADE)

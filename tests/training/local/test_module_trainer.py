@@ -186,12 +186,18 @@ class TestModuleTrainer:
             ModuleTask(name="t", module=lambda: module, loss=cross_entropy, users={"a": arrays(3)})
 
 
+def test_no_other_optimizer_takes_the_plain_step_of_many_users():
+    for other in (Momentum, Adam):
+        made = other(learning_rate=0.1)
+        assert not isinstance(made, SGD) and not hasattr(made, "move")
+
+
 @pytest.mark.parametrize(
     ("own", "torchs"),
     [
         (SGD, torch.optim.SGD),
         (partial(Momentum, decay=0.8), partial(torch.optim.SGD, momentum=0.8)),
-        (partial(Adam, epsilon=1e-6), partial(torch.optim.Adam, eps=1e-6)),
+        (partial(Adam, adaptivity=1e-6), partial(torch.optim.Adam, eps=1e-6)),
     ],
 )
 def test_client_optimizers_take_torchs_steps_and_forget_from_user_to_user(own, torchs):
