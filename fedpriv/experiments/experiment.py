@@ -40,6 +40,7 @@ from fedpriv.experiments.options import (
     check_fields,
     entries,
     kebab,
+    normalize,
     option,
     place,
     values_of,
@@ -235,7 +236,8 @@ class Experiment(ABC):
             ValueError: For an unknown option (with the nearest known one), one whose part is not
                 chosen then (with the part), or an unfit value.
         """
-        made = self._class_of(options.get("method", self.method))
+        methods = [v for n, v in options.items() if normalize(n.removesuffix(".kind")) == "method"]
+        made = self._class_of(methods[-1] if methods else self.method)
         names = _names(made, type(self.task))
         given = {
             name: value

@@ -101,7 +101,16 @@ def add_kind(kind: str, fields: tuple[str, ...], loss: Loss) -> None:
         kind: Its name.
         fields: Its numbers, attributes of `Event`; a `Cost` gives the first two.
         loss: Of one charge, an upper bound: nothing here can check a proof.
+
+    Raises:
+        ValueError: If fedpriv itself has such a kind, or a field is none of an `Event`'s.
     """
+    if kind in FIELDS and kind not in _ADDED:  # a module that adds one may be loaded again
+        raise ValueError(f"kind {kind!r} of event is fedpriv's own; give yours another name")
+    for name in fields:
+        if name not in Event.__dataclass_fields__:
+            known = ", ".join(Event.__dataclass_fields__)
+            raise ValueError(f"field {name!r} is none of an Event's; use some of {known}")
     FIELDS[kind], _ADDED[kind] = fields, loss
 
 

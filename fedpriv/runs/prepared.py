@@ -395,7 +395,9 @@ def _try(components: Components, root: Key, begun: Start | None = None) -> Trial
     task, untried = components.task, ""
     with user_code(when, refusals=False):
         begun = components.begin(root.fold("init")) if begun is None else begun
+    with user_code("while what is made of released models was tried, before anything was charged"):
         components.algorithm.check_params(begun.params)
+    with user_code(when, refusals=False):
         state = components.algorithm.init(begun.params)
         loss = None
         if experiment.unit == "example":

@@ -231,6 +231,7 @@ class FederatedAveraging(Algorithm):
         Raises:
             ValueError: If what it makes has other tensors than the params, or is not finite.
         """
+        params = {name: array.copy() for name, array in params.items()}
         state = self.aggregate.init(params)
         for number in range(1, _TRIED_ROUNDS + 1):
             params = {name: array + np.float32(1.0) for name, array in params.items()}

@@ -285,3 +285,9 @@ def test_presets_of_a_method_are_left_out_of_another():
     assert chosen.method == "agd" and "preconditioner.public_batch" not in chosen.options()
     with pytest.raises(ValueError, match="'public-bach' is not an option"):
         replace(averaging, presets={"public-bach": 8}).with_options({"method": "agd"})
+
+
+@pytest.mark.parametrize("name", ["method", "method.kind"])
+def test_the_method_is_chosen_by_either_of_its_names(name):
+    chosen = load_experiment("dp-fedavg-tags").with_options({name: "agd", "target-epsilon": 2.0})
+    assert chosen.method == "agd"

@@ -6,6 +6,7 @@ import subprocess
 import pytest
 from dp_accounting import dp_event
 
+from fedpriv.privacy.accounting import add_kind
 from fedpriv.privacy.event import NONPRIVATE, Event, Relation
 
 GOOD = [
@@ -154,3 +155,15 @@ def test_what_no_accountant_of_theirs_prices():
     assert NONPRIVATE.to_dp_event() == dp_event.NonPrivateDpEvent()
     objective = Event(kind="objective-gaussian", noise_multiplier=3.0, shift=0.02)
     assert objective.to_dp_event() == dp_event.UnsupportedDpEvent()
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "said"),
+    [
+        ("gaussian", ("noise_multiplier",), "fedpriv's own"),
+        ("mine", ("sigma",), "none of an Event"),
+    ],
+)
+def test_a_kind_is_not_priced_anew_by_its_name(kind, fields, said):
+    with pytest.raises(ValueError, match=said):
+        add_kind(kind, fields, lambda event: None)

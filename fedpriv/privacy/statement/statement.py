@@ -32,7 +32,7 @@ from fedpriv.privacy.event import Relation
 from fedpriv.privacy.ledger.anchor import ANCHORED, WITHOUT_ANCHOR
 from fedpriv.privacy.mechanism import Mechanism, RecordedMechanism
 from fedpriv.privacy.plan import AnyPlan, unit_words
-from fedpriv.privacy.sampling import FixedSizeSampler, PoissonSampler
+from fedpriv.privacy.sampling import PoissonSampler
 from fedpriv.privacy.statement.coverage import (
     KEY,
     NO_NOISE,
@@ -311,12 +311,15 @@ def _charge_facts(plan: AnyPlan) -> dict[str, Any]:
         found["kind"] = "in turn"
     elif (
         isinstance(mechanism, Mechanism)
+        and name == "gaussian"
         and event.noise_multiplier is not None
         and not mechanism.charged_once
     ):
         found["kind"] = "drawn"
-        kinds = ((FixedSizeSampler, "fixed"), (PoissonSampler, "poisson"))
-        found["sampling"] = next((k for t, k in kinds if isinstance(mechanism.sampler, t)), "")
+        if event.kind == "fixed-size-gaussian":
+            found["sampling"] = "fixed"
+        elif isinstance(mechanism.sampler, PoissonSampler):
+            found["sampling"] = "poisson"
     description = RecordedMechanism.of(mechanism).description
     return found | {"event": event, "description": description}
 

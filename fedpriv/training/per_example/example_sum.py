@@ -17,7 +17,7 @@ from fedpriv import tree
 from fedpriv.mechanisms.bounds import Bound, RoundedSum, scaling_factor
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
-from fedpriv.training.failures import contributing_zero_on_failure, counted_failures
+from fedpriv.training.failures import contributes_zero, counted_failures
 from fedpriv.training.work import SumRequest, Work
 from fedpriv.tree import Params
 
@@ -110,8 +110,10 @@ def factors_of(
     factors = np.zeros(len(norms))
     for place, norm in enumerate(norms.tolist()):
         if not norm <= tiny:  # or NaN
-            with contributing_zero_on_failure(ValueError):
+            try:  # no context manager: this is run for every example
                 factors[place] = scaling_factor(bound, norm, num_elements)
+            except ValueError as error:
+                contributes_zero(error)
     return factors
 
 

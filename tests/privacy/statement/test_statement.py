@@ -10,12 +10,13 @@ from fedpriv.hashes import document_sha256
 from fedpriv.mechanisms import Clip
 from fedpriv.mechanisms.correlated.noise import Correlated
 from fedpriv.mechanisms.correlated.optimise import square_root_bands
+from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.privatizer import Participation
 from fedpriv.privacy.epsilon import format_delta, rounded_up
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan, cohort_plan
-from fedpriv.privacy.sampling import CyclicSampler
+from fedpriv.privacy.sampling import CyclicSampler, FixedSizeSampler
 from fedpriv.privacy.statement.coverage import FLOATS
 from fedpriv.privacy.statement.statement import privacy_statement, run_statement
 
@@ -288,3 +289,13 @@ class TestExamples:
         for part in ("Every step draws", "the trainer draws", "the batch stays secret"):
             assert part in whole, part
         assert re.search(r"\b(rounds?|cohorts?|server|network)\b", whole) is None
+
+
+def test_a_cohort_of_everybody_is_not_called_one_of_fixed_size():
+    """Red when size n of n under add-remove was said to be accounted under replacement."""
+    sampler = FixedSizeSampler(num_users=100, size=100)
+    mechanism = Mechanism(
+        sampler=sampler, bound=Clip(l2_clip_norm=1.0), privatizer=Gaussian(noise_multiplier=2.0)
+    )
+    said = text(say(Plan(mechanism=mechanism, num_rounds=20, relation="add-remove"), charges=1))
+    assert "under replacement" not in said and "add-remove" in said

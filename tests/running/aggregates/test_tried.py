@@ -55,3 +55,17 @@ def test_params_that_are_not_finite_are_nobodys_fault():
     state = running(dict).init(PARAMS)
     odd = {"w": np.full((2, 3), np.inf, np.float32)}
     assert averaging(running(dict))._aggregated(odd, state, 1)["average"]["w"][0, 0] == np.inf
+
+
+def test_the_trial_leaves_the_start_alone():
+    """Red when an aggregate whose state begins as the params themselves was tried on them."""
+
+    def next_(params, state):
+        for name, array in params.items():
+            state["average"][name] += array
+        return params, state
+
+    start = {"w": np.ones((2, 3), np.float32)}
+    keeping = Transform(init=lambda params: {"average": dict(params)}, next=next_)
+    averaging(keeping).check_params(start)
+    assert np.array_equal(start["w"], np.ones((2, 3), np.float32))

@@ -39,26 +39,25 @@ def train(plan, out, backend):
     return fp.averaging(plan, roster=ROSTER, params=PARAMS, out=out, secure=True)(backend)
 
 
-def test_a_plan_that_reads_the_same_without_its_grid_is_refused(tmp_path):
-    """In a file a bound on a grid and one in floating point are the same `clip`."""
-    bare = replace(EXACT.live_mechanism, bound=Clip(l2_clip_norm=1.0))
-    floats = replace(EXACT, mechanism=bare)
-    assert floats.to_json() == EXACT.to_json()
+FLOAT_PLAN = replace(EXACT, mechanism=replace(EXACT.live_mechanism, bound=Clip(l2_clip_norm=1.0)))
+
+
+@pytest.mark.parametrize(("first", "then"), [(EXACT, FLOAT_PLAN), (FLOAT_PLAN, EXACT)])
+def test_a_run_goes_on_with_the_grid_that_it_began_with(first, then, tmp_path):
+    """In a plan's file a bound on a grid and one in floating point are two."""
+    assert first.to_json() != then.to_json()
     with pytest.raises(KeyboardInterrupt):
-        train(EXACT, tmp_path / "run", Ones(ends_in=2))
+        train(first, tmp_path / "run", Ones(ends_in=2))
     charged = (tmp_path / "run" / "ledger.jsonl").read_bytes().count(b'"charge"')
-    with pytest.raises(ValueError, match="of whole numbers, and its ε is stated as that"):
-        train(floats, tmp_path / "run", Ones())
+    with pytest.raises(ValueError, match="plan"):
+        train(then, tmp_path / "run", Ones())
     assert (tmp_path / "run" / "ledger.jsonl").read_bytes().count(b'"charge"') == charged
-    done = train(EXACT, tmp_path / "run", Ones())
-    assert done.rounds == 2 and not done.in_floats
+    done = train(first, tmp_path / "run", Ones())
+    assert done.rounds == 2 and done.in_floats == (first is FLOAT_PLAN)
 
 
-def test_a_run_in_floats_stays_marked_when_it_goes_on_exactly(tmp_path):
-    bare = replace(EXACT.live_mechanism, bound=Clip(l2_clip_norm=1.0))
-    with pytest.raises(KeyboardInterrupt):
-        train(replace(EXACT, mechanism=bare), tmp_path / "run", Ones(ends_in=2))
-    done = train(EXACT, tmp_path / "run", Ones())
+def test_a_run_in_floats_is_marked_wherever_its_epsilon_stands(tmp_path):
+    done = train(FLOAT_PLAN, tmp_path / "run", Ones())
     assert done.in_floats
     lines = (tmp_path / "run" / "rounds.jsonl").read_text("utf-8").splitlines()
     stated = [line for line in map(json.loads, lines) if line["epsilon"] is not None]
