@@ -260,6 +260,11 @@ class _Wrapper(Bound):
         return self.bound.name
 
     @property
+    def batched(self) -> bool:
+        """Whether the inner bound is of a whole batch."""
+        return self.bound.batched
+
+    @property
     def l2_bound(self) -> float:
         """The inner bound's."""
         return self.bound.l2_bound

@@ -241,7 +241,7 @@ class RecordedPrivatizer(Privatizer):
 
     name: str
     whole_run: bool
-    after_crash: AfterCrash
+    after_crash: AfterCrash = field()  # else the base's value would be its default
 
     @property
     def cost(self) -> Cost:

@@ -268,8 +268,8 @@ def noise_grid(
 
     Args:
         plan: What each cell has in common: users, δ, relation, unit, trials, how cohorts are drawn
-            (a cap is so many times the cohort, everybody is Poisson), and how far one neighbour
-            moves a bounded vector. Its noise and numbers do not matter.
+            (a cap is so many times the cohort, and at least twice; everybody is Poisson), and how
+            far one neighbour moves a bounded vector. Its noise and numbers do not matter.
         target_epsilon: The ε not to be exceeded.
         cohorts: Expected cohorts (poisson) or sizes (fixed); None for `default_cohorts`.
         rounds: Numbers of rounds; None for `DEFAULT_ROUNDS`.
@@ -301,7 +301,7 @@ def noise_grid(
     def event(cohort: float, sigma: float) -> Event:
         cap = None
         if given is not None:  # a cap over its cohort, times that, is the cap again
-            over = given / mechanism.expected_cohort_size
+            over = max(2.0, given / mechanism.expected_cohort_size)  # as samplers ask for
             cap = math.ceil(over * cohort * (1.0 - 1e-12))
         return cohort_event(
             num_users=num_users,

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -204,7 +204,7 @@ class PoissonSampler(Sampler):
     """
 
     num_users: int
-    expected_cohort_size: float
+    expected_cohort_size: float = field()  # else the base's property would be its default
     cap: int | None = None
 
     def __post_init__(self) -> None:

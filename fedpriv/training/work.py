@@ -216,8 +216,19 @@ class UserByUser(AroundTrainer, Work):
 
 
 def as_work(trainer: LocalTrainer | Work) -> Work:
-    """Return a trainer as work: one that knows how to sum many users is that already."""
-    return trainer if isinstance(trainer, Work) else UserByUser(trainer=trainer)
+    """Return a trainer as work: one that knows how to sum many users is that already.
+
+    Raises:
+        TypeError: If it is neither a `Work` nor has a `train`.
+    """
+    if isinstance(trainer, Work):
+        return trainer
+    if not callable(getattr(trainer, "train", None)):
+        raise TypeError(
+            f"{type(trainer).__name__} is no trainer of users: derive it from "
+            "fedpriv.training.work.Work, or give it train(params, examples, key)"
+        )
+    return UserByUser(trainer=trainer)
 
 
 Trainers = LocalTrainer | Work | Mapping[str, LocalTrainer | Work]

@@ -8,6 +8,7 @@ from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import build
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
+from fedpriv.training.work import as_work
 
 RATE = 2.0
 
@@ -187,3 +188,8 @@ class TestSampledRounds:
                 kernel, bias = kernel + k / 9, bias + b / 9
         assert len(cohorts[0]) != 9  # else this would not tell the two denominators apart
         assert_close(state.params, {"kernel": kernel, "bias": bias})
+
+
+def test_what_neither_trains_nor_sums_is_refused():
+    with pytest.raises(TypeError, match=r"object is no trainer of users.*Work"):
+        as_work(object())

@@ -13,7 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpriv import tree
-from fedpriv.mechanisms import Clip, Normalise, Unbounded
+from fedpriv.mechanisms import (
+    Clip,
+    Normalise,
+    Rounded,
+    Unbounded,
+)
 from fedpriv.mechanisms.bounds import Bound, OutputSensitivity
 from fedpriv.tree import RowSparse
 from tests.laws.bounds.bounded import (
@@ -321,3 +326,12 @@ def test_no_output_exceeds_the_bound_at_length(make, update, exponent):
         assert not exceeds(bound, update)
     except ValueError:
         assert exact_norm(update) > 1e30
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_a_grid_around_a_bound_is_of_a_batch_where_that_is(batched):
+    class OfABatch(Clip):
+        pass
+
+    OfABatch.batched = batched
+    assert Rounded(bound=OfABatch(l2_clip_norm=1.0)).batched is batched
