@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -24,7 +25,7 @@ from tests.backends.flower.real.processes import DECLARED
 
 
 def node_of(task):
-    return Node(task=task, trainer=None, bounds=BOUNDS)
+    return Node(task=task, trainer=SimpleNamespace(train=len), bounds=BOUNDS)
 
 
 def test_every_key_is_declared_so_that_it_can_be_overridden():
