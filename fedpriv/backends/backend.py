@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -69,10 +70,10 @@ class Order:
         return done if failures.text is None else replace(done, first_error=failures.text)
 
 
-class Backend:
+class Backend(ABC):
     """Brings the private work to where the drawn users are, and the sum back.
 
-    A subclass has `sum_over` and `describe`. Every backend gives the same sum for the same
+    A subclass has `sum_over`. Every backend gives the same sum for the same
     arguments (to rounding), and a user that cannot be reached contributes zero.
     """
 
@@ -80,9 +81,9 @@ class Backend:
         """Return `sum_over` of the cohort and an `Order` of the other arguments."""
         return self.sum_over(cohort, Order(**order))
 
+    @abstractmethod
     def sum_over(self, cohort: Sequence[str], order: Order) -> PartialSum:
         """Return the sum of the bounded contributions of these users, who may be none."""
-        raise NotImplementedError
 
     def evaluate(self, params: Params, *, public: bool) -> Metrics | None:
         """Return metrics on public users, or on held-out examples of rostered users.
@@ -93,7 +94,7 @@ class Backend:
 
     def describe(self) -> dict[str, Any]:
         """Return what a run's record says of the backend: its name, workers and devices."""
-        raise NotImplementedError
+        return {"name": type(self).__name__, "workers": 1, "devices": []}
 
     def under(self, plan: str) -> Backend:
         """Return the backend that names a plan, by its digest, to whoever has the users."""
@@ -101,6 +102,8 @@ class Backend:
 
     def check_mode(self, mode: str) -> None:
         """Raise `ValueError`, with what to do, for a mode ("simulation", "secure") it refuses."""
+        return
 
     def close(self) -> None:
         """Release whatever the backend holds."""
+        return

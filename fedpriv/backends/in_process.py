@@ -8,6 +8,7 @@ a generator of the whole process, go to worker processes (`--backend ray`).
 from __future__ import annotations
 
 import heapq
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -90,13 +91,13 @@ class ShardedBackend(Backend):
             raise ValueError(f"workers {num_workers} must be at least 1")
         self._users, self.num_workers, self._max_examples = data, num_workers, max_examples
 
+    @abstractmethod
     def sums(self, order: Order, shards: Shards) -> tuple[Sequence[PartialSum], int]:
         """Return the sums over shards, and how many users are in no sum."""
-        raise NotImplementedError
 
+    @abstractmethod
     def measures(self, params: Params, public: bool, parts: Sequence[Part]) -> Measured:
         """Return the metrics of all parts of the examples; nothing if one cannot be had."""
-        raise NotImplementedError
 
     def sum_over(self, cohort: Sequence[str], order: Order) -> PartialSum:
         """Return the sum of the cohort's bounded updates."""

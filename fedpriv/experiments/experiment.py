@@ -175,9 +175,12 @@ class Experiment(ABC):
             device: On which tensors are; of examples the CPU alone.
 
         Raises:
-            ValueError: If the task lacks what the method needs, or has no use for the device.
+            ValueError: If the task lacks what the method needs, or has no use for the device, or
+                the experiment is of examples, whose sums no worker or node takes.
         """
-        raise NotImplementedError
+        raise ValueError(
+            f"{self.name} trains on single examples in this process: no worker or node takes it"
+        )
 
     def make_side_information(self, task: Any) -> SideInformation | None:
         """Return 1/A and where it came from; None where nothing is preconditioned by it."""

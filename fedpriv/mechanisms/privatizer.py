@@ -12,6 +12,7 @@ of rounds that the ledger has, never from buffers on disk.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -207,7 +208,7 @@ def _add_and_scale(
     return release_whole(flat, noise.reshape(-1), granularity, share)
 
 
-class Privatizer:
+class Privatizer(ABC):
     """Base of what turns raw sums into answers that may be released; by default without memory.
 
     Attributes:
@@ -227,9 +228,9 @@ class Privatizer:
     on_grid: bool = False
 
     @property
+    @abstractmethod
     def cost(self) -> Cost:
         """Cost of an answer; of correlated noise, of all rounds together."""
-        raise NotImplementedError
 
     @property
     def description(self) -> str:
@@ -266,8 +267,11 @@ class Privatizer:
             sensitivity: How far one neighbour moves it, in l2.
             key: Of this attempt and used here only. Noise with memory gets the key of the run,
                 the same for every row: it folds the row's own number into it.
+
+        Raises:
+            ValueError: If it is of a plan that is accounted and not run.
         """
-        raise NotImplementedError
+        raise ValueError(f"{self.name!r} draws nothing: it can be accounted, and not be run")
 
     def draw_on_grid(
         self, memory: Memory, *, template: Tree, sensitivity: float, granularity: float, key: Key
@@ -280,8 +284,11 @@ class Privatizer:
             sensitivity: How far one neighbour moves it, in l2, rounding included.
             granularity: The grid's spacing.
             key: As of `draw`.
+
+        Raises:
+            ValueError: If it draws in floating point only (`on_grid` false).
         """
-        raise NotImplementedError
+        raise ValueError(f"{self.name!r} draws in floating point only; sum in floating point")
 
     def release(self, total: PartialSum, drawn: Any, share: float) -> Any:
         """Return the answer, by default the noised mean; the sum and the noise are given up.

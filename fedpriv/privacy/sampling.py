@@ -14,6 +14,7 @@ user's contributions ("zero-out"). A drawn user has taken part, whether or not i
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -34,7 +35,7 @@ Drawn = tuple[tuple[str, ...], Memory]
 """The ids of a cohort in roster order, and the memory after it."""
 
 
-class Sampler:
+class Sampler(ABC):
     """Base of rules that draw the cohort of one attempt of one round; by default without memory.
 
     Attributes:
@@ -45,17 +46,17 @@ class Sampler:
     num_users: int
 
     @property
+    @abstractmethod
     def expected_cohort_size(self) -> float:
         """Mean size of a cohort: the public denominator of every round, whoever replies."""
-        raise NotImplementedError
 
+    @abstractmethod
     def event(self, cost: Cost) -> Event:
         """Return the event of one charge under this sampling, given its cost for the whole roster.
 
         Raises:
             ValueError: If no accountant has an answer for the pair.
         """
-        raise NotImplementedError
 
     def init(self) -> Memory:
         """Return the memory before the first cohort."""
@@ -77,8 +78,12 @@ class Sampler:
         return self.cohort(key, roster), memory
 
     def cohort(self, key: Key, roster: Sequence[str]) -> tuple[str, ...]:
-        """Return the cohort of one attempt, in roster order, of a sampler without memory."""
-        raise NotImplementedError
+        """Return the cohort of one attempt, in roster order, of a sampler without memory.
+
+        Raises:
+            ValueError: If the sampler draws by `next` alone.
+        """
+        raise ValueError(f"{type(self).__name__} has a memory: cohorts are drawn by next")
 
 
 def check_roster(roster: Sequence[str], num_users: int) -> None:

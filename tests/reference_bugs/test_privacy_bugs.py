@@ -40,11 +40,11 @@ class SeedsLikeTheReference(Backend):
     def __init__(self, seed=100):
         self.seed = seed
 
-    def partial_sum(self, *, params, **_):
+    def sum_over(self, cohort, order):
         np.random.seed(self.seed)
         torch.manual_seed(self.seed)
         np.random.permutation(300)  # the last client's batches
-        return PartialSum(total=tree.zeros(params), num_users=1)
+        return PartialSum(total=tree.zeros(order.params), num_users=1)
 
 
 class TestNoise2:
@@ -78,9 +78,9 @@ class TestNoise2:
             drawn = []
 
             class Spy(SeedsLikeTheReference):
-                def partial_sum(self, *, cohort, **arguments):
+                def sum_over(self, cohort, order):
                     drawn.append(cohort)
-                    return super().partial_sum(**arguments)
+                    return super().sum_over(cohort, order)
 
             states(experiment(), tiny_corpus, Spy(), seed)
             return drawn

@@ -13,6 +13,7 @@ adaptively; Choquette-Choo, McMahan, Rush and Thakurta (2023) for users of sever
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -46,7 +47,7 @@ Fresh = Callable[[Key], Rows]
 """Draws independent Gaussians of a key: float32, or whole numbers in steps of 2^-bits."""
 
 
-class Strategy:
+class Strategy(ABC):
     """Base of lower-triangular strategy matrices C of a matrix mechanism, for `num_rows` rounds.
 
     Attributes:
@@ -65,33 +66,29 @@ class Strategy:
     num_rows: int
 
     @property
+    @abstractmethod
     def description(self) -> str:
         """Description with its numbers, for plans and statements."""
-        raise NotImplementedError
 
+    @abstractmethod
     def sensitivity(self, participation: Participation) -> float:
         """Return how far one user of bounded contributions of length 1 moves C x, in l2.
 
         Raises:
             ValueError: If this strategy knows none for the limit.
         """
-        raise NotImplementedError
 
     def one_row(self, participation: Participation) -> float | None:
         """Return how far a user moves C x by one row, if its rows never add up; else None."""
         return None
 
-    def inverse(self) -> np.ndarray:
-        """Return w, the first column of C⁻¹ of a Toeplitz strategy, float64 `(T,)`."""
-        raise NotImplementedError
-
+    @abstractmethod
     def row_variance(self) -> np.ndarray:
-        """Return the variance of each row's noise over z's, Σ_{j <= t} w_j², float64 `(T,)`."""
-        return np.cumsum(self.inverse() ** 2)
+        """Return the variance of each row's noise over z's, float64 `(T,)`."""
 
+    @abstractmethod
     def prefix_variance(self) -> np.ndarray:
-        """Return the same of each prefix sum: Σ_{j <= t} (w_0 + ... + w_j)²."""
-        return np.cumsum(np.cumsum(self.inverse()) ** 2)
+        """Return the variance of each prefix sum's noise over z's, float64 `(T,)`."""
 
     def bits(self, scale: float) -> int:
         """Return by how many bits `fresh` is to be finer than the grid.
@@ -109,6 +106,7 @@ class Strategy:
         """Return the memory before row 1."""
         return {"row": np.zeros((), np.int64)}
 
+    @abstractmethod
     def next(
         self, memory: Memory, key: Key, fresh: Fresh, *, bits: int | None = None
     ) -> tuple[Rows, Memory]:
@@ -123,7 +121,6 @@ class Strategy:
         Raises:
             ValueError: If all rows are used up.
         """
-        raise NotImplementedError
 
 
 def checked_rows(name: str, rows: int | None) -> int:

@@ -21,6 +21,7 @@ Federated Learning Systems", 2024, for users of several rows).
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -78,9 +79,21 @@ def column_sensitivity(coefficients: np.ndarray, participation: Participation) -
 
 
 class _Toeplitz(Strategy):
-    """Base of Toeplitz strategies: the scale of their numbers."""
+    """Base of Toeplitz strategies: their variances, and the scale of their numbers."""
 
     __slots__ = ()
+
+    @abstractmethod
+    def inverse(self) -> np.ndarray:
+        """Return w, the first column of C⁻¹, float64 `(T,)`."""
+
+    def row_variance(self) -> np.ndarray:
+        """Return the variance of each row's noise over z's, Σ_{j <= t} w_j², float64 `(T,)`."""
+        return np.cumsum(self.inverse() ** 2)
+
+    def prefix_variance(self) -> np.ndarray:
+        """Return the same of each prefix sum: Σ_{j <= t} (w_0 + ... + w_j)²."""
+        return np.cumsum(np.cumsum(self.inverse()) ** 2)
 
     def bits(self, scale: float) -> int:
         """Return by how many bits fresh whole numbers of this scale may be finer than the grid.

@@ -17,6 +17,7 @@ import json
 import os
 import shlex
 import subprocess
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -60,22 +61,24 @@ class Mark:
         return mark
 
 
-class Anchor:
+class Anchor(ABC):
     """Base of places outside the run folder that keep marks, written by one process at a time."""
 
     def hold(self) -> None:
         """Take it for this process, where it has to be; raise `LedgerError` if that fails."""
+        return
 
+    @abstractmethod
     def last(self, run_id: str) -> Mark | None:
         """Return the mark made last, of this run or, where it keeps only one, of another."""
-        raise NotImplementedError
 
+    @abstractmethod
     def advance(self, mark: Mark) -> None:
         """Keep a mark for good before this returns; raise `LedgerError` where it cannot."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """Release it, where it is held."""
+        return
 
 
 class FileAnchor(Anchor):

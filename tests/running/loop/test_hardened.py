@@ -24,10 +24,11 @@ class Ones(Backend):
     def __init__(self, ends_in=None):
         self.ends_in = ends_in
 
-    def partial_sum(self, *, params, bound, cohort, round_num, **asked):
-        if round_num == self.ends_in:
+    def sum_over(self, cohort, order):
+        bound = order.bound
+        if order.round_num == self.ends_in:
             raise KeyboardInterrupt
-        running = RunningSum(params, bound.granularity)
+        running = RunningSum(order.params, bound.granularity)
         for _ in cohort:
             running.add(*bound.scaled({"w": np.ones(5, np.float32)}))
         return PartialSum(
