@@ -122,7 +122,9 @@ def probability(name: str, value: Any) -> float:
     """
     number = positive_float(name, value)
     if number >= 1.0:
-        raise ValueError(f"{name} {number} must be below 1; a failure chance of 1 promises nothing")
+        raise ValueError(
+            f"{name} {number} must be below 1; a failure chance of 1 guarantees nothing"
+        )
     return number
 
 

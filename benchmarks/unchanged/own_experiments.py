@@ -52,7 +52,7 @@ def _users_task(users_at_once: int) -> ModuleTask:
 def _dense(name: str, users_at_once: int) -> Experiment:
     return FederatedExperiment(
         name=name,
-        description="A small dense model on made-up users.",
+        description="A small dense model on synthetic users.",
         task=lambda experiment, corpus: _users_task(users_at_once),
         rounds=4,
         delta=0.01,
@@ -116,7 +116,7 @@ def _central(name: str, task, **options) -> Experiment:
     }
     return CentralExperiment(
         name=name,
-        description="Made-up examples.",
+        description="Synthetic examples.",
         task=task,
         presets={"public-batch": 8, "side-information": "given"},
         **options,

@@ -1,4 +1,4 @@
-"""An experiment of its own: a small model on six made-up users."""
+"""An experiment of its own: a small model on six synthetic users."""
 
 import numpy as np
 from torch import nn

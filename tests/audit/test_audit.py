@@ -69,7 +69,7 @@ def test_secure_noise_and_cohorts_are_audited_on_the_grid():
 
 
 def test_whole_sums_keep_the_bound_whatever_the_clip_lets_through():
-    """Rounding has a limit of its own: on the grid a broken clip breaks no promise."""
+    """Rounding has a limit of its own: on the grid a broken clip breaks no guarantee."""
     for name in ("sensitivity 2C", "no clip"):
         assert not audited(on_grid(BROKEN[name](QUICK)), QUICK).refuted
     assert audited(on_grid(BROKEN["user counted twice"](QUICK)), QUICK).refuted

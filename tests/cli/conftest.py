@@ -1,4 +1,4 @@
-"""The made-up run folders of the report's tests: commands read them too."""
+"""The synthetic run folders of the report's tests: commands read them too."""
 
 import importlib.util
 from pathlib import Path

@@ -113,7 +113,7 @@ def an_error(subject: Subject) -> Verdict:
 
 
 def a_lie(subject: Subject) -> Verdict:
-    """A user that sends a hundred times C, whatever it promised, moves the sum by at most C."""
+    """A user that sends a hundred times C, whatever it claimed, moves the sum by at most C."""
     sent = clipped(subject, users(EXPECTED))
     liar = [*sent[:-1], Sent(arrays=update(100.0 * CLIP, 99))]
     return _at_most(distance(released(subject, liar), released(subject, sent[:-1])))

@@ -64,8 +64,8 @@ def test_dp_nsgd_in_poisson_batches(sigma, rdp, pld):
 )
 def test_dp_nsgd_as_the_paper_counts_in_fixed_batches_and_replace_one(sigma, epsilon):
     """Replacing an example moves the sum by 2, so its noise multiplier counts half."""
-    promised = plan(50_000, 1_000, 5_000, sigma, 1e-5, sampling="fixed", relation="replace-one")
-    spent = promised.epsilon(5_000)
+    planned = plan(50_000, 1_000, 5_000, sigma, 1e-5, sampling="fixed", relation="replace-one")
+    spent = planned.epsilon(5_000)
     assert spent.value == pytest.approx(epsilon, abs=6e-3)
     assert (spent.relation.value, spent.accountant) == ("replace-one", "RDP")
 
@@ -129,7 +129,7 @@ def test_a_run_of_the_papers_own_kind():
     played = [record for record, _ in rounds(components, backend, Key.simulation(0), eval_every=1)]
     assert {record.diagnostics.cohort_size for record in played} == {6}
     last = played[-1].released
-    promised = components.plan.epsilon(4)
-    assert (promised.relation.value, promised.accountant) == ("replace-one", "RDP")
-    assert last.epsilon == promised.value
+    planned = components.plan.epsilon(4)
+    assert (planned.relation.value, planned.accountant) == ("replace-one", "RDP")
+    assert last.epsilon == planned.value
     assert components.plan.live_mechanism.stddev == pytest.approx(2.0 * 1.0)

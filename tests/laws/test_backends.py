@@ -1,4 +1,4 @@
-"""One oracle for every backend: a table of made-up users, and the in-process sum over them."""
+"""One oracle for every backend: a table of synthetic users, and the in-process sum over them."""
 
 from __future__ import annotations
 

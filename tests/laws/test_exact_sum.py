@@ -44,7 +44,7 @@ norms = st.floats(-6, 6).map(lambda exponent: 10.0**exponent)
 
 
 def update_of(number, scale=1.0):
-    """A user's made-up update, dense or row-sparse, float32 or float64."""
+    """A user's synthetic update, dense or row-sparse, float32 or float64."""
     rng = np.random.default_rng(number)
     size = scale * 10.0 ** rng.uniform(-3, 3)
     dtype = (np.float32, np.float64)[int(rng.integers(2))]

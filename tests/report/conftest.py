@@ -1,4 +1,4 @@
-"""Made-up run folders."""
+"""Synthetic run folders."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class OddTask:
         return getattr(self._task, name)
 
 
-def carriers(odd=lambda roster: roster):
+def backends(odd=lambda roster: roster):
     def serial(experiment, made):
         data = Odd(made.task.data, odd(made.task.roster))
         return SerialBackend(trainer=made.trainer, data=data, measure=made.task.evaluate)
@@ -83,26 +83,26 @@ def charges(out):
     return len(read_ledger(out / "ledger.jsonl")[1].charges)
 
 
-@pytest.mark.parametrize("carrier", ["serial", "threads", "flower"])
-def test_the_run_ends_with_the_first_error_before_more_is_charged(tiny_corpus, tmp_path, carrier):
+@pytest.mark.parametrize("backend", ["serial", "threads", "flower"])
+def test_the_run_ends_with_the_first_error_before_more_is_charged(tiny_corpus, tmp_path, backend):
     """Red before: six rounds of noise, and the summary of a finished run."""
     out = tmp_path / "run"
-    prepared = start(tiny_corpus, out, make_backend=carriers()[carrier])
+    prepared = start(tiny_corpus, out, make_backend=backends()[backend])
     with pytest.raises(AllUsersFailedError) as caught:
         prepared.run()
     said = str(caught.value)
     assert "round 1" in said and "ValueError" in said and "compiled_softmax.py" in said
     assert charges(out) == 1 and not json_lines.read(out / "rounds.jsonl")
     # On a node of Flower's there may be people's own data: no value leaves it.
-    assert ("outside" in said) is (carrier != "flower"), said
+    assert ("outside" in said) is (backend != "flower"), said
 
 
 def test_a_resumed_run_ends_so_too_and_goes_on_once_it_is_mended(tiny_corpus, tmp_path):
     out = tmp_path / "run"
     with pytest.raises(AllUsersFailedError):
-        start(tiny_corpus, out, make_backend=carriers()["serial"]).run()
+        start(tiny_corpus, out, make_backend=backends()["serial"]).run()
     with pytest.raises(AllUsersFailedError):
-        resume_run(out, make_backend=carriers()["serial"]).run()
+        resume_run(out, make_backend=backends()["serial"]).run()
     assert charges(out) == 2
     assert resume_run(out).run()["rounds"] >= 1
 
@@ -132,19 +132,19 @@ def test_a_resumed_run_has_learnt(tiny_corpus, tmp_path):
 
     with pytest.raises(InterruptedError):
         start(tiny_corpus, tmp_path / "run").run(stop)
-    resumed = resume_run(tmp_path / "run", make_backend=carriers()["serial"])
+    resumed = resume_run(tmp_path / "run", make_backend=backends()["serial"])
     with pytest.raises(AllUsersFailedError) as caught:
         resumed.run()
     assert not str(caught.value).startswith("round 2:")
 
 
-@pytest.mark.parametrize("carrier", ["serial", "threads", "flower"])
-def test_a_secure_run_neither_ends_nor_says_it(tiny_corpus, tmp_path, carrier, caplog):
+@pytest.mark.parametrize("backend", ["serial", "threads", "flower"])
+def test_a_secure_run_neither_ends_nor_says_it(tiny_corpus, tmp_path, backend, caplog):
     """Who failed is private there, how many, and of what."""
     caplog.set_level(logging.DEBUG)
     out = tmp_path / "run"
-    odd: dict[str, Any] = carriers()
-    if carrier == "flower":
+    odd: dict[str, Any] = backends()
+    if backend == "flower":
         settings = GridSettings(allow_unauthenticated_nodes=True)
 
         def flower(experiment, made):
@@ -155,7 +155,7 @@ def test_a_secure_run_neither_ends_nor_says_it(tiny_corpus, tmp_path, carrier, c
             return strategy.start(grid, lambda backend: backend)
 
         odd["flower"] = flower
-    prepared = start(tiny_corpus, out, secure=True, make_backend=odd[carrier])
+    prepared = start(tiny_corpus, out, secure=True, make_backend=odd[backend])
     summary = prepared.run()
     assert summary["rounds"] == 6 and summary["first_failure"] is None
     assert not json_lines.read(out / "diagnostics.jsonl")
@@ -164,13 +164,13 @@ def test_a_secure_run_neither_ends_nor_says_it(tiny_corpus, tmp_path, carrier, c
         assert "ValueError" not in text and "outside the model" not in text
 
 
-@pytest.mark.parametrize("carrier", ["serial", "threads", "flower"])
-def test_more_than_half_is_said_at_once_with_the_error(tiny_corpus, tmp_path, carrier, caplog):
+@pytest.mark.parametrize("backend", ["serial", "threads", "flower"])
+def test_more_than_half_is_said_at_once_with_the_error(tiny_corpus, tmp_path, backend, caplog):
     def most(roster):
         return roster[: int(0.9 * len(roster))]
 
     prepared = start(
-        tiny_corpus, tmp_path / "run", cohort=60.0, make_backend=carriers(most)[carrier]
+        tiny_corpus, tmp_path / "run", cohort=60.0, make_backend=backends(most)[backend]
     )
     seen = []
     prepared.run(on_round=lambda record: seen.append(len(warned(caplog))))
@@ -184,7 +184,7 @@ def warned(caplog):
 
 def test_an_empty_cohort_is_no_failure(tiny_corpus, tmp_path):
     summary = start(
-        tiny_corpus, tmp_path / "run", cohort=0.001, make_backend=carriers()["serial"]
+        tiny_corpus, tmp_path / "run", cohort=0.001, make_backend=backends()["serial"]
     ).run()
     assert summary["rounds"] == 6
 

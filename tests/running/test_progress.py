@@ -195,8 +195,8 @@ class Adaptive(Prepared):
 def test_an_adaptive_plan_is_followed_by_what_it_has_spent():
     to, prepared = console(), Adaptive()
     follow(prepared, console=to, shown=True, clock=prepared.clock)
-    head, promise, *lines = printed(to).splitlines()
-    assert head and promise.startswith("plan: ε = ") and "for ρ = 2, however much" in promise
+    head, plan, *lines = printed(to).splitlines()
+    assert head and plan.startswith("plan: ε = ") and "for ρ = 2, however much" in plan
     assert len(lines) == 9
     assert lines[1] == (
         "[b]old (synthetic): round 2, ρ = 0.25 of 2 spent in 2 charges, ε ≤ 7.77 at δ = 0.001"

@@ -1,4 +1,4 @@
-"""AdaDPS's tables and figures: every cell trains, in a small size on made-up data that says so."""
+"""AdaDPS's tables and figures: every cell trains, small and on synthetic data that says so."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def synthetic(tiny_corpus):
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch, synthetic):
-    """Made-up data and models of a size for tests; what was cached of others is forgotten."""
+    """Synthetic data and models of a size for tests; what was cached of others is forgotten."""
     for cached in CACHES:
         cached.cache_clear()
     digits, reviews, seen = synthetic

@@ -13,7 +13,7 @@ from simulations.reproduction.runs import Run, final_runs, perform
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    """Made-up images."""
+    """Synthetic images."""
     digits = hold_out_public(mnist.synthetic_digits(200, 50), share=0.3)
     pictures = images.synthetic_images(40, 20)
     for cached in (mnist.task, images.cifar_task):

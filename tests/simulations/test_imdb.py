@@ -124,7 +124,7 @@ class TestNoise:
 
 
 def test_noise_hides_which_coordinates_are_large_and_public_data_show_it(tmp_path, capsys):
-    """Figure 2, on made-up reviews: a tenth of its steps."""
+    """Figure 2, on synthetic reviews: a tenth of its steps."""
     figure2.reproduce(plot=tmp_path / "f.png", warm_up=40, steps=20)
     said = capsys.readouterr().out
     assert said.count("SYNTHETIC") == 2 and (tmp_path / "f.png").stat().st_size > 10_000

@@ -1,4 +1,4 @@
-"""Adaptive descent and bolt-on beside their comparators: made-up data, and what the pages say."""
+"""Adaptive descent and bolt-on beside their comparators: synthetic data, and what the pages say."""
 
 from __future__ import annotations
 

@@ -236,7 +236,7 @@ class TestCommand:
 
 
 def glue(folder):
-    """Made-up sentences in files of GLUE's form; return their folder."""
+    """Synthetic sentences in files of GLUE's form; return their folder."""
     data, out = synthetic_sentences(1_100, 50), folder / "glue"
     out.mkdir()
     for name, part in (("train", data.train), ("dev", data.test)):

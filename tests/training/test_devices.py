@@ -20,13 +20,13 @@ from fedpriv.training.local.vectorised import VectorisedTrainer
 def two_gpus(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"Made-up {device.index}")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"Synthetic {device.index}")
 
 
 def test_gpus_are_numbered_and_named(two_gpus):
     assert usable_device("cuda") == torch.device("cuda", 0)
     assert usable_device("cuda:1") == torch.device("cuda", 1)
-    assert device_description(usable_device("cuda:1")) == "cuda:1 Made-up 1"
+    assert device_description(usable_device("cuda:1")) == "cuda:1 Synthetic 1"
 
 
 def test_a_gpu_that_is_not_there(two_gpus):

@@ -30,7 +30,7 @@ def load(path: str) -> ModuleType:
 
 @pytest.fixture(scope="session")
 def stub() -> ModuleType:
-    """The in-process grid and its made-up users."""
+    """The in-process grid and its synthetic users."""
     return load("stub_grid.py")
 
 

@@ -228,7 +228,7 @@ class _Users:
 
 
 class TinyTags:
-    """Tag prediction on a handful of made-up users: 30 words, 4 tags; with features, more rows."""
+    """Tag prediction on a few synthetic users: 30 words, 4 tags; with features, more rows."""
 
     def __init__(
         self,
@@ -284,7 +284,7 @@ class TinyTags:
 def open_worker(
     device: str, schedule: Any, word_features: WordFeatures | None = None
 ) -> SerialBackend:
-    """Return what a worker of another process works with: the same made-up users."""
+    """Return what a worker of another process works with: the same synthetic users."""
     task = TinyTags(word_features=word_features)
     return SerialBackend(
         trainer=task.trainer(schedule, {}), data=task.data, measure=lambda *given, **named: None

@@ -49,7 +49,7 @@ def finished(corpus, experiment, name, out, make_backend):
     return figures, {**load_file(last), **load_file(out / "state.safetensors")}
 
 
-#: One of each kind; the others differ in options that no carrier sees.
+#: One of each kind; the others differ in options that no backend sees.
 USUAL = ("adadps-tags", "adadps-ftrl-tags", "agd-tags", "bolt-on-tags", "dp-fedavg-words")
 
 

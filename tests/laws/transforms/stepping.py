@@ -1,4 +1,4 @@
-"""Made-up updates, and a transform stepped through them."""
+"""Synthetic updates, and a transform stepped through them."""
 
 import numpy as np
 

@@ -233,7 +233,7 @@ class TestDegenerate:
 
 
 class TestAggregates:
-    """What aggregates promise beyond transforms: they only read, and nothing of theirs changes."""
+    """Guarantees beyond those of transforms: they only read, and nothing of theirs changes."""
 
     @pytest.mark.parametrize("name", AGGREGATES)
     def test_params_are_read_and_what_was_returned_stays(self, name):

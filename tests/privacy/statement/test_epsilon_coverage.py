@@ -275,7 +275,7 @@ def test_the_vocabulary_is_said_to_be_private_and_not_a_count(tmp_path):
 
 
 class TestIdeal:
-    """Noise that nothing is promised of: it looks at clean private gradients."""
+    """Noise without a guarantee: it looks at clean private gradients."""
 
     REFERENCE = "coverage_test:ideal"
 

@@ -157,7 +157,7 @@ def test_a_hardened_run_says_what_its_sampler_adds_to_delta():
 
 
 def test_independent_draws_within_groups_hang_on_secrecy():
-    """Under noise with a memory too: who knows the cohorts is promised no more than without."""
+    """Under correlated noise too: without secrecy of the cohorts it is the guarantee of groups."""
     limit = Participation(most=4, min_separation=5, num_rows=20)
     noise = Correlated(noise_multiplier=2.0, strategy=square_root_bands(5, 20), participation=limit)
     for mean in (4.0, None):

@@ -62,7 +62,7 @@ def test_a_descent_begun_in_one_process_ends_on_ray(ray, tiny_corpus, tmp_path):
 def test_a_release_that_was_cut_off_in_one_process_is_made_again_on_ray(
     ray, tiny_corpus, tmp_path, monkeypatch
 ):
-    """After its sum was made: on another carrier it is the same one, or nothing would leave."""
+    """After its sum was made: on another backend it is the same one, or nothing would leave."""
     name = "bolt-on-tags"
     play(started(name, tiny_corpus, tmp_path / "whole"))
     prepared = started(name, tiny_corpus, tmp_path / "cut")

@@ -109,4 +109,4 @@ class TestGuarantee:
             worst = max(worst, float(np.abs(here - there).max()))
         assert worst <= epsilon - noise.outside
         assert worst >= 0.97 * (epsilon - noise.outside)
-        assert worst > noise.inside  # who forgets the change of volume promises too much
+        assert worst > noise.inside  # who forgets the change of volume guarantees too much

@@ -1,4 +1,4 @@
-"""The made-up tables, under a name that tests import."""
+"""The synthetic tables, under a name that tests import."""
 
 import importlib.util
 import sys

@@ -154,7 +154,7 @@ class TestEpsilon:
 
 class TestOrderings:
     def verdict(self, first, second, *, measure=ACCURACY, seeds=SEEDS):
-        """A table of made-up figures by seed."""
+        """A table of synthetic figures by seed."""
         one = table(
             row("a"), row("b", **{"l2-clip-norm": 2.0}), measure=measure, orderings=(("a", "b"),)
         )

@@ -1,4 +1,4 @@
-"""Made-up tables and figures of runs that take no time."""
+"""Synthetic tables and figures of runs that take no time."""
 
 from __future__ import annotations
 

@@ -235,7 +235,7 @@ def test_prices_are_kept_under_either_relation(relation, form):
     assert rho_of(chosen, relation) == pytest.approx(0.009)
 
 
-def components(made, promised, kind=LogisticGradients, seed=0, number=300):
+def components(made, planned, kind=LogisticGradients, seed=0, number=300):
     rng = np.random.default_rng(seed)
     x = rng.uniform(0, 1, (number, 4)).astype(np.float32)
     scores = x @ rng.normal(size=4)
@@ -243,7 +243,7 @@ def components(made, promised, kind=LogisticGradients, seed=0, number=300):
     gradients = kind(sparse.csr_matrix(x), y)
     return SimpleNamespace(
         task=SimpleNamespace(roster=example_ids(number), measures=()),
-        plan=promised,
+        plan=planned,
         algorithm=made,
         trainer={
             "train": CentralSum(gradients=gradients, num_examples=number),
@@ -258,8 +258,8 @@ def components(made, promised, kind=LogisticGradients, seed=0, number=300):
 
 
 def spent_by(made, rho, seed, number=300, **changes):
-    promised = AdaptivePlan(num_users=number, rho=rho, delta=1e-6, unit="example", **changes)
-    built = components(made, promised, seed=seed % 7, number=number)
+    planned = AdaptivePlan(num_users=number, rho=rho, delta=1e-6, unit="example", **changes)
+    built = components(made, planned, seed=seed % 7, number=number)
     charges = []
     charge = Ledger.charge
 
@@ -273,7 +273,7 @@ def spent_by(made, rho, seed, number=300, **changes):
         states = [s for _, s in rounds(built, backend, Key.simulation(seed), eval_every=1000)]
     finally:
         Ledger.charge = charge
-    return charges, states, promised
+    return charges, states, planned
 
 
 @pytest.mark.parametrize(
@@ -299,10 +299,10 @@ def test_no_run_spends_more_than_its_total(runs):
             step_sizes=StepSizes(num_positive=2, first=50.0),  # most steps are far too long
             relation=relation,
         )
-        charges, states, promised = spent_by(made, rho, seed, number=40, relation=relation)
+        charges, states, planned = spent_by(made, rho, seed, number=40, relation=relation)
         total = math.fsum(rho_of(event, relation) for _, event in charges)
         assert 0 < total <= rho * (1 + 1e-9)
-        assert promised.epsilon(len(charges)).value == promised.total().value
+        assert planned.epsilon(len(charges)).value == planned.total().value
         last = states[-1].round_num if states else 0
         ended_within += any(round_num > last for round_num, _ in charges)
     assert ended_within > 0  # such runs there were
@@ -315,9 +315,9 @@ def test_it_learns_where_noise_is_little():
         losses=Capped(cap=2.0, num_coordinates=21),
         form="exponential",
     )
-    promised = AdaptivePlan(num_users=300, rho=50.0, delta=1e-6, unit="example")
+    planned = AdaptivePlan(num_users=300, rho=50.0, delta=1e-6, unit="example")
     for kind in (LogisticGradients, HingeGradients):
-        built = components(made, promised, kind)
+        built = components(made, planned, kind)
         backend = SerialBackend(trainer=built.trainer, data=None)
         states = [s for _, s in rounds(built, backend, Key.simulation(2), eval_every=1000)]
         index = np.arange(300)

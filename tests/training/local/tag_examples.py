@@ -1,4 +1,4 @@
-"""Made-up examples of tags, and dense training on them."""
+"""Synthetic examples of tags, and dense training on them."""
 
 import numpy as np
 

@@ -19,7 +19,7 @@ from fedpriv.training.bolt_on import BoltOn, BoltOnUsers, Tuned, UserSchedule
 from fedpriv.training.per_example.linear import LogisticGradients
 from fedpriv.training.permutation_sgd import LONGEST_START, Passes, StepSchedule, logistic_constants
 from fedpriv.training.wrapped_sgd import Wrapped
-from tests.running.methods.test_promises import METHODS, of
+from tests.running.methods.test_guarantees import METHODS, of
 from tests.running.methods.test_runs import BOLT_ON, central
 
 

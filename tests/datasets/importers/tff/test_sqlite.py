@@ -124,13 +124,13 @@ def test_unknown_fields_splits_and_schemas_are_refused(tmp_path, tff_writer, cli
 
 
 @pytest.mark.parametrize("index", [False, True])
-@pytest.mark.parametrize("promised", [1, 5])
+@pytest.mark.parametrize("planned", [1, 5])
 def test_fewer_or_more_examples_than_the_metadata_says(
-    tmp_path, tff_writer, clients, promised, index
+    tmp_path, tff_writer, clients, planned, index
 ):
-    path = tff_writer.write(tmp_path / "f.sqlite", clients, counts={"b": promised}, index=index)
+    path = tff_writer.write(tmp_path / "f.sqlite", clients, counts={"b": planned}, index=index)
     with open_client_data(path) as data:
-        with pytest.raises(ValueError, match=f"metadata says {promised}"):
+        with pytest.raises(ValueError, match=f"metadata says {planned}"):
             list(data.examples("b"))
         with pytest.raises(ValueError, match="file is incomplete, fetch"):
             list(data.stream({"a", "b"}))

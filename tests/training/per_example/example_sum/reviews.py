@@ -1,4 +1,4 @@
-"""A centralised task of made-up reviews, and an experiment on it."""
+"""A centralised task of synthetic reviews, and an experiment on it."""
 
 from __future__ import annotations
 

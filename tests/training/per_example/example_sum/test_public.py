@@ -65,10 +65,10 @@ class TestIdeal:
     @pytest.mark.parametrize("micro_batch", [1, 4])
     def test_its_noise_is_bit_for_bit_that_of_a_run_that_promises_it(self, micro_batch):
         options = {"micro-batch": micro_batch}
-        promised = build(BASE.with_options(options)).plan
+        planned = build(BASE.with_options(options)).plan
         plan = build(BASE.with_options({**options, "preconditioner": "ideal"})).plan
-        assert promised.is_private and not plan.is_private
-        twin, ideal = promised.live_mechanism, plan.live_mechanism
+        assert planned.is_private and not plan.is_private
+        twin, ideal = planned.live_mechanism, plan.live_mechanism
         assert ideal.privatizer.stddev == twin.stddev == 0.15 * min(micro_batch, 2)
         params = {"weight": np.zeros((500, 200), np.float32)}
         found = ideal.draw(params, KEY)["weight"]

@@ -1,4 +1,4 @@
-"""What methods with plans of their own promise, to whom, and what they refuse to promise."""
+"""Guarantees of methods whose plans are their own, to whom, and what they refuse to guarantee."""
 
 from __future__ import annotations
 
