@@ -130,19 +130,6 @@ class TestErrors:
         assert status == 2
         assert err.startswith("error: ") and err.count("\n") == 1 and said in err
 
-    @pytest.mark.parametrize(("source", "line", "said"), OWN_ERRORS.values(), ids=OWN_ERRORS)
-    def test_the_files_own_traceback_is_shown_and_none_of_ours(
-        self, fedpriv, tmp_path, source, line, said
-    ):
-        """Red before: thirty frames of ours above it, or (ValueError, OSError) no line at all."""
-        status, out, err = fedpriv(source, "--out", tmp_path / "run")
-        assert (status, out) == (1, "")
-        assert f'mine.py", line {line}' in err and said in err
-        assert "while " in err.splitlines()[-1]
-        for ours in ("/fedpriv/", "click", "typer", "importlib"):
-            assert ours not in err
-        assert not (tmp_path / "run").exists()
-
 
 class TestAtAPath:
     def test_a_file_is_named_by_its_path_and_resumed_from_anywhere(self, fedpriv, tmp_path):

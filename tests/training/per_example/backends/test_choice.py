@@ -8,20 +8,16 @@ from torch.nn import functional
 
 from fedpriv import tree
 from fedpriv.mechanisms.bounds import Unbounded
-from fedpriv.models import TextLSTM
 from fedpriv.training.per_example import backends
-from fedpriv.training.per_example.backends import PER_EXAMPLE_BACKENDS, choose, synthetic_inputs
-from tests.combinations import each_once
+from fedpriv.training.per_example.backends import choose, synthetic_inputs
 from tests.training.per_example.backends.layers import (
     BOUND,
     CLASSES,
     EVERYBODY,
-    KEY,
     NUM,
     WIDTH,
     Layer,
     cross_entropy,
-    floats,
     furthest,
     made,
 )
@@ -119,19 +115,6 @@ class TestDraws:
         with pytest.raises(ValueError, match="only backend 'loop' gives every example a stream"):
             assert made(Layer(rare), backend=backend)[0].backend
 
-    def test_functional_dropout_goes_one_by_one(self):
-        def dropped(module, h):
-            return functional.dropout(h, 0.02, module.training)
-
-        gradients, params = made(Layer(dropped))
-        assert gradients.backend == "loop"
-        with pytest.raises(ValueError, match="key"):
-            gradients.bounded_sum(params, EVERYBODY, BOUND)
-        one = gradients.bounded_sum(params, EVERYBODY, BOUND, KEY)
-        again = gradients.bounded_sum(params, EVERYBODY, BOUND, KEY)
-        assert all(np.array_equal(one[n], again[n]) for n in one)
-        assert furthest(gradients, params, EVERYBODY) <= BOUND.l2_bound * (1 + 1e-5)
-
 
 class TestPenalties:
     """The loss holds the module's own weights."""
@@ -159,76 +142,3 @@ class TestPenalties:
     def test_no_other_backend_is_given(self, backend):
         with pytest.raises(ValueError, match="does the loss use a weight"):
             assert self.penalised(backend=backend)[0].backend
-
-
-class Shared(nn.Module):
-    """Two layers of one weight."""
-
-    def __init__(self):
-        super().__init__()
-        self.one, self.other = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.other.weight = self.one.weight
-        self.head = nn.Linear(WIDTH, CLASSES)
-
-    def forward(self, x):
-        return self.head(torch.tanh(self.other(torch.tanh(self.one(x)))))
-
-
-class Twice(Shared):
-    """One layer called twice."""
-
-    def __init__(self):
-        super().__init__()
-        del self.other
-
-    def forward(self, x):
-        return self.head(torch.tanh(self.one(torch.tanh(self.one(x)))))
-
-
-def convolution():
-    return nn.Sequential(
-        nn.Conv2d(1, 3, 3, padding=1), nn.Tanh(), nn.Flatten(), nn.Linear(48, CLASSES)
-    )
-
-
-MODELS = {
-    "linear": (lambda: nn.Linear(WIDTH, CLASSES), lambda: floats(WIDTH), PER_EXAMPLE_BACKENDS),
-    "convolution": (convolution, lambda: floats(1, 4, 4), PER_EXAMPLE_BACKENDS),
-    "lstm": (lambda: TextLSTM(9, CLASSES, width=5), lambda: ids(4), PER_EXAMPLE_BACKENDS),
-    "embedding": (Words, lambda: ids(4), PER_EXAMPLE_BACKENDS),
-    "shared weights": (Shared, lambda: floats(WIDTH), ("vmap", "loop")),
-    "called twice": (Twice, lambda: floats(WIDTH), PER_EXAMPLE_BACKENDS),
-}
-
-
-ACCEPTED = [(name, backend) for name, (_, _, backends) in MODELS.items() for backend in backends]
-
-
-def of_model(name, **options):
-    torch.manual_seed(0)
-    make, inputs, _ = MODELS[name]
-    return made(make(), inputs(), **options)
-
-
-class TestLaws:
-    @pytest.mark.parametrize("name", MODELS)
-    def test_first_way_that_works_is_taken(self, name):
-        assert of_model(name)[0].backend == MODELS[name][2][0]
-
-    @pytest.mark.parametrize(("name", "backend"), ACCEPTED)
-    def test_bounded_sum_is_the_loops(self, name, backend):
-        gradients, params = of_model(name, backend=backend)
-        loop, _ = of_model(name, backend="loop")
-        for bound in (BOUND, Unbounded()):
-            expected = loop.bounded_sum(params, EVERYBODY, bound, KEY)
-            assert gap(gradients.bounded_sum(params, EVERYBODY, bound, KEY), expected) < 1e-5
-
-    @pytest.mark.parametrize(
-        ("name", "backend", "chunk"),
-        each_once([pytest.param(*case) for case in ACCEPTED], [None, 5]),
-    )
-    def test_nobody_moves_the_sum_by_more_than_the_bound(self, name, backend, chunk):
-        gradients, params = of_model(name, backend=backend, chunk=chunk)
-        for size in (1, 2, 7):
-            moved = furthest(gradients, params, EVERYBODY[:size])
-            assert moved <= BOUND.l2_bound * (1 + 1e-5)
