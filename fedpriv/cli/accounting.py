@@ -193,7 +193,7 @@ def calibrate(
     given = {**cohorts, "target_epsilon": target_epsilon}
     of_grid = _typed(out=out, grid_cohorts=grid_cohorts, grid_rounds=grid_rounds)
     if noise != "gaussian":
-        return _price_stream(noise, given | _typed(out=out, zcdp=zcdp), pattern, as_json)
+        return _price_stream(noise, given | of_grid | _typed(zcdp=zcdp), pattern, as_json)
     _refuse_correlation(pattern)
     if zcdp:
         return _calibrate_rho(given | of_grid, as_json)

@@ -349,10 +349,10 @@ NUMBERS = (
     "micro_batch",
     "regulariser",
     "rounding",
-    "stddev",
+    "unprotected_stddev",
 )
 #: Those of them that change neither ε nor the sensitivity.
-DETAILS = ("regulariser", "rounding", "stddev")
+DETAILS = ("regulariser", "rounding", "unprotected_stddev")
 _BOUNDS = ("clip", "normalise", "none")
 
 
@@ -369,7 +369,7 @@ def named_mechanism(
     micro_batch: int = 1,
     regulariser: float = 0.0,
     rounding: str | Mapping[str, float | None] | None = None,
-    stddev: float = 0.0,
+    unprotected_stddev: float = 0.0,
 ) -> Mechanism:
     """Return a bounded, noised sum over cohorts.
 
@@ -388,7 +388,7 @@ def named_mechanism(
         regulariser: r of `Normalise`; 0 of other bounds.
         rounding: None; "each" for updates on a grid (`Rounded`); or the fields "float_error" and
             "mixed_error" of a sum on one (`RoundedSum`).
-        stddev: Of the noise without a guarantee that `Unprotected` adds; 0 of other noise.
+        unprotected_stddev: Of noise that `Unprotected` adds, without a guarantee; else 0.
 
     Raises:
         ValueError: If a value is out of range or two parts do not fit.
@@ -396,7 +396,7 @@ def named_mechanism(
     return Mechanism(
         sampler=sampler_of(sampling, num_users, expected_cohort_size, cohort_cap),
         bound=_on_grid(_bound_of(bound, l2_bound, regulariser), rounding),
-        privatizer=_privatizer_of(noise, noise_multiplier, stddev),
+        privatizer=_privatizer_of(noise, noise_multiplier, unprotected_stddev),
         micro_batch=micro_batch,
     )
 
@@ -430,7 +430,9 @@ def numbers_of(mechanism: Mechanism | RecordedMechanism) -> dict[str, Any] | Non
         "micro_batch": mechanism.micro_batch,
         "regulariser": float(bound.regulariser) if isinstance(bound, Normalise) else 0.0,
         "rounding": rounding,
-        "stddev": float(privatizer.stddev) if isinstance(privatizer, Unprotected) else 0.0,
+        "unprotected_stddev": (
+            float(privatizer.stddev) if isinstance(privatizer, Unprotected) else 0.0
+        ),
     }
 
 
@@ -504,12 +506,12 @@ def _privatizer_of(noise: str, noise_multiplier: float, stddev: float) -> Privat
     """
     if noise not in ("gaussian", "none"):
         raise ValueError(f"noise {noise!r} is unknown; give 'gaussian' or 'none'")
-    unprotected = finite_float("stddev", stddev, Range.AT_LEAST_ZERO)
+    unprotected = finite_float("unprotected_stddev", stddev, Range.AT_LEAST_ZERO)
     if noise == "gaussian":
         if unprotected:
             raise ValueError(
-                f"stddev {stddev!r} is of noise without a guarantee but noise is 'gaussian'; give "
-                "noise_multiplier alone"
+                f"unprotected_stddev {stddev!r} is of noise without a guarantee, but noise is "
+                "'gaussian'; give noise_multiplier alone"
             )
         return Gaussian(noise_multiplier=positive_float("noise_multiplier", noise_multiplier))
     sigma = finite_float("noise_multiplier", noise_multiplier)

@@ -77,6 +77,10 @@ def test_bands_are_calibrated_and_say_what_is_left_of_their_noise(more):
             ("calibrate", *TREE, "--target-epsilon", 4, "--cap", 9),
             "--cap says nothing of tree noise",
         ),
+        (
+            ("calibrate", *TREE, "--target-epsilon", 4, "--grid-rounds", 9),
+            "--grid-rounds says nothing of tree noise",
+        ),
         (("account", *BANDS, "--noise-multiplier", "nan"), "noise-multiplier"),
         (("calibrate", "--bands", 3, "--target-epsilon", 1), "--bands is of correlated noise"),
     ],
