@@ -281,6 +281,9 @@ def check_task(task: Any, of: str) -> None:
             f"the task of {of} is a {type(task).__name__}; derive its class from "
             "fedpriv.tasks.task.Task"
         )
+    for name, meaning in (("roster", "a tuple of user ids"), ("data", "their examples")):
+        if not hasattr(task, name):
+            raise ValueError(f"{_the_task(task, of)} has no {name}; give it one: {meaning}")
     _check_roster(task.roster, of)
     for name in ("examples", "num_examples"):
         if not callable(getattr(task.data, name, None)):

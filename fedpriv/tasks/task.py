@@ -84,28 +84,23 @@ class BaseTask(ABC):
     other methods are optional: as they are here, they say that the task has not got it.
 
     Attributes:
+        roster: The frozen user ids. Like the other attributes a class attribute, a property, or
+            set in `__init__`.
+        measures: Those of `evaluate`, the headline first; empty where nothing is measured.
         data_sha256: From nothing to digests in hex by part, by which a resumed run recognises its
             data; None where they are not known.
     """
 
     __slots__ = ()
 
+    roster: tuple[str, ...]
+    measures: Sequence[Measure] = ()
     data_sha256: Callable[[], Mapping[str, str]] | None = None
-
-    @property
-    @abstractmethod
-    def roster(self) -> tuple[str, ...]:
-        """The frozen user ids."""
 
     @property
     def roster_sha256(self) -> str:
         """Digest of the roster, frozen in the plan."""
         return roster_sha256(self.roster)
-
-    @property
-    def measures(self) -> Sequence[Measure]:
-        """The measures of `evaluate`, the headline first; empty where nothing is measured."""
-        return ()
 
     @abstractmethod
     def init_params(self, key: Key) -> Params:
@@ -180,14 +175,15 @@ class BaseTask(ABC):
 
 
 class Task(BaseTask):
-    """Model, users and measures of a run."""
+    """Model, users and measures of a run.
+
+    Attributes:
+        data: The rostered users' training examples.
+    """
 
     __slots__ = ()
 
-    @property
-    @abstractmethod
-    def data(self) -> UserData:
-        """The rostered users' training examples."""
+    data: UserData
 
     @property
     def public_users(self) -> tuple[str, ...]:

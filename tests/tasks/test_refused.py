@@ -197,6 +197,16 @@ class TestRefused:
         assert status == 1 and "abstract class Mine" in said and member in said
         assert not (tmp_path / "run").exists()
 
+    @pytest.mark.parametrize("name", ["roster", "data"])
+    def test_a_missing_attribute_is_named_and_one_set_as_it_is_made_is_taken(
+        self, fedpriv, tmp_path, name
+    ):
+        gone = SOURCE.replace(f"    {name} = ", f"    other_{name} = ")
+        check_refused(fedpriv, tmp_path, gone, f"has no {name}; give it one")
+        made = f"    def __init__(self):\n        self.{name} = self.other_{name}\n\n"
+        status, said = fedpriv(gone.replace("    def init_params", made + "    def init_params"))
+        assert status == 0, said
+
     @pytest.mark.parametrize(("old", "new", "said"), CHANGED.values(), ids=CHANGED)
     def test_what_does_not_fit_is_one_line(self, fedpriv, tmp_path, old, new, said):
         assert old in SOURCE
