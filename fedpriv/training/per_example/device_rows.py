@@ -75,7 +75,9 @@ class DeviceRows(SparseRows):
         found = np.empty((len(chosen), kernel.shape[1]))
         for part in self._parts(len(chosen), self._longest * kernel.shape[1]):
             columns, entries = self._padded(chosen[part])
-            found[part] = (folded(entries[:, :, None] * embedding(columns, table)) + start).cpu().numpy()
+            found[part] = (
+                (folded(entries[:, :, None] * embedding(columns, table)) + start).cpu().numpy()
+            )
         return found
 
     def squared_norms(
