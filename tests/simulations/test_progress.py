@@ -12,9 +12,9 @@ from fedpriv.runs.progress import Pace
 from simulations.adadps import toy
 from simulations.adadps.setups import mnist
 from simulations.agd import study as agd
-from simulations.checkpoint_recycling import by_example
+from simulations.checkpoint_recycling import problems
 from simulations.checkpoint_recycling.checkpoints import Aggregates
-from simulations.dpnsgd import figure3
+from simulations.dpnsgd import figure3, images
 from simulations.reproduction.command import find_reproductions
 
 #: Of every function a study that `test_items` lists, with what makes it smaller still.
@@ -27,9 +27,12 @@ ITEMS = {
     "recycling-convex": {"epsilons": (8.0,)},
     "recycling-stackoverflow": {},
     "recycling-pds": {},
+    "recycling-uncertainty": {},
+    "recycling-words": {"seeds": 1},
     "recycling-pcvr": {},
     "adadps-figure2": {},
     "adadps-figure3": {},
+    "dpnsgd-figure2-mnist": {"seeds": 1},
     "dpnsgd-figure3-mnist": {},
     "dpnsgd-figure4-sst2": {"methods": ("dp-nsgd",)},
     "tags": {},
@@ -39,6 +42,7 @@ ITEMS = {
 }
 _SLOW = (
     "agd-mnist-3-8", "bolt-on-excess", "recycling-convex", "recycling-stackoverflow",
+    "recycling-words",
     "adadps-figure2", "dpnsgd-figure4-sst2", "tags", "ablation-tags", "defaults",
     "public-only-examples",
 )  # fmt: skip
@@ -57,14 +61,17 @@ def small(monkeypatch):
     monkeypatch.setattr(agd, "GRIDS", few)
     few = {name: replace(method, steps=200) for name, method in toy.METHODS.items()}
     monkeypatch.setattr(toy, "METHODS", few)
-    made = by_example.conversions(reduced=True)
+    made = problems.conversions(reduced=True)
     options = {"log-rows": 60, "epochs": 0.25, "batch-size": 10.0, "buckets": 20}
     which = Aggregates(decays=(0.8,), ks=(3,))
     made = replace(made, options={**made.options, **options}, which=which, seeds=2)
-    monkeypatch.setitem(by_example.PROBLEMS, "pcvr", lambda reduced: made)
+    monkeypatch.setitem(problems.PROBLEMS, "pcvr", lambda reduced: made)
     digits = mnist.synthetic_digits(200, 50)
     monkeypatch.setattr(mnist, "dataset", lambda: digits)
-    mnist.task.cache_clear()
+    monkeypatch.setitem(images.SETUPS, "mnist", replace(images.MNIST, batch_size=8))
+    cached = (mnist.task, images._task, images._curves_task)
+    for function in cached:
+        function.cache_clear()
     maps = figure3.heat_maps("mnist", True)
 
     def make(grid):
@@ -74,7 +81,8 @@ def small(monkeypatch):
     of_two_steps = [replace(grid, make=make(grid), sizes=grid.sizes[:1]) for grid in maps]
     monkeypatch.setattr(figure3, "heat_maps", lambda key, reduced: of_two_steps)
     yield
-    mnist.task.cache_clear()
+    for function in cached:
+        function.cache_clear()
 
 
 @pytest.mark.usefixtures("small")
