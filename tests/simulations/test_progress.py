@@ -15,15 +15,17 @@ from simulations.agd import study as agd
 from simulations.checkpoint_recycling import problems
 from simulations.checkpoint_recycling.checkpoints import Aggregates
 from simulations.dpnsgd import figure3, images
+from simulations.linear_models.study import Axis, Grid
 from simulations.reproduction.command import find_reproductions
 
 #: Of every function a study that `test_items` lists, with what makes it smaller still.
 ITEMS = {
-    "agd-mnist-3-8": {"seeds": 1, "epsilons": (1.0,), "ablate": ("mnist-3-8",)},
+    "agd-mnist-3-8": {"seeds": 1, "epsilons": (1.0,), "ablated": (1.0,)},
     "bolt-on-pair-svm": {"seeds": 1},
-    "bolt-on-batches": {"tiny": True, "seeds": 1},
-    "bolt-on-time": {"tiny": True, "seeds": 1},
-    "bolt-on-excess": {"tiny": True, "seeds": 1},
+    "bolt-on-imdb": {"seeds": 1},
+    "bolt-on-batches": {"seeds": 1},
+    "bolt-on-time": {},
+    "bolt-on-excess": {"seeds": 1},
     "recycling-convex": {"epsilons": (8.0,)},
     "recycling-stackoverflow": {},
     "recycling-pds": {},
@@ -48,7 +50,7 @@ _SLOW = (
 )  # fmt: skip
 #: Without a picture in their smallest form, and with one that does not name its data.
 _UNDRAWN = ("bolt-on-batches", "bolt-on-time", "ablation-tags")
-_UNMARKED = ("bolt-on-excess", "adadps-figure2", "adadps-figure3")
+_UNMARKED = ("adadps-figure2", "adadps-figure3")
 _NO_TRANSFORMERS = pytest.mark.skipif(
     find_spec("transformers") is None, reason="the extra `transformers` is not installed"
 )
@@ -57,8 +59,9 @@ _NO_TRANSFORMERS = pytest.mark.skipif(
 @pytest.fixture
 def small(monkeypatch):
     """Fewer steps where the tiniest size would take more than seconds."""
-    few = {name: grid[: 1 + ("sgd" not in name)] for name, grid in agd.GRIDS.items()}
-    monkeypatch.setattr(agd, "GRIDS", few)
+    few = {"splits": Axis(values=(7, 10), first=(7, 10))}
+    monkeypatch.setattr(agd, "GRIDS", {**agd.GRIDS, "agd-paper": Grid(few)})
+    monkeypatch.setattr(agd, "ABLATIONS", {"as chosen": {}, "γ = 0.5": {"growth": 0.5}})
     few = {name: replace(method, steps=200) for name, method in toy.METHODS.items()}
     monkeypatch.setattr(toy, "METHODS", few)
     made = problems.conversions(reduced=True)
