@@ -46,7 +46,12 @@ from fedpriv.rng import Key
 from fedpriv.tasks.central import CentralTask
 from fedpriv.tasks.task import Task
 from fedpriv.training.federated_averaging import FederatedAveraging
-from fedpriv.training.per_example.example_sum import CentralSum, SumsApart, warm_start
+from fedpriv.training.per_example.example_sum import (
+    CentralSum,
+    SumsApart,
+    gradients_on,
+    warm_start,
+)
 from fedpriv.training.work import Trainers
 from fedpriv.transform import chain
 from fedpriv.tree import Params
@@ -315,6 +320,20 @@ class CentralExperiment(Averaging):
             f"steps {self.steps!r} and epochs {self.epochs!r}: give exactly one of them"
         )
 
+    def make_trainer(
+        self, task: CentralTask, side: SideInformation | None = None, device: str | None = None
+    ) -> Trainers:
+        """Return sums of bounded gradients; see `Experiment.make_trainer`."""
+        groups = None
+        if self.micro_batch != 1:
+            groups = max(1, round(self.batch_size / self.micro_batch))
+        return CentralSum(
+            gradients=gradients_on(device, task.train),
+            num_examples=task.num_train,
+            blank=None if task.owned is None else task.owned.blank,
+            num_groups=groups,
+        )
+
     def make_components(self, task: CentralTask) -> Components:
         """Return the components of DP-SGD; see `Experiment.make_components`."""
         task = self._warmed(task)
@@ -327,12 +346,10 @@ class CentralExperiment(Averaging):
                 statistics=self.statistics,
             )
         )
-        optimizer, groups = self.optimizer.make(), None
+        optimizer = self.optimizer.make()
         if self.schedule != "constant":
             factor = _FACTORS[self.schedule](steps)
             optimizer = chain(optimizer, optimizers.scheduled(factor))
-        if self.micro_batch != 1:
-            groups = max(1, round(self.batch_size / self.micro_batch))
         return Components(
             task=task,
             plan=self._plan(task, steps, private=chosen.private),
@@ -341,12 +358,7 @@ class CentralExperiment(Averaging):
                 preconditioner=chosen.preconditioner or NoPreconditioner(),
                 **self.aggregate.fields(),
             ),
-            trainer=CentralSum(
-                gradients=task.train,
-                num_examples=task.num_train,
-                blank=None if task.owned is None else task.owned.blank,
-                num_groups=groups,
-            ),
+            trainer=self.make_trainer(task),
             side_information=chosen.side_information,
             start=self.start.make,
         )

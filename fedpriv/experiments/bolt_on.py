@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedpriv.experiments.averaging import trainer_on
@@ -331,6 +331,6 @@ class CentralBoltOn(_BoltOn):
                 "method 'bolt-on' is of convex losses whose constants are known, and those of "
                 f"{type(task.train).__name__} are not; use a linear model, or method 'averaging'"
             )
-        return make(
-            self._passes(self.batch_size, average=self.average), regulariser=self.regulariser
-        )
+        passes = self._passes(self.batch_size, average=self.average)
+        sgd = make(passes, regulariser=self.regulariser)
+        return sgd if device is None else replace(sgd, device=device)

@@ -366,7 +366,9 @@ class OwnStatistics(Part):
         None, "Public examples a look; none for all of them.", Range.AT_LEAST_ONE
     )
     refresh: Literal["step", "epoch"] = option(
-        "step", "When statistics of public data are renewed."
+        "step",
+        "When public gradients are looked at: one batch each step, or once an epoch as many "
+        "batches as the public examples make.",
     )
 
     def choose(self, surroundings: Surroundings) -> PreconditionerChoice:

@@ -140,6 +140,9 @@ class Statistics:
         regulariser: ε_s, keeps A away from 0.
         inside: Whether ε_s is added to v, A = √(v + ε_s), or to its root, A = √v + ε_s.
         scale: From v to A, positive, in the place of the root; None for the root.
+        mean_of_look: Of a look at several public batches: whether v becomes the mean of their
+            squared gradients, without φ and without earlier looks, and ϕ takes their mean gradient,
+            as in the authors' code. Otherwise φ and ϕ take the gradient of each batch in turn.
     """
 
     second: Rule
@@ -148,6 +151,7 @@ class Statistics:
     regulariser: float = 1e-3
     inside: bool = False
     scale: Callable[[np.ndarray], np.ndarray] | None = None
+    mean_of_look: bool = False
 
     def __post_init__(self) -> None:
         positive_float("regulariser", self.regulariser)
@@ -198,12 +202,14 @@ def moving_square(decay: float) -> Rule:
 
 
 def rmsprop(decay: float = 0.9, *, regulariser: float = 1e-3, inside: bool = False) -> Statistics:
-    """Return v ← β v + (1 - β) ĝ² and ψ(g) = g / A."""
-    return Statistics(second=moving_square(decay), regulariser=regulariser, inside=inside)
+    """Return v ← β v + (1 - β) ĝ² and ψ(g) = g / A; v is the `mean_of_look` of several batches."""
+    return Statistics(
+        second=moving_square(decay), regulariser=regulariser, inside=inside, mean_of_look=True
+    )
 
 
 def adagrad(*, regulariser: float = 1e-3, inside: bool = False) -> Statistics:
-    """Return v ← v + ĝ² and ψ(g) = g / A."""
+    """Return v ← v + ĝ², the sum over all batches of all looks, and ψ(g) = g / A."""
     return Statistics(
         second=lambda moment, gradient: moment + np.square(gradient),
         regulariser=regulariser,
@@ -218,13 +224,17 @@ def adam(
     regulariser: float = 1e-3,
     inside: bool = False,
 ) -> Statistics:
-    """Return both moments and ψ(g) = (β g + (1 - β) m) / A, without bias correction."""
+    """Return both moments and ψ(g) = (β g + (1 - β) m) / A, without bias correction.
+
+    v is the `mean_of_look` of several batches.
+    """
     return Statistics(
         second=moving_square(decay_second),
         first=moving_average(decay),
         own=decay,
         regulariser=regulariser,
         inside=inside,
+        mean_of_look=True,
     )
 
 
@@ -299,8 +309,8 @@ class PublicMoments(Preconditioner):
         statistics: φ, ϕ and ψ.
         refresh_every: Rounds between two looks at the public data: 1 as Algorithm 1 says, an
             epoch as its authors' code does.
-        batches: Public batches of a look. With several, v is the mean of their squares and does
-            not remember earlier looks, as in that code; 1 is Algorithm 1.
+        batches: Public batches of a look; 1 is Algorithm 1. What several do to v and m is
+            `Statistics.mean_of_look`.
         divide: Where A acts: "before" the bound (AdaDPS), or on the server's "step" after the
             noise (DP-R-Pub with the statistics of RMSProp; DP-Adam-Pub with server momentum).
     """
@@ -346,21 +356,27 @@ class PublicMoments(Preconditioner):
 
     def _look(self, params: Params, state: State, key: Key) -> State:
         rule = self.statistics
-        if self.batches == 1:
-            seen = self.gradient(params, key)
-            found: State = {
-                "second": {n: rule.second(v, seen[n]) for n, v in state["second"].items()}
-            }
-        else:
+        if self.batches > 1 and rule.mean_of_look:
             squares, seen = _zeros(params), _zeros(params)
             for batch in range(self.batches):
                 for name, array in self.gradient(params, key.fold(batch)).items():
                     squares[name] += np.square(array) / np.float32(self.batches)
                     seen[name] += array / np.float32(self.batches)
-            found = {"second": squares}
-        if rule.first is not None:
-            found["first"] = {n: rule.first(m, seen[n]) for n, m in state["first"].items()}
-        return found
+            found: State = {"second": squares}
+            if rule.first is not None:
+                found["first"] = _moved(rule.first, state["first"], seen)
+            return found
+        for batch in range(self.batches):
+            seen = self.gradient(params, key if self.batches == 1 else key.fold(batch))
+            found = {"second": _moved(rule.second, state["second"], seen)}
+            if rule.first is not None:
+                found["first"] = _moved(rule.first, state["first"], seen)
+            state = found
+        return state
+
+
+def _moved(rule: Rule, moments: Tensors, seen: Tensors) -> Params:
+    return {name: rule(moment, seen[name]) for name, moment in moments.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,15 @@ from fedpriv.rng import Key
 from fedpriv.tasks.task import TaskDescription
 from fedpriv.tasks.view_task import ViewTask
 from fedpriv.training.devices import usable_device
-from fedpriv.training.evaluate import WHOLE, Metrics, Part, Total, chunks, combined
+from fedpriv.training.evaluate import (
+    WHOLE,
+    ClassScores,
+    Metrics,
+    Part,
+    Total,
+    chunks,
+    combined,
+)
 from fedpriv.training.local.module import ModuleTrainer, module_params
 from fedpriv.training.local.module_state import made_from
 from fedpriv.training.local.schedule import Schedule
@@ -90,6 +98,8 @@ PERPLEXITY = Measure(name="perplexity", label="perplexity", higher_is_better=Fal
 MEASURES = (WORD_ACCURACY, WITH_END, WITH_ALL, PERPLEXITY, LOSS)
 
 _BLOCK = 128
+# Sentences whose targets are given all tokens' probabilities at once, of several models together.
+_SCORED = 32
 
 
 def counted(targets: np.ndarray, tokens: Tokens) -> np.ndarray:
@@ -324,6 +334,23 @@ class NextWords(ViewTask[WordView]):
     def evaluate(self, params: Params, *, public: bool, part: Part = WHOLE) -> Metrics | None:
         """Return the measures on held-out sentences, of public users or of the roster."""
         return self._measured(params, self.held_rows(public=public), part)
+
+    def class_scores(self, params: Params, *, public: bool, part: Part = WHOLE) -> ClassScores:
+        """Return all tokens' probabilities at the targets that `WORD_ACCURACY` counts, and those.
+
+        Of the same held-out sentences as `evaluate`, a block of sentences at a time.
+        """
+        rows = self.held_rows(public=public)
+        of: dict[str, Any] = {
+            name: as_tensor(np.ascontiguousarray(array)) for name, array in params.items()
+        }
+        for chosen in chunks(len(rows), part, _SCORED):
+            x, y = (torch.from_numpy(array) for array in self._encoded(rows[chosen]))
+            with one_thread(), torch.no_grad():
+                scores, targets = token_scores(of, x, y)
+                where = torch.from_numpy(counted(targets.numpy(), self.encoding.tokens))
+                probabilities = scores[where].double().softmax(dim=1)
+            yield probabilities.numpy(), targets[where].numpy()
 
     def trivial(self, *, public: bool) -> dict[str, Metrics]:
         """Return the accuracy of public text's commonest word, and of its bigrams.

@@ -78,6 +78,19 @@ def device_description(device: torch.device) -> str:
     return f"{device} {torch.cuda.get_device_name(device)}"
 
 
+def bytes_at_once(device: torch.device) -> int:
+    """Return how much memory a step over several examples may hold.
+
+    256 MiB on the CPU; a sixteenth of a GPU's memory, whatever else is in it, so that examples go
+    through in the same chunks on every GPU of a kind.
+    """
+    if device.type != "cuda":
+        return 256 << 20
+    import torch
+
+    return torch.cuda.get_device_properties(device).total_memory // 16
+
+
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # the names of malloc.h
 _KEPT_BYTES = 128 << 20
 _LARGEST_KEPT = 32 << 20

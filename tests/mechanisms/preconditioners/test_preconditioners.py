@@ -14,7 +14,10 @@ from fedpriv.mechanisms.preconditioners import (
     NoPreconditioner,
     PastReleases,
     PublicMoments,
+    Statistics,
+    adagrad,
     adam,
+    moving_average,
     private_share,
     rmsprop,
 )
@@ -83,6 +86,56 @@ class TestPublicMoments:
         close(-first.mixture.offset["w"], 0.1 * 0.1 * np.array([1, 0.1]))
         close(-second.mixture.offset["w"], 0.1 * np.array([0.09 + 0.2, 0.009]))
 
+    def test_rmsprop_of_several_batches_is_their_mean_square_to_the_bit(self):
+        """Recorded runs replay only while the order of float32 operations stays."""
+        seen = [np.array(g, np.float32) for g in ([0.1, 3.0], [0.7, 1e-3], [1.3, 0.2])]
+        v = np.zeros(2, np.float32)
+        for gradient in seen:
+            v += np.square(gradient) / np.float32(3)
+        statistics = rmsprop(regulariser=1e-10, inside=True)
+        moments = PublicMoments(gradient=gradients(2 * seen), statistics=statistics, batches=3)
+        for context in rounds(moments, 2):
+            expected = np.float32(1.0) / np.sqrt(v + np.float32(1e-10))
+            np.testing.assert_array_equal(context.multiplier["w"], expected)
+
+    def test_adagrad_sums_squares_over_all_batches_of_all_looks(self):
+        given = [*PUBLIC, PUBLIC[1], PUBLIC[1], PUBLIC[2]]
+        preconditioner = PublicMoments(
+            gradient=gradients(given),
+            statistics=adagrad(regulariser=1e-12),
+            batches=3,
+            refresh_every=2,
+        )
+        seen = rounds(preconditioner, 3)
+        close(1 / seen[0].multiplier["w"], np.sqrt([5, 0.05]))
+        assert np.array_equal(seen[1].multiplier["w"], seen[0].multiplier["w"])
+        close(1 / seen[2].multiplier["w"], np.sqrt([13, 0.09]))
+
+    @pytest.mark.parametrize(
+        "statistics",
+        [
+            adagrad(),
+            Statistics(second=lambda v, g: np.maximum(np.float32(0.9) * v, np.abs(g))),
+            Statistics(second=lambda v, g: v + np.abs(g), first=moving_average(0.9), own=0.5),
+        ],
+        ids=["adagrad", "of one's own", "of one's own, with m"],
+    )
+    def test_a_look_of_several_batches_is_as_many_looks_of_one(self, statistics):
+        """Every rule counts, also of users: no look is made of other statistics in silence."""
+        given = [*PUBLIC, PUBLIC[2], PUBLIC[0], PUBLIC[1]]
+        one, several = (
+            PublicMoments(gradient=gradients(given), statistics=statistics, batches=batches)
+            for batches in (1, 3)
+        )
+        by_one, by_three = rounds(one, 6)[2::3], rounds(several, 2)
+        for expected, found in zip(by_one, by_three, strict=True):
+            np.testing.assert_array_equal(found.multiplier["w"], expected.multiplier["w"])
+            assert (found.mixture is None) == (expected.mixture is None)
+            if found.mixture is not None:
+                np.testing.assert_array_equal(
+                    found.mixture.offset["w"], expected.mixture.offset["w"]
+                )
+
     def test_batches_have_keys_of_their_own(self):
         keys = []
 
@@ -90,8 +143,10 @@ class TestPublicMoments:
             keys.append(key)
             return {"w": PUBLIC[0]}
 
-        rounds(PublicMoments(gradient=gradient, statistics=rmsprop(), batches=3), 2)
-        assert len({key.to_bytes() for key in keys}) == 6
+        for statistics in (rmsprop(), adagrad()):
+            keys.clear()
+            rounds(PublicMoments(gradient=gradient, statistics=statistics, batches=3), 2)
+            assert len({key.to_bytes() for key in keys}) == 6
 
     def test_it_looks_at_the_released_params(self):
         seen = []

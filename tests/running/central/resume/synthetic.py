@@ -117,6 +117,7 @@ KINDS = {
     "public-adagrad, step": {},
     "public-adagrad, epoch": {"refresh": "epoch"},
     "public-own": {},
+    "public-own, epoch": {"refresh": "epoch"},
     "ideal": {},
     "r-pub": {},
     "r-pub, epoch": {"refresh": "epoch"},

@@ -24,13 +24,10 @@ GUIDES = {
     "none": {},
     "side-information": {},
     "public-rmsprop": {},
-    "public-rmsprop, epoch": {
-        "preconditioner": "public-rmsprop",
-        "refresh": "epoch",
-        "public-batch": 5,
-    },
+    "public-rmsprop, epoch": {"refresh": "epoch", "public-batch": 5},
     "public-adam": {},
     "public-adagrad": {"regulariser-inside": True},
+    "public-adagrad, epoch": {"refresh": "epoch", "public-batch": 5},
     "ideal": {},
     "r-pub": {"public-batch": 7},
     "adam-pub": {"optimizer": "ema-momentum"},
@@ -65,6 +62,14 @@ def test_every_guide_trains_under_either_bound(subtests):
                     )
                 again = run(with_guide(name, **options))[2]
                 np.testing.assert_array_equal(flat(again[-1]), flat(states[-1]))
+
+
+def test_adagrad_once_an_epoch_is_not_rmsprop():
+    """Several public batches a look: their sum over all looks, or the mean of the last."""
+    sums, means = (
+        run(with_guide(f"public-{name}, epoch"))[2][-1] for name in ("adagrad", "rmsprop")
+    )
+    assert not np.array_equal(flat(sums), flat(means))
 
 
 def test_a_preconditioner_of_ones_is_dp_sgd_bit_for_bit():
