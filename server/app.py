@@ -21,6 +21,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.superlink.grid import HttpGrid
 from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 
+from fedpriv.backends.flower.client import named_device
 from fedpriv.backends.flower.log import show_log
 from fedpriv.backends.flower.settings import (
     missing_corpus_named,
@@ -113,6 +114,7 @@ def _open_run(run_config: Any) -> PreparedRun:
     if read_value(run_config, "secure") and run_config.get("seed") not in (None, ""):
         raise ValueError(f"secure=true takes no seed (got {run_config['seed']}); leave one out")
     anchors = anchors_of(read_path("anchor", run_config))
+    named_device(run_config)  # whether it is there, its node knows
     if resume is not None:
         mode = read_document(resume).get("mode")
         if read_value(run_config, "secure") and mode != "secure":

@@ -15,6 +15,6 @@ REPRODUCTIONS = (
     "simulations.bolt_on.study",
     "simulations.checkpoint_recycling.convex",
     "simulations.checkpoint_recycling.tags.command",
-    "simulations.checkpoint_recycling.by_example",
+    "simulations.checkpoint_recycling.problems",
     *(f"simulations.dpnsgd.figure{number}" for number in (2, 3, 4)),
 )

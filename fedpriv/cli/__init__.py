@@ -20,6 +20,7 @@ from fedpriv.cli import (
     results,
     run,
     status,
+    theory,
     tune,
     uncertainty,
 )
@@ -68,6 +69,7 @@ tune.register(app)
 reproduce.register(app)
 data_ids.register(data.app)
 app.add_typer(data.app, name="data")
+app.add_typer(theory.app, name="theory")
 app.add_typer(deploying.app, name="deploy")
 commands.register(app)
 app.command()(status.status)

@@ -140,7 +140,13 @@ def import_command(
     select: Annotated[
         Select, typer.Option(help="TFF: first ids in sorted order, or random ones by --seed.")
     ] = Select.first_sorted,
-    users: Annotated[int, typer.Option(help="TFF: size of the roster.")] = 400,
+    users: Annotated[
+        int | None,
+        typer.Option(
+            help="TFF: size of the roster; by default 400, or four fifths of the users where "
+            "there are no more than 400."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="TFF: seed of --select seeded.")] = 0,
     public_users: Annotated[
         int, typer.Option(help="TFF: users read besides the roster; -1 reads all (slow).")

@@ -28,7 +28,7 @@ from fedpriv.training.dp_agd import (
     losses_work,
 )
 from fedpriv.training.local.schedule import Schedule
-from fedpriv.training.per_example.example_sum import CentralSum, SumsApart
+from fedpriv.training.per_example.example_sum import CentralSum, SumsApart, gradients_on
 from fedpriv.training.work import TRAIN, Trainers
 
 _MOST_STEP_SIZES = 64
@@ -156,7 +156,7 @@ class FederatedDescent(_Descent):
         return Capped(cap=self.loss_cap, num_coordinates=number)
 
     def make_trainer(
-        self, task: Any, side: SideInformation | None = None, device: str = "cpu"
+        self, task: Any, side: SideInformation | None = None, device: str | None = None
     ) -> Trainers:
         """Return users' gradients and losses; see `Experiment.make_trainer`."""
         most = self.max_examples_per_user
@@ -186,10 +186,10 @@ class CentralDescent(_Descent):
         return CappedTogether(cap=self.loss_cap, num_coordinates=number)
 
     def make_trainer(
-        self, task: Any, side: SideInformation | None = None, device: str = "cpu"
+        self, task: Any, side: SideInformation | None = None, device: str | None = None
     ) -> Trainers:
         """Return sums of gradients and losses; see `Experiment.make_trainer`."""
-        train: Any = task.train
+        train: Any = gradients_on(device, task.train)
         if not isinstance(train, ExampleLosses):
             raise ValueError(_no_losses(train))
         if isinstance(train, ChecksLosses):

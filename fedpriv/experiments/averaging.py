@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from inspect import signature
 from typing import Any, ClassVar, Literal
 
 from fedpriv import optimizers
@@ -45,7 +46,12 @@ from fedpriv.rng import Key
 from fedpriv.tasks.central import CentralTask
 from fedpriv.tasks.task import Task
 from fedpriv.training.federated_averaging import FederatedAveraging
-from fedpriv.training.per_example.example_sum import CentralSum, SumsApart, warm_start
+from fedpriv.training.per_example.example_sum import (
+    CentralSum,
+    SumsApart,
+    gradients_on,
+    warm_start,
+)
 from fedpriv.training.work import Trainers
 from fedpriv.transform import chain
 from fedpriv.tree import Params
@@ -164,7 +170,7 @@ class FederatedExperiment(Averaging):
         return None if part is None else part.make(task, self.name)
 
     def make_trainer(
-        self, task: Task, side: SideInformation | None = None, device: str = "cpu"
+        self, task: Task, side: SideInformation | None = None, device: str | None = None
     ) -> Trainers:
         """Return local training; see `Experiment.make_trainer`."""
         side = side or self.make_side_information(task)
@@ -223,14 +229,21 @@ class FederatedExperiment(Averaging):
         return of_releases or known or NoPreconditioner()
 
 
-def trainer_on(device: str, task: Task, schedule: Any, multiplier: Mapping[str, Any]) -> Trainers:
-    """Return a task's trainer on a device; a user-defined task need not know of devices.
+def trainer_on(
+    device: str | None, task: Task, schedule: Any, multiplier: Mapping[str, Any]
+) -> Trainers:
+    """Return a task's trainer on a device, or its default one for None.
 
     Raises:
-        ValueError: If the task or this machine has no use for the device.
+        ValueError: If the task's `trainer` takes no device, or this machine has not got it.
     """
-    if device == "cpu":
+    if device is None:
         return task.trainer(schedule, multiplier)
+    if "device" not in signature(task.trainer).parameters:
+        raise ValueError(
+            f"device {device!r}: trainer() of the task {type(task).__name__} takes no device; "
+            "give it one (`device: str | None = None`), or leave the device out"
+        )
     return task.trainer(schedule, multiplier, device=device)
 
 
@@ -307,6 +320,20 @@ class CentralExperiment(Averaging):
             f"steps {self.steps!r} and epochs {self.epochs!r}: give exactly one of them"
         )
 
+    def make_trainer(
+        self, task: CentralTask, side: SideInformation | None = None, device: str | None = None
+    ) -> Trainers:
+        """Return sums of bounded gradients; see `Experiment.make_trainer`."""
+        groups = None
+        if self.micro_batch != 1:
+            groups = max(1, round(self.batch_size / self.micro_batch))
+        return CentralSum(
+            gradients=gradients_on(device, task.train),
+            num_examples=task.num_train,
+            blank=None if task.owned is None else task.owned.blank,
+            num_groups=groups,
+        )
+
     def make_components(self, task: CentralTask) -> Components:
         """Return the components of DP-SGD; see `Experiment.make_components`."""
         task = self._warmed(task)
@@ -319,12 +346,10 @@ class CentralExperiment(Averaging):
                 statistics=self.statistics,
             )
         )
-        optimizer, groups = self.optimizer.make(), None
+        optimizer = self.optimizer.make()
         if self.schedule != "constant":
             factor = _FACTORS[self.schedule](steps)
             optimizer = chain(optimizer, optimizers.scheduled(factor))
-        if self.micro_batch != 1:
-            groups = max(1, round(self.batch_size / self.micro_batch))
         return Components(
             task=task,
             plan=self._plan(task, steps, private=chosen.private),
@@ -333,12 +358,7 @@ class CentralExperiment(Averaging):
                 preconditioner=chosen.preconditioner or NoPreconditioner(),
                 **self.aggregate.fields(),
             ),
-            trainer=CentralSum(
-                gradients=task.train,
-                num_examples=task.num_train,
-                blank=None if task.owned is None else task.owned.blank,
-                num_groups=groups,
-            ),
+            trainer=self.make_trainer(task),
             side_information=chosen.side_information,
             start=self.start.make,
         )

@@ -21,6 +21,7 @@ from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.ranges import Range
 from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.per_example.example_sum import gradients_on
 from fedpriv.training.work import TRAIN, Trainers, UserByUser
 
 if TYPE_CHECKING:  # which load scipy
@@ -257,18 +258,18 @@ class FederatedBoltOn(_BoltOn):
         return BoltOnUsers(schedule=self._schedule(), constants=self._constants(task))
 
     def make_trainer(
-        self, task: Any, side: SideInformation | None = None, device: str = "cpu"
+        self, task: Any, side: SideInformation | None = None, device: str | None = None
     ) -> Trainers:
         """Return users' full gradient steps; see `Experiment.make_trainer`."""
-        from fedpriv.training.bolt_on import RATE, RatedTrainer
+        from fedpriv.training.bolt_on import ScaledToRate
 
         self._constants(task)
         most, steps = self.max_examples_per_user, self.local_steps
         rate = self.step_schedule.make().rate or 1.0
         local = Schedule(learning_rate=rate, batch_size=most, epochs=steps, max_examples=most)
         trainer: Any = trainer_on(device, task, local, {})
-        rated = RatedTrainer(trainer=trainer, rate=rate, local_steps=steps)
-        return {TRAIN: UserByUser(trainer=rated, brought=RATE)}
+        scaled = ScaledToRate(rate=rate, local_steps=steps)
+        return {TRAIN: UserByUser(trainer=trainer, transform=scaled)}
 
     def _schedule(self) -> UserSchedule:
         from fedpriv.training.bolt_on import UserSchedule
@@ -322,10 +323,10 @@ class CentralBoltOn(_BoltOn):
         return BoltOn(longest_start=LONGEST_START)
 
     def make_trainer(
-        self, task: Any, side: SideInformation | None = None, device: str = "cpu"
+        self, task: Any, side: SideInformation | None = None, device: str | None = None
     ) -> Trainers:
         """Return permutation SGD over all examples; see `Experiment.make_trainer`."""
-        make = getattr(task.train, "permutation_sgd", None)
+        make = getattr(gradients_on(device, task.train), "permutation_sgd", None)
         if make is None:
             raise ValueError(
                 "method 'bolt-on' is of convex losses whose constants are known, and those of "

@@ -165,17 +165,18 @@ class Experiment(ABC):
         """
 
     def make_trainer(
-        self, task: Any, side: SideInformation | None = None, device: str = "cpu"
+        self, task: Any, side: SideInformation | None = None, device: str | None = None
     ) -> Trainers:
         """Return what users do, or the sums over examples.
 
         Args:
             task: The experiment's.
             side: What `make_side_information` returned for it; None to make it.
-            device: On which tensors are; of examples the CPU alone.
+            device: Such as "cpu" or "cuda:0", on which many users are trained at once; None for
+                what is quickest on a processor: compiled code where there is any, user by user.
 
         Raises:
-            ValueError: If the task lacks what the method needs, or has no use for the device, or
+            ValueError: If the task lacks what the method needs, or does not train on the device, or
                 the experiment is of examples, whose sums no worker or node takes.
         """
         raise ValueError(

@@ -27,20 +27,29 @@ import torch
 from fedpriv.datasets.stackexchange.word_view import WordSequences, WordView
 from fedpriv.measures import LOSS, Measure
 from fedpriv.mechanisms.side_information import SideInformation
-from fedpriv.models.text import IGNORED, Tokens, WordLSTM
+from fedpriv.models.text import IGNORED, Tokens, WordLSTM, next_word_loss
 from fedpriv.rng import Key
 from fedpriv.tasks.task import TaskDescription
 from fedpriv.tasks.view_task import ViewTask
 from fedpriv.training.devices import usable_device
-from fedpriv.training.evaluate import WHOLE, Metrics, Part, Total, chunks, combined
-from fedpriv.training.local.module import module_params
+from fedpriv.training.evaluate import (
+    WHOLE,
+    ClassScores,
+    Metrics,
+    Part,
+    Total,
+    chunks,
+    combined,
+)
+from fedpriv.training.local.module import ModuleTrainer, module_params
 from fedpriv.training.local.module_state import made_from
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.sgd import as_tensor, one_thread
+from fedpriv.training.local.vectorised import Cost, VectorisedTrainer
 from fedpriv.training.local.words import WordTrainer, dense_gradients, token_scores
-from fedpriv.training.periodic_shift import Shift, shifted_users
+from fedpriv.training.periodic_shift import Shift
 from fedpriv.training.public_learning import GradientLearner
-from fedpriv.training.work import LocalTrainer, Work
+from fedpriv.training.work import LocalTrainer, Work, transformed
 from fedpriv.tree import Params
 
 
@@ -89,6 +98,8 @@ PERPLEXITY = Measure(name="perplexity", label="perplexity", higher_is_better=Fal
 MEASURES = (WORD_ACCURACY, WITH_END, WITH_ALL, PERPLEXITY, LOSS)
 
 _BLOCK = 128
+# Sentences whose targets are given all tokens' probabilities at once, of several models together.
+_SCORED = 32
 
 
 def counted(targets: np.ndarray, tokens: Tokens) -> np.ndarray:
@@ -279,29 +290,41 @@ class NextWords(ViewTask[WordView]):
         """Word accuracy first; perplexity, and the loss as a diagnostic."""
         return MEASURES
 
-    def module(self) -> WordLSTM:
-        """Return the network, newly initialised from torch's generator."""
-        return self._size.module(self.encoding.tokens)
+    def module(self, *, fused: bool = True) -> WordLSTM:
+        """Return the network, newly initialised from torch's generator; see `WordLSTM`."""
+        module = self._size.module(self.encoding.tokens)
+        module.fused = fused
+        return module
 
     def init_params(self, key: Key) -> Params:
         """Return the network's own initialisation, drawn from the key."""
         return module_params(made_from(key, self.module))
 
     def trainer(
-        self, schedule: Schedule, multiplier: Mapping[str, np.ndarray], device: str = "cpu"
+        self,
+        schedule: Schedule,
+        multiplier: Mapping[str, np.ndarray],
+        device: str | None = None,
     ) -> LocalTrainer | Work:
-        """Return local SGD on sentences.
+        """Return local SGD on sentences: user by user on the CPU, or many users on a device.
 
         Raises:
             ValueError: If there is no such device here.
         """
-        trainer = WordTrainer(
-            schedule=schedule,
-            encode=self.encoding,
-            multiplier=multiplier,
-            device=usable_device(device),
-        )
-        return trainer if self._shift is None else shifted_users(trainer)
+        if device is None:
+            trainer = WordTrainer(schedule=schedule, encode=self.encoding, multiplier=multiplier)
+        else:
+            alone = ModuleTrainer(
+                module=self.module(fused=False),
+                loss=next_word_loss,
+                schedule=schedule,
+                multiplier=multiplier,
+                device=usable_device(device),
+                encode=self.encoding,
+            )
+            sentence = np.zeros((1, self.encoding.length), np.int64)
+            trainer = VectorisedTrainer(alone=alone, cost=Cost.of(alone, sentence))
+        return trainer if self._shift is None else transformed(trainer, self._shift)
 
     @property
     def round_tensors(self) -> Callable[[int], Params] | None:
@@ -311,6 +334,23 @@ class NextWords(ViewTask[WordView]):
     def evaluate(self, params: Params, *, public: bool, part: Part = WHOLE) -> Metrics | None:
         """Return the measures on held-out sentences, of public users or of the roster."""
         return self._measured(params, self.held_rows(public=public), part)
+
+    def class_scores(self, params: Params, *, public: bool, part: Part = WHOLE) -> ClassScores:
+        """Return all tokens' probabilities at the targets that `WORD_ACCURACY` counts, and those.
+
+        Of the same held-out sentences as `evaluate`, a block of sentences at a time.
+        """
+        rows = self.held_rows(public=public)
+        of: dict[str, Any] = {
+            name: as_tensor(np.ascontiguousarray(array)) for name, array in params.items()
+        }
+        for chosen in chunks(len(rows), part, _SCORED):
+            x, y = (torch.from_numpy(array) for array in self._encoded(rows[chosen]))
+            with one_thread(), torch.no_grad():
+                scores, targets = token_scores(of, x, y)
+                where = torch.from_numpy(counted(targets.numpy(), self.encoding.tokens))
+                probabilities = scores[where].double().softmax(dim=1)
+            yield probabilities.numpy(), targets[where].numpy()
 
     def trivial(self, *, public: bool) -> dict[str, Metrics]:
         """Return the accuracy of public text's commonest word, and of its bigrams.

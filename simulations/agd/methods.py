@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
-from itertools import pairwise, product
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from scipy.special import gammaln, logsumexp
 
 from fedpriv.mechanisms import Capped, Clip
-from fedpriv.privacy.accounting import rho_of_epsilon
+from fedpriv.mechanisms.selection import Form
+from fedpriv.privacy.accounting import rho_bs16, rho_of_epsilon
 from fedpriv.privacy.plan import AdaptivePlan
 from fedpriv.training.bolt_on import BoltOn
 from fedpriv.training.dp_agd import (
@@ -29,7 +30,7 @@ from fedpriv.training.dp_agd import (
 from fedpriv.training.work import TRAIN
 from simulations.linear_models.comparators import dp_sgd, fixed_steps, full_descent
 from simulations.linear_models.problems import problem
-from simulations.linear_models.study import Settings
+from simulations.linear_models.study import Axis, Grid, Settings
 from simulations.linear_models.training import (
     Model,
     Outcome,
@@ -78,8 +79,14 @@ LOSS_KINDS = ("logistic", "hinge")
 REGULARISER = 1e-4
 CLIP = Clip(l2_clip_norm=1.0)
 
+#: As published (Lee and Kifer 2018), where nothing else is said.
+SPLITS, LOSS_CAP, GROWTH, LARGEST_STEP = 60, 3.0, 0.1, 2.0
+#: The most steps of SGD that the paper takes; its output perturbation has 50.
+MOST_STEPS = 20_000
+
 LABELS = {
-    "agd": "DP-AGD",
+    "agd-paper": "DP-AGD (the paper's prices, NoisyMax)",
+    "agd": "DP-AGD (split prices, exponential mechanism)",
     "fixed": "noisy gradient descent of T steps, the same ρ",
     "output": "output perturbation",
     "objective": "objective perturbation",
@@ -87,36 +94,66 @@ LABELS = {
     "sgd-old": "DP-SGD by the old moments bound (an artefact; not our ε)",
 }
 
+_RATES = (2.0**-7, 2.0**-5, 0.125, 0.5, 2.0, 8.0, 32.0, 128.0)
+_SHARES = (0.004, 0.008, 0.015, 0.025, 0.04, 0.06, 0.1, 0.15, 0.25, 0.4, 0.6, 0.8)
 
-def _grid(**choices: Sequence[Any]) -> tuple[Settings, ...]:
-    return tuple(dict(zip(choices, chosen, strict=True)) for chosen in product(*choices.values()))
+GRIDS: Mapping[str, Grid] = {
+    "agd-paper": Grid({
+        "splits": Axis(
+            values=(4, 7, 10, 20, 40, 60, 80, 100, 120), first=(20, 40),
+            least="of 3 splits one iteration costs more than ρ",
+            most="the most that the paper tries",
+        ),
+    }),
+    "agd": Grid({
+        "iterations": Axis(
+            values=(1, 2, 4, 10, 25, 60, 150, 400, 1000), first=(25, 60),
+            least="there is no fewer",
+        ),
+        "largest_step": Axis(values=_RATES, first=(0.5, 2.0)),
+    }),
+    "fixed": Grid({
+        "steps": Axis(
+            values=(1, 2, 4, 10, 25, 60, 150, 400, 1000, 2500), first=(25, 60),
+            least="there is no fewer",
+        ),
+        "rate": Axis(values=_RATES, first=(2.0, 8.0)),
+    }),
+    "output": Grid({
+        "steps": Axis(
+            values=(1, 2, 4, 10, 25, 100, 400, 1600, 6400), first=(100, 400),
+            least="there is no fewer",
+        ),
+        "rate_share": Axis(
+            values=(0.003, 0.01, 0.03, 0.1, 0.3, 1.0), first=(0.3, 1.0),
+            most="a rate of 2/β, beyond which its sensitivity is not proved",
+        ),
+    }),
+    "objective": Grid({
+        "shift_share": Axis(
+            values=(0.001, 0.002, *_SHARES, 0.9, 0.98), first=(0.25, 0.1, 0.04, 0.015),
+            most="nothing of ε is left for its linear term",
+        ),
+    }),
+    "sgd": Grid({
+        "steps": Axis(
+            values=(6, 25, 100, 400, 1600, 6400, MOST_STEPS), first=(400, 1600),
+            most="the most steps of the paper's SGD",
+        ),
+        "rate": Axis(values=_RATES, first=(0.5, 2.0)),
+    }),
+}  # fmt: skip
 
-
-#: Twelve settings each.
-GRIDS: dict[str, tuple[Settings, ...]] = {
-    "agd": _grid(iterations=(4, 10, 25, 60), largest_step=(0.5, 2.0, 8.0)),
-    "fixed": _grid(steps=(4, 10, 25, 60), rate=(0.5, 2.0, 8.0)),
-    "output": _grid(steps=(4, 10, 25, 100), rate_share=(0.1, 0.3, 1.0)),
-    "objective": _grid(
-        shift_share=(0.8, 0.6, 0.4, 0.25, 0.15, 0.1, 0.06, 0.04, 0.025, 0.015, 0.008, 0.004)
-    ),
-    "sgd": _grid(steps=(100, 400, 1600), rate=(0.5, 2.0, 8.0, 32.0)),
-    "sgd-old": _grid(steps=(100, 400, 1600), rate=(0.5, 2.0, 8.0, 32.0)),
-}
-
-#: What of DP-AGD is changed alone, beside the settings that were chosen.
+#: What of the paper's DP-AGD is changed alone, beside the settings that were chosen.
 ABLATIONS: Mapping[str, Settings] = {
     "as chosen": {},
-    "a rejected gradient is discarded": {"estimates": "discard"},
+    "60 splits, as published": {"splits": SPLITS},
+    "C_grad 3, as published": {"gradient_clip": 3.0},
     "γ = 0.5": {"growth": 0.5},
-    "gradient's share 0.2": {"gradient_share": 0.2},
-    "gradient's share 0.8": {"gradient_share": 0.8},
-    "C_grad 0.3": {"gradient_clip": 0.3},
-    "C_grad 3": {"gradient_clip": 3.0},
-    "C_obj 1": {"loss_cap": 1.0},
-    "C_obj 10": {"loss_cap": 10.0},
-    "permute-and-flip": {"form": "permute-and-flip"},
-    "the paper's prices, 60 splits": {"prices": "paper"},
+    "a rejected gradient is discarded": {"estimates": "discard"},
+    "ε converted over all orders": {"conversion": "tight"},
+    "exponential mechanism, by its bounded range": {"form": "exponential"},
+    "half of an iteration's price for the gradient": {"gradient_share": 0.5},
 }
 
 
@@ -149,25 +186,42 @@ def perform(asked: Spec) -> Row:
     }
 
 
+def _agd_paper(model: Model, epsilon: float, seed: int, chosen: dict[str, Any]) -> Any:
+    """Run DP-AGD as published: its prices, NoisyMax as ε'-DP, and ε by Bun and Steinke's bound."""
+    convert = rho_of_epsilon if chosen.get("conversion") == "tight" else rho_bs16
+    prices = Prices.of_paper(epsilon=epsilon, delta=DELTA, splits=chosen["splits"])
+    if "gradient_share" in chosen:  # of the same price of an iteration
+        each = prices.gradient + prices.selection
+        prices = Prices.split(rho=each, iterations=1, gradient_share=chosen["gradient_share"])
+    form = chosen.get("form", "permute-and-flip")
+    return _descent(model, convert(epsilon, DELTA), prices, seed, form, LARGEST_STEP, chosen)
+
+
 def _agd(model: Model, epsilon: float, seed: int, chosen: dict[str, Any]) -> Any:
+    """Run DP-AGD of prices that a number of iterations share, half of each for the gradient."""
     rho = rho_of_epsilon(epsilon, DELTA)
-    if chosen.get("prices") == "paper":
-        prices = Prices.of_paper(epsilon=epsilon, delta=DELTA)
-    else:
-        prices = Prices.split(
-            rho=rho,
-            iterations=chosen["iterations"],
-            gradient_share=chosen.get("gradient_share", 0.5),
-        )
-    sizes = StepSizes(first=chosen["largest_step"])
+    prices = Prices.split(rho=rho, iterations=chosen["iterations"])
+    return _descent(model, rho, prices, seed, "exponential", chosen["largest_step"], chosen)
+
+
+def _descent(
+    model: Model,
+    rho: float,
+    prices: Prices,
+    seed: int,
+    form: Form,
+    largest_step: float,
+    chosen: dict[str, Any],
+) -> Any:
+    sizes = StepSizes(first=largest_step)
     descent = AdaptiveDescent(
         num_users=model.num_train,
-        gradient=Clip(l2_clip_norm=chosen.get("gradient_clip", 1.0)),
-        losses=Capped(cap=chosen.get("loss_cap", 3.0), num_coordinates=sizes.number),
+        gradient=Clip(l2_clip_norm=chosen.get("gradient_clip", CLIP.l2_clip_norm)),
+        losses=Capped(cap=chosen.get("loss_cap", LOSS_CAP), num_coordinates=sizes.number),
         prices=prices,
-        growth=chosen.get("growth", 0.1),
+        growth=chosen.get("growth", GROWTH),
         estimates=chosen.get("estimates", "average"),
-        form=chosen.get("form", "exponential"),
+        form=form,
         step_sizes=sizes,
         regulariser=REGULARISER,
     )
@@ -187,9 +241,14 @@ def _diagnosed(model: Model, outcome: Outcome) -> dict[str, Any]:
         "accepted": len(states),
         "fell": sum(after < before for before, after in pairwise(losses)),
         "rejections": int(sum(s.numbers[REJECTIONS] for s in states)),
-        "step_sizes": [round(s.numbers[STEP_SIZE], 4) for s in states],
-        "rho_gradient": [float(f"{s.numbers[RHO_GRADIENT]:.4g}") for s in states],
+        "step_sizes": _ends([round(s.numbers[STEP_SIZE], 4) for s in states]),
+        "rho_gradient": _ends([float(f"{s.numbers[RHO_GRADIENT]:.4g}") for s in states]),
     }
+
+
+def _ends(values: list[float]) -> list[float]:
+    """Return the first three values and the last two; all of six or fewer."""
+    return values if len(values) <= 6 else [*values[:3], *values[-2:]]
 
 
 def _fixed(model: Model, epsilon: float, seed: int, chosen: dict[str, Any]) -> Any:
@@ -260,6 +319,7 @@ def _stochastic(model: Model, seed: int, chosen: dict[str, Any], sigma: float) -
 
 
 _METHODS = {
+    "agd-paper": _agd_paper,
     "agd": _agd,
     "fixed": _fixed,
     "output": _output,

@@ -1,11 +1,10 @@
-"""DP-AGD beside its comparators at ε 0.1 to 1.6, problem by problem.
+"""DP-AGD beside its comparators at ε 0.1 to 1.6 on one problem; one page of it.
 
 fedpriv reproduce agd-mnist-3-8 --seeds 5 --out docs/results/agd.md --plot docs/results/agd.png
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import product
@@ -29,13 +28,15 @@ from simulations.linear_models.study import (
     REDUCED,
     Curve,
     Panel,
-    Settings,
+    Standing,
     Study,
     accuracies,
     draw,
+    edge_notes,
+    settings_in_words,
+    standing,
 )
 from simulations.reproduction import items
-from simulations.reproduction.page import edges_of
 from simulations.reproduction.study import (
     Row,
     Store,
@@ -43,13 +44,16 @@ from simulations.reproduction.study import (
     publish,
     render,
     results_of,
-    spread,
     table,
 )
 
-#: At which ε one thing at a time is changed.
-_ABLATED = (0.4, 1.6)
-_RIVALS = ("output", "objective", "fixed", "sgd")
+#: At which ε one thing at a time is changed, and of how many seeds at most.
+_ABLATED, _ABLATION_SEEDS = (1.6,), 3
+#: Both forms of DP-AGD, and the methods that each is compared with.
+_OURS = ("agd-paper", "agd")
+_RIVALS = ("output", "objective", "fixed", "sgd", "sgd-old")
+#: T of the table of noisy gradient descent, besides the one that was chosen.
+_LENGTHS = (4, 10, 25, 60)
 _EPSILON = (
     f"ε at δ = {format_delta(DELTA)} (add-remove, per example, simulated): "
     "DP-AGD and T steps by zCDP, the others by PLD"
@@ -64,12 +68,12 @@ def study_of(
     epsilons: Sequence[float] = EPSILONS,
     tiny: bool = False,
 ) -> Study:
-    """Return the study of a problem; tiny with a grid of two."""
+    """Return the study of a problem."""
     return Study(
         key=key,
         store=store,
         perform=perform,
-        grids={name: grid[:2] if tiny else grid for name, grid in GRIDS.items()},
+        grids=GRIDS,
         shared={"delta": DELTA},
         seeds=seeds,
         epsilons=epsilons,
@@ -77,36 +81,35 @@ def study_of(
     )
 
 
+def _tuned_as(method: str) -> str:
+    """Return whose tuning a method's settings come from: the artefact takes over DP-SGD's."""
+    return "sgd" if method == "sgd-old" else method
+
+
 def cell(study: Study, loss: str, method: str, epsilon: float) -> list[Row]:
     """Return the reported runs of a method; none where it has no run at all at this ε."""
-    place: dict[str, Any] = {"loss": loss, "method": method, "epsilon": epsilon}
-    settings, found = study.tuned(**place)
-    return study.reported(settings, **place) if found else []
+    place: dict[str, Any] = {"loss": loss, "epsilon": epsilon}
+    settings = study.tuned(**place, method=_tuned_as(method)).settings
+    rows = study.reported(settings, **place, method=method)
+    return [row for row in rows if row["accuracy"] is not None]
 
 
 def ablation(study: Study, loss: str, epsilon: float) -> dict[str, list[Row]]:
-    """Return DP-AGD's runs with one thing changed, by what."""
-    place: dict[str, Any] = {"loss": loss, "method": "agd", "epsilon": epsilon}
-    settings, _ = study.tuned(**place)
+    """Return the runs of the paper's DP-AGD with one thing changed, by what."""
+    place: dict[str, Any] = {"loss": loss, "method": "agd-paper", "epsilon": epsilon}
+    settings, seeds = study.tuned(**place).settings, min(study.seeds, _ABLATION_SEEDS)
     return {
-        label: study.reported({**settings, **changed}, **place)
+        label: study.reported({**settings, **changed}, seeds=seeds, **place)
         for label, changed in ABLATIONS.items()
     }
-
-
-def plain(study: Study, loss: str, epsilon: float) -> list[Row]:
-    """Return DP-AGD's runs in ten iterations, α_max 2, which nothing was chosen for."""
-    settings = {"iterations": 10, "largest_step": 2.0}
-    return study.reported(settings, loss=loss, method="agd", epsilon=epsilon)
 
 
 def over_steps(study: Study, loss: str, epsilon: float) -> dict[int, list[Row]]:
     """Return noisy gradient descent's runs for each T, at the best rate for it."""
     place: dict[str, Any] = {"loss": loss, "method": "fixed", "epsilon": epsilon}
     found = {}
-    for steps in dict.fromkeys(s["steps"] for s in study.grids["fixed"]):
-        rated = [s for s in study.grids["fixed"] if s["steps"] == steps]
-        best, _ = study.tuned(rated, **place)
+    for steps in _LENGTHS:
+        best = study.tuned(GRIDS["fixed"].holding(steps=steps), **place).settings
         found[steps] = study.reported(best, **place)
     return found
 
@@ -116,39 +119,39 @@ def complete(study: Study, *, ablated: Sequence[float] = ()) -> None:
     places = list(product(LOSS_KINDS, study.epsilons))
     parts: list[tuple[str, Any]] = [
         (f"tuned {loss} {method} {epsilon}", partial(cell, study, loss, method, epsilon))
-        for (loss, epsilon), method in product(places, GRIDS)
+        for (loss, epsilon), method in product(places, LABELS)
     ]
     parts += [("references", study.references)]
-    for what in (ablation, over_steps, plain):
-        kept = [at for at in places if what is not ablation or at[1] in ablated]
-        parts += [(f"{what.__name__} {at}", partial(what, study, *at)) for at in kept]
+    parts += [(f"over steps {at}", partial(over_steps, study, *at)) for at in places]
+    parts += [
+        (f"ablation {at}", partial(ablation, study, *at)) for at in places if at[1] in ablated
+    ]
     pace = Pace(len(parts), of="cells", rows=study.store.rows)
     for name, make in parts:
         pace.work(f"{study.key} {name}", make)
 
 
 def page(
-    studies: Sequence[Study],
-    *,
-    command: str,
-    pictures: Sequence[str] = (),
-    ablated: Sequence[str] = (),
+    study: Study, *, command: str, picture: str | None = None, ablated: Sequence[float] = ()
 ) -> str:
     """Return the page.
 
     Args:
-        studies: One problem after the other, complete.
+        study: Complete.
         command: That makes it.
-        pictures: Addresses of the plots, in the same order; none leaves them out.
-        ablated: Problems of which one thing at a time is changed.
+        picture: Address of the plot; None leaves it out.
+        ablated: ε at which one thing at a time is changed.
     """
     return render(
         "agd/page.md.jinja",
-        studies=studies, command=command, pictures=pictures, ablated=ablated, reduced=REDUCED,
-        losses=LOSS_KINDS, delta=format_delta(DELTA), epsilon_terms=_EPSILON, listed=_list,
-        ahead=ahead, beaten=_beaten, runs_by_old_bound=_runs_by_old_bound,
-        accuracy_table=_accuracy_table, steps_table=_steps_table, lengths_table=_lengths_table,
-        ablation_table=_ablation_table, settings_table=_settings_table,
+        study=study, command=command, picture=picture, ablated=ablated, reduced=REDUCED,
+        losses=LOSS_KINDS, labels=LABELS, delta=format_delta(DELTA),
+        ablation_seeds=min(study.seeds, _ABLATION_SEEDS),
+        epsilon_terms=_EPSILON, listed=_list, paper_epsilons=_paper_epsilons,
+        accuracy_table=_accuracy_table, standings_table=_standings_table,
+        old_bound=_old_bound, best_of_all=_best_of_all, steps_table=_steps_table,
+        lengths_table=_lengths_table, ablation_table=_ablation_table,
+        settings_table=_settings_table, edges=_edges,
     )  # fmt: skip
 
 
@@ -189,6 +192,12 @@ def _heads(study: Study) -> list[str]:
     return [f"ε = {e:g}" for e in _epsilons(study)]
 
 
+def _paper_epsilons(study: Study) -> str:
+    """Return the ε that the paper's ρ is over all Rényi orders, at each ε."""
+    rows = (cell(study, LOSS_KINDS[0], "agd-paper", e)[0] for e in _epsilons(study))
+    return ", ".join(f"{rounded_up(row['true_epsilon'], 3):g}" for row in rows)
+
+
 def _accuracy_table(study: Study, loss: str) -> str:
     columns, references = _epsilons(study), study.references()
 
@@ -205,33 +214,59 @@ def _accuracy_table(study: Study, loss: str) -> str:
     return table(["", *_heads(study)], rows)
 
 
-def ahead(study: Study, loss: str, first: str, second: str) -> list[float]:
-    """Return the ε at which one method is ahead by more than the interval of the difference."""
-    found = []
-    for epsilon in _epsilons(study):
-        own, other = (accuracies(cell(study, loss, name, epsilon)) for name in (first, second))
-        if own and other and mean(own) - mean(other) > math.hypot(spread(own), spread(other)):
-            found.append(epsilon)
-    return found
+def stands(study: Study, loss: str, first: str, second: str, epsilon: float) -> Standing | None:
+    """Return where one method stands against another, or a level; None if that has no run."""
+    own = accuracies(cell(study, loss, first, epsilon))
+    if second in LEVELS:
+        other = [study.references()[second]]
+    else:
+        other = accuracies(cell(study, loss, second, epsilon))
+    return standing(own, other) if own and other else None
 
 
-def _beaten(study: Study, loss: str) -> dict[str, list[float]]:
-    """Return the ε at which DP-AGD is ahead of a level or a method, by its label."""
+def _standings_table(study: Study, loss: str) -> str:
+    rows = []
+    for first in _OURS:
+        against = [*LEVELS[:2], *(name for name in _OURS if name != first), *_RIVALS]
+        for second in against:
+            found = [stands(study, loss, first, second, e) for e in _epsilons(study)]
+            shown = [one or "–" for one in found]
+            rows.append([LABELS[first], LABELS.get(second, second), *shown])
+    return table(["", "against", *_heads(study)], rows, words=2, align="---")
 
-    def above(level: str) -> list[float]:
-        found = {e: accuracies(cell(study, loss, "agd", e)) for e in _epsilons(study)}
-        least = study.references()[level]
-        return [e for e, own in found.items() if own and mean(own) - spread(own) > least]
 
+def _old_bound(study: Study, loss: str) -> dict[str, Any]:
+    """Return the ε at which SGD by the old bound has a run, and where both SGD are ahead.
+
+    It "crosses" where the least ε at which it has a run is the least at which it is ahead of the
+    paper's DP-AGD, and by true accounting SGD is ahead of that below.
+    """
+    has = [e for e in _epsilons(study) if cell(study, loss, "sgd-old", e)]
+    ahead = {
+        method: [
+            e for e in _epsilons(study)
+            if stands(study, loss, method, "agd-paper", e) == "ahead"
+        ]
+        for method in ("sgd-old", "sgd")
+    }  # fmt: skip
+    old, true = ahead["sgd-old"], ahead["sgd"]
+    crosses = bool(old and true) and old[0] == has[0] and true[0] < has[0]
+    return {"has": has, "ahead": old, "truly ahead": true, "crosses": crosses}
+
+
+def _best_of_all(study: Study, loss: str, epsilon: float) -> dict[str, str]:
+    """Return the best of all rows of DP-AGD, what was changed alone included, beside DP-SGD."""
+    found = {f"paper's, {name}": rows for name, rows in ablation(study, loss, epsilon).items()}
+    found[LABELS["agd"]] = cell(study, loss, "agd", epsilon)
+    label = max(found, key=lambda name: mean(accuracies(found[name])))
+    own, other = accuracies(found[label]), accuracies(cell(study, loss, "sgd", epsilon))
+    words = {"ahead": "ahead of", "level": "level with", "behind": "behind"}
     return {
-        "the majority class": above("majority class"),
-        "public examples alone": above("public examples alone (ε = 0)"),
-        **{LABELS[m]: ahead(study, loss, "agd", m) for m in _RIVALS},
+        "label": label,
+        "own": mean_and_spread(own),
+        "sgd": mean_and_spread(other),
+        "stands": words[standing(own, other)],
     }
-
-
-def _runs_by_old_bound(study: Study, loss: str) -> list[float]:
-    return [e for e in _epsilons(study) if cell(study, loss, "sgd-old", e)]
 
 
 def _list(epsilons: Sequence[float]) -> str:
@@ -239,17 +274,16 @@ def _list(epsilons: Sequence[float]) -> str:
 
 
 def _steps_table(study: Study) -> str:
-    head = ["loss", "ε", "accepted", "rejections", "objective fell", "the same in ten iterations",
-            "step sizes of seed 0", "ρ of its gradients"]  # fmt: skip
+    head = ["", "loss", "ε", "accepted", "rejections", "objective fell", "step sizes of seed 0",
+            "ρ of its gradients"]  # fmt: skip
     cells = []
-    for loss, epsilon in product(LOSS_KINDS, _epsilons(study)):
-        rows = cell(study, loss, "agd", epsilon)
+    for method, loss, epsilon in product(_OURS, LOSS_KINDS, _epsilons(study)):
+        rows = cell(study, loss, method, epsilon)
         cells.append([
-            loss, f"{rounded_up_to(epsilon, 3):g}",
+            LABELS[method], loss, f"{rounded_up_to(epsilon, 3):g}",
             f"{mean(row['accepted'] for row in rows):.1f}",
             f"{mean(row['rejections'] for row in rows):.1f}",
-            _fell(rows), _fell(plain(study, loss, epsilon)),
-            _few(rows[0]["step_sizes"]), _few(rows[0]["rho_gradient"]),
+            _fell(rows), _few(rows[0], "step_sizes"), _few(rows[0], "rho_gradient"),
         ])  # fmt: skip
     return table(head, cells)
 
@@ -259,26 +293,30 @@ def _fell(rows: Sequence[Row]) -> str:
     return f"{fell} of {accepted} ({100 * fell / max(1, accepted):.0f} %)"
 
 
-def _few(values: Sequence[float]) -> str:
-    shown = [f"{value:.3g}" for value in values]
-    if len(shown) > 6:
+def _few(row: Row, name: str) -> str:
+    """Return a run's first three values and its last two, of which a row may hold no others."""
+    shown = [f"{value:.3g}" for value in row[name]]
+    if row["accepted"] > 6:
         shown = [*shown[:3], "…", *shown[-2:]]
     return ", ".join(shown)
 
 
 def _lengths_table(study: Study) -> str:
-    steps = list(dict.fromkeys(s["steps"] for s in study.grids["fixed"]))
     rows = []
-    for loss, epsilon in product(LOSS_KINDS, study.epsilons):
+    for loss, epsilon in product(LOSS_KINDS, _epsilons(study)):
         runs = over_steps(study, loss, epsilon)
-        own = [*(runs[t] for t in steps), cell(study, loss, "agd", epsilon)]
+        place: dict[str, Any] = {"loss": loss, "method": "fixed", "epsilon": epsilon}
+        chosen = study.tuned(**place).settings["steps"]
+        own = [*runs.values(), *(cell(study, loss, name, epsilon) for name in ("fixed", *_OURS))]
         shown = [mean_and_spread(accuracies(rows)) for rows in own]
+        shown[len(runs)] += f" (T = {chosen})"
         rows.append([loss, f"{rounded_up_to(epsilon, 3):g}", *shown])
-    return table(["loss", "ε", *(f"T = {t}" for t in steps), "DP-AGD"], rows)
+    heads = [*(f"T = {t}" for t in _LENGTHS), "T chosen", *(LABELS[name] for name in _OURS)]
+    return table(["loss", "ε", *heads], rows)
 
 
-def _ablation_table(study: Study) -> str:
-    places = [at for at in product(LOSS_KINDS, study.epsilons) if at[1] in _ABLATED]
+def _ablation_table(study: Study, ablated: Sequence[float]) -> str:
+    places = [at for at in product(LOSS_KINDS, _epsilons(study)) if at[1] in ablated]
     found = [ablation(study, *at) for at in places]
     rows = [
         [label, *(mean_and_spread(accuracies(one[label])) for one in found)] for label in ABLATIONS
@@ -287,21 +325,23 @@ def _ablation_table(study: Study) -> str:
 
 
 def _settings_table(study: Study) -> str:
-    columns, rows = _epsilons(study), []
-    for loss, (method, label) in product(LOSS_KINDS, LABELS.items()):
-        tuned = [study.tuned(loss=loss, method=method, epsilon=e) for e in columns]
-        grid = tuned[-1][1]
-        span = f"{100 * min(grid):.1f} to {100 * max(grid):.1f}" if grid else "–"
-        rows.append([loss, label, *(_in_words(chosen, method) for chosen, _ in tuned), span])
-    span = "worst to best of the grid at the largest ε"
+    rows = []
+    for loss, method in product(LOSS_KINDS, GRIDS):
+        tuned = [study.tuned(loss=loss, method=method, epsilon=e) for e in _epsilons(study)]
+        words = [settings_in_words(GRIDS[method], one.settings) for one in tuned]
+        tried = tuned[-1].values
+        span = f"{len(tried)}: {100 * min(tried):.1f} to {100 * max(tried):.1f}"
+        rows.append([loss, LABELS[method], *words, span])
+    span = "settings tried at the largest ε: worst to best"
     return table(["loss", "method", *_heads(study), span], rows, align="---")
 
 
-def _in_words(settings: Settings, method: str) -> str:
-    """Return settings in words, with a star where one is the least or the most of its grid."""
-    edges = {name.split(" ")[0] for name in edges_of(settings, GRIDS[method])}
-    words = (f"{n.replace('_', ' ')} {v:g}{'*' * (n in edges)}" for n, v in settings.items())
-    return ", ".join(words) or "–"
+def _edges(study: Study) -> str:
+    return edge_notes(
+        (LABELS[method], GRIDS[method],
+         study.tuned(loss=loss, method=method, epsilon=epsilon).settings)
+        for method, loss, epsilon in product(GRIDS, LOSS_KINDS, _epsilons(study))
+    )  # fmt: skip
 
 
 def reproduce(
@@ -310,27 +350,24 @@ def reproduce(
     results: Path | None = None,
     out: Path | None = None,
     plot: Path | None = None,
-    problems: tuple[str, ...] = ("mnist-3-8",),
-    ablate: tuple[str, ...] = (),
+    problem: str = "mnist-3-8",
+    ablated: tuple[float, ...] = (),
     epsilons: tuple[float, ...] = EPSILONS,
     tiny: bool = False,
 ) -> None:
-    """Run the studies of problems, of some with one thing changed at a time; publish their page."""
-    store, pictures = Store.at(results_of("agd", results)), []
-    studies = [study_of(p, store, seeds=seeds, epsilons=epsilons, tiny=tiny) for p in problems]
-    for study in studies:
-        complete(study, ablated=_ABLATED if study.key in ablate else ())
-        if plot is not None:
-            pictures.append(plot.with_stem(f"{plot.stem}-{study.key}"))
-            draw_accuracies(study, pictures[-1])
-    own = f"-{problems[0]}" if len(problems) == 1 else ""
-    command = f"fedpriv reproduce agd{own} {'--reduced' if tiny else f'--seeds {seeds}'}"
-    names = [picture.name for picture in pictures]
-    publish(page(studies, command=command, pictures=names, ablated=ablate), out)
+    """Run the study of a problem, at some ε with one thing changed at a time; publish its page."""
+    store = Store.at(results_of("agd", results))
+    study = study_of(problem, store, seeds=seeds, epsilons=epsilons, tiny=tiny)
+    complete(study, ablated=ablated)
+    if plot is not None:
+        draw_accuracies(study, plot)
+    command = f"fedpriv reproduce agd-{problem} {'--reduced' if tiny else f'--seeds {seeds}'}"
+    picture = None if plot is None else plot.name
+    publish(page(study, command=command, picture=picture, ablated=ablated), out)
 
 
 def _studies() -> Iterator[items.Study]:
-    small = {"tiny": True, "seeds": 2, "epsilons": (0.4, 1.6)}
+    small = {"tiny": True, "seeds": 2, "epsilons": (0.4, 1.6), "ablated": ()}
     for key, title, minutes in (
         ("mnist-3-8", "MNIST 3 or 8", 25),
         ("covertype", "Covertype", 20),
@@ -340,12 +377,8 @@ def _studies() -> Iterator[items.Study]:
             name=f"agd-{key}",
             title=f"DP-AGD at ε 0.1 to 1.6 and its comparators, {title}",
             run=reproduce,
-            options={"problems": (key,), "ablate": ("mnist-3-8",) if key == "mnist-3-8" else ()},
-            reduced={
-                **small,
-                "problems": ("mnist-3-8",) if key == "imdb" else (key,),
-                "ablate": (),
-            },
+            options={"problem": key, "ablated": _ABLATED if key == "mnist-3-8" else ()},
+            reduced=small,
             minutes=(minutes, 0.5),
         )
 

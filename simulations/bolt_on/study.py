@@ -15,19 +15,21 @@ from typing import Any
 
 import numpy as np
 
+from fedpriv.datasets.dataset import Dataset
 from fedpriv.privacy.epsilon import rounded_up_to
 from fedpriv.runs.progress import Pace
 from simulations.bolt_on.methods import (
     BATCH,
     EPSILONS,
-    GRIDS,
-    HUBER_GRID,
     LABELS,
     METHODS,
     OF_ONE_LINE,
+    PAIRS,
     PASSES,
+    TIMED,
     Guarantee,
     Timed,
+    grids_of,
     model_of,
     perform,
     timed,
@@ -36,11 +38,16 @@ from simulations.linear_models.study import (
     LEVELS,
     REDUCED,
     Curve,
+    Grid,
     Panel,
     Settings,
     Study,
+    Tuned,
     accuracies,
     draw,
+    edge_notes,
+    settings_in_words,
+    standing,
 )
 from simulations.linear_models.training import softmax_fit
 from simulations.reproduction import items
@@ -56,9 +63,7 @@ from simulations.reproduction.study import (
 )
 
 #: Comparators with noise in every step keep the settings that were best in one pass.
-TUNED_IN_ONE_PASS = ("scs13", "bst14", "dp-sgd")
-#: Beyond five passes they are run at these ε only: a run of them asks a question a batch.
-LONG_RUNS = (0.1, 1.0, 4.0)
+TUNED_IN_ONE_PASS = ("scs13", "bst14-published", "bst14", "dp-sgd")
 
 #: Problem and loss by name.
 STUDIES: Mapping[str, tuple[str, str]] = {
@@ -71,10 +76,13 @@ STUDIES: Mapping[str, tuple[str, str]] = {
 }
 SIDES = ("batches", "time", "excess")
 _ROWS = (500, 1_000, 2_000, 4_000, 8_000, 11_862)
+_TINY_ROWS = (50, 100, 200)
 _TITLES: Mapping[Guarantee, str] = {"pure": "pure ε, δ = 0", "approximate": "(ε, δ = 1/m²)"}
 
-Excess = Mapping[str, Mapping[int, Sequence[float]]]
-Batches = Mapping[tuple[Guarantee, int], Sequence[float]]
+#: Excess risks by method and training rows, and the settings that were chosen.
+Excess = Mapping[str, Mapping[int, tuple[Sequence[float], Settings]]]
+#: Accuracies by guarantee and b, and the settings that were chosen.
+Batches = Mapping[tuple[Guarantee, int], tuple[Sequence[float], Settings]]
 
 
 def study_of(
@@ -86,13 +94,12 @@ def study_of(
     epsilons: Sequence[float] = EPSILONS,
     tiny: bool = False,
 ) -> Study:
-    """Return the study of a loss on a problem; tiny with a grid of two."""
-    grids = {**GRIDS, "bolt-on": HUBER_GRID} if loss == "huber" else GRIDS
+    """Return the study of a loss on a problem."""
     return Study(
         key=key,
         store=store,
         perform=perform,
-        grids={name: grid[1:3] if tiny else grid for name, grid in grids.items()},
+        grids=grids_of(loss),
         shared={"loss": loss, "batch": BATCH, "rows": None},
         seeds=seeds,
         epsilons=epsilons,
@@ -112,8 +119,8 @@ def methods(study: Study, guarantee: Guarantee, passes: int, first: int) -> tupl
 
 def tuned(
     study: Study, guarantee: Guarantee, method: str, epsilon: float, passes: int, **rest: Any
-) -> tuple[Settings, list[float]]:
-    """Return the settings that are best on the validation part, and what all of them reach."""
+) -> Tuned:
+    """Return what is best on the validation part."""
     return study.tuned(
         guarantee=guarantee,
         method=method,
@@ -126,23 +133,21 @@ def tuned(
 def cell(
     study: Study, guarantee: Guarantee, method: str, epsilon: float, passes: int, **rest: Any
 ) -> list[Row]:
-    """Return the reported runs of a method; none where a long one is left out.
+    """Return the reported runs of a method.
 
     Of methods that are noised in every step there are 3 seeds at most beyond one pass.
     """
     slow = method in TUNED_IN_ONE_PASS
-    if slow and passes > 5 and epsilon not in LONG_RUNS:
-        return []
     place = {"guarantee": guarantee, "method": method, "epsilon": epsilon, "passes": passes, **rest}
-    settings, _ = tuned(study, **place)
+    settings = tuned(study, **place).settings
     few = slow and passes > 1
     return study.reported(settings, seeds=min(study.seeds, 3) if few else study.seeds, **place)
 
 
 def excess(
     study: Study, guarantee: Guarantee, method: str, epsilon: float, passes: int, rows: int
-) -> list[float]:
-    """Return excess risk on so many training rows, of the setting with the least of it.
+) -> tuple[list[float], Settings]:
+    """Return excess risk on so many training rows, of the setting with the least of it, and that.
 
     The setting is chosen by the same value on a seed of its own: a diagnostic, not private.
     """
@@ -161,8 +166,12 @@ def excess(
         )  # fmt: skip
         return float(done["objective"])
 
-    chosen = min(study.grids[method], key=objective)
-    return [objective(chosen, seed=seed) - least for seed in range(study.seeds)]
+    def less(settings: Settings) -> float:
+        found = objective(settings)
+        return -found if math.isfinite(found) else -math.inf
+
+    chosen = study.search(study.grids[method], less).settings
+    return [objective(chosen, seed=seed) - least for seed in range(study.seeds)], chosen
 
 
 class Found:
@@ -220,7 +229,7 @@ class Found:
         found = [
             accuracies(rows)
             for (own, name, e, _), rows in self.cells.items()
-            if (own, name, e) == (guarantee, method, epsilon) and rows
+            if (own, name, e) == (guarantee, method, epsilon)
         ]
         return max(found, key=mean)
 
@@ -246,8 +255,9 @@ def page(
         items=items, seeds=seeds, command=command, reduced=reduced, reduced_words=REDUCED,
         batch=BATCH, tuned_in_one_pass=[LABELS[m] for m in TUNED_IN_ONE_PASS], titles=_TITLES,
         losses=losses, of_one_line=losses & set(OF_ONE_LINE), accuracy_table=_accuracy_table,
-        against=_against, grid_table=_grid_table, batch_table=_batch_table,
-        excess_table=_excess_table, time_table=_time_table,
+        against=_against, grid_table=_grid_table, settings_table=_settings_table, edges=_edges,
+        batch_table=_batch_table, batch_edges=_batch_edges, excess_table=_excess_table,
+        excess_edges=_excess_edges, time_table=_time_table,
         **found | {"excess": None, "excess_picture": None} | sides,
     )  # fmt: skip
 
@@ -284,29 +294,37 @@ def _accuracy_table(item: Found, guarantee: Guarantee) -> str:
     rows = [[name, "–", *[f"{100 * references[name]:.1f}"] * len(columns)] for name in LEVELS]
     for method in item.methods(guarantee):
         for k in item.passes[: 1 if method == "objective" else None]:
-            found = [accuracies(item.cells[guarantee, method, e, k]) for e in columns]
+            found = [item.cells[guarantee, method, e, k] for e in columns]
             named = "–" if method == "objective" else str(k)
-            rows.append([LABELS[method], named, *map(mean_and_spread, found)])
+            rows.append([LABELS[method], named, *map(_shown, found)])
     return table(["", "k", *(f"ε = {e:g}" for e in columns)], rows)
+
+
+def _shown(rows: Sequence[Row]) -> str:
+    """Return accuracies, and of the published BST14 the ε that its noise truly has."""
+    text = mean_and_spread(accuracies(rows))
+    if rows[0]["spec"]["method"] != "bst14-published":
+        return text
+    true = rounded_up_to(rows[0]["true_epsilon"], 2)
+    return f"{text} (truly {true:g})"
 
 
 def _against(item: Found, guarantee: Guarantee, others: Sequence[str]) -> str:
     ours = [m for m in METHODS[guarantee] if m.startswith("bolt-on")]
+    said = {"ahead": "ahead of", "level": "level with", "behind": "behind"}
+
+    def best(names: Sequence[str], epsilon: float) -> tuple[list[float], str]:
+        values = {name: item.best(guarantee, name, epsilon) for name in names}
+        top = max(values, key=lambda name: mean(values[name]))
+        return values[top], top
+
     parts = []
     for epsilon in item.epsilons:
-
-        def best(names: Sequence[str], epsilon: float = epsilon) -> tuple[float, str, float]:
-            values = {name: item.best(guarantee, name, epsilon) for name in names}
-            top, name = max((mean(found), name) for name, found in values.items())
-            return top, name, spread(values[name])
-
-        (own, _, half), (other, theirs, their_half) = best(ours), best(others)
-        said = "ahead of" if own > other else "behind"
-        if abs(own - other) <= math.hypot(half, their_half):
-            said = "even with"
+        own, (other, theirs) = best(ours, epsilon)[0], best(others, epsilon)
         parts.append(
-            f"ε {rounded_up_to(epsilon, 3):g}: {said} {LABELS[theirs]} ({100 * own:.1f} to "
-            f"{100 * other:.1f}, {own / other:.2f} times)"
+            f"ε {rounded_up_to(epsilon, 3):g}: {said[standing(own, other)]} {LABELS[theirs]} "
+            f"({100 * mean(own):.1f} to {100 * mean(other):.1f}, "
+            f"{mean(own) / mean(other):.2f} times)"
         )
     return "; ".join(parts)
 
@@ -315,23 +333,61 @@ def _grid_table(item: Found) -> str:
     rows = []
     for guarantee in METHODS:
         for method in item.methods(guarantee):
-            cells = []
+            cells, first = [], item.study.grids[method].first()
             for epsilon in item.epsilons:
-                _, found = tuned(item.study, guarantee, method, epsilon, item.passes[0])
-                found = [100 * value for value in found]
+                tried = tuned(item.study, guarantee, method, epsilon, item.passes[0]).values
+                found = [100 * value for value in tried[: len(first)]]
                 cells.append(f"{min(found):.1f} to {max(found):.1f} (sd {stdev(found):.1f})")
             rows.append([_TITLES[guarantee], LABELS[method], *cells])
     head = ["guarantee", "method", *(f"ε = {e:g}" for e in item.epsilons)]
     return table(head, rows, align="---")
 
 
+def _chosen(item: Found) -> Iterator[tuple[Guarantee, str, int, list[Settings]]]:
+    """Yield what was chosen at every ε: of a guarantee, a method and passes that it is tuned in."""
+    for guarantee in METHODS:
+        for method in item.methods(guarantee):
+            once = method in TUNED_IN_ONE_PASS or method == "objective"
+            for k in item.passes[: 1 if once else None]:
+                found = (tuned(item.study, guarantee, method, e, k) for e in item.epsilons)
+                yield guarantee, method, k, [one.settings for one in found]
+
+
+def _settings_table(item: Found) -> str:
+    rows = []
+    for guarantee, method, k, found in _chosen(item):
+        words = (settings_in_words(item.study.grids[method], settings) for settings in found)
+        passes = "–" if method == "objective" else "1" if method in TUNED_IN_ONE_PASS else k
+        rows.append([_TITLES[guarantee], LABELS[method], passes, *words])
+    head = ["guarantee", "method", "k", *(f"ε = {e:g}" for e in item.epsilons)]
+    return table(head, rows, align="---")
+
+
+def _edges(item: Found) -> str:
+    return edge_notes(
+        (LABELS[method], item.study.grids[method], settings)
+        for _, method, _, found in _chosen(item)
+        for settings in found
+    )
+
+
 def _batch_table(batches: Batches) -> str:
-    sizes = sorted({size for _, size in batches})
-    rows = [
-        [_TITLES[guarantee], *(mean_and_spread(batches[guarantee, size]) for size in sizes)]
-        for guarantee in METHODS
-    ]
+    sizes, grid = sorted({size for _, size in batches}), _batch_grid()
+    rows = []
+    for guarantee in METHODS:
+        found = [batches[guarantee, size] for size in sizes]
+        shown = (f"{mean_and_spread(v)} ({settings_in_words(grid, s)})" for v, s in found)
+        rows.append([_TITLES[guarantee], *shown])
     return table(["", *(f"b = {size:,}" for size in sizes)], rows)
+
+
+def _batch_grid() -> Grid:
+    return grids_of(STUDIES["mnist"][1])["bolt-on"]
+
+
+def _batch_edges(batches: Batches) -> str:
+    chosen = ((LABELS["bolt-on"], _batch_grid(), settings) for _, settings in batches.values())
+    return edge_notes(chosen)
 
 
 def _time_table(times: Sequence[Timed]) -> str:
@@ -347,26 +403,40 @@ def slope(points: Mapping[int, Sequence[float]]) -> float:
 
 def _excess_table(excess: Excess) -> str:
     sizes = sorted({m for points in excess.values() for m in points})
-    rows = [
-        [LABELS[method], *(f"{mean(points[m]):.4f} ± {spread(points[m]):.4f}" for m in sizes),
-         f"{slope(points):.2f}"]
-        for method, points in excess.items()
-    ]  # fmt: skip
+    rows = []
+    for method in excess:
+        points = _risks(excess, method)
+        shown = (f"{mean(points[m]):.4f} ± {spread(points[m]):.4f}" for m in sizes)
+        rows.append([LABELS[method], *shown, f"{slope(points):.2f}"])
     return table(["", *(f"m = {m:,}" for m in sizes), "exponent"], rows)
 
 
-def draw_excess(excess: Excess, path: Path) -> None:
+def _risks(excess: Excess, method: str) -> dict[int, Sequence[float]]:
+    return {m: values for m, (values, _) in excess[method].items()}
+
+
+def _excess_edges(excess: Excess) -> str:
+    grids = grids_of(STUDIES["pair-logistic"][1])
+    return edge_notes(
+        (LABELS[method], grids[method], settings)
+        for method, points in excess.items()
+        for _, settings in points.values()
+    )
+
+
+def draw_excess(excess: Excess, path: Path, data: Dataset) -> None:
     """Draw excess risk against m."""
     curves = [
-        Curve(label=LABELS[method], points={float(m): v for m, v in points.items()},
-              place=list(LABELS).index(method))
-        for method, points in excess.items()
+        Curve(label=LABELS[method], place=list(LABELS).index(method),
+              points={float(m): values for m, values in _risks(excess, method).items()})
+        for method in excess
     ]  # fmt: skip
     draw(
         [Panel(title="logistic regression, MNIST 3 or 8", curves=curves)],
         path,
         title="Excess risk against the number of training examples",
-        below="(ε = 1, δ = 1/m²) (add-remove, per example, simulated), b = 50, 10 passes.",
+        below="(ε = 1, δ = 1/m²) (add-remove, per example, simulated), b = 50, 10 passes. "
+        f"Data: {data.name}{', SYNTHETIC' * data.synthetic}.",
         xlabel="training examples m",
         ylabel="mean training loss above its minimum",
         scale=1.0,
@@ -383,27 +453,42 @@ def over_batches(study: Study, sizes: Sequence[int] = (1, 10, 50, 500), passes: 
         for guarantee in METHODS
     ]
     pace = Pace(len(places), of="cells", rows=study.store.rows)
+
+    def batch(guarantee: Guarantee, size: int) -> tuple[list[float], Settings]:
+        rows = cell(few, guarantee, "bolt-on", 1.0, passes, batch=size)
+        return accuracies(rows), rows[0]["spec"]["settings"]
+
     return {
-        (guarantee, size): accuracies(
-            pace.work(
-                f"{guarantee}, b = {size}",
-                partial(cell, few, guarantee, "bolt-on", 1.0, passes, batch=size),
-            )
-        )
-        for guarantee, size in places
+        place: pace.work("{}, b = {}".format(*place), partial(batch, *place)) for place in places
     }
 
 
 def over_rows(study: Study, sizes: Sequence[int] = _ROWS, passes: int = 10) -> Excess:
     """Return excess risks of a study of two classes, for each number of rows."""
-    names = ("bolt-on", "bst14")
+    names = ("bolt-on", "bst14-published", "bst14")
     pace = Pace(len(names) * len(sizes), of="cells", rows=study.store.rows)
 
-    def risk(method: str, m: int) -> list[float]:
+    def risk(method: str, m: int) -> tuple[list[float], Settings]:
         made = partial(excess, study, "approximate", method, 1.0, passes, m)
         return pace.work(f"{method}, m = {m:,}", made)
 
     return {method: {m: risk(method, m) for m in sizes} for method in names}
+
+
+def timings(study: Study, *, pairs: int = PAIRS) -> list[Timed]:
+    """Return what noise costs in time, measured once and kept in the store."""
+    shared = {"problem": study.key, "loss": _loss(study), "pairs": pairs, "tiny": study.tiny}
+    specs = [{**shared, "timing": name} for name in TIMED]
+
+    def measured() -> Iterator[Row]:
+        for one in timed(study.key, _loss(study), pairs=pairs, tiny=study.tiny):
+            yield {"with_noise": one.with_noise, "without": one.without}
+
+    rows = study.store.rows_of(specs, measured)
+    return [
+        Timed(name=name, with_noise=row["with_noise"], without=row["without"])
+        for name, row in zip(TIMED.values(), rows, strict=True)
+    ]
 
 
 def reproduce(
@@ -437,15 +522,17 @@ def reproduce(
     if "batches" in sides:
         more["batches"] = over_batches(study("mnist"))
     if "time" in sides:
-        more["times"] = timed(*STUDIES["mnist"], tiny=tiny)
+        more["times"] = timings(study("mnist"))
     if "excess" in sides:
-        more["excess"] = over_rows(study("pair-logistic"))
+        pair = study("pair-logistic")
+        more["excess"] = over_rows(pair, _TINY_ROWS if tiny else _ROWS)
         if plot is not None:
-            draw_excess(more["excess"], picture("excess"))
+            draw_excess(more["excess"], picture("excess"), pair.problem.data)
             more["excess_picture"] = picture("excess").name
-    named = [*studies, *sides]
-    own = f"-{named[0]}" if len(named) == 1 else ""
-    command = f"fedpriv reproduce bolt-on{own} {'--reduced' if tiny else f'--seeds {seeds}'}"
+    size = "--reduced" if tiny else f"--seeds {seeds}"
+    command = f"fedpriv reproduce bolt-on-{[*studies, *sides][0]} {size}"
+    command += f" -s studies={','.join(studies)}" if len(studies) > 1 else ""
+    command += f" -s sides={','.join(sides)}" if studies and sides else ""
     text = page(found, seeds=seeds, command=command, pictures=pictures, reduced=tiny, **more)
     publish(text, out)
 
@@ -465,7 +552,7 @@ def _items() -> Iterator[items.Study]:
             title=f"Bolt-on against noise in every step, {title}",
             run=reproduce,
             options={"studies": (name,), **dict(*more)},
-            reduced=None if name == "imdb" else small,
+            reduced=small,
             minutes=(minutes, 0.3),
         )
     for side, title, minutes in (
@@ -478,6 +565,7 @@ def _items() -> Iterator[items.Study]:
             title=title,
             run=reproduce,
             options={"studies": (), "sides": (side,)},
+            reduced={"tiny": True, "seeds": 2},
             minutes=(minutes, 0.3),
         )
 

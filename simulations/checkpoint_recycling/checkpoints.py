@@ -34,12 +34,6 @@ class Aggregates:
     ks: Sequence[int] = (3, 5, 10, 20)
 
 
-def names_of(which: Aggregates) -> list[str]:
-    """Return what `Averages.models` calls its models, in its order."""
-    emas = (f"EMA {decay:g}" for decay in which.decays)
-    return [LAST, *emas, *(f"UPA {k}" for k in which.ks)]
-
-
 class Averages:
     """Aggregates of params that come one after the other: O(k) models, however long the run is.
 

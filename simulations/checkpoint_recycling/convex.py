@@ -6,11 +6,12 @@ fedpriv reproduce recycling-convex --out docs/results/checkpoints.md \
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import mean, variance
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +35,17 @@ from simulations.checkpoint_recycling.convex_studies import (
     widths,
 )
 from simulations.reproduction.items import Study
-from simulations.reproduction.study import drawing, note_below, publish, render, save, spread, table
+from simulations.reproduction.study import (
+    Store,
+    drawing,
+    note_below,
+    publish,
+    render,
+    results_of,
+    save,
+    spread,
+    table,
+)
 
 #: What the last iterate's best rate is multiplied by.
 FASTER = (1.0, 10.0)
@@ -63,18 +74,19 @@ class Found:
     widths: Sequence[Widths]
 
 
-def page(found: Found, *, command: str, picture: str = "") -> str:
+def page(found: Found, *, command: str, picture: str = "", file: str = "") -> str:
     """Return the page.
 
     Args:
         found: Of the studies.
         command: That makes it.
         picture: Address of the plot; "" for none.
+        file: Name of that of the parts; "" where none is kept.
     """
     usual, control = ratios(found), next(iter(found.control.values()))
     return render(
         "checkpoint_recycling/convex.md.jinja",
-        command=command, picture=picture, epsilon_terms=_EPSILON, num=NUM, steps=STEPS,
+        command=command, picture=picture, file=file, epsilon_terms=_EPSILON, num=NUM, steps=STEPS,
         hard_table=table(
             ["T", *(f"{t:,}" for t in found.hard)],
             [["last / average", *(f"{value:.2f}" for value in found.hard.values())]],
@@ -234,48 +246,91 @@ def draw(found: Found, path: Path) -> None:
     save(figure, path)
 
 
-def measured(epsilons: tuple[float, ...], *, tiny: bool = False) -> Found:
-    """Return what the studies give at these ε, and without noise."""
+def measured(store: Store, epsilons: tuple[float, ...], *, tiny: bool = False) -> Found:
+    """Return what the studies give at these ε, and without noise; missing parts are done.
+
+    Args:
+        store: Of finished parts, a row each.
+        epsilons: Of DP-SGD, at δ = 1e-5.
+        tiny: Whether few runs, short ones.
+    """
     steps = LENGTHS[:3] if tiny else LENGTHS
     kinds = (None, *epsilons)
-    runs, seeds, of_runs = (5, 4, 20) if tiny else (50, 50, 400)
+    runs, seeds, of_runs, repeats = (5, 4, 20, 2) if tiny else (50, 50, 400, 20)
     ks = KS[:2] if tiny else KS
     total = 2 * len(steps) + (1 + len(FASTER)) * len(kinds) + len(ks) + len(epsilons)
-    run = Pace(total, of="parts").work
+    pace = Pace(total, of="parts", rows=store.rows)
+
+    def part(name: str, make: Callable[[], Any], **facts: Any) -> Any:
+        spec = {"convex": name, **facts}
+        title = ", ".join([name, *(f"{key} {value}" for key, value in facts.items())])
+        return pace.work(title, lambda: store.row(spec, lambda _: {"found": make()}))["found"]
+
     return Found(  # the long ones first, so that what is left is not said to be short
         widths=[
-            run(f"widths, ε = {e:g}", partial(widths, e, repeats=2 if tiny else 20))
+            Widths(**part(
+                "widths", lambda e=e: asdict(widths(e, repeats=repeats)), epsilon=e,
+                repeats=repeats,
+            ))
             for e in epsilons
         ],
         coverage=[
-            one
+            Coverage(**one)
             for k in ks
-            for one in run(f"coverage, k = {k}", partial(coverage, runs=of_runs, ks=[k]))
+            for one in part(
+                "coverage", lambda k=k: [asdict(c) for c in coverage(runs=of_runs, ks=[k])],
+                k=k, runs=of_runs,
+            )
         ],
-        rates={e: run(f"rate, ε = {e}", partial(best_rate, e)) for e in kinds},
+        rates={e: part("rate", partial(best_rate, e), epsilon=e) for e in kinds},
         control={
-            (e, by): run(f"control, ε = {e}", partial(control, e, faster=by, seeds=seeds))
+            (e, by): {
+                name: Figures(**one)
+                for name, one in part(
+                    "control",
+                    lambda e=e, by=by: {
+                        name: asdict(one)
+                        for name, one in control(e, faster=by, seeds=seeds).items()
+                    },
+                    epsilon=e, faster=by, seeds=seeds,
+                ).items()
+            }
             for by in FASTER
             for e in kinds
         },
-        ordinary={t: run(f"T = {t}", partial(ordinary_ratios, t, runs=runs)) for t in steps},
-        hard={t: run(f"T = {t}, hard", partial(hard_ratio, t)) for t in steps},
-    )
+        ordinary={
+            t: part("ordinary", partial(ordinary_ratios, t, runs=runs), steps=t, runs=runs)
+            for t in steps
+        },
+        hard={t: part("hard", partial(hard_ratio, t), steps=t) for t in steps},
+    )  # fmt: skip
 
 
 def reproduce(
     *,
+    results: Path = Path("results/reproductions.jsonl"),
     out: Path | None = None,
     plot: Path | None = None,
     epsilons: tuple[float, ...] = (8.0, 1.0),
     tiny: bool = False,
 ) -> None:
-    """Run the studies and publish their page; tiny with few runs, short ones."""
-    found = measured(epsilons, tiny=tiny)
+    """Run the parts that are missing and publish the page.
+
+    Args:
+        results: Next to it, in `recycling-` of its name, parts are kept.
+        out: Where the page is written.
+        plot: Where it is drawn.
+        epsilons: Of DP-SGD.
+        tiny: Whether with few runs, short ones.
+    """
+    path = results_of("recycling", results)
+    assert path is not None
+    found = measured(Store.at(path), epsilons, tiny=tiny)
     if plot is not None:
         draw(found, plot)
     picture = plot.name if plot else ""
-    publish(page(found, command="fedpriv reproduce recycling-convex", picture=picture), out)
+    command = "fedpriv reproduce recycling-convex" + " --reduced" * tiny
+    publish(page(found, command=command, picture=picture, file=path.name), out)
 
 
 REPRODUCTIONS = (

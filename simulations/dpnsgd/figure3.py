@@ -1,76 +1,152 @@
 """DP-NSGD, Figure 3: normalisation needs less tuning than clipping; on images.
 
-    fedpriv reproduce dpnsgd-figure3-mnist --results docs/results/dpnsgd.jsonl   # 30 min on 2 cores
+    fedpriv reproduce dpnsgd-figure3-mnist --results docs/results/dpnsgd.jsonl
 
-Heat maps of accuracy over learning rate and r of DP-NSGD, next to learning rate and c of DP-SGD;
-r and c run over the same decades.
+Heat maps of accuracy over learning rate η and r of DP-NSGD, and over η and c of DP-SGD; r and c run
+over the same decades. c scales the step as well as the bound, so a third map has η c in place of η:
+its rows compare values of c at one length of a step, as those of r are compared. The best setting
+of each rule is tuned once more, over η, with the paper's cyclic schedule of the learning rate, or
+with those of `-s schedules=step,cyclic`; step is that of the paper's Figure 3, but for one fall
+where the paper has two.
 
 The paper's figures are of ResNet-20 on CIFAR-10 for 100 epochs, which a CPU does not do in a day
-for 70 settings; `dpnsgd-figure3-cifar10` is for a machine with a GPU. On MNIST it is a CNN of
-26,010 parameters, batches of 250, 2 epochs, ε = 4.
+for so many settings (`dpnsgd-figure3-cifar10`). On MNIST it is a CNN of 26,010 parameters, batches
+of 250, 1 epoch, ε = 4.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import numpy as np
 
 from fedpriv.privacy.epsilon import format_delta, rounded_up_to
-from simulations.dpnsgd.grid import Done, Grid, trained
-from simulations.dpnsgd.images import RULES, SETUPS, Rule
+from simulations.dpnsgd.grid import HEAD, SEEDS, Done, Grid, trained
+from simulations.dpnsgd.images import RULES, SETUPS, Images, Rule, Schedule
 from simulations.reproduction.items import Split, Study
-from simulations.reproduction.study import drawing, render, save, table, write
+from simulations.reproduction.study import Store, drawing, render, save, table, write
 
-RATES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
-DECADES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+RATES = (0.4, 1.6, 6.4)
+DECADES = (1e-2, 1e-1, 1.0, 10.0)
+SCHEDULES: tuple[Schedule, ...] = ("cyclic",)
 _TITLES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
+_LETTERS: Mapping[Rule, str] = {"normalise": "r", "clip": "c"}
+_SCHEDULES = {"step": "a tenth from half of the steps", "cyclic": "one triangle"}
 
 
 def heat_maps(key: str = "mnist", reduced: bool = False) -> list[Grid]:
-    """Return a grid a rule; reduced, of every third rate and second decade."""
+    """Return a grid a rule, and that of clipping over η c; reduced, of every second value."""
     setup = SETUPS[key]
-
-    def make(rule: Rule) -> Any:
-        def made(rate: float, size: float, split: Split) -> Any:
-            return setup.experiment(rule, rate, size, split, reduced)
-
-        return made
-
-    return [
-        Grid(
-            title=title,
-            make=make(rule),
-            rates=RATES[2::3] if reduced else RATES,
-            sizes=DECADES[::2] if reduced else DECADES,
-            letter="r" if rule == "normalise" else "c",
-            reduced=reduced,
-        )
+    every = {
+        "rates": RATES[::2] if reduced else RATES,
+        "sizes": DECADES[::2] if reduced else DECADES,
+        "reduced": reduced,
+    }
+    maps = [
+        Grid(title=title, letter=_LETTERS[rule], make=partial(_made, setup, rule, reduced), **every)
         for rule, title in RULES.items()
     ]
 
+    def at_one_length(product: float, size: float, split: Split) -> Any:
+        return setup.experiment("clip", product / size, size, split, reduced)
 
-def spread(grid: Grid, done: Done) -> float:
-    """Return how far accuracy moves over the decades at the best learning rate."""
-    found = grid.accuracies(done)
-    row = found[np.unravel_index(int(np.nanargmax(found)), found.shape)[0]]
-    return float(np.nanmax(row) - np.nanmin(row))
+    title = f"{RULES['clip']}, by η c"
+    return [*maps, Grid(title=title, letter="c", rate="η c", make=at_one_length, **every)]
 
 
-def page(key: str, maps: Sequence[Grid], done: Done, picture: str) -> str:
-    """Return the results in words and a table; the picture is an address from the page."""
+def _made(
+    setup: Images,
+    rule: Rule,
+    reduced: bool,
+    rate: float,
+    size: float,
+    split: Split,
+    schedule: Schedule = "constant",
+) -> Any:
+    return setup.experiment(rule, rate, size, split, reduced, schedule=schedule)
+
+
+def scheduled(
+    key: str, reduced: bool, maps: Sequence[Grid], schedules: Sequence[Schedule], done: Done
+) -> list[Grid]:
+    """Return a grid over η for each rule and schedule, at the best r or c of a constant rate.
+
+    Raises:
+        ValueError: If a schedule is not known.
+    """
+    for schedule in schedules:
+        if schedule not in _SCHEDULES:
+            raise ValueError(f"schedule {schedule!r} is not known; use {', '.join(_SCHEDULES)}")
+    return [
+        Grid(
+            title=f"{RULES[rule]}, {_SCHEDULES[schedule]}",
+            letter=_LETTERS[rule],
+            make=partial(_made, SETUPS[key], rule, reduced, schedule=schedule),
+            rates=grid.rates,
+            sizes=(grid.best(done)[1],),
+            reduced=reduced,
+        )
+        for rule, grid in zip(RULES, maps, strict=False)
+        for schedule in schedules
+    ]
+
+
+def page(
+    key: str,
+    maps: Sequence[Grid],
+    more: Sequence[Grid],
+    done: Done,
+    *,
+    picture: str,
+    file: str,
+    levels: Store,
+) -> str:
+    """Return the page.
+
+    Args:
+        key: Of the setup.
+        maps: Heat maps.
+        more: Grids of schedules.
+        done: Runs by identity.
+        picture: Address of the plot.
+        file: Name of that of the runs.
+        levels: Runs of public data alone, and of all data without privacy, where there are any.
+    """
     first = _first(maps, done)
-    head = ["", "best η", "best r or c", "held out", "test, mean of seeds",
-            "spread over the decades"]  # fmt: skip
+    names = [HEAD[0], "best η, or η c", "best r or c", *HEAD[3:]]
     return render(
         "dpnsgd/figure3.md.jinja",
-        title=_TITLES[key], model=SETUPS[key].model, reduced=maps[0].reduced, first=first,
+        key=key, title=_TITLES[key], model=SETUPS[key].model, first=first, maps=maps,
         epsilon=f"{rounded_up_to(first['epsilon'], 3):.3g}", delta=format_delta(first["delta"]),
-        rows=table(head, [[*grid.cells(done), f"{spread(grid, done):.4f}"] for grid in maps]),
-        picture=picture,
+        reduced=maps[0].reduced, picture=picture, file=file, seeds=len(SEEDS),
+        rows=table(
+            [*names, "spread over the decades"],
+            [[*grid.cells(done), f"{grid.spread(done):.4f}"] for grid in maps],
+        ),
+        scheduled=table(names, [grid.cells(done) for grid in more]),
+        levels=_levels(key, levels),
     )  # fmt: skip
+
+
+def _levels(key: str, levels: Store) -> str:
+    """Return a table of accuracies at ε = 0 and without privacy; "" without such runs."""
+    rows = []
+    for name, epsilon in (("public-only", "0"), ("all, not private", "∞")):
+        found = [
+            row
+            for row in levels.rows.values()
+            if row["spec"].get("data") == key and row["spec"].get("row") == name
+        ]
+        if found:
+            values = [row["accuracy"] for row in found]
+            ends = f" ({min(values):.3f} to {max(values):.3f})" if len(values) > 1 else ""
+            number = f"{found[0]['num_examples']:,} images"
+            rows.append([f"{name}, {number}", epsilon, f"{mean(values):.3f}{ends}"])
+    return table(["", "ε", "test, mean (and range) of draws"], rows) if rows else ""
 
 
 def _first(maps: Sequence[Grid], done: Done) -> Mapping[str, Any]:
@@ -78,21 +154,21 @@ def _first(maps: Sequence[Grid], done: Done) -> Mapping[str, Any]:
 
 
 def draw_maps(key: str, maps: Sequence[Grid], done: Done, path: Path) -> None:
-    """Draw both maps on one scale."""
+    """Draw the maps on one scale."""
     found = [grid.accuracies(done) for grid in maps]
     top, low = float(np.nanmax(found)), float(np.nanmin(found))
-    figure = drawing(9.5, 4.2)
-    panels = figure.subplots(1, 2, sharey=True)
+    figure = drawing(4.6 * len(maps), 4.2)
+    panels = figure.subplots(1, len(maps))
     drawn: Any = None
     for panel, grid, accuracies in zip(panels, maps, found, strict=True):
         drawn = panel.imshow(accuracies, vmin=low, vmax=top, origin="lower", aspect="auto")
         panel.set_xticks(range(len(grid.sizes)), [f"{size:g}" for size in grid.sizes])
         panel.set_yticks(range(len(grid.rates)), [f"{rate:g}" for rate in grid.rates])
-        panel.set(xlabel=grid.letter, title=grid.title)
+        panel.set(xlabel=grid.letter, ylabel=grid.rate)
+        panel.set_title(grid.title, fontsize=10)
         for (i, j), value in np.ndenumerate(accuracies):
             colour = "w" if value < (low + top) / 2 else "k"
             panel.text(j, i, f"{100 * value:.0f}", ha="center", va="center", color=colour)
-    panels[0].set_ylabel("learning rate η")
     figure.colorbar(drawn, ax=panels, label="accuracy, held-out examples")
     model, synthetic = SETUPS[key].model, _first(maps, done)["synthetic"]
     figure.suptitle(f"{model[0].upper()}{model[1:]}{', SYNTHETIC' if synthetic else ''}")
@@ -106,15 +182,27 @@ def reproduce(
     plot: Path | None = None,
     processes: int = 1,
     data: str = "mnist",
+    schedules: tuple[Schedule, ...] = SCHEDULES,
     small: bool = False,
 ) -> None:
-    """Run the grid and the finals, and write the page and the picture, next to the results."""
+    """Run the grids and the finals, and write the page and the picture, next to the results.
+
+    What public data alone reach is shown where `public-only-runs.jsonl` lies next to the results.
+    """
     maps = heat_maps(data, small)
-    done = trained(maps, results, processes=processes)
+    further = len(RULES) * len(schedules) * (len(maps[0].rates) + len(SEEDS))
+    done, more = trained(
+        maps, results, processes=processes, further=further,
+        then=partial(scheduled, data, small, maps, schedules),
+    )  # fmt: skip
     out = results.with_name(f"dpnsgd-{data}.md") if out is None else out
     plot = out.with_suffix(".png") if plot is None else plot
     draw_maps(data, maps, done, plot)
-    write(page(data, maps, done, plot.name), out)
+    levels = Store.at(results.with_name("public-only-runs.jsonl"))
+    text = page(
+        data, maps, more, done, picture=plot.name, file=results.name, levels=levels
+    )  # fmt: skip
+    write(text, out)
 
 
 REPRODUCTIONS = tuple(
@@ -127,7 +215,7 @@ REPRODUCTIONS = tuple(
         minutes=minutes,
     )
     for key, title, minutes in (
-        ("mnist", "a CNN on MNIST", (20, 1)),
-        ("cifar10", "ResNet-20 on CIFAR-10", (3_000, 6)),
+        ("mnist", "a CNN on MNIST", (35, 3)),
+        ("cifar10", "ResNet-20 on CIFAR-10", (4_000, 10)),
     )
 )

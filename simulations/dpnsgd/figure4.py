@@ -43,7 +43,7 @@ from fedpriv.experiments.experiment import Experiment
 from fedpriv.privacy.epsilon import format_delta, rounded_up_to
 from fedpriv.rng import Key
 from fedpriv.tasks.central import CentralTask
-from simulations.dpnsgd.grid import SEEDS, Done, Grid, trained
+from simulations.dpnsgd.grid import HEAD, SEEDS, Done, Grid, trained
 from simulations.dpnsgd.images import RULES, bounded
 from simulations.dpnsgd.sst2 import SIGMA, ByLength, Setup, digest, reduced_setup, task
 from simulations.reproduction.items import Split, Study
@@ -202,7 +202,8 @@ def page(setup: Setup, grids: Sequence[Grid], done: Done) -> str:
         "dpnsgd/figure4.md.jinja",
         setup=setup, first=first, epsilon=f"{rounded_up_to(first['epsilon'], 3):.3g}",
         delta=format_delta(first["delta"]), rdp=f"{rounded_up_to(first['epsilon_rdp'], 3):.3g}",
-        cells=[grid.cells(done) for grid in grids], grid_table=partial(_grid_table, done),
+        cells=table(HEAD, [grid.cells(done) for grid in grids]),
+        grid_table=partial(_grid_table, done),
         tried=[grid for grid in grids if len(grid.rates) * len(grid.sizes) > 1],
     )  # fmt: skip
 
@@ -257,7 +258,7 @@ def reproduce(
             setup = Setup(weights=Path(weights), data=load_sst2(data), **options)
         grids = [grid_of(setup, name, rates, sizes) for name in methods]
         _forecast(setup, grids, read(results), processes)
-        done = trained(grids, results, processes=processes)
+        done, _ = trained(grids, results, processes=processes)
         publish(page(setup, grids, done), out)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.runs.progress import Pace
 from simulations.reproduction.items import TUNING_SEED, Split
+from simulations.reproduction.page import edges_of
 from simulations.reproduction.runs import Run, complete, pending, read
 
 SEEDS = (0, 1, 2)
@@ -32,6 +34,7 @@ class Grid:
         rates: Learning rates.
         sizes: Values of r, or of c.
         letter: "r" or "c".
+        rate: Letter of what `rates` are.
         reduced: Whether runs are of the reduced size.
     """
 
@@ -40,6 +43,7 @@ class Grid:
     rates: Sequence[float]
     sizes: Sequence[float]
     letter: str
+    rate: str = "η"
     reduced: bool = False
 
     def run(self, rate: float, size: float, split: Split, seed: int) -> Run:
@@ -50,9 +54,8 @@ class Grid:
     def tuning(self) -> Iterator[Run]:
         """Yield every square of the heat map; nothing where there is no choice."""
         if len(self.rates) * len(self.sizes) > 1:
-            for rate in self.rates:
-                for size in self.sizes:
-                    yield self.run(rate, size, "validation", TUNING_SEED)
+            for rate, size in product(self.rates, self.sizes):
+                yield self.run(rate, size, "validation", TUNING_SEED)
 
     def accuracies(self, done: Done) -> np.ndarray:
         """Return held-out accuracies `(rates, sizes)`; NaN where a run is missing."""
@@ -79,8 +82,20 @@ class Grid:
         for seed in SEEDS:
             yield self.run(rate, size, "test", seed)
 
+    def edges(self, done: Done) -> list[str]:
+        """Return which of the best square's numbers are the least or the most of the grid."""
+        rate, size = self.best(done)
+        every = [{self.rate: r, self.letter: s} for r, s in product(self.rates, self.sizes)]
+        return edges_of({self.rate: rate, self.letter: size}, every)
+
+    def spread(self, done: Done) -> float:
+        """Return how far held-out accuracy moves over r or c in the row of the best square."""
+        found = self.accuracies(done)
+        row = found[np.unravel_index(int(np.nanargmax(found)), found.shape)[0]]
+        return float(np.nanmax(row) - np.nanmin(row))
+
     def cells(self, done: Done) -> list[str]:
-        """Return a row of a table: the best square, held out and on test."""
+        """Return a row of a table: the best square, what of it is an edge, held out, on test."""
         rate, size = self.best(done)
         held = self.accuracies(done)
         tested = [done[r.identity]["accuracy"] for r in self.finals(done) if r.identity in done]
@@ -88,21 +103,38 @@ class Grid:
             self.title,
             f"{rate:g}",
             f"{size:g}",
+            ", ".join(self.edges(done)) or "nothing",
             "–" if np.isnan(held).all() else f"{held.max():.4f}",
             f"{np.mean(tested):.4f} ± {np.std(tested, ddof=1):.4f}" if len(tested) > 1 else "–",
         ]
 
 
-def trained(grids: Sequence[Grid], results: Path, *, processes: int) -> Done:
-    """Do what is not in the results yet, report progress on stderr, and return all of them.
+#: Headings of `Grid.cells`.
+HEAD = ("", "best rate", "best size", "on an edge of the grid", "held out", "test, mean of seeds")
+
+
+def trained(
+    grids: Sequence[Grid],
+    results: Path,
+    *,
+    processes: int,
+    then: Callable[[Done], Sequence[Grid]] = lambda done: (),
+    further: int = 0,
+) -> tuple[Done, Sequence[Grid]]:
+    """Do what is not in the results yet, and report progress on stderr.
 
     Args:
         grids: Of all methods; the finals of all come after all squares.
         results: JSON lines.
         processes: Runs at once.
+        then: Makes further grids of what the first chose.
+        further: How many runs those will have, finals too, to forecast the time.
+
+    Returns:
+        All runs of the results, and the further grids.
     """
     squares = [run for grid in grids for run in grid.tuning()]
-    pace = Pace(len(squares) + len(SEEDS) * len(grids))
+    pace = Pace(len(squares) + further + len(SEEDS) * len(grids))
 
     def tell(number: int, row: Mapping[str, Any]) -> None:
         pace.done += 1
@@ -114,4 +146,7 @@ def trained(grids: Sequence[Grid], results: Path, *, processes: int) -> Done:
         return complete(runs, results, processes=processes, tell=tell)
 
     done = stage("grid", squares)
-    return stage("seeds", [run for grid in grids for run in grid.finals(done)])
+    more = then(done)
+    done = stage("further grids", [run for grid in more for run in grid.tuning()])
+    finals = [run for grid in (*grids, *more) for run in grid.finals(done)]
+    return stage("seeds", finals), more

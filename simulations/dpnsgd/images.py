@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -14,18 +14,25 @@ from fedpriv.datasets.dataset import Dataset, hold_out_validation
 from fedpriv.datasets.images import load_cifar10
 from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.experiment import Experiment
+from fedpriv.measures import LOSS, Measure
 from fedpriv.models.images import ResNet20
 from fedpriv.tasks.central import CentralTask
 from fedpriv.tasks.dataset_tasks import module_task
+from fedpriv.training.evaluate import Metrics
+from fedpriv.tree import Params
 from simulations.adadps.setups import mnist
 from simulations.reproduction.items import Split
 
 Rule = Literal["normalise", "clip"]
+Schedule = Literal["constant", "step", "cyclic"]
 
 RULES: Mapping[Rule, str] = {
     "normalise": "DP-NSGD, g / (r + ‖g‖)",
     "clip": "DP-SGD, clipped to c",
 }
+
+
+TRAINING_LOSS = Measure(name="training_loss", label="training loss", higher_is_better=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,26 +43,39 @@ class Images:
         key: Ends the name of its figures.
         model: In words.
         data: What its experiments are called after.
-        task: By split.
+        task_of: The task of some data.
         batch_size: Expected.
         epochs: In full and reduced.
         epsilon: The noise is calibrated to.
-        seconds: A run takes on one core, about, in full and reduced.
+        rate: Learning rate of Figure 2's curves.
     """
 
     key: str
     model: str
     data: Callable[[], Dataset] = field(repr=False)
-    task: Callable[[Split], CentralTask] = field(repr=False)
+    task_of: Callable[[Dataset], CentralTask] = field(repr=False)
     batch_size: float
     epochs: tuple[float, float]
     epsilon: float
-    seconds: tuple[float, float]
+    rate: float
+
+    def task(self, split: Split) -> CentralTask:
+        """Return the task, on test or on held-out examples."""
+        return _task(self.key, split)
 
     def experiment(
-        self, rule: Rule, rate: float, size: float, split: Split, reduced: bool
+        self,
+        rule: Rule,
+        rate: float,
+        size: float,
+        split: Split,
+        reduced: bool,
+        *,
+        schedule: Schedule = "constant",
+        private: bool = True,
+        curves: bool = False,
     ) -> Experiment:
-        """Return one private run.
+        """Return one run.
 
         Args:
             rule: How an example's gradient is bounded.
@@ -63,17 +83,21 @@ class Images:
             size: r, or c.
             split: What it is measured on.
             reduced: For a fraction of the epochs.
+            schedule: Of the learning rate.
+            private: Whether noise is added.
+            curves: Whether `TRAINING_LOSS` is measured too, on test.
         """
+        noise: dict[str, Any] = {"target_epsilon": self.epsilon} if private else {"noise": "none"}
         return CentralExperiment(
-            name=f"{self.data().name}-dpnsgd",
+            name=f"{self.data().name}-dpnsgd" + "-curves" * curves,
             description=RULES[rule],
-            task=lambda chosen, corpus: self.task(split),
+            task=lambda chosen, corpus: _curves_task(self.key) if curves else self.task(split),
             batch_size=self.batch_size,
             epochs=self.epochs[1 if reduced else 0],
             delta=1e-5,
             eval_every=10**9,
         ).with_options(
-            {"target_epsilon": self.epsilon, "learning_rate": rate, **bounded(rule, size)}
+            {**noise, "learning_rate": rate, "schedule": schedule, **bounded(rule, size)}
         )
 
 
@@ -113,10 +137,38 @@ def synthetic_images(num_train: int = 500, num_test: int = 100) -> Dataset:
 
 
 @cache
-def cifar_task(split: Split) -> CentralTask:
-    """Return ResNet-20's task, on test or on held-out examples."""
-    data = hold_out_validation(cifar()) if split == "validation" else cifar()
-    return module_task(data, ResNet20, nn.functional.cross_entropy, _centred)
+def _task(key: str, split: Split) -> CentralTask:
+    setup = SETUPS[key]
+    data = setup.data()
+    return setup.task_of(hold_out_validation(data) if split == "validation" else data)
+
+
+@cache
+def _curves_task(key: str) -> CentralTask:
+    return with_training_loss(SETUPS[key].task_of, SETUPS[key].data())
+
+
+def with_training_loss(
+    make: Callable[[Dataset], CentralTask], data: Dataset, number: int = 5_000
+) -> CentralTask:
+    """Return a task that also measures the loss on training examples, evenly spread.
+
+    Args:
+        make: The task of some data.
+        data: Of the task.
+        number: Training examples that are measured, at most.
+    """
+    rows = np.linspace(0, data.num_train - 1, min(number, data.num_train)).astype(int)
+    x, y = np.asarray(data.x_train)[rows], data.y_train[rows]
+    own, seen = make(data), make(replace(data, x_train=x, y_train=y, x_test=x, y_test=y))
+
+    def measure(params: Params) -> Metrics | None:
+        found, trained = own.measure(params), seen.measure(params)
+        assert found is not None and trained is not None
+        totals = {**found.totals, TRAINING_LOSS.name: trained.totals[LOSS.name]}
+        return Metrics(totals=totals, num_examples=found.num_examples)
+
+    return replace(own, measures=(*own.measures, TRAINING_LOSS), measure=measure)
 
 
 def _centred(images: np.ndarray) -> np.ndarray:
@@ -127,20 +179,20 @@ MNIST = Images(
     key="mnist",
     model="a CNN of 26,010 parameters on MNIST",
     data=lambda: mnist.dataset(),
-    task=lambda split: mnist.task("classifier", "right", split),
+    task_of=partial(mnist.task_of, "classifier", "right"),
     batch_size=250,
-    epochs=(2.0, 0.2),
+    epochs=(1.0, 0.2),
     epsilon=4.0,
-    seconds=(25, 4),
+    rate=1.6,
 )
 CIFAR10 = Images(
     key="cifar10",
     model="ResNet-20 with group norm (269,722 parameters) on CIFAR-10",
     data=lambda: cifar(),
-    task=lambda split: cifar_task(split),
+    task_of=lambda data: module_task(data, ResNet20, nn.functional.cross_entropy, _centred),
     batch_size=1000,
     epochs=(100.0, 0.5),
     epsilon=8.0,
-    seconds=(5_000, 30),
+    rate=0.8,
 )
 SETUPS: Mapping[str, Images] = {setup.key: setup for setup in (MNIST, CIFAR10)}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
-from scipy import linalg
+from scipy import linalg, optimize
 
 from fedpriv import tree
 from fedpriv.mechanisms.bounds import Bound, OutputSensitivity
@@ -19,7 +19,7 @@ from fedpriv.privacy.event import Event, Relation
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import AdaptivePlan, AnyPlan, Plan
 from fedpriv.privacy.sampling import Everybody, Partition, PoissonSampler
-from fedpriv.ranges import Range, finite_float, positive_float, positive_int
+from fedpriv.ranges import Range, finite_float, positive_float, positive_int, probability
 from fedpriv.sums import PartialSum
 from fedpriv.training.algorithm import Algorithm, ArrayState, Door, Query, RawSums
 from fedpriv.training.permutation_sgd import Constants, Passes, PermutationSgd, StepSchedule
@@ -479,6 +479,29 @@ def scs13(
     return Method(plan=plan, algorithm=_descent(sampler.num_batches, descent))
 
 
+def strong_composition_sigma(
+    *, epsilon: float, delta: float, sampling_prob: float, steps: int
+) -> float:
+    """Return the σ of every step that the proof of BST14 asks for.
+
+    Each of T steps may cost ε₁, the solution of T ε₁ (e^ε₁ - 1) + √(2T ln(1/δ₁)) ε₁ = ε with
+    δ₁ = δ/T (strong composition); sampling with probability q makes that of an answer of
+    ε₂ = min(1, ε₁/2q), and the classic Gaussian mechanism of it has σ = √(2 ln(1.25/δ₁))/ε₂.
+
+    References: Bassily, Smith and Thakurta (2014), Section 2; Dwork, Rothblum and Vadhan (2010)
+    for the composition. Solved for ε₁ and for a given number of steps, as Wu et al. (2017) compare
+    with it; their batches are of a fixed size, and their neighbours differ by a replaced example.
+    """
+    each = probability("delta", delta) / positive_int("steps", steps)
+    spread = math.sqrt(2.0 * steps * math.log(1.0 / each))
+    target = positive_float("epsilon", epsilon)
+    share: Any = optimize.brentq(
+        lambda own: steps * own * math.expm1(own) + spread * own - target, 0.0, target / spread
+    )
+    amplified = min(1.0, share / (2.0 * sampling_prob))
+    return math.sqrt(2.0 * math.log(1.25 / each)) / amplified
+
+
 def bst14(
     *,
     num_examples: int,
@@ -489,13 +512,13 @@ def bst14(
     passes: float,
     dimension: int,
     radius: float,
+    composition: Literal["pld", "strong"] = "pld",
     **descent: Any,
 ) -> Method:
     """Return BST14 with a given number of passes: projected SGD with steps 2R/(G√t).
 
     G² = L² + dσ²L²/b² bounds the mean square of a noised mean gradient. The published algorithm has
-    m² steps of one example and a σ of strong composition; here the number of passes is given, as in
-    Wu et al. (2017), and σ is the least that today's accountant (PLD) allows, which favours it.
+    m² steps of one example; here the number of passes is given, as in Wu et al. (2017).
 
     Args:
         num_examples: m.
@@ -506,10 +529,18 @@ def bst14(
         passes: k, expected.
         dimension: d, of the params.
         radius: R.
+        composition: "strong" for the published σ (`strong_composition_sigma`), of which the plan
+            states the ε that it truly has, below the target; "pld" for the least σ that PLD allows.
         descent: Further fields of `NoisyDescent`; `rate`, by which 2R/G is multiplied, is 1.
     """
     steps = max(1, math.ceil(passes * num_examples / batch_size - 1e-9))
-    plan = _poisson(num_examples, epsilon, delta, bound, batch_size, steps)
+    if composition == "strong":
+        sigma = strong_composition_sigma(
+            epsilon=epsilon, delta=delta, sampling_prob=batch_size / num_examples, steps=steps
+        )
+        plan = _plan(num_examples, delta, bound, batch_size, steps, sigma)
+    else:
+        plan = _poisson(num_examples, epsilon, delta, bound, batch_size, steps)
     mechanism = plan.live_mechanism
     noise = dimension * (mechanism.stddev / batch_size) ** 2
     steep = math.sqrt(mechanism.l2_bound**2 + noise)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, Literal
 
 from simulations.linear_models.problems import Problem, problem
 from simulations.linear_models.training import majority, not_private, public_only
@@ -35,6 +37,140 @@ LEVELS = ("majority class", "public examples alone (ε = 0)", "not private")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """Values of one setting that may be tried.
+
+    Attributes:
+        values: Ascending.
+        first: Those of the first grid; the others are tried where the best so far is next to them.
+        least: Why there is nothing below the first value; "" if the axis merely ends there.
+        most: Why there is nothing above the last value; likewise.
+
+    Raises:
+        ValueError: If values do not ascend, or `first` has others or none.
+    """
+
+    values: tuple[float, ...]
+    first: tuple[float, ...]
+    least: str = ""
+    most: str = ""
+
+    def __post_init__(self) -> None:
+        if list(self.values) != sorted(set(self.values)):
+            raise ValueError(f"values {self.values} do not ascend; sort them")
+        if not self.first or not set(self.first) <= set(self.values):
+            raise ValueError(f"first {self.first} must be some of the values {self.values}")
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Settings of a method: a first grid, and what lies around it.
+
+    Attributes:
+        axes: By the setting's name.
+    """
+
+    axes: Mapping[str, Axis]
+
+    def first(self) -> list[Settings]:
+        """Return the settings of the first grid."""
+        chosen = product(*(axis.first for axis in self.axes.values()))
+        return [dict(zip(self.axes, values, strict=True)) for values in chosen]
+
+    def neighbours(self, settings: Settings) -> Iterator[Settings]:
+        """Yield settings that differ in one value, which is the next one on its axis."""
+        for name, axis in self.axes.items():
+            place = axis.values.index(settings[name])
+            for near in (place - 1, place + 1):
+                if 0 <= near < len(axis.values):
+                    yield {**settings, name: axis.values[near]}
+
+    def edges(self, settings: Settings) -> dict[str, str]:
+        """Return which of the settings are the least or the most of their axis, and why it ends.
+
+        An axis of one value was not tuned and has no edge.
+        """
+        found = {}
+        for name, axis in self.axes.items():
+            if len(axis.values) > 1 and settings[name] in (axis.values[0], axis.values[-1]):
+                found[name] = axis.least if settings[name] == axis.values[0] else axis.most
+        return found
+
+    def holding(self, **fixed: float) -> Grid:
+        """Return the grid with some settings held at one value."""
+        held = {n: replace(self.axes[n], values=(v,), first=(v,)) for n, v in fixed.items()}
+        return Grid({**self.axes, **held})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """Result of a search over a grid.
+
+    Attributes:
+        settings: The best.
+        values: What everything that was tried reaches, in the order of trials.
+    """
+
+    settings: Settings
+    values: Sequence[float]
+
+
+def search(grid: Grid, value: Callable[[Settings], float], *, most: int | None = None) -> Tuned:
+    """Return the settings with the highest value, the first of equals.
+
+    After the first grid whatever is next to the best so far is tried, until no neighbour is better.
+    So the best is on an edge only where its axis ends.
+
+    Args:
+        grid: What may be tried.
+        value: Of settings; the higher the better.
+        most: Only so many in the middle of the first grid are tried, and nothing around them; None
+            for all.
+    """
+    found: dict[tuple[tuple[str, Any], ...], float] = {}
+    todo = grid.first()
+    if most is not None:
+        start = max(0, (len(todo) - most) // 2)
+        todo = todo[start : start + most]
+    while todo:
+        for settings in todo:
+            found[tuple(settings.items())] = value(settings)
+        best = dict(max(found, key=found.__getitem__))
+        near = [] if most is not None else list(grid.neighbours(best))
+        todo = [settings for settings in near if tuple(settings.items()) not in found]
+    return Tuned(settings=best, values=list(found.values()))
+
+
+def settings_in_words(grid: Grid, settings: Settings) -> str:
+    """Return settings in words: † at a bound of the method, * at an edge beyond which more is."""
+    marks = {name: "†" if why else "*" for name, why in grid.edges(settings).items()}
+    return ", ".join(f"{n.replace('_', ' ')} {v:g}{marks.get(n, '')}" for n, v in settings.items())
+
+
+def edge_notes(chosen: Iterable[tuple[str, Grid, Settings]]) -> str:
+    """Return what the marks of `settings_in_words` mean, and whether any edge is open.
+
+    Args:
+        chosen: Label of a method, its grid, and settings that were chosen of it.
+    """
+    bounds, open_ = dict[str, None](), dict[str, None]()
+    for label, grid, settings in chosen:
+        for name, why in grid.edges(settings).items():
+            words = f"{name.replace('_', ' ')} of {label}"
+            (bounds if why else open_)[f"{words} ({why})" if why else words] = None
+    parts = []
+    if bounds:
+        parts.append(f"†: a bound of the method, beyond which nothing may be tried: "
+                     f"{'; '.join(bounds)}.")  # fmt: skip
+    if open_:
+        parts.append(f"*: an edge of what was tried; the method may do better beyond it: "
+                     f"{'; '.join(open_)}.")  # fmt: skip
+    else:
+        parts.append("No chosen setting is on any other edge of what was tried.")
+    return " ".join(parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
     """Runs on one problem.
 
@@ -46,13 +182,13 @@ class Study:
         shared: What decides every run too.
         seeds: How many are reported.
         epsilons: At which.
-        tiny: Synthetic data, to see whether everything runs.
+        tiny: Synthetic data and two settings of each method, to see whether everything runs.
     """
 
     key: str
     store: Store
     perform: Callable[[Spec], Row] = field(repr=False)
-    grids: Mapping[str, tuple[Settings, ...]] = field(repr=False)
+    grids: Mapping[str, Grid] = field(repr=False)
     shared: Mapping[str, Any] = field(default_factory=dict)
     seeds: int = 5
     epsilons: Sequence[float] = ()
@@ -85,16 +221,17 @@ class Study:
             self.perform,
         )
 
-    def tuned(
-        self, grid: Sequence[Settings] | None = None, **place: Any
-    ) -> tuple[Settings, list[float]]:
-        """Return the settings that are best on the validation part, and what all of them reach.
+    def tuned(self, grid: Grid | None = None, **place: Any) -> Tuned:
+        """Return the settings that are best on the validation part, on one seed of its own."""
 
-        Of a method that has no run at all there, no settings and nothing.
-        """
-        grid = self.grids[place["method"]] if grid is None else grid
-        found = [self.row(s, split="validation", **place)["accuracy"] for s in grid]
-        return ({}, []) if None in found else (grid[found.index(max(found))], found)
+        def accuracy(settings: Settings) -> float:
+            return self.row(settings, split="validation", **place)["accuracy"]
+
+        return self.search(self.grids[place["method"]] if grid is None else grid, accuracy)
+
+    def search(self, grid: Grid, value: Callable[[Settings], float]) -> Tuned:
+        """Return what `search` finds; in the tiny size of two settings."""
+        return search(grid, value, most=2 if self.tiny else None)
 
     def reported(self, settings: Settings, *, seeds: int | None = None, **place: Any) -> list[Row]:
         """Return the runs that a page reports, one a seed."""
@@ -125,6 +262,20 @@ class Study:
 def accuracies(rows: Sequence[Row]) -> list[float]:
     """Return the accuracies of runs."""
     return [row["accuracy"] for row in rows]
+
+
+Standing = Literal["ahead", "level", "behind"]
+
+
+def standing(first: Sequence[float], second: Sequence[float]) -> Standing:
+    """Return where the first mean stands: "level" within the 95 % interval of the difference.
+
+    The interval's half is √(a² + b²) of both means' halves; a single value has none.
+    """
+    gap = mean(first) - mean(second)
+    if abs(gap) <= math.hypot(spread(first), spread(second)):
+        return "level"
+    return "ahead" if gap > 0.0 else "behind"
 
 
 #: Colours that are told apart without red and green.

@@ -130,17 +130,21 @@ def _best_private(table: Table, found: Found, column: str) -> list[str]:
 
 
 def jumps(row: Mapping[str, Any], table: Table) -> float:
-    """Return how much a curve still fluctuates: how far a point lies from the middle of its two.
-
-    The mean absolute distance of a point from the mean of its neighbours, which a steady descent
-    does not count into, over the second half of the curve; scaled as the measure. NaN where it
-    diverged or has fewer than three points there.
-    """
+    """Return the `fluctuation` of the second half of a run's curve, scaled as the measure."""
     track = curve_of(row, table.measure)
-    points = [math.nan if value is None else value for _, value in track[len(track) // 2 :]]
-    triples = zip(points, points[1:], points[2:], strict=False)
+    return fluctuation([value for _, value in track[len(track) // 2 :]]) * table.scale
+
+
+def fluctuation(points: Sequence[float | None]) -> float:
+    """Return the mean absolute distance of points from the mean of their two neighbours.
+
+    A steady descent does not count into it. NaN where a point diverged (None), or there are fewer
+    than three.
+    """
+    values = [math.nan if value is None else value for value in points]
+    triples = zip(values, values[1:], values[2:], strict=False)
     gaps = [abs(own - (before + after) / 2) for before, own, after in triples]
-    return mean(gaps) * table.scale if gaps else math.nan
+    return mean(gaps) if gaps else math.nan
 
 
 def _jumps_table(table: Table, found: Found) -> str:

@@ -3,7 +3,6 @@
 import hashlib
 import http.server
 import json
-import shlex
 import threading
 import zipfile
 from dataclasses import replace
@@ -131,7 +130,7 @@ def test_import_of_a_tff_file(tmp_path, tff_file):
     assert run("info", "mine", "--json")["path"] == seeded["path"]
     assert "mine" in run("list")
     run("import", str(tff_file), "--users", "20", fails="--name of its own")
-    run("import", str(tff_file), fails="cannot be chosen from 30")
+    run("import", str(tff_file), "--users", "31", "--name", "x", fails="cannot be chosen from 30")
     run("import", str(tff_file), "--users", "30", "--out", str(tmp_path / "d"), fails="published")
     run(
         "import",
@@ -224,21 +223,28 @@ def test_a_folder_is_not_a_raw_file(tmp_path):
     run("import", str(tmp_path), fails="is a folder; name the raw file in it")
 
 
-@pytest.mark.parametrize("users", [None, "30"])
-def test_the_advice_for_a_file_of_few_users_is_taken(tff_file, users):
-    asked = ["import", str(tff_file), *(["--users", users, "--name", "all"] if users else [])]
-    refused = CliRunner().invoke(commands.app, asked).exception
-    assert isinstance(refused, ValueError)
-    program, room, *advised = shlex.split(str(refused).split("`")[1])
-    assert (program, room, advised[1]) == ("fedpriv", "data", str(tff_file))
-    made = run(*advised, "--json")
-    assert (made["name"], made["default_roster"]) == ("so-24", "tff-24")
+def test_a_file_of_few_users_gets_a_roster_of_four_fifths_of_them(tff_file):
+    made = run("import", str(tff_file), "--json")
+    assert (made["name"], made["default_roster"]) == ("stackoverflow", "tff-24")
     assert made["rosters"]["tff-24"]["num_public_users"] == 6
-    # And by its name it is what a run takes.
-    assert run("info", "so-24", "--json")["path"] == made["path"]
+    text = run("import", str(tff_file))
+    assert "tff-24: 24 of 30 client ids" in text
+    assert "no more than 400 users, so four fifths are on the roster" in text
+    # By its name it is what a run takes.
+    assert run("info", "stackoverflow", "--json")["path"] == made["path"]
 
 
-def test_a_file_of_one_user_cannot_be_advised_to_take_fewer(tmp_path, tff_writer):
+@pytest.mark.parametrize("number", [2, 3, 4, 5, 6])
+def test_the_fewest_users_leave_one_public(tmp_path, tff_writer, number):
+    blobs = [tff_writer.stackoverflow_example(f"a b c{n}", "title", f"t{n}") for n in range(3)]
+    path = tff_writer.write(tmp_path / "so.sqlite", {str(n): blobs for n in range(number)})
+    made = run("import", str(path), "--json")
+    facts = made["rosters"][made["default_roster"]]
+    assert facts["num_users"] == 4 * number // 5
+    assert facts["num_users"] + facts["num_public_users"] == number
+
+
+def test_a_file_of_one_user_is_refused(tmp_path, tff_writer):
     blob = tff_writer.stackoverflow_example("a b", "title", "t")
     alone = tff_writer.write(tmp_path / "one.sqlite", {"a": [blob]})
     for users in ((), ("--users", "1", "--name", "one")):

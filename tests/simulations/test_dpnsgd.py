@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fedpriv.datasets.dataset import hold_out_public
+from fedpriv.measures import LOSS
+from fedpriv.rng import Key
 from simulations.adadps.setups import mnist
 from simulations.dpnsgd import figure2, figure3, images
-from simulations.dpnsgd.figure3 import heat_maps
-from simulations.reproduction.runs import Run, final_runs, perform
+from simulations.dpnsgd import grid as grids
+from simulations.dpnsgd.figure3 import heat_maps, scheduled
+from simulations.reproduction.runs import Run, perform, read
+from simulations.reproduction.study import Store
+
+_CACHED = (images._task, images._curves_task)
 
 
 @pytest.fixture(autouse=True)
@@ -16,12 +24,12 @@ def small(monkeypatch):
     """Synthetic images."""
     digits = hold_out_public(mnist.synthetic_digits(200, 50), share=0.3)
     pictures = images.synthetic_images(40, 20)
-    for cached in (mnist.task, images.cifar_task):
+    for cached in _CACHED:
         cached.cache_clear()
     monkeypatch.setattr(mnist, "dataset", lambda: digits)
     monkeypatch.setattr(images, "cifar", lambda: pictures)
     yield
-    for cached in (mnist.task, images.cifar_task):
+    for cached in _CACHED:
         cached.cache_clear()
 
 
@@ -41,22 +49,49 @@ def filled(maps):
                 "unit": "example",
                 "accountant": "PLD",
                 "synthetic": True,
+                "steps": 10,
             }
     return done
 
 
 class TestHeatMaps:
-    def test_every_square_is_another_run(self):
+    def test_every_square_is_another_run_but_where_c_is_1(self):
+        """There η c is η, so the column of the third map is that of the second."""
         runs = [run for grid in heat_maps() for run in grid.tuning()]
-        assert len({run.identity for run in runs}) == len(runs) == 2 * 7 * 5
+        squares = len(figure3.RATES) * len(figure3.DECADES)
+        assert len(runs) == 3 * squares
+        assert len({run.identity for run in runs}) == 3 * squares - len(figure3.RATES)
+
+    def test_the_third_map_is_of_one_product(self):
+        *_, by_product = heat_maps()
+        for size in by_product.sizes:
+            options = by_product.make(1.6, size, "validation").options()
+            assert options["bound.l2_clip_norm"] == size
+            assert options["optimizer.learning_rate"] * size == pytest.approx(1.6)
 
     def test_page_and_plot_of_synthetic_accuracies(self, tmp_path):
-        maps = normalised, clipped = heat_maps(reduced=True)
+        maps = normalised, clipped, _ = heat_maps(reduced=True)
         done = filled(maps)
         assert clipped.best(done)[1] == 1.0
-        assert figure3.spread(normalised, done) == 0.0 and figure3.spread(clipped, done) > 0.4
-        text = figure3.page("mnist", maps, done, "maps.png")
+        assert normalised.spread(done) == 0.0 and clipped.spread(done) > 0.4
+        assert clipped.edges(done) == ["η (least)", "c (most)"]
+        more = scheduled("mnist", True, maps, ("step", "cyclic"), done)
+        assert [grid.sizes for grid in more] == [(normalised.best(done)[1],)] * 2 + [(1.0,)] * 2
+        assert {grid.make(0.1, 10.0, "test").options()["schedule"] for grid in more} == {
+            "step",
+            "cyclic",
+        }
+        done |= filled(more)
+        spec = {"data": "mnist", "row": "public-only", "draw": 0}
+        level = {"spec": spec, "accuracy": 0.9429, "num_examples": 60}
+        levels = Store(rows={"a": level})
+        given = {"picture": "maps.png", "file": "runs.jsonl"}
+        text = figure3.page("mnist", maps, more, done, **given, levels=levels)
         assert "SYNTHETIC" in text and "reduced" in text and "add-remove, per example, PLD" in text
+        assert "c (most)" in text and "by η c" in text and "one triangle" in text
+        assert "public-only, 60 images | 0 | 0.943" in text
+        without = figure3.page("mnist", maps, more, done, **given, levels=Store())
+        assert "public-only" not in without
         figure3.draw_maps("mnist", maps, done, tmp_path / "maps.png")
         assert (tmp_path / "maps.png").stat().st_size > 10_000
 
@@ -77,15 +112,89 @@ class TestHeatMaps:
             assert found["epsilon"] <= (4.0 if key == "mnist" else 8.0)
 
     def test_the_rule_is_the_only_difference(self):
-        one, other = (grid.make(0.1, 0.5, "test").options() for grid in heat_maps("mnist"))
+        one, other, _ = (grid.make(0.1, 0.5, "test").options() for grid in heat_maps("mnist"))
         different = {name for name in {*one, *other} if one.get(name) != other.get(name)}
         assert {name.partition(".")[0] for name in different} == {"bound"}
 
+    def test_further_grids_are_made_of_what_the_first_chose_and_runs_are_found_again(
+        self, tmp_path, monkeypatch
+    ):
+        monkeypatch.setattr(grids, "SEEDS", (0, 1))
+        few = {"epochs": "none", "steps": 2, "batch-size": 8}
 
-def test_figure_2_is_without_noise_and_says_so():
-    [figure] = figure2.REPRODUCTIONS
-    for run in final_runs(figure, {}, seeds=(0,), reduced=True):
-        made = run.experiment.with_options({"epochs": "none", "steps": 3, "batch-size": 8})
-        found = perform(Run(experiment=made, split="test", seed=0, reduced=True, curve=1))
-        assert found["epsilon"] is None and len(found["curve"]) == 3
-    assert all("(not private)" in row.label for row in figure.rows)
+        def shortened(grid):
+            make = grid.make
+            return replace(grid, make=lambda *place: make(*place).with_options(few),
+                           rates=grid.rates[:2], sizes=grid.sizes[:1])  # fmt: skip
+
+        maps = [shortened(grid) for grid in heat_maps("mnist", True)[:1]]
+        seen = []
+
+        def then(done):
+            seen.append(maps[0].best(done))
+            return [
+                shortened(grid) for grid in scheduled("mnist", True, maps, ("step", "cyclic"), done)
+            ]
+
+        done, more = grids.trained(maps, tmp_path / "r.jsonl", processes=1, then=then)
+        # Two squares and two seeds of one map, and of each of its two schedules.
+        assert len(done) == 3 * (2 + 2) and len(more) == 2
+        monkeypatch.setattr("simulations.reproduction.runs.perform", never)
+        again, _ = grids.trained(maps, tmp_path / "r.jsonl", processes=1, then=then)
+        assert again == done and len(set(seen)) == 1
+
+
+def never(run):
+    raise AssertionError("it was done already")
+
+
+class TestFigure2:
+    def test_the_training_loss_is_that_of_training_examples(self):
+        data = mnist.dataset()
+        task = images.with_training_loss(images.MNIST.task_of, data, number=data.num_train)
+        params = task.init_params(Key.simulation(0))
+        on_training = replace(data, x_test=data.x_train, y_test=data.y_train)
+        found = task.measure(params)
+        whole = images.MNIST.task_of(on_training).measure(params)
+        assert found.get("training_loss") == pytest.approx(whole.get(LOSS.name), rel=1e-6)
+        assert found.get("loss") != found.get("training_loss")
+        assert found.num_examples == len(data.y_test)
+
+    def test_page_and_plot_and_runs_are_found_again(self, tmp_path, monkeypatch, capsys):
+        given = {"seeds": 2, "results": tmp_path / "r.jsonl", "out": tmp_path / "p.md",
+                 "plot": tmp_path / "p.svg", "small": True}  # fmt: skip
+        few = replace(images.MNIST, batch_size=8, epochs=(2.0, 1.0))
+        monkeypatch.setitem(images.SETUPS, "mnist", few)
+        figure2.reproduce(**given)
+        rows = read(tmp_path / "r.jsonl").values()
+        assert len(rows) == 2 * 2 * len(figure2.CURVES)
+        assert {row["epsilon"] is None for row in rows} == {True, False}
+        assert all("training_loss" in row["curve_of"] for row in rows)
+        text = (tmp_path / "p.md").read_text("utf-8")
+        for words in ("SYNTHETIC", "no guarantee", "add-remove, per example, PLD", "private"):
+            assert words in text
+        assert "nan" not in text and "SYNTHETIC" in (tmp_path / "p.svg").read_text("utf-8")
+        monkeypatch.setattr("simulations.reproduction.runs.perform", never)
+        figure2.reproduce(**given)
+        assert (tmp_path / "p.md").read_text("utf-8") == text
+
+    def test_claims_are_computed(self):
+        """Of values made so that each claim holds but the last."""
+        values = {
+            ("normalised, r = 0.01", False): (0.3, 0.95, (1.0, 0.5, 0.9, 0.3)),
+            ("normalised, r = 1", False): (0.1, 0.96, (1.0, 0.9, 0.8, 0.7)),
+            ("clipped, c = 0.1", False): (0.9, 0.60, (1.0, 0.9, 0.8, 0.7)),
+            ("clipped, c = 1", False): (0.1, 0.96, (1.0, 0.9, 0.8, 0.7)),
+            ("normalised, r = 0.01", True): (0.3, 0.50, (1.0,)),
+            ("normalised, r = 1", True): (0.1, 0.96, (1.0,)),
+            ("clipped, c = 0.1", True): (0.9, 0.90, (1.0,)),
+            ("clipped, c = 1", True): (0.1, 0.96, (1.0,)),
+        }
+        found = {
+            place: [{
+                "training_loss": loss, "accuracy": accuracy, "curve_of": ["training_loss"],
+                "curve": [[step, value] for step, value in enumerate(2 * curve)],
+            }]
+            for place, (loss, accuracy, curve) in values.items()
+        }  # fmt: skip
+        assert [holds for _, holds in figure2.claims(found)] == [True, True, True, False]

@@ -12,24 +12,29 @@ from fedpriv.runs.progress import Pace
 from simulations.adadps import toy
 from simulations.adadps.setups import mnist
 from simulations.agd import study as agd
-from simulations.checkpoint_recycling import by_example
+from simulations.checkpoint_recycling import problems
 from simulations.checkpoint_recycling.checkpoints import Aggregates
-from simulations.dpnsgd import figure3
+from simulations.dpnsgd import figure3, images
+from simulations.linear_models.study import Axis, Grid
 from simulations.reproduction.command import find_reproductions
 
 #: Of every function a study that `test_items` lists, with what makes it smaller still.
 ITEMS = {
-    "agd-mnist-3-8": {"seeds": 1, "epsilons": (1.0,), "ablate": ("mnist-3-8",)},
+    "agd-mnist-3-8": {"seeds": 1, "epsilons": (1.0,), "ablated": (1.0,)},
     "bolt-on-pair-svm": {"seeds": 1},
-    "bolt-on-batches": {"tiny": True, "seeds": 1},
-    "bolt-on-time": {"tiny": True, "seeds": 1},
-    "bolt-on-excess": {"tiny": True, "seeds": 1},
+    "bolt-on-imdb": {"seeds": 1},
+    "bolt-on-batches": {"seeds": 1},
+    "bolt-on-time": {},
+    "bolt-on-excess": {"seeds": 1},
     "recycling-convex": {"epsilons": (8.0,)},
     "recycling-stackoverflow": {},
     "recycling-pds": {},
+    "recycling-uncertainty": {},
+    "recycling-words": {"seeds": 1},
     "recycling-pcvr": {},
     "adadps-figure2": {},
     "adadps-figure3": {},
+    "dpnsgd-figure2-mnist": {"seeds": 1},
     "dpnsgd-figure3-mnist": {},
     "dpnsgd-figure4-sst2": {"methods": ("dp-nsgd",)},
     "tags": {},
@@ -39,12 +44,13 @@ ITEMS = {
 }
 _SLOW = (
     "agd-mnist-3-8", "bolt-on-excess", "recycling-convex", "recycling-stackoverflow",
+    "recycling-words",
     "adadps-figure2", "dpnsgd-figure4-sst2", "tags", "ablation-tags", "defaults",
     "public-only-examples",
 )  # fmt: skip
 #: Without a picture in their smallest form, and with one that does not name its data.
 _UNDRAWN = ("bolt-on-batches", "bolt-on-time", "ablation-tags")
-_UNMARKED = ("bolt-on-excess", "adadps-figure2", "adadps-figure3")
+_UNMARKED = ("adadps-figure2", "adadps-figure3")
 _NO_TRANSFORMERS = pytest.mark.skipif(
     find_spec("transformers") is None, reason="the extra `transformers` is not installed"
 )
@@ -53,18 +59,22 @@ _NO_TRANSFORMERS = pytest.mark.skipif(
 @pytest.fixture
 def small(monkeypatch):
     """Fewer steps where the tiniest size would take more than seconds."""
-    few = {name: grid[: 1 + ("sgd" not in name)] for name, grid in agd.GRIDS.items()}
-    monkeypatch.setattr(agd, "GRIDS", few)
+    few = {"splits": Axis(values=(7, 10), first=(7, 10))}
+    monkeypatch.setattr(agd, "GRIDS", {**agd.GRIDS, "agd-paper": Grid(few)})
+    monkeypatch.setattr(agd, "ABLATIONS", {"as chosen": {}, "γ = 0.5": {"growth": 0.5}})
     few = {name: replace(method, steps=200) for name, method in toy.METHODS.items()}
     monkeypatch.setattr(toy, "METHODS", few)
-    made = by_example.conversions(reduced=True)
+    made = problems.conversions(reduced=True)
     options = {"log-rows": 60, "epochs": 0.25, "batch-size": 10.0, "buckets": 20}
     which = Aggregates(decays=(0.8,), ks=(3,))
     made = replace(made, options={**made.options, **options}, which=which, seeds=2)
-    monkeypatch.setitem(by_example.PROBLEMS, "pcvr", lambda reduced: made)
+    monkeypatch.setitem(problems.PROBLEMS, "pcvr", lambda reduced: made)
     digits = mnist.synthetic_digits(200, 50)
     monkeypatch.setattr(mnist, "dataset", lambda: digits)
-    mnist.task.cache_clear()
+    monkeypatch.setitem(images.SETUPS, "mnist", replace(images.MNIST, batch_size=8))
+    cached = (mnist.task, images._task, images._curves_task)
+    for function in cached:
+        function.cache_clear()
     maps = figure3.heat_maps("mnist", True)
 
     def make(grid):
@@ -74,7 +84,8 @@ def small(monkeypatch):
     of_two_steps = [replace(grid, make=make(grid), sizes=grid.sizes[:1]) for grid in maps]
     monkeypatch.setattr(figure3, "heat_maps", lambda key, reduced: of_two_steps)
     yield
-    mnist.task.cache_clear()
+    for function in cached:
+        function.cache_clear()
 
 
 @pytest.mark.usefixtures("small")

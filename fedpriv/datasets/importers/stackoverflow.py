@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -29,6 +27,9 @@ CREDIT = (
     "(tff.simulation.datasets.stackoverflow)"
 )
 LICENCE = "CC BY-SA 3.0"
+
+#: Users on the roster where no number is given: as many as the AdaDPS reference takes.
+ROSTER_SIZE = 400
 
 _MAX_COUNTS_BYTES = 1 << 28
 
@@ -62,7 +63,7 @@ def import_stackoverflow(
     directory: Path | str,
     *,
     select: Select = "first-sorted",
-    num_users: int = 400,
+    num_users: int | None = None,
     seed: int = 0,
     public_users: int | None = 4_000,
     split_name: str | None = None,
@@ -87,7 +88,8 @@ def import_stackoverflow(
         path: `stackoverflow.sqlite`, plain, `.lzma` or `.xz`.
         directory: The corpus to make; it must not exist.
         select: How the roster is chosen, see `select_roster`.
-        num_users: Size of the roster.
+        num_users: Size of the roster. None takes 400, or four fifths of the split's users (rounded
+            down) where it has at most 400, so that some stay public; the roster then says so.
         seed: Of the roster, if "seeded".
         public_users: How many users outside the roster are read, those whose ids hash lowest;
             None for all (342,077 on the full file: slow, and large).
@@ -116,18 +118,24 @@ def import_stackoverflow(
     with open_client_data(
         path, split_name=split_name, schema="stackoverflow", progress=progress
     ) as data:
-        if num_users > len(data.client_ids):
+        there = len(data.client_ids)
+        if there < 2 and published is None:
             raise ValueError(
-                f"a roster of {num_users:,} users cannot be chosen from {len(data.client_ids):,}; "
-                f"{_smaller(Path(path), len(data.client_ids))}"
+                f"{path} has {there} user in split {data.split_name!r}; a corpus needs at least "
+                "two users, one of them outside the roster; give another file or --split-name"
             )
-        roster = select_roster(data.client_ids, select, num_users, seed)
+        usual = ROSTER_SIZE if there > ROSTER_SIZE else max(1, 4 * there // 5)
+        size = usual if num_users is None else num_users
+        fewer = f"give fewer, or no number to take {usual:,} of them"
+        if size > there:
+            raise ValueError(f"a roster of {size:,} users cannot be chosen from {there:,}; {fewer}")
+        roster = select_roster(data.client_ids, select, size, seed)
         outside = set(data.client_ids) - set(roster)
         if published is None and not outside:
             raise ValueError(
-                f"all {len(roster):,} users of {path} are on the roster, which leaves none to take "
-                f"a public vocabulary from; {_smaller(Path(path), len(roster))}, or give it a "
-                "`--name` and `--vocabulary published`"
+                f"all {size:,} users of {path} are on the roster, which leaves none to take a "
+                f"public vocabulary from; {fewer}, or give it a `--name` and `--vocabulary "
+                "published`"
             )
         if public_users is not None and public_users < len(outside):
             if public_users < 1 and published is None:
@@ -175,6 +183,11 @@ def import_stackoverflow(
                 name = f"{name}-seed-{seed}"
                 declared += f"those whose hashed ids are lowest under seed {seed}"
             declared += "; chosen without looking at their content"
+            if num_users is None and size < ROSTER_SIZE:
+                declared += (
+                    f"; the split has no more than {ROSTER_SIZE} users, so four fifths are on the "
+                    "roster and the others are public"
+                )
             if held is not None:
                 _add_examples(writer, held, set(held_out), progress)
                 name = f"{name}-{held.split_name}-{len(held_out)}"
@@ -197,17 +210,6 @@ def _held_out(data: ClientData, held: ClientData, number: int, seed: int) -> tup
             "--tff-split"
         )
     return select_roster(others, "seeded", number, seed)
-
-
-def _smaller(path: Path, num_clients: int) -> str:
-    """Return how a file of so few users is imported, as a command that is taken as it stands."""
-    if num_clients < 2:
-        return "a corpus needs at least two users, one of them outside the roster"
-    num_users = 4 * num_clients // 5
-    stem = re.sub(r"[^A-Za-z0-9_]+", "-", path.name.split(".")[0]).strip("-_") or "tff"
-    options = ["--users", str(num_users), "--name", f"{stem}-{num_users}"]
-    command = shlex.join(["fedpriv", "data", "import", str(path), *options])
-    return f"take fewer, and give the corpus a name to run it by: `{command}`"
 
 
 def _add_examples(

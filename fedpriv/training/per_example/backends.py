@@ -45,6 +45,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fedpriv.rng import Key
+from fedpriv.training.devices import bytes_at_once
 from fedpriv.training.failures import KeepsStateError
 from fedpriv.training.local.module_state import (
     OwnState,
@@ -418,7 +419,6 @@ def _held(factor: Factor) -> int:
 PerExampleBackend = Literal["ghost", "vmap", "loop"]
 PER_EXAMPLE_BACKENDS: tuple[PerExampleBackend, ...] = ("ghost", "vmap", "loop")
 
-_BYTES = 256 << 20
 _MOST = 1024
 _WIDE_PARAMS = 1 << 24
 _PASSES = {"ghost": GhostPass, "vmap": VmapPass, "loop": LoopPass}
@@ -431,7 +431,8 @@ class Chosen:
     Attributes:
         backend: Its name.
         run: Makes the gradients.
-        chunk: Examples at once that fit into 256 MiB, by what was held for synthetic ones.
+        chunk: Examples at once that fit (`fedpriv.training.devices.bytes_at_once`), by what was
+            held for synthetic ones.
         is_random: Whether the forward pass draws, so that examples need keys.
     """
 
@@ -461,7 +462,7 @@ def choose(
         y: Targets, likewise.
         only: A backend that must work.
         chunk: How many examples the caller will put through at once, to be tried as far as
-            256 MiB go; None for the chunk that is returned.
+            memory goes; None for the chunk that is returned.
 
     Raises:
         ValueError: If `only` does not work for this module, or if examples reach each other
@@ -470,6 +471,7 @@ def choose(
     masks = ExampleMasks(module)
     is_random = bool(masks) or _draws_elsewhere(module)
     most = max(1, len(x) if chunk is None else min(chunk, len(x)))
+    memory = bytes_at_once(next(module.parameters()).device)
     refused: dict[PerExampleBackend, str] = {}
     for precision in _precisions(_size(module)):
         with moved(module, precision.dtype):
@@ -487,9 +489,9 @@ def choose(
                 try:
                     run = _PASSES[backend](module, loss, masks)
                     fit = (
-                        _fitting(made)
+                        _fitting(made, memory)
                         if backend == "loop"
-                        else _tried(trial, run, draws, made, most)
+                        else _tried(trial, run, draws, made, most, memory)
                     )
                 except Exception as error:
                     end_if_interrupted(error)
@@ -500,12 +502,12 @@ def choose(
     else:
         if only is None:  # synthetic inputs fit no backend; the real ones may fit this one
             run = LoopPass(module, loss, masks)
-            fit = _fitting(2 * _size(module))
+            fit = _fitting(2 * _size(module), memory)
             return Chosen(backend="loop", run=run, chunk=fit, is_random=is_random)
     raise ValueError(f"backend {only!r} does not work for this module: {refused[only or 'loop']}")
 
 
-def _tried(trial: Trial, run: Pass, draws: bool, made: int, most: int) -> int:
+def _tried(trial: Trial, run: Pass, draws: bool, made: int, most: int, memory: int) -> int:
     """Return how many examples at once fit; raise if examples would not be kept apart.
 
     Args:
@@ -514,6 +516,7 @@ def _tried(trial: Trial, run: Pass, draws: bool, made: int, most: int) -> int:
         draws: Whether the module draws from torch's own generators.
         made: Numbers to hold for an example whose whole gradient is made.
         most: Examples that will ever go through at once.
+        memory: Bytes that may be held.
     """
     if draws:
         raise ValueError(
@@ -522,15 +525,15 @@ def _tried(trial: Trial, run: Pass, draws: bool, made: int, most: int) -> int:
         )
     if not isinstance(run, GhostPass):  # takes examples apart by itself
         trial.few(run, count=False)
-        return _fitting(made)
-    fit = _fitting(trial.few(run, count=True))
+        return _fitting(made, memory)
+    fit = _fitting(trial.few(run, count=True), memory)
     trial.chunk(run, min(fit, most))
     return fit
 
 
-def _fitting(floats: int) -> int:
-    """Return how many examples of so many float32 fit into memory at once."""
-    return max(1, min(_MOST, _BYTES // (4 * floats)))
+def _fitting(floats: int, memory: int) -> int:
+    """Return how many examples of so many float32 fit into so many bytes at once."""
+    return max(1, min(_MOST, memory // (4 * floats)))
 
 
 def _size(module: nn.Module) -> int:

@@ -30,6 +30,9 @@ class ExampleGradients(Protocol):
 
     An example's update is minus its gradient, so that the server adds what it is given, as in a
     federated round with one local step of rate 1.
+
+    One that can compute elsewhere may besides have `on_device(device)`, from a name such as
+    "cuda:0" to the same model on the same examples there (`gradients_on`).
     """
 
     def bounded_sum(
@@ -63,6 +66,23 @@ class ExampleGradients(Protocol):
     def gradient(self, params: Params, index: np.ndarray, key: Key | None = None) -> Params:
         """Return the mean gradient over examples, float32: for public data, nothing bounded."""
         ...
+
+
+def gradients_on(device: str | None, gradients: ExampleGradients) -> ExampleGradients:
+    """Return a model on its training set, computed on a device; as it is for None.
+
+    Raises:
+        ValueError: If it computes nowhere else, or there is no such device here.
+    """
+    if device is None:
+        return gradients
+    move = getattr(gradients, "on_device", None)
+    if move is None:
+        raise ValueError(
+            f"device {device!r}: {type(gradients).__name__} has no on_device(device) that returns "
+            "it on another device; give it one, or leave the device out"
+        )
+    return move(device)
 
 
 @runtime_checkable
@@ -108,12 +128,14 @@ def factors_of(
             "give the bound inside it (exact-sum false)"
         )
     factors = np.zeros(len(norms))
-    for place, norm in enumerate(norms.tolist()):
-        if not norm <= tiny:  # or NaN
-            try:  # no context manager: this is run for every example
-                factors[place] = scaling_factor(bound, norm, num_elements)
-            except ValueError as error:
-                contributes_zero(error)
+    counts = ~(norms <= tiny)  # or NaN
+    unchanged = counts & (norms <= bound.unchanged_norm)
+    factors[unchanged] = 1.0
+    for place in np.flatnonzero(counts & ~unchanged).tolist():
+        try:  # no context manager: this is run for every example
+            factors[place] = scaling_factor(bound, float(norms[place]), num_elements)
+        except ValueError as error:
+            contributes_zero(error)
     return factors
 
 

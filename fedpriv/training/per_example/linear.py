@@ -11,8 +11,8 @@ model                        params                              loss
 `LinearRegressionGradients`  weight `(d,)`                       half the squared error
 ===========================  ==================================  ===============================
 
-All but the last take sparse inputs and never make an example's gradient dense; logits, residuals,
-norms and sums are float64.
+All but the last take sparse inputs and never make an example's gradient dense, and can compute on
+another device (`on_device`); logits, residuals, norms and sums are float64.
 
 >>> import numpy as np
 >>> from fedpriv.mechanisms import Clip
@@ -26,11 +26,12 @@ norms and sums are float64.
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn, Self
 
 import numpy as np
 from scipy import sparse
@@ -40,6 +41,7 @@ from scipy.special import softmax as probabilities_of
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.ranges import positive_float
 from fedpriv.rng import Key
+from fedpriv.training.devices import usable_device
 from fedpriv.training.evaluate import Metrics, Total
 from fedpriv.training.per_example.example_sum import Examples, factors_of
 from fedpriv.training.per_example.sparse_sums import (
@@ -403,6 +405,7 @@ class SparseLinearGradients(RowSums):
         self, x: sparse.csr_matrix, y: np.ndarray, loss: LinearLoss, num_logits: int = 1
     ) -> None:
         self._rows, self._loss = SparseRows.of(x), loss
+        self._place: Callable[[Any], Any] | None = None
         self._labels = checked_labels(y, self._rows.num_examples, max(num_logits, 2))
         self._name = "weight" if num_logits == 1 else "kernel"
         self._shape = (self._rows.num_inputs, num_logits)
@@ -427,14 +430,28 @@ class SparseLinearGradients(RowSums):
         longest = 128.0 if mixed else 1.0
         return 2.0 * longest * number**2 * 2.0**-53 + number * 2.0**-40
 
+    def on_device(self, device: str) -> Self:
+        """Return the same model on the same examples, computed on a device.
+
+        Logits, norms and sums are computed there, residuals and factors here. Sums are the same to
+        the rounding of float64, and `float_error` is of both.
+
+        Raises:
+            ValueError: If there is no such device here.
+        """
+        from fedpriv.training.per_example.device_rows import DeviceRows
+
+        where, found = usable_device(device), copy.copy(self)
+        found._rows = DeviceRows.on(where, self._rows)
+        found._place = lambda x: DeviceRows.on(where, SparseRows.of(sparse.csr_matrix(x)))
+        return found
+
     def gradient(self, params: Params, index: np.ndarray, key: Key | None = None) -> Params:
         """Return the mean gradient over examples, float32.
 
         Raises:
             ValueError: If there are no examples.
         """
-        from fedpriv.kernels.sparse_rows import add_outer
-
         chosen = nonempty(positions(index, self.num_examples))
         kernel, bias = kernel_and_bias(params, self._name, self._shape)
         total, bias_total = np.zeros(self._shape), np.zeros(self._shape[1])
@@ -442,7 +459,7 @@ class SparseLinearGradients(RowSums):
         for start in range(0, len(chosen), CHUNK):
             part = chosen[start : start + CHUNK]
             residuals = self._residuals(part, kernel, bias) / len(chosen)
-            add_outer(*self._rows.arrays, part, residuals, none, total)
+            self._rows.add_outer(part, residuals, none, total)
             bias_total += residuals.sum(axis=0)
         return self._named(params, total.astype(np.float32), bias_total.astype(np.float32))
 
@@ -454,6 +471,7 @@ class SparseLinearGradients(RowSums):
         return PermutationSgd(
             x=x.toarray() if dense else x,
             y=self._labels,
+            place=self._place,
             name=self._name,
             residual=self._loss.residual,
             constants=self._loss.constants(regulariser=regulariser),

@@ -16,6 +16,7 @@ from fedpriv.training.local.module_state import own_stream, unchanged_buffers
 from fedpriv.training.per_example.backends import (
     PER_EXAMPLE_BACKENDS,
     Chosen,
+    LoopPass,
     PerExampleBackend,
     choose,
     moved,
@@ -25,11 +26,13 @@ from fedpriv.training.per_example.example_sum import Examples, factors_of
 from fedpriv.training.per_example.ghost import ExampleMasks
 from fedpriv.training.per_example.ghost_norms import Before, Dense, Factor, Groups
 from fedpriv.training.per_example.losses import SingleLosses, check_loss, example_losses
+from fedpriv.training.stopping import end_if_interrupted
 from fedpriv.tree import Params
 
 _SMALLEST = 2.0**-120
 _NOTHING = Before()
 _SAFETY = 2.0**-22
+_TRIED = 2
 
 
 class ModuleGradients:
@@ -49,13 +52,14 @@ class ModuleGradients:
     The backend is chosen at the first call (`fedpriv.training.per_example.backends`).
 
     Args:
-        module: A checked module, moved to the device; its parameters are overwritten.
+        module: A checked module, which is on the device while it is used; its parameters are
+            overwritten.
         loss: From (outputs, targets) to the mean loss of a batch. For private sums it is called
-            with batches of one.
+            with batches of one. One that is a module is on the device, too.
         x: Inputs `(n, ...)`; memory maps are read batch by batch.
         y: Targets `(n, ...)`.
         device: Such as "cpu" or "cuda:0".
-        chunk: Examples at once; None for as many as fit into 256 MiB.
+        chunk: Examples at once; None for as many as fit into what a step may hold there.
         backend: "ghost", "vmap" or "loop"; None for the first of these that works.
     """
 
@@ -80,7 +84,7 @@ class ModuleGradients:
                 f"{', '.join(PER_EXAMPLE_BACKENDS)}, or None"
             )
         self._device = usable_device(device)
-        self._module = check_module(module).to(self._device)
+        self._module = check_module(module)
         self._loss, self._x, self._y = loss, x, y
         self._given_chunk = chunk
         self._given_backend: PerExampleBackend | None = backend
@@ -93,6 +97,33 @@ class ModuleGradients:
     def backend(self) -> PerExampleBackend:
         """Name of the backend of per-example gradients; chosen at the present params if not yet."""
         return self._chosen().backend
+
+    def on_device(self, device: str) -> ModuleGradients:
+        """Return the same module on the same examples, computed on a device.
+
+        Both have the module in common, which goes where it is used.
+
+        Raises:
+            ValueError: If there is no such device here, or if the module or its loss raises there,
+                at synthetic examples, what it does not raise here: its tensors are elsewhere, or an
+                operation has no deterministic form on that device.
+        """
+        found = ModuleGradients(
+            self._module,
+            self._loss,
+            self._x,
+            self._y,
+            device=device,
+            chunk=self._given_chunk,
+            backend=self._given_backend,
+        )
+        error = found._tried()
+        if error is not None and self._tried() is None:
+            raise ValueError(
+                f"device {device!r}: the module or its loss raises {type(error).__name__} there: "
+                f"{error}; make new tensors on the device of what forward() and the loss are given"
+            ) from error
+        return found
 
     def bounded_sum(
         self, params: Params, index: Examples, bound: Bound, key: Key | None = None
@@ -180,6 +211,7 @@ class ModuleGradients:
         Raises:
             ValueError: If an example finds what another has left in the module or the loss.
         """
+        self._move()
         if self._single is None:
             like = (_like(array, 1) for array in self._none())
             self._single = SingleLosses(self._module, self._loss, *like)
@@ -199,10 +231,35 @@ class ModuleGradients:
         if params.keys() != self._own.keys():
             odd = sorted(params.keys() ^ self._own.keys())
             raise ValueError(f"params and the module's trained parameters differ in {odd}")
+        self._move()
         load_params(self._module, params)
+
+    def _move(self) -> None:
+        """Have the module, and a loss that is one, on the device; parameters stay the same objects.
+
+        A loss may hold them, so that a copy of the module would be another model.
+        """
+        if next(self._module.parameters()).device != self._device:
+            for root in (self._module, self._loss):
+                if isinstance(root, nn.Module):
+                    root.to(self._device)
+
+    def _tried(self) -> Exception | None:
+        """Return what the module and its loss raise at synthetic examples; None for nothing."""
+        self._move()
+        x, y, keys = synthetic_inputs(self._module, *self._none(), _TRIED, torch.float32)
+        run = LoopPass(self._module, self._loss, ExampleMasks(self._module))
+        with moved(self._module, torch.float32):
+            try:
+                run.gradients(x, y, keys)
+            except Exception as error:
+                end_if_interrupted(error)
+                return error
+        return None
 
     def _chosen(self) -> Chosen:
         if self._found is None:
+            self._move()
             x, y = self._none()
             made = synthetic_inputs(self._module, x, y, 2, torch.float32)
             few = (tensor.cpu().numpy() for tensor in made[:2])

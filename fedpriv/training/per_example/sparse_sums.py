@@ -26,7 +26,10 @@ _CANCELS = 1e-4
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SparseRows:
-    """A training set's inputs, rows of a canonical CSR matrix.
+    """A training set's inputs, rows of a canonical CSR matrix, and what is computed of them.
+
+    Here that is done by compiled loops; on a device by
+    `fedpriv.training.per_example.device_rows.DeviceRows`.
 
     Attributes:
         indptr: int64 `(num_examples + 1,)`.
@@ -81,6 +84,89 @@ class SparseRows:
         from fedpriv.kernels.sparse_rows import logits
 
         return logits(*self.arrays, chosen, kernel, bias)
+
+    def squared_norms(
+        self, chosen: np.ndarray, coefficients: np.ndarray, multiplier: np.ndarray
+    ) -> np.ndarray:
+        """Return `‖(x_i ⊗ coefficients_i) · multiplier‖²` of some rows, float64 `(chosen,)`.
+
+        Args:
+            chosen: int64, within range.
+            coefficients: float64 `(chosen, num_classes)`.
+            multiplier: As in `LinearMap`.
+        """
+        from fedpriv.kernels.sparse_rows import squared_norms
+
+        return squared_norms(*self.arrays, chosen, coefficients, multiplier)
+
+    def add_outer(
+        self,
+        chosen: np.ndarray,
+        coefficients: np.ndarray,
+        multiplier: np.ndarray,
+        total: np.ndarray,
+    ) -> None:
+        """Add `Σ_i (x_i ⊗ coefficients_i) · multiplier` to a matrix, in place.
+
+        Args:
+            chosen: int64, within range.
+            coefficients: float64 `(chosen, num_classes)`.
+            multiplier: As in `LinearMap`.
+            total: float64 `(num_inputs, num_classes)`.
+        """
+        from fedpriv.kernels.sparse_rows import add_outer
+
+        add_outer(*self.arrays, chosen, coefficients, multiplier, total)
+
+    def group_squared_norms(
+        self,
+        chosen: np.ndarray,
+        starts: np.ndarray,
+        coefficients: np.ndarray,
+        offset: np.ndarray,
+        multiplier: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return squares of groups' `(Σ_i x_i ⊗ coefficients_i + offset) · multiplier`, touched.
+
+        Args:
+            chosen: int64, within range; group after group.
+            starts: int64 `(groups + 1,)`, where each group starts in `chosen`.
+            coefficients: float64 `(chosen, num_classes)`.
+            offset: As in `LinearMap`.
+            multiplier: As in `LinearMap`.
+
+        Returns:
+            Two float64 arrays `(groups,)`: each group's sum of squares over the rows of the matrix
+            that its inputs touch, and the offset's own over the same rows.
+        """
+        from fedpriv.kernels.sparse_rows import group_squared_norms
+
+        return group_squared_norms(*self.arrays, chosen, starts, coefficients, offset, multiplier)
+
+    def add_groups(
+        self,
+        chosen: np.ndarray,
+        starts: np.ndarray,
+        coefficients: np.ndarray,
+        factors: np.ndarray,
+        multiplier: np.ndarray,
+        total: np.ndarray,
+    ) -> None:
+        """Add `factor · (Σ_i x_i ⊗ coefficients_i) · multiplier` of every group, in place.
+
+        A group is merged before it is scaled, as its norm was taken.
+
+        Args:
+            chosen: As in `group_squared_norms`.
+            starts: As in `group_squared_norms`.
+            coefficients: As in `group_squared_norms`.
+            factors: float64 `(groups,)`; groups with 0 are left out whatever they hold.
+            multiplier: As in `LinearMap`.
+            total: float64 `(num_inputs, num_classes)`.
+        """
+        from fedpriv.kernels.sparse_rows import add_groups
+
+        add_groups(*self.arrays, chosen, starts, coefficients, factors, multiplier, total)
 
 
 def positions(index: np.ndarray, num_examples: int) -> np.ndarray:
@@ -186,7 +272,7 @@ def bounded_outer_sum(
     """Return Σ bound(mean over a group of -(x_i ⊗ residual_i)), and the same of the biases.
 
     Args:
-        rows: All inputs.
+        rows: All inputs, wherever they are.
         chosen: int64, the examples, group after group.
         starts: int64, where each group starts in `chosen`, and its end; None for examples alone.
         residuals: float64 `(chosen, num_classes)`.
@@ -197,7 +283,7 @@ def bounded_outer_sum(
         float64 `(num_inputs, num_classes)` and `(num_classes,)`. A group whose norm is not finite
         contributes zero.
     """
-    from fedpriv.kernels import sparse_rows as kernels
+    from fedpriv.kernels.sparse_rows import add_product, squared_product
 
     num_classes = residuals.shape[1]
     total = np.zeros((rows.num_inputs, num_classes))
@@ -214,14 +300,14 @@ def bounded_outer_sum(
         squared = np.einsum("gk,gk->g", biases, biases)
         energy = 0.0
         if alone and not mixed:
-            squared += kernels.squared_norms(*rows.arrays, chosen, own, public.multiplier)
+            squared += rows.squared_norms(chosen, own, public.multiplier)
         else:
-            touched, replaced = kernels.group_squared_norms(
-                *rows.arrays, chosen, starts, own, public.offset, public.multiplier
+            touched, replaced = rows.group_squared_norms(
+                chosen, starts, own, public.offset, public.multiplier
             )
             squared += touched
             if mixed:
-                energy = kernels.squared_product(public.offset, public.multiplier)
+                energy = squared_product(public.offset, public.multiplier)
                 squared += np.maximum(energy - replaced, 0.0)
         cancels = squared < _CANCELS * energy
         num_elements = total.size + num_classes
@@ -231,16 +317,16 @@ def bounded_outer_sum(
         bias_total = factors[kept] @ biases[kept]
         if alone and not mixed:
             scaled = own[kept] * factors[kept, np.newaxis]
-            kernels.add_outer(*rows.arrays, chosen[kept], scaled, public.multiplier, total)
+            rows.add_outer(chosen[kept], scaled, public.multiplier, total)
         else:
-            kernels.add_groups(*rows.arrays, chosen, starts, own, factors, public.multiplier, total)
+            rows.add_groups(chosen, starts, own, factors, public.multiplier, total)
         if mixed and np.any(kept):
             weight = math.fsum(factors)
-            kernels.add_product(public.offset, public.multiplier, weight, total)
+            add_product(public.offset, public.multiplier, weight, total)
         for group in np.flatnonzero(cancels):
             members = slice(starts[group], starts[group + 1])
             update = np.zeros_like(total)
-            kernels.add_outer(*rows.arrays, chosen[members], own[members], _NONE, update)
+            rows.add_outer(chosen[members], own[members], _NONE, update)
             update = public.times_multiplier(update + public.offset)
             norm = math.sqrt(float(np.square(update).sum() + np.square(biases[group]).sum()))
             factor = factors_of(bound, np.array([norm]), num_elements)[0]

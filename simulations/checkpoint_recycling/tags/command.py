@@ -1,110 +1,242 @@
 """Recycling checkpoints of tag models of real threads, by user: trains, prints a page and draws.
 
-    fedpriv reproduce recycling-stackoverflow --corpus onstartups --seeds 5
-    fedpriv reproduce recycling-pds --corpus onstartups
+    fedpriv reproduce recycling-stackoverflow --seeds 5 --results docs/results/runs.jsonl
+    fedpriv reproduce recycling-stackoverflow -s families=tree -s epsilons=8
+    fedpriv reproduce recycling-pds
+    fedpriv reproduce recycling-uncertainty
 
-The paper (Shejwalkar et al., "Recycling Scraps", PoPETs 2025) predicts next words of StackOverflow.
-This is another task and a smaller one, of threads of any Stack Exchange site.
+Without `--corpus` it is *Answers on Startups* with 200 words and 20 tags (4,020 parameters), so
+that hundreds of runs fit on two cores; `--reduced` is a few rounds of a small SYNTHETIC corpus. A
+page shows every case that is complete in the store, whichever of them this command trained, and
+names the others as not run.
+
+The paper (Shejwalkar et al., "Recycling Scraps", PoPETs 2025) predicts next words of StackOverflow
+(`recycling-words`). This is another task and a smaller one, of threads of any Stack Exchange site.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
-from fedpriv.datasets.importers.locate import resolve_corpus
 from fedpriv.experiments.build import build
 from fedpriv.runs.progress import Pace
-from simulations.checkpoint_recycling.tags import page, shift_page
-from simulations.checkpoint_recycling.tags.page import lines_of
+from simulations.checkpoint_recycling.corpora import small_corpus
+from simulations.checkpoint_recycling.tags import page
 from simulations.checkpoint_recycling.tags.runs import NotKeptError, Site
 from simulations.checkpoint_recycling.tags.study import (
     FAMILIES,
     TINY,
     Arms,
+    Epsilon,
+    Halves,
     Period,
     Size,
-    accuracies,
-    both_arms,
+    case,
     case_runs,
     options,
-    trained,
-    tuned,
-    tuning_runs,
+    settings,
+    shifted,
+    shifted_runs,
+    widths,
 )
 from simulations.reproduction.items import Study
-from simulations.reproduction.study import publish
+from simulations.reproduction.study import Store, publish, results_of
 
-_TINY_ARMS = Arms(burn_in=2, longest=2, pilots=2, runs=3, k=3, examples=50)
+_TINY_ARMS = Arms(burn_in=2, spacing=2, runs=3, k=3, examples=50)
+_EPSILONS: tuple[Epsilon, ...] = (8.0, 2.0, None)
+_ALL = tuple(FAMILIES)
 
-
-def aggregates(site: Site, *, tiny: bool = False, seeds: int | None = None) -> page.Measured:
-    """Return what aggregates bring, by DP-FTRL and by DP-SGD, and how wide scores' intervals are.
-
-    Args:
-        site: Whose threads.
-        tiny: Whether to run little.
-        seeds: Of each method; None for 5, or 2.
-    """
-    size, arms = _size(tiny, seeds), _TINY_ARMS if tiny else Arms()
-    of_arms = len(size.epsilons) * (arms.pilots + arms.runs)
-    site.pace = Pace(len(FAMILIES) * (tuning_runs(size) + case_runs(size) + 1) + of_arms)
-    every = {name: trained(site, family, size) for name, family in FAMILIES.items()}
-    lines = {}
-    for name, one in every.items():
-        given = options(site, FAMILIES[name], size, size.epsilons[0], 1.0)
-        public = site.start(FAMILIES[name].experiment, given)
-        lines[name] = {at: lines_of(site, right, public) for at, right in one.right.items()}
-    independent = FAMILIES["DP-SGD"]
-    scores = []
-    for epsilon in size.epsilons:
-        with suppress(NotKeptError):
-            scores.append(both_arms(site, independent, size, epsilon, arms))
-    return page.Measured(
-        site=_site_words(site),
-        synthetic=site.corpus.synthetic,
-        delta=_delta(site, size),
-        size=size,
-        chosen={name: one.chosen for name, one in every.items()},
-        lines=lines,
-        arms=arms,
-        scores=scores,
-    )
+Place = TypeVar("Place")
+Found = TypeVar("Found")
 
 
-def shift(site: Site, *, tiny: bool = False, seeds: int | None = None) -> shift_page.Shifted:
-    """Return accuracy over a period of shift, at the first ε.
+def recycle(
+    *,
+    corpus: str | None = None,
+    seeds: int | None = None,
+    results: Path = Path("results/reproductions.jsonl"),
+    out: Path | None = None,
+    plot: Path | None = None,
+    roster: str | None = None,
+    families: tuple[str, ...] = _ALL,
+    epsilons: tuple[Epsilon, ...] = _EPSILONS,
+    tiny: bool = False,
+) -> None:
+    """Train what is missing of aggregates at inference and over them, and publish the page.
 
     Args:
-        site: Whose threads.
-        tiny: Whether to run little.
-        seeds: Of each method; None for 3, or 2.
+        corpus: A prepared corpus, a dump or a name; see `small_corpus`.
+        seeds: Of each method; None for 5.
+        results: Next to it, in `recycling-` of its name, runs are kept.
+        out: Where the page is written.
+        plot: Where it is drawn.
+        roster: Of the corpus; None for its own.
+        families: Of `FAMILIES`, that are trained.
+        epsilons: At which they are trained; none for no noise.
+        tiny: Whether with few runs, short ones.
+
+    Raises:
+        ValueError: If a family is not known, or there is no such corpus.
     """
-    size = _size(tiny, None)
-    period = Period(halves="questions", rounds=4 if tiny else 20, seeds=seeds or (2 if tiny else 3))
-    shifted = len(shift_page.HALVES) * period.seeds
-    site.pace = Pace(len(FAMILIES) * (tuning_runs(size) + shifted))
-    chosen = {name: tuned(site, family, size).rates for name, family in FAMILIES.items()}
-    epsilon = size.epsilons[0]
-    accuracy: dict[shift_page.Case, dict[str, np.ndarray]] = {}
-    for halves in shift_page.HALVES:
-        own = replace(period, halves=halves)
-        for name, family in FAMILIES.items():
-            with suppress(NotKeptError):
-                accuracy[halves, name, epsilon] = accuracies(
-                    site, family, size, chosen[name][epsilon], epsilon, own
-                )
-    return shift_page.Shifted(
-        site=_site_words(site),
-        synthetic=site.corpus.synthetic,
-        delta=_delta(site, size),
-        rounds=size.rounds,
+    size = _size(tiny, seeds)
+    site = _site(corpus, roster, results, tiny)
+    asked = list(settings(epsilons, families))
+    site.pace = Pace(len(asked) * case_runs(size) + 1)
+    levels = site.levels("adadps-tags", options(site, FAMILIES["dp-sgd"], size, 8.0, 1.0))
+    found = _every(
+        site, asked, settings((8.0,) if tiny else _EPSILONS, _ALL),
+        lambda place: case(site, FAMILIES[place[0]], size, place[1]),
+    )  # fmt: skip
+    made = page.Recycled(
+        setting=_setting(
+            site, size,
+            {page.place_words(place): case_runs(size) for place, one in found.items() if not one},
+            [one.seconds for one in found.values() if one],
+        ),
+        cases={place: one for place, one in found.items() if one},
+        lines={place: page.lines_of(one, levels) for place, one in found.items() if one},
+    )  # fmt: skip
+    command = _command("recycling-stackoverflow", size.seeds, tiny)
+    if plot is not None:
+        page.draw(made, plot)
+    publish(page.page(made, command=command, picture="" if plot is None else plot.name), out)
+
+
+def shift(
+    *,
+    corpus: str | None = None,
+    seeds: int | None = None,
+    results: Path = Path("results/reproductions.jsonl"),
+    out: Path | None = None,
+    plot: Path | None = None,
+    roster: str | None = None,
+    families: tuple[str, ...] = _ALL,
+    epsilons: tuple[Epsilon, ...] = (8.0,),
+    tiny: bool = False,
+) -> None:
+    """Train what is missing under a periodic shift, and publish the page.
+
+    Args:
+        corpus: As of `recycle`, and so are the others.
+        seeds: Of each method; None for 3.
+        results: Next to it runs are kept.
+        out: Where the page is written.
+        plot: Where it is drawn.
+        roster: Of the corpus; None for its own.
+        families: That are trained.
+        epsilons: At which.
+        tiny: Whether with few runs, short ones.
+
+    Raises:
+        ValueError: If a family is not known, or there is no such corpus.
+    """
+    size = _size(tiny, seeds)
+    number = (2 if tiny else 3) if seeds is None else size.seeds
+    period = Period(halves="questions", rounds=4 if tiny else 20, seeds=number)
+    site = _site(corpus, roster, results, tiny)
+    asked, every = _with_halves(epsilons, families), _with_halves((8.0,), _ALL)
+    runs = shifted_runs(size, period)
+    site.pace = Pace(len(asked) * runs)
+    found = _every(
+        site, asked, every,
+        lambda place: shifted(
+            site, FAMILIES[place[1]], size, place[2], replace(period, halves=place[0])
+        ),
+    )  # fmt: skip
+    made = page.AllShifted(
+        setting=_setting(
+            site, size,
+            {
+                f"{place[0]}: {page.place_words(place[1:])}": runs
+                for place, one in found.items() if not one
+            },
+            [one.seconds for one in found.values() if one],
+        ),
         period=period,
-        accuracy=accuracy,
-    )
+        cases={place: one for place, one in found.items() if one},
+    )  # fmt: skip
+    if plot is not None:
+        page.draw_shift(made, plot)
+    command = _command("recycling-pds", number, tiny)
+    publish(page.shift_page(made, command=command, picture="" if plot is None else plot.name), out)
+
+
+def _with_halves(
+    epsilons: Sequence[Epsilon], families: Sequence[str]
+) -> list[tuple[Halves, str, Epsilon]]:
+    return [
+        (halves, name, epsilon)
+        for name, epsilon in settings(epsilons, families)
+        for halves in page.HALVES
+    ]
+
+
+def uncertainty(
+    *,
+    corpus: str | None = None,
+    results: Path = Path("results/reproductions.jsonl"),
+    out: Path | None = None,
+    roster: str | None = None,
+    families: tuple[str, ...] = ("tree", "dp-sgd"),
+    epsilons: tuple[float, ...] = (8.0, 2.0),
+    tiny: bool = False,
+) -> None:
+    """Train what is missing of checkpoints against independent runs, and publish the page.
+
+    Args:
+        corpus: As of `recycle`, and so are the others.
+        results: Next to it runs are kept.
+        out: Where the page is written.
+        roster: Of the corpus; None for its own.
+        families: That are trained.
+        epsilons: At which.
+        tiny: Whether with few runs, short ones.
+
+    Raises:
+        ValueError: If a family is not known, or there is no such corpus.
+    """
+    size, arms = _size(tiny, None), _TINY_ARMS if tiny else Arms()
+    site = _site(corpus, roster, results, tiny)
+    asked = list(settings(epsilons, families))
+    site.pace = Pace(len(asked) * arms.runs)
+    found = _every(
+        site, asked, settings((8.0,) if tiny else (8.0, 2.0), ("tree", "dp-sgd")),
+        lambda place: widths(site, FAMILIES[place[0]], size, place[1], arms),
+    )  # fmt: skip
+    made = page.AllWidths(
+        setting=_setting(
+            site, replace(size, rounds=arms.rounds),
+            {page.place_words(place): arms.runs for place, one in found.items() if not one},
+            [one[1] for one in found.values() if one],
+        ),
+        arms=arms,
+        cases={place: one[0] for place, one in found.items() if one},
+    )  # fmt: skip
+    publish(page.uncertainty_page(made, command=_command("recycling-uncertainty", None, tiny)), out)
+
+
+def _every(
+    site: Site,
+    asked: Sequence[Place],
+    shown: Iterable[Place],
+    make: Callable[[Place], Found],
+) -> dict[Place, Found | None]:
+    """Return what was found by place: the asked ones trained, others if they are in the store."""
+    trained = {place: make(place) for place in asked}
+    site.trains, site.pace = False, Pace(0)
+    found: dict[Place, Found | None] = {}
+    for place in dict.fromkeys([*shown, *trained]):
+        try:
+            found[place] = trained[place] if place in trained else make(place)
+        except NotKeptError:
+            found[place] = None
+    return found
 
 
 def _size(tiny: bool, seeds: int | None) -> Size:
@@ -112,87 +244,61 @@ def _size(tiny: bool, seeds: int | None) -> Size:
     return size if seeds is None else replace(size, seeds=seeds)
 
 
-def _site_words(site: Site) -> str:
+def _site(corpus: str | None, roster: str | None, results: Path, tiny: bool) -> Site:
+    store = Store.at(results_of("recycling", results))
+    return Site(small_corpus(corpus, tiny=tiny), roster, store)
+
+
+def _setting(
+    site: Site, size: Size, missing: Mapping[str, int], seconds: Sequence[float]
+) -> page.Setting:
     view = site.view()
     facts = view.describe()
     rows = sum(view.num_examples(user, view.split.measured_on) for user in view.roster)
-    return (
-        f"{facts['name']}, roster {facts['roster']}: {len(view.roster):,} users, "
-        f"{len(view.words)} words, {len(view.tags)} tags; {rows:,} test sentences. Split: "
-        f"{view.split.describe()}."
-    )
-
-
-def _delta(site: Site, size: Size) -> float:
-    family = FAMILIES["DP-SGD"]
-    given = options(site, family, size, size.epsilons[0], 1.0)
+    family = FAMILIES["dp-sgd"]
+    given = options(site, family, size, 8.0, 1.0)
     delta = build(site.experiment(family.experiment, given), site.corpus).plan.delta
     assert delta is not None
-    return delta
-
-
-def reproduce(
-    *,
-    corpus: str | None = None,
-    seeds: int | None = None,
-    results: Path = Path("results/recycling"),
-    out: Path | None = None,
-    plot: Path | None = None,
-    what: str = "aggregates",
-    roster: str | None = None,
-    kept: bool = False,
-    tiny: bool = False,
-) -> None:
-    """Train what is missing and publish the page.
-
-    Args:
-        corpus: A prepared corpus, a dump or a name.
-        seeds: Of each method; None for 5 of aggregates, and 3 of a shift.
-        results: Next to it, in a folder, what is done is kept.
-        out: Where the page is written.
-        plot: Where it is drawn.
-        what: "aggregates", or "shift".
-        roster: Of the corpus; None for its own.
-        kept: Whether nothing is trained: the page is of what is kept alone.
-        tiny: Whether with few runs, short ones.
-    """
-    site = Site(
-        resolve_corpus(corpus, allow_synthetic=False),
-        roster,
-        results.with_suffix("") / "recycling",
-        trains=not kept,
+    return page.Setting(
+        site=f"{facts['name']}, roster {facts['roster']}: {len(view.roster):,} users, "
+        f"{len(view.words)} words, {len(view.tags)} tags; {rows:,} test sentences. Split: "
+        f"{view.split.describe()}.",
+        synthetic=site.corpus.synthetic,
+        delta=delta,
+        file="" if site.store.path is None else site.store.path.name,
+        size=size,
+        missing=missing,
+        seconds=float(np.mean(seconds)) if seconds else math.nan,
     )
-    name = "recycling-stackoverflow" if what == "aggregates" else "recycling-pds"
-    given = ("" if seeds is None else f" --seeds {seeds}") + (" --reduced" if tiny else "")
-    command = f"fedpriv reproduce {name} --corpus corpus{given}"
-    picture = "" if plot is None else plot.name
-    if what == "aggregates":
-        measured = aggregates(site, tiny=tiny, seeds=seeds)
-        text = page.page(measured, command=command, picture=picture)
-        if plot is not None:
-            page.draw(measured, plot)
-    else:
-        shifted = shift(site, tiny=tiny, seeds=seeds)
-        text = shift_page.page(shifted, command=command, picture=picture)
-        if plot is not None:
-            shift_page.draw(shifted, plot)
-    publish(text, out)
 
+
+def _command(name: str, seeds: int | None, tiny: bool) -> str:
+    given = "" if seeds is None else f" --seeds {seeds}"
+    return f"fedpriv reproduce {name}{given}{' --reduced' if tiny else ''}"
+
+
+_SMALL = {"tiny": True, "epsilons": (8.0,)}
 
 REPRODUCTIONS = (
     Study(
         name="recycling-stackoverflow",
-        title="Recycling checkpoints: aggregates and uncertainty, tags of real threads by user",
-        run=reproduce,
-        reduced={"tiny": True},
-        minutes=(60, 1),
+        title="Recycling checkpoints: aggregates, tags of real threads by user",
+        run=recycle,
+        reduced=_SMALL,
+        minutes=(90, 1),
     ),
     Study(
         name="recycling-pds",
         title="Recycling checkpoints under periodic shift, tags of real threads by user",
-        run=reproduce,
-        options={"what": "shift"},
-        reduced={"tiny": True},
-        minutes=(10, 1),
+        run=shift,
+        reduced=_SMALL,
+        minutes=(25, 1),
+    ),
+    Study(
+        name="recycling-uncertainty",
+        title="Checkpoints of one run against independent runs, tags of real threads by user",
+        run=uncertainty,
+        reduced=_SMALL,
+        minutes=(20, 1),
     ),
 )

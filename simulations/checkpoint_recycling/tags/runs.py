@@ -1,18 +1,22 @@
-"""Training the runs of the studies of real threads; what is done is kept, and not done again."""
+"""Runs of the studies of tags by user: trained once, and kept as JSON lines of counts.
+
+A row of the store has the options of a run and, for each aggregate of its checkpoints, how many
+held-out examples are right in each of `GROUPS` groups of threads. That is all that means, paired
+differences and a bootstrap over threads need, so a page is made of the committed rows alone.
+"""
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numba import njit
 
 from fedpriv.checkpoints.aggregates import answers
-from fedpriv.checkpoints.tensor_files import read_tensors, write_tensors
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.splits import Split
 from fedpriv.datasets.stackexchange.tag_view import TagView
@@ -21,7 +25,6 @@ from fedpriv.experiments.experiment import Components, Experiment
 from fedpriv.experiments.load import load_experiment
 from fedpriv.experiments.options import Option
 from fedpriv.experiments.start import public_only
-from fedpriv.hashes import document_sha256
 from fedpriv.kernels.sparse_softmax import train
 from fedpriv.rng import Key
 from fedpriv.runs.progress import Pace
@@ -34,9 +37,10 @@ from simulations.checkpoint_recycling.checkpoints import (
     Aggregates,
     averages,
     checkpoints,
-    names_of,
     states,
 )
+from simulations.evaluation.held_out import held_out, majority
+from simulations.reproduction.study import Row, Store
 
 # Types within compiled code are the compiler's.
 # pyright: reportCallIssue=false, reportArgumentType=false, reportReturnType=false
@@ -108,7 +112,8 @@ class Together(Work):
         """Return the sum; of whole numbers where the bound is on a grid.
 
         Raises:
-            ValueError: If the bound multiplies or mixes first, or an update is not finite.
+            ValueError: If the bound multiplies or mixes first.
+            DivergedError: If an update is not finite.
         """
         params, bound, user_ids = request.params, request.bound, request.user_ids
         if bound.multiplier or bound.mixture is not None:
@@ -133,7 +138,7 @@ class Together(Work):
             0.0 if grain is None else grain,
         )
         if not sound:
-            raise ValueError("an update is not finite: the model diverged; lower a rate")
+            raise DivergedError("an update is not finite: the model diverged; lower a rate")
         kind = np.float64 if grain is None else np.int64
         total: dict[str, Any] = {"kernel": of_kernel.astype(kind), "bias": of_bias.astype(kind)}
         return PartialSum(
@@ -202,36 +207,42 @@ def _grained(value: float, grain: float) -> float:
     return value if grain == 0.0 else np.rint(value / grain)
 
 
-#: What is said of a run, of all its options.
-_SHOWN = (
-    "noise.target_epsilon", "rounds", "server.learning_rate", "aggregate", "aggregate.training",
+#: Groups of held-out threads whose right answers are counted together.
+GROUPS = 100
+MAJORITY, PUBLIC = "majority tag", "public-only"
+
+#: Options that name a run in progress lines.
+_NAMED = (
+    "noise", "noise.target_epsilon", "server.learning_rate", "aggregate", "aggregate.training",
     "task.measured_on", "seed",
 )  # fmt: skip
 Options = Mapping[str, Option]
 
 
 class NotKeptError(ValueError):
-    """A run was asked for that is not there, where nothing is to be trained."""
+    """A run was asked for that is not in the store, where nothing is to be trained."""
+
+
+class DivergedError(ValueError):
+    """An update of a user is not finite."""
 
 
 class Site:
-    """A corpus by a roster, with threads held out.
+    """A corpus by a roster, with threads held out, and the store of its runs.
 
     Args:
         corpus: The data.
         roster: Of it; None for its own.
-        kept: Folder of what is done.
-        trains: Whether a run is trained that is not kept, or refused.
+        store: Of finished runs.
 
     Attributes:
+        trains: Whether a run that is not in the store is trained, or refused.
         pace: How far its runs are; who plans them says how many there are.
     """
 
-    def __init__(
-        self, corpus: Corpus, roster: str | None, kept: Path, *, trains: bool = True
-    ) -> None:
-        self._trains, self.pace = trains, Pace(0)
-        self.corpus, self.kept = corpus, kept
+    def __init__(self, corpus: Corpus, roster: str | None, store: Store) -> None:
+        self.trains, self.pace = True, Pace(0)
+        self.corpus, self.store = corpus, store
         self.roster = corpus.default_roster if roster is None else roster
         self._columns: dict[str, Columns] = {}
 
@@ -271,27 +282,32 @@ class Site:
         trainer: Any = made.trainer
         return replace(made, trainer=Together(trainer=trainer, columns=self._columns[name]))
 
-    def cached(
-        self, facts: Mapping[str, object], make: Callable[[], Mapping[str, np.ndarray]]
-    ) -> dict[str, np.ndarray]:
-        """Return what was kept under these facts, made now if there is nothing.
+    def row(self, facts: Mapping[str, Any], make: Callable[[], Row]) -> Row:
+        """Return the row of these facts, made now if the store has none.
+
+        Args:
+            facts: All that decides the row, besides corpus and roster; the first names its kind.
+            make: Returns its values; the seconds that it took are added.
 
         Raises:
-            NotKeptError: If there is nothing, and nothing is to be trained.
+            NotKeptError: If there is none, and nothing is to be trained.
         """
-        named = {"roster": self.view().roster_sha256, "version": 1, **facts}
-        corpus = self.corpus.content_sha256[:16]  # another may have the same roster and options
-        file = self.kept / corpus / f"{document_sha256(named)[:24]}.safetensors"
-        if file.exists():
+        view = self.view()
+        # Another corpus may have the same roster and options.
+        spec = {"corpus": self.corpus.content_sha256[:16], "roster": view.roster_sha256, **facts}
+        if (found := self.store.find(spec)) is not None:
             self.pace.keep()
-        else:
-            kind = next(f"{name} {value}" for name, value in facts.items())
-            more = [f"{name} {facts[name]}" for name in _SHOWN if facts.get(name) is not None]
-            if not self._trains:
-                raise NotKeptError(f"not kept: {', '.join([kind, *more])}")
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_tensors(file, dict(self.pace.work(", ".join([kind, *more]), make)))
-        return dict(read_tensors(file)[0])
+            return found
+        more = [f"{name} {facts[name]}" for name in _NAMED if facts.get(name) is not None]
+        label = ", ".join([next(f"{name} {value}" for name, value in facts.items()), *more])
+        if not self.trains:
+            raise NotKeptError(f"not in the store: {label}")
+
+        def timed(_: object) -> Row:
+            started = time.perf_counter()
+            return {**make(), "seconds": round(time.perf_counter() - started, 2)}
+
+        return self.pace.work(label, lambda: self.store.row(spec, timed))
 
     def aggregated(
         self,
@@ -301,8 +317,8 @@ class Site:
         which: Aggregates,
         *,
         validation: bool = False,
-    ) -> dict[str, np.ndarray]:
-        """Return which held-out examples are right, uint8 (n,), by aggregate of one run.
+    ) -> Row:
+        """Return the counts of every aggregate at inference of one run's checkpoints.
 
         Args:
             name: Of the experiment.
@@ -310,46 +326,72 @@ class Site:
             seed: Of cohorts, noise and everything else.
             which: Aggregates.
             validation: Measured on validation threads, which are then held out too.
+
+        Returns:
+            A row with "examples" (of each group, those that there are) and "right" (by aggregate,
+            those that it has right; none of a run that diverged); on validation threads all are one
+            group.
         """
         experiment = self.experiment(name, options, seed=seed, validation=validation)
 
-        def make() -> dict[str, np.ndarray]:
+        def make() -> Row:
             made = self.components(experiment)
-            return measured(made.task, checkpoints(experiment, made, seed), which)
+            try:
+                right = measured(made.task, checkpoints(experiment, made, seed), which)
+            except DivergedError:
+                right = {}
+            return self._counts(right, validation)
 
-        facts: dict[str, object] = {"aggregates": name, **experiment.options()}
-        facts |= {"decays": list(which.decays), "ks": list(which.ks)}
-        found = self.cached(facts, make)
-        kinds = ("OPA", "OMV")
-        names = [*names_of(which), *(f"{kind} {k}" for kind in kinds for k in which.ks)]
-        return {name: found[name] for name in names}
+        facts = {"aggregates": name, **experiment.options()}
+        return self.row({**facts, "decays": list(which.decays), "ks": list(which.ks)}, make)
 
     def trained_over(
         self, name: str, options: Options, seed: int, *, validation: bool = False
-    ) -> np.ndarray:
-        """Return which held-out examples are right, uint8 (n,), of what a run releases."""
+    ) -> Row:
+        """Return the counts of the model that a run releases, under the name "released"."""
         experiment = self.experiment(name, options, seed=seed, validation=validation)
 
-        def make() -> dict[str, np.ndarray]:
+        def make() -> Row:
             made = self.components(experiment)
-            (state,) = deque(states(experiment, made, seed), maxlen=1)
             algorithm: Any = made.algorithm
-            return {"right": right_of(made.task, algorithm.result(state))}
+            try:
+                (state,) = deque(states(experiment, made, seed), maxlen=1)
+            except DivergedError:
+                return self._counts({}, validation)
+            right = right_of(made.task, algorithm.result(state))
+            return self._counts({"released": right}, validation)
 
-        return self.cached({"released": name, **experiment.options()}, make)["right"]
+        return self.row({"released": name, **experiment.options()}, make)
 
-    def start(self, name: str, options: Options) -> np.ndarray:
-        """Return which held-out examples the public start alone has right."""
+    def levels(self, name: str, options: Options) -> Row:
+        """Return the counts of the majority tag and of the public start, on test threads."""
         experiment = self.experiment(name, options)
 
-        def make() -> dict[str, np.ndarray]:
+        def make() -> Row:
             task = build(experiment, self.corpus).task
             alone = public_only(task, Key.simulation(0).fold("init"))
             if alone is None:
                 raise ValueError("no public user asked a thread to learn from; use a larger site")
-            return {"right": right_of(task, alone.model.params)}
+            right = {
+                MAJORITY: majority(self.view()).right,
+                PUBLIC: right_of(task, alone.model.params),
+            }
+            return self._counts(right, validation=False)
 
-        return self.cached({"public": name, **experiment.options()}, make)["right"]
+        return self.row({"levels": name, "inputs": "unit-norm"}, make)
+
+    def _counts(self, right: Mapping[str, np.ndarray], validation: bool) -> Row:
+        threads = held_out(self.view(validation=validation)).threads
+        number = 1 if validation else GROUPS
+        group = threads % number
+        return {
+            "synthetic": self.corpus.synthetic,
+            "examples": np.bincount(group, minlength=number).tolist(),
+            "right": {
+                name: np.bincount(group[one > 0], minlength=number).tolist()
+                for name, one in right.items()
+            },
+        }
 
 
 def measured(task: Any, past: Iterable[Params], which: Aggregates) -> dict[str, np.ndarray]:

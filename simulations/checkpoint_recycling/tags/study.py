@@ -1,9 +1,14 @@
-"""Gain of aggregates on real threads: tuned once, then paired seeds."""
+"""Gain of aggregates on real threads: rates and parameters from validation threads, paired seeds.
+
+The last iterate, each kind of aggregate at inference and each reading of training over aggregates
+has a learning rate of its own, which validation threads choose: a gain over a last iterate at
+another method's rate would be one of not having tuned it.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -20,11 +25,11 @@ from simulations.checkpoint_recycling.checkpoints import (
     LAST,
     Aggregates,
     chance_within_two,
-    decorrelated,
     states,
     within_two,
 )
-from simulations.checkpoint_recycling.tags.runs import NotKeptError, Options, Site, right_of, scored
+from simulations.checkpoint_recycling.tags.runs import Options, Site, right_of, scored
+from simulations.reproduction.study import Row
 
 #: No noise, where an ε is meant otherwise.
 Epsilon = float | None
@@ -49,21 +54,31 @@ class Family:
     guarantee: str
 
 
+_FTRL: Mapping[str, Option] = {
+    "min-separation": 4,
+    "l2-clip-norm": 60.0,
+    "local-learning-rate": 30.0,
+    "start-factor": 0.5,
+}
+_ZERO_OUT = "zero-out, PLD, one charge a run, no assumption on how cohorts are drawn"
+
 FAMILIES: Mapping[str, Family] = {
-    "DP-FTRL": Family(
-        label="DP-FTRL (optimised bands)",
+    "tree": Family(
+        label="DP-FTRL, tree",
         experiment="adadps-ftrl-tags",
-        options={
-            "min-separation": 4,
-            "l2-clip-norm": 60.0,
-            "local-learning-rate": 30.0,
-            "start-factor": 0.5,
-        },
+        options={**_FTRL, "noise": "tree"},
         cohort=None,
-        guarantee="zero-out, PLD, one charge a run, no assumption on how cohorts are drawn",
+        guarantee=_ZERO_OUT,
     ),
-    "DP-SGD": Family(
-        label="DP-SGD by user (independent noise, Poisson cohorts)",
+    "bands": Family(
+        label="DP-FTRL, bands",
+        experiment="adadps-ftrl-tags",
+        options={**_FTRL, "noise": "banded"},
+        cohort=None,
+        guarantee=_ZERO_OUT,
+    ),
+    "dp-sgd": Family(
+        label="DP-SGD",
         experiment="adadps-tags",
         options={
             "l2-clip-norm": 30.0,
@@ -84,82 +99,46 @@ class Size:
     Attributes:
         rounds: Of every run.
         seeds: Of every method, from 0.
-        tuning_seed: Of none of them.
+        tuning_seeds: Whose mean on validation threads chooses; none of them is reported.
         rates: Of the server, that are tried.
-        slower: What the best rate is multiplied by, for a second look.
-        faster: The same, for a third.
-        epsilons: That are measured.
+        around: Multiples of the aggregate's rate at inference that training over it tries.
         which: Aggregates.
     """
 
     rounds: int = 80
     seeds: int = 5
-    tuning_seed: int = 100
-    rates: Sequence[float] = (0.25, 0.5, 1.0, 2.0, 4.0)
-    slower: float = 0.5
-    faster: float = 3.0
-    epsilons: Sequence[float] = (8.0, 2.0)
+    tuning_seeds: Sequence[int] = (100, 101)
+    rates: Sequence[float] = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+    around: Sequence[float] = (0.5, 1.0, 2.0)
     which: Aggregates = field(default_factory=Aggregates)
 
 
-TINY = Size(rounds=8, seeds=2, rates=(0.5, 1.0), epsilons=(8.0,),
+TINY = Size(rounds=8, seeds=2, tuning_seeds=(100,), rates=(0.5, 1.0), around=(1.0, 2.0),
             which=Aggregates(decays=(0.8,), ks=(3,)))  # fmt: skip
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
-    """Settings that validation threads chose, once, by one run each.
-
-    Attributes:
-        rates: By ε: the server's, that the last iterate does best with.
-        tried: Accuracy of the last iterate on validation threads, by ε and rate.
-        aggregate: By kind ("EMA", "UPA", "OPA", "OMV"), that of the best parameter at the first ε.
-    """
-
-    rates: Mapping[Epsilon, float]
-    tried: Mapping[tuple[Epsilon, float], float]
-    aggregate: Mapping[str, str]
-
-
-Rights = Mapping[str, np.ndarray]
+#: Kinds of aggregates at inference; those of params are trained over, too.
+KINDS = ("EMA", "UPA", "OPA", "OMV")
+_TRAINED_OVER = ("EMA", "UPA")
+READINGS = ("replace", "gradient-only")
+#: Between an aggregate's name and the reading that it is trained at by.
+AT = ", trained at, "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """Results of one family on test threads.
+class Choice:
+    """A method with the rate and parameter that validation threads chose.
 
     Attributes:
-        chosen: Beforehand.
-        right: By ε, by what the rate is multiplied by, and by method: uint8 (seeds, n).
+        name: "last", an aggregate with its parameter, or one with `AT` and a reading.
+        rate: Of the server.
+        on_edge: Whether the rate is the least or the most that was tried.
+        accuracy: On validation threads, mean of the tuning seeds.
     """
 
-    chosen: Chosen
-    right: Mapping[tuple[Epsilon, float], Rights]
-
-
-def tuned(site: Site, family: Family, size: Size) -> Chosen:
-    """Return what validation threads choose."""
-    tried: dict[tuple[Epsilon, float], float] = {}
-    rates: dict[Epsilon, float] = {}
-    kinds: dict[str, str] = {}
-    for epsilon in (*size.epsilons, None):
-        runs = {}
-        for rate in size.rates:
-            runs[rate] = site.aggregated(
-                family.experiment,
-                options(site, family, size, epsilon, rate),
-                size.tuning_seed,
-                size.which,
-                validation=True,
-            )
-            tried[epsilon, rate] = float(runs[rate][LAST].mean())
-        rates[epsilon] = max(size.rates, key=lambda rate: tried[epsilon, rate])
-        if not kinds:
-            own = runs[rates[epsilon]]
-            for kind in ("EMA", "UPA", "OPA", "OMV"):
-                names = [name for name in own if name.startswith(kind)]
-                kinds[kind] = max(names, key=lambda name: float(own[name].mean()))
-    return Chosen(rates=rates, tried=tried, aggregate=kinds)
+    name: str
+    rate: float
+    on_edge: bool
+    accuracy: float
 
 
 def options(
@@ -190,74 +169,145 @@ def over(size: Size, aggregate: str, reading: str) -> dict[str, Option]:
     return {**own, "aggregate-training": reading, "aggregate-start": size.rounds // 2}
 
 
-#: Between an aggregate's name and the reading that it is trained at by.
-AT = ", trained at, "
-READINGS = ("replace", "gradient-only")
-_TRAINED_OVER = ("EMA", "UPA")
+def accuracy_of(row: Row, name: str) -> float:
+    """Return the accuracy of a method in a row of counts; -∞ of a run that diverged."""
+    if name not in row["right"]:
+        return -math.inf
+    return sum(row["right"][name]) / sum(row["examples"])
 
 
-def case(
-    site: Site, family: Family, size: Size, chosen: Chosen, epsilon: Epsilon, by: float
-) -> Rights:
-    """Return which test examples each method has right, uint8 (seeds, n), of one case.
+def tried(
+    site: Site, family: Family, size: Size, epsilon: Epsilon
+) -> dict[float, dict[str, float]]:
+    """Return accuracies on validation threads by rate and method, mean of the tuning seeds."""
+    found: dict[float, dict[str, float]] = {}
+    for rate in size.rates:
+        given = options(site, family, size, epsilon, rate)
+        rows = [
+            site.aggregated(family.experiment, given, seed, size.which, validation=True)
+            for seed in size.tuning_seeds
+        ]
+        names = {name for row in rows for name in row["right"]} or {LAST}
+        found[rate] = {
+            name: float(np.mean([accuracy_of(row, name) for row in rows])) for name in names
+        }
+    return found
 
-    Methods that are not kept are left out where nothing is to be trained.
 
-    Args:
-        site: Whose threads.
-        family: The DP algorithm.
-        size: How much.
-        chosen: Beforehand.
-        epsilon: Of it; None for no noise.
-        by: What the chosen rate is multiplied by; up to 1, and with noise, models are trained over
-            aggregates, too.
+def choose(site: Site, family: Family, size: Size, epsilon: Epsilon) -> dict[str, Choice]:
+    """Return what validation threads choose, by "last", kind, and kind with `AT` and reading.
+
+    Of equals the lowest rate, and of one rate the first name in alphabetical order.
     """
-    given = options(site, family, size, epsilon, by * chosen.rates[epsilon])
-    one: dict[str, np.ndarray] = {}
-    with suppress(NotKeptError):
-        runs = [
+    reached, chosen = tried(site, family, size, epsilon), {}
+    for kind in (LAST, *KINDS):
+        missed, rate, name = min(
+            (-accuracy, rate, name)
+            for rate, own in reached.items()
+            for name, accuracy in own.items()
+            if name.startswith(kind)
+        )
+        chosen[kind] = Choice(
+            name=name, rate=rate, accuracy=-missed,
+            on_edge=rate in (min(size.rates), max(size.rates)),
+        )  # fmt: skip
+    for kind in _TRAINED_OVER:
+        for reading in READINGS:
+            chosen[kind + AT + reading] = _trained_at(
+                site, family, size, epsilon, chosen[kind], reading
+            )
+    return chosen
+
+
+def _trained_at(
+    site: Site, family: Family, size: Size, epsilon: Epsilon, at: Choice, reading: str
+) -> Choice:
+    """Return the choice of training over an aggregate, at rates around that of inference."""
+    reached = {}
+    for by in size.around:
+        given = options(site, family, size, epsilon, by * at.rate)
+        given |= over(size, at.name, reading)
+        rows = [
+            site.trained_over(family.experiment, given, seed, validation=True)
+            for seed in size.tuning_seeds
+        ]
+        reached[by] = float(np.mean([accuracy_of(row, "released") for row in rows]))
+    by = max(size.around, key=lambda one: reached[one])
+    return Choice(
+        name=at.name + AT + reading, rate=by * at.rate, accuracy=reached[by],
+        on_edge=by in (min(size.around), max(size.around)),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A family at an ε, on test threads.
+
+    Attributes:
+        chosen: By what `choose` calls it.
+        right: By the same names, and by kind for its aggregate at the last iterate's rate with
+            `AT_LASTS`: right answers by group and seed, int64 (groups, seeds).
+        examples: Of each group, int64 (groups,).
+        seconds: Of a run, mean of those that were reported.
+    """
+
+    chosen: Mapping[str, Choice]
+    right: Mapping[str, np.ndarray]
+    examples: np.ndarray
+    seconds: float
+
+
+#: Behind the kind of an aggregate that is made at the last iterate's rate, not at its own.
+AT_LASTS = ", at the last iterate's rate"
+
+
+def case(site: Site, family: Family, size: Size, epsilon: Epsilon) -> Case:
+    """Return what the chosen methods do on test threads; every run that is missing is trained."""
+    chosen = choose(site, family, size, epsilon)
+    by_rate: dict[float, list[Row]] = {}
+    for kind in (LAST, *KINDS):
+        rate = chosen[kind].rate
+        if rate in by_rate:  # counted like a run, so that who plans them needs no choice
+            site.pace.keep(size.seeds)
+            continue
+        given = options(site, family, size, epsilon, rate)
+        by_rate[rate] = [
             site.aggregated(family.experiment, given, seed, size.which)
             for seed in range(size.seeds)
         ]
-        one |= {name: np.stack([run[name] for run in runs]) for name in runs[0]}
-    for name in (chosen.aggregate[kind] for kind in _trained_over(epsilon, by) if one):
+    right, every = {}, [row for rows in by_rate.values() for row in rows]
+    for kind in (LAST, *KINDS):
+        own = chosen[kind]
+        right[kind] = _right(by_rate[own.rate], own.name)
+        if own.rate != chosen[LAST].rate:
+            right[kind + AT_LASTS] = _right(by_rate[chosen[LAST].rate], own.name)
+    for kind in _TRAINED_OVER:
         for reading in READINGS:
-            more = {**given, **over(size, name, reading)}
-            with suppress(NotKeptError):
-                ends = [
-                    site.trained_over(family.experiment, more, seed) for seed in range(size.seeds)
-                ]
-                one[f"{name}{AT}{reading}"] = np.stack(ends)
-    return one
+            own = chosen[kind + AT + reading]
+            given = options(site, family, size, epsilon, own.rate)
+            given |= over(size, own.name.split(AT)[0], reading)
+            rows = [site.trained_over(family.experiment, given, seed) for seed in range(size.seeds)]
+            right[kind + AT + reading] = _right(rows, "released")
+            every += rows
+    return Case(
+        chosen=chosen,
+        right=right,
+        examples=np.array(every[0]["examples"]),
+        seconds=float(np.mean([row["seconds"] for row in every])),
+    )
 
 
-def _trained_over(epsilon: Epsilon, by: float) -> Sequence[str]:
-    return _TRAINED_OVER if by <= 1.0 and epsilon is not None else ()
-
-
-def tuning_runs(size: Size) -> int:
-    """Return how many runs `tuned` asks for."""
-    return (len(size.epsilons) + 1) * len(size.rates)
+def _right(rows: Sequence[Row], name: str) -> np.ndarray:
+    """Return right answers by group and seed; none of a run that diverged."""
+    none = [0] * len(rows[0]["examples"])
+    return np.array([row["right"].get(name, none) for row in rows]).T
 
 
 def case_runs(size: Size) -> int:
-    """Return how many runs all cases of a family ask for."""
-    each = [1 + len(READINGS) * len(_trained_over(*at)) for at in cases(size)]
-    return size.seeds * sum(each)
-
-
-def trained(site: Site, family: Family, size: Size) -> Found:
-    """Return what a family does on test threads; every run that is missing is trained."""
-    chosen = tuned(site, family, size)
-    right = {at: case(site, family, size, chosen, *at) for at in cases(size)}
-    return Found(chosen=chosen, right={at: own for at, own in right.items() if own})
-
-
-def cases(size: Size) -> Iterator[tuple[Epsilon, float]]:
-    """Yield the ε and the multiples of the rate that are measured."""
-    yield from ((epsilon, 1.0) for epsilon in (*size.epsilons, None))
-    yield size.epsilons[0], size.slower
-    yield size.epsilons[0], size.faster
+    """Return how many runs a case asks for."""
+    trained = len(_TRAINED_OVER) * len(READINGS)
+    tuning = len(size.tuning_seeds) * (len(size.rates) + trained * len(size.around))
+    return tuning + size.seeds * (1 + len(KINDS) + trained)
 
 
 #: What alternates: text in threads that its writer asked against the rest, or two halves of tags.
@@ -280,6 +330,12 @@ class Period:
     seeds: int = 3
     decays: Sequence[float] = (0.9, 0.95)
 
+    @property
+    def aggregates(self) -> dict[str, Transform]:
+        """Aggregates by name: moving averages, and means of half a period and of a whole one."""
+        emas = {f"EMA {decay:g}": ema(decay) for decay in self.decays}
+        return {**emas, **{f"UPA {k}": upa(k) for k in (self.rounds // 2, self.rounds)}}
+
 
 def one_half(site: Site, halves: Halves) -> np.ndarray:
     """Return which rows of a site's training text are of the first of two halves, bool (rows,).
@@ -301,31 +357,91 @@ def one_half(site: Site, halves: Halves) -> np.ndarray:
     return found
 
 
-def accuracies(
-    site: Site, family: Family, size: Size, rate: float, epsilon: Epsilon, period: Period
-) -> dict[str, np.ndarray]:
-    """Return accuracy on test threads of all kinds after every round of the last period.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shifted:
+    """A family under one shift.
 
-    Returns:
-        By aggregate, float64 (seeds, rounds of a period).
+    Attributes:
+        chosen: By the last iterate and aggregate, with the rate that validation threads chose.
+        accuracy: By the same, on test threads of all kinds after every round of the last period,
+            each at its own rate, float64 (seeds, rounds of a period).
+        seconds: Of a run, mean.
     """
+
+    chosen: Mapping[str, Choice]
+    accuracy: Mapping[str, np.ndarray]
+    seconds: float
+
+
+def shifted(site: Site, family: Family, size: Size, epsilon: Epsilon, period: Period) -> Shifted:
+    """Return what a family does under a shift; rates are chosen under the same shift.
+
+    By the mean accuracy over the last period on validation threads, of the tuning seeds.
+    """
+    names = (LAST, *period.aggregates)
+    reached: dict[float, dict[str, float]] = {}
+    for rate in size.rates:
+        rows = [
+            _shifted_run(site, family, size, epsilon, rate, period, seed, validation=True)
+            for seed in size.tuning_seeds
+        ]
+        reached[rate] = {
+            name: float(np.mean([row["over"][name] for row in rows])) for name in names
+        }
+    chosen = {}
+    for name in names:
+        rate = max(size.rates, key=lambda rate, name=name: reached[rate][name])
+        chosen[name] = Choice(
+            name=name, rate=rate, accuracy=reached[rate][name],
+            on_edge=rate in (min(size.rates), max(size.rates)),
+        )  # fmt: skip
+    by_rate: dict[float, list[Row]] = {}
+    for name in names:
+        rate = chosen[name].rate
+        if rate in by_rate:
+            site.pace.keep(period.seeds)
+            continue
+        by_rate[rate] = [
+            _shifted_run(site, family, size, epsilon, rate, period, seed)
+            for seed in range(period.seeds)
+        ]
+    return Shifted(
+        chosen=chosen,
+        accuracy={
+            name: np.array([row["over"][name] for row in by_rate[chosen[name].rate]])
+            for name in names
+        },
+        seconds=float(np.mean([row["seconds"] for rows in by_rate.values() for row in rows])),
+    )
+
+
+def shifted_runs(size: Size, period: Period) -> int:
+    """Return how many runs `shifted` asks for."""
+    return len(size.tuning_seeds) * len(size.rates) + period.seeds * (1 + len(period.aggregates))
+
+
+def _shifted_run(
+    site: Site,
+    family: Family,
+    size: Size,
+    epsilon: Epsilon,
+    rate: float,
+    period: Period,
+    seed: int,
+    *,
+    validation: bool = False,
+) -> Row:
     given = options(site, family, size, epsilon, rate)
-    found = [_run(site, family, given, seed, period) for seed in range(period.seeds)]
-    return {name: np.stack([one[name] for one in found]) for name in found[0]}
+    experiment = site.experiment(family.experiment, given, seed=seed, validation=validation)
 
-
-def _run(site: Site, family: Family, given: Any, seed: int, period: Period) -> dict[str, Any]:
-    experiment = site.experiment(family.experiment, given, seed=seed)
-
-    def make() -> dict[str, np.ndarray]:
+    def make() -> Row:
         made = site.components(experiment, period.halves, lambda: one_half(site, period.halves))
         shift = Shift(kind="blocks", period=period.rounds)
         algorithm: Any = made.algorithm
         made = replace(made, algorithm=replace(algorithm, tensors=shift.tensors))
-        ways = _ways(period)
+        ways = period.aggregates
         held: dict[str, State] = {}
         seen: dict[str, list[float]] = {name: [] for name in (LAST, *ways)}
-        total = int(experiment.options()["rounds"])  # type: ignore[arg-type]
         for state in states(experiment, made, seed):
             params: Params = state.params
             models = {LAST: params}
@@ -335,25 +451,13 @@ def _run(site: Site, family: Family, given: Any, seed: int, period: Period) -> d
                 else:
                     _, held[name] = way.next(dict(params), held[name])
                 models[name] = held[name]["average"]
-            if state.round_num > total - period.rounds:
+            if state.round_num > size.rounds - period.rounds:
                 for name, model in models.items():
-                    seen[name].append(float(right_of(made.task, model).mean()))
-        return {name: np.array(values) for name, values in seen.items()}
+                    seen[name].append(round(float(right_of(made.task, model).mean()), 6))
+        return {"synthetic": site.corpus.synthetic, "over": seen}
 
-    facts = {
-        "shift": period.halves,
-        "of": "halves",
-        "period": period.rounds,
-        **experiment.options(),
-    }
-    facts |= {"decays": list(period.decays)}
-    found = site.cached(facts, make)
-    return {name: found[name] for name in (LAST, *_ways(period))}
-
-
-def _ways(period: Period) -> dict[str, Transform]:
-    emas = {f"EMA {decay:g}": ema(decay) for decay in period.decays}
-    return {**emas, **{f"UPA {k}": upa(k) for k in (period.rounds // 2, period.rounds)}}
+    facts = {"shift": period.halves, "of": family.experiment, "period": period.rounds}
+    return site.row({**facts, **experiment.options(), "decays": list(period.decays)}, make)
 
 
 _SEEDS = 1000  # from here on, so that no other study has the same runs
@@ -361,13 +465,12 @@ _SEEDS = 1000  # from here on, so that no other study has the same runs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arms:
-    """Size of both arms.
+    """Size of both arms: checkpoints of one run, and independent runs.
 
     Attributes:
         rate: Of the server at every ε; one at which the last iterate is steady at all of them.
         burn_in: t_1, rounds.
-        longest: Spacing that is tried at most.
-        pilots: Runs by which the spacing is measured.
+        spacing: t_2, rounds between checkpoints.
         runs: Independent ones; each is a chain of checkpoints, too.
         k: Checkpoints at the spacing; T = t_1 + k t_2.
         examples: Test examples, evenly spread.
@@ -375,11 +478,25 @@ class Arms:
 
     rate: float = 2.0
     burn_in: int = 40
-    longest: int = 40
-    pilots: int = 2
+    spacing: int = 40
     runs: int = 10
     k: int = 10
-    examples: int = 1000
+    examples: int = 200
+
+    @property
+    def rounds(self) -> int:
+        """T."""
+        return self.burn_in + self.k * self.spacing
+
+    @property
+    def measured_at(self) -> list[int]:
+        """Rounds after which scores are kept: k at the spacing, and 20 half as far apart."""
+        total, half = self.rounds, max(1, self.spacing // 2)
+        at = {
+            *range(total, self.burn_in, -self.spacing),
+            *range(total - 19 * half, total + 1, half),
+        }
+        return sorted(number for number in at if number > 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -413,84 +530,48 @@ class Widths:
     correlation: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scores:
-    """Both arms at one ε.
+def widths(
+    site: Site, family: Family, size: Size, epsilon: Epsilon, arms: Arms
+) -> tuple[list[Widths], float]:
+    """Return both arms at one ε, by k, and the mean seconds of a run; all have one σ, of T rounds.
 
-    Attributes:
-        epsilon: Of each run.
-        spacing: t_2 that was measured.
-        correlation: Of scores that far apart, by the pilots.
-        rounds: T.
-        widths: By k.
+    The score is the probability of the class that the first run's last checkpoint predicts.
     """
-
-    epsilon: float
-    spacing: int
-    correlation: float
-    rounds: int
-    widths: Sequence[Widths]
-
-
-def both_arms(site: Site, family: Family, size: Size, epsilon: float, arms: Arms) -> Scores:
-    """Return both arms at one ε; their runs have one σ, of T rounds."""
-    spacing, correlation = _spacing(site, family, size, epsilon, arms)
-    total = arms.burn_in + arms.k * spacing
-    half = max(1, spacing // 2)
-    at = sorted({*range(total, arms.burn_in, -spacing), *range(total - 19 * half, total + 1, half)})
-    at = [number for number in at if number > 0]
-    given = {**options(site, family, size, epsilon, arms.rate), "rounds": total}
-    chains = np.stack([
-        _seen(site, family, given, _SEEDS + run, at, arms.examples) for run in range(arms.runs)
-    ])  # (runs, times, examples, classes)  # fmt: skip
-    widths = [
-        _widths(chains, at, k, spacing if k <= arms.k else half)
+    given = {**options(site, family, size, epsilon, arms.rate), "rounds": arms.rounds}
+    rows: list[Row] = []
+    for run in range(arms.runs):
+        answers = rows[0]["answers"] if rows else None
+        rows.append(_scores(site, family, given, _SEEDS + run, arms, answers))
+    chains = np.array([row["scores"] for row in rows])  # (runs, times, examples)
+    at, half = arms.measured_at, max(1, arms.spacing // 2)
+    found = [
+        widths_of(chains, at, k, arms.spacing if k <= arms.k else half)
         for k in (3, 5, 10, 20)
         if k <= len(at)
     ]
-    return Scores(
-        epsilon=epsilon, spacing=spacing, correlation=correlation, rounds=total, widths=widths
-    )
+    return found, float(np.mean([row["seconds"] for row in rows]))
 
 
-def _spacing(
-    site: Site, family: Family, size: Size, epsilon: float, arms: Arms
-) -> tuple[int, float]:
-    """Return the shortest lag at which scores correlate by at most .05, or the longest tried."""
-    total = arms.burn_in + 6 * arms.longest
-    given = {**options(site, family, size, epsilon, arms.rate), "rounds": total}
-    at = list(range(arms.burn_in + 1, total + 1))
-    few = min(200, arms.examples)
-    seen = np.stack(
-        [_seen(site, family, given, 2 * _SEEDS + run, at, few) for run in range(arms.pilots)]
-    )
-    scores = _of_answers(seen, seen.mean(axis=(0, 1)))
-    return decorrelated(scores.swapaxes(0, 1), arms.longest)
+def widths_of(chains: np.ndarray, at: Sequence[int], k: int, spacing: int) -> Widths:
+    """Return widths by k checkpoints against those by runs.
 
-
-def _of_answers(seen: np.ndarray, by: np.ndarray) -> np.ndarray:
-    """Return the probability of each example's answer: the likeliest class of `by`."""
-    answer = by.argmax(axis=-1)
-    return np.take_along_axis(
-        seen, answer.reshape((1,) * (seen.ndim - 2) + (-1, 1)), axis=-1
-    )[..., 0].astype(np.float64)  # fmt: skip
-
-
-def _widths(chains: np.ndarray, at: Sequence[int], k: int, spacing: int) -> Widths:
+    Args:
+        chains: Scores, float64 (runs, times, examples).
+        at: Rounds after which they were seen.
+        k: Checkpoints, the last ones.
+        spacing: Rounds between them.
+    """
     places = [at.index(at[-1] - i * spacing) for i in range(k - 1, -1, -1)]
-    ratios, corrected, mine, theirs, lags = [], [], [], [], []
+    many = uncertainty(chains[:, -1])
+    of_runs = np.maximum(many.draw_half_width, 1e-12)
+    ratios, corrected, mine, lags = [], [], [], []
     for chain in chains:
-        own = chain[places]
-        mean = own.mean(axis=0)
-        one = uncertainty(_of_answers(own, mean))
-        many = uncertainty(_of_answers(chains[:, -1], mean))
-        of_runs = np.maximum(many.draw_half_width, 1e-12)
+        one = uncertainty(chain[places])
         scale = np.sqrt(one.corrected_variance / np.maximum(one.variance, 1e-300))
         ratios.append(one.draw_half_width / of_runs)
         corrected.append(ratios[-1] * scale)
         mine.append(2 * one.draw_half_width)
-        theirs.append(2 * of_runs)
-        lags.append(lag_autocorrelation(_of_answers(own, mean)))
+        lags.append(lag_autocorrelation(chain[places]))
     ratio, mended = np.stack(ratios), np.stack(corrected)
     return Widths(
         k=k,
@@ -502,29 +583,58 @@ def _widths(chains: np.ndarray, at: Sequence[int], k: int, spacing: int) -> Widt
         corrected_within_two=within_two(mended),
         corrected_ratio=float(np.median(mended)),
         chance=chance_within_two(k, len(chains)),
-        medians=(float(np.median(mine)), float(np.median(theirs))),
+        medians=(float(np.median(mine)), float(np.median(2 * of_runs))),
         correlation=float(np.nanmean(lags)) if k > 3 else float("nan"),
     )
 
 
-def _seen(
-    site: Site, family: Family, given: Options, seed: int, at: Sequence[int], examples: int
-) -> np.ndarray:
-    """Return probabilities of test examples after some rounds, float32 (times, examples, classes).
+def _scores(
+    site: Site,
+    family: Family,
+    given: Options,
+    seed: int,
+    arms: Arms,
+    answers: Sequence[int] | None,
+) -> Row:
+    """Return the probabilities of the answers after some rounds, to four digits.
 
-    Examples are evenly spread over those held out.
+    The first run, without answers, takes its last checkpoint's. Examples are evenly spread over
+    those held out.
     """
     experiment = site.experiment(family.experiment, given, seed=seed)
 
-    def make() -> dict[str, np.ndarray]:
-        made, wanted, found = site.components(experiment), set(at), []
+    def make() -> Row:
+        made, wanted, seen = site.components(experiment), set(arms.measured_at), []
         for state in states(experiment, made, seed):
             if state.round_num in wanted:
                 scores = scored(made.task, state.params)
-                few = np.linspace(0, len(scores) - 1, min(examples, len(scores))).astype(int)
-                found.append(scores[few])
-        return {"scores": np.stack(found).astype(np.float32)}
+                few = np.linspace(0, len(scores) - 1, min(arms.examples, len(scores))).astype(int)
+                seen.append(scores[few])
+        own = np.argmax(seen[-1], axis=1) if answers is None else np.asarray(answers)
+        of = np.stack(seen)[:, np.arange(len(own)), own]  # (times, examples)
+        return {
+            "synthetic": site.corpus.synthetic,
+            "answers": own.tolist(),
+            "scores": [[float(f"{value:.4g}") for value in row] for row in of],
+        }
 
     facts = {"scores": family.experiment, **experiment.options()}
-    facts |= {"at": list(at), "examples": examples}
-    return site.cached(facts, make)["scores"]
+    return site.row({**facts, "at": arms.measured_at, "examples": arms.examples}, make)
+
+
+def settings(epsilons: Sequence[Epsilon], families: Sequence[str]) -> Iterator[tuple[str, Epsilon]]:
+    """Yield cases, the first ε of all families first; bands without noise are the tree without.
+
+    Raises:
+        ValueError: If a family is not known.
+    """
+    for name in families:
+        if name not in FAMILIES:
+            raise ValueError(f"family {name!r} is not known; choose of {', '.join(FAMILIES)}")
+    for epsilon in epsilons:
+        if epsilon is None:
+            yield from ((n, None) for n in dict.fromkeys(families) if n != "bands")
+            if "bands" in families and "tree" not in families:
+                yield "tree", None
+        else:
+            yield from ((name, float(epsilon)) for name in families)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from simulations.checkpoint_recycling import convex, convex_studies
+from simulations.reproduction.study import Store
 
 
 class TestHardFunction:
@@ -86,7 +87,11 @@ def test_the_page_and_the_plot_say_what_they_are(tmp_path, monkeypatch):
         "widths",
         lambda epsilon, repeats: convex_studies.widths(epsilon, repeats=2, burn_in=20),
     )
-    found = convex.measured((8.0,), tiny=True)
+    store = Store()
+    found = convex.measured(store, (8.0,), tiny=True)
+    kept = dict(store.rows)
+    text_of = convex.page(convex.measured(store, (8.0,), tiny=True), command="c")
+    assert store.rows == kept and text_of == convex.page(found, command="c")
     text = convex.page(found, command="fedpriv reproduce recycling-convex", picture="a.png")
     for words in ("*synthetic*", "Theorem 3.2", "ε at δ = 1e-05 (add-remove, per example, by PLD",
                   "**Inference aggregates**", "**Training over aggregates**", "Within a factor 2",

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from fedpriv.checkpoints.aggregates import packed
+from fedpriv.datasets.importers import locate
+from fedpriv.datasets.importers.synthetic import Shape, synthesize
 from fedpriv.experiments.build import build
 from fedpriv.mechanisms.bounds import Clip, Rounded
 from fedpriv.rng import Key
@@ -15,6 +17,7 @@ from fedpriv.runs.backends import serial
 from fedpriv.training.periodic_shift import SHARE
 from fedpriv.training.work import UserByUser
 from simulations.checkpoint_recycling import checkpoints as made_of
+from simulations.checkpoint_recycling import corpora
 from simulations.checkpoint_recycling.checkpoints import (
     LAST,
     Aggregates,
@@ -22,20 +25,40 @@ from simulations.checkpoint_recycling.checkpoints import (
     checkpoints,
     states,
 )
-from simulations.checkpoint_recycling.tags import command, runs, study
-from simulations.checkpoint_recycling.tags.page import MAJORITY, Gain, Line, lines_of, verdict
-from simulations.checkpoint_recycling.tags.runs import Site, Together, columns_of
-from simulations.checkpoint_recycling.tags.study import FAMILIES, TINY, one_half, options
-from simulations.reproduction.study import (
-    t_half,
+from simulations.checkpoint_recycling.corpora import small_corpus
+from simulations.checkpoint_recycling.tags import command, page, runs, study
+from simulations.checkpoint_recycling.tags.page import Gain, Line, lines_of, verdict
+from simulations.checkpoint_recycling.tags.runs import (
+    GROUPS,
+    MAJORITY,
+    DivergedError,
+    NotKeptError,
+    Site,
+    Together,
+    columns_of,
 )
+from simulations.checkpoint_recycling.tags.study import (
+    AT,
+    AT_LASTS,
+    FAMILIES,
+    KINDS,
+    TINY,
+    Case,
+    Choice,
+    accuracy_of,
+    choose,
+    one_half,
+    options,
+)
+from simulations.evaluation.bootstrap import Interval
+from simulations.reproduction.study import Store, t_half
 
 WHICH = Aggregates(decays=(0.8,), ks=(3,))
 
 
 @pytest.fixture
-def site(tiny_corpus, tmp_path):
-    return Site(tiny_corpus, None, tmp_path)
+def site(tiny_corpus):
+    return Site(tiny_corpus, None, Store())
 
 
 @pytest.fixture
@@ -59,7 +82,7 @@ class TestTogether:
         ],
     )
     def test_it_is_the_frames_sum(self, site, norm, grid):
-        made = build(site.experiment("adadps-tags", given(site, "DP-SGD")), site.corpus)
+        made = build(site.experiment("adadps-tags", given(site, "dp-sgd")), site.corpus)
         bound = Rounded(bound=Clip(l2_clip_norm=norm)) if grid else Clip(l2_clip_norm=norm)
         params = made.init_params(Key.simulation(3))
         asked = {
@@ -77,7 +100,7 @@ class TestTogether:
             assert np.abs(np.asarray(array)).max() > 0
 
     def test_a_round_has_the_share_that_it_is_given(self, site):
-        made = build(site.experiment("adadps-tags", given(site, "DP-SGD")), site.corpus)
+        made = build(site.experiment("adadps-tags", given(site, "dp-sgd")), site.corpus)
         every = np.ones(len(site.view().columns.labels), bool)
         work = Together(trainer=made.trainer, columns=columns_of(site.view(), every))
         params = made.init_params(Key.simulation(3))
@@ -117,60 +140,165 @@ class TestAggregates:
 
     @pytest.mark.parametrize("rule", ["opa", "omv"])
     def test_of_outputs(self, site, rule):
-        plain = site.experiment("adadps-tags", given(site, "DP-SGD"))
+        plain = site.experiment("adadps-tags", given(site, "dp-sgd"))
         made = site.components(plain)
         past = list(checkpoints(plain, made, 0))
         right = runs.measured(made.task, past, WHICH)[f"{rule.upper()} 3"]
         state = packed(rule, past[-3:])
         experiment = site.experiment(
-            "adadps-tags", given(site, "DP-SGD", **{"aggregate": rule, "aggregate-k": 3})
+            "adadps-tags", given(site, "dp-sgd", **{"aggregate": rule, "aggregate-k": 3})
         )
         frame = build(experiment, site.corpus)
         own = serial(experiment, frame).evaluate(state, public=False)
         assert own.get("accuracy") == pytest.approx(float(right.mean()), abs=1e-12)
 
 
-class TestFigures:
+class TestRows:
     def test_seeds_are_runs_of_their_own_and_kept(self, site, monkeypatch):
         one, two = (
-            site.aggregated("adadps-tags", given(site, "DP-SGD"), seed, WHICH) for seed in (0, 1)
+            site.aggregated("adadps-tags", given(site, "dp-sgd"), seed, WHICH) for seed in (0, 1)
         )
-        assert (one[LAST] != two[LAST]).any()
+        assert one["right"][LAST] != two["right"][LAST]
 
         def trained(*arguments, **more):
             raise AssertionError("trained again")
 
         monkeypatch.setattr(made_of, "rounds", trained)
-        again = site.aggregated("adadps-tags", given(site, "DP-SGD"), 1, WHICH)
-        assert np.array_equal(again[LAST], two[LAST])
+        again = site.aggregated("adadps-tags", given(site, "dp-sgd"), 1, WHICH)
+        assert again is two
 
-    def test_gains_are_paired(self, site):
+    def test_counts_are_of_groups_of_whole_threads(self, site):
+        """Of validation threads all are one group, and are not those of test."""
+        row = site.aggregated("adadps-tags", given(site, "dp-sgd"), 0, WHICH)
         view = site.view()
         n = sum(view.num_examples(user, "test") for user in view.roster)
+        assert len(row["examples"]) == GROUPS and sum(row["examples"]) == n
+        for right in row["right"].values():
+            assert all(0 <= r <= of for r, of in zip(right, row["examples"], strict=True))
+        assert set(row["right"]) == {LAST, "EMA 0.8", "UPA 3", "OPA 3", "OMV 3"}
+        held = site.aggregated("adadps-tags", given(site, "dp-sgd"), 0, WHICH, validation=True)
+        assert len(held["examples"]) == 1 and held["examples"] != [n]
+
+    def test_a_run_that_diverged_is_kept_as_one_and_never_chosen(self, site, monkeypatch):
+        def diverged(*arguments):
+            raise DivergedError("not finite")
+
+        monkeypatch.setattr(runs, "measured", diverged)
+        row = site.aggregated("adadps-tags", given(site, "dp-sgd"), 0, WHICH)
+        assert row["right"] == {} and accuracy_of(row, LAST) == -np.inf
+
+    def test_what_is_not_kept_is_refused_where_nothing_is_trained(self, site):
+        site.trains = False
+        with pytest.raises(NotKeptError, match=r"not in the store: aggregates adadps-tags.*seed 3"):
+            site.aggregated("adadps-tags", given(site, "dp-sgd"), 3, WHICH)
+
+
+class TestChoice:
+    """Rates are chosen for each method alone; seen red with one rate for all of them."""
+
+    @pytest.fixture
+    def chosen(self, site, monkeypatch):
+        """The last iterate is best at rate .5, OPA at 1, and training at twice the rate."""
+
+        def row(**right):
+            return {"examples": [100], "right": {name: [n] for name, n in right.items()}}
+
+        def aggregated(name, options, seed, which, *, validation=False):
+            assert validation and seed in TINY.tuning_seeds
+            if options["server-learning-rate"] == 0.5:
+                return row(**{LAST: 50, "EMA 0.8": 51, "UPA 3": 52, "OPA 3": 50, "OMV 3": 50})
+            return row(**{LAST: 40, "EMA 0.8": 50, "UPA 3": 52, "OPA 3": 60, "OMV 3": 0})
+
+        def trained_over(name, options, seed, *, validation=False):
+            assert validation and options["aggregate-start"] == TINY.rounds // 2
+            return row(released=round(10 * options["server-learning-rate"]))
+
+        monkeypatch.setattr(site, "aggregated", aggregated)
+        monkeypatch.setattr(site, "trained_over", trained_over)
+        return choose(site, FAMILIES["tree"], TINY, 8.0)
+
+    def test_of_each_method(self, chosen):
+        found = {kind: (own.name, own.rate) for kind, own in chosen.items()}
+        assert found == {
+            LAST: (LAST, 0.5), "EMA": ("EMA 0.8", 0.5),
+            "UPA": ("UPA 3", 0.5),  # the lower rate of equals
+            "OPA": ("OPA 3", 1.0), "OMV": ("OMV 3", 0.5),
+            **{
+                f"{kind}{AT}{reading}": (f"{name}{AT}{reading}", 1.0)
+                for kind, name in (("EMA", "EMA 0.8"), ("UPA", "UPA 3"))
+                for reading in study.READINGS
+            },
+        }  # fmt: skip
+        assert all(own.on_edge for own in chosen.values()) and chosen["OPA"].accuracy == 0.6
+
+    def test_one_in_the_middle_is_on_no_edge(self, site, monkeypatch):
+        size = replace(TINY, rates=(0.5, 1.0, 2.0))
+        right = {0.5: 1, 1.0: 3, 2.0: 2}
+
+        def aggregated(name, options, seed, which, *, validation=False):
+            count = right[options["server-learning-rate"]]
+            names = (LAST, *(f"{kind} 3" for kind in KINDS))
+            return {"examples": [4], "right": {name: [count] for name in names}}
+
+        monkeypatch.setattr(site, "aggregated", aggregated)
+        monkeypatch.setattr(
+            site, "trained_over", lambda *given, **more: {"examples": [4], "right": {}}
+        )
+        chosen = choose(site, FAMILIES["tree"], size, 8.0)
+        assert chosen[LAST].rate == 1.0 and not chosen[LAST].on_edge
+
+
+def test_the_tree_and_bands_differ_in_the_noise_alone(site):
+    tree, bands = (
+        site.experiment("adadps-ftrl-tags", given(site, name)) for name in ("tree", "bands")
+    )
+    for name, kind in ((tree, "tree"), (bands, "banded")):
+        assert build(name, site.corpus).plan.live_mechanism.privatizer.name == kind
+    one, other = tree.options(), bands.options()
+    assert {k.partition(".")[0] for k in {*one, *other} if one.get(k) != other.get(k)} == {"noise"}
+    free = [
+        site.experiment("adadps-ftrl-tags", options(site, FAMILIES[name], TINY, None, 1.0))
+        for name in ("tree", "bands")
+    ]
+    assert free[0].options() == free[1].options()
+    assert list(study.settings((8, None), ("bands",))) == [("bands", 8.0), ("tree", None)]
+    assert list(study.settings((None,), tuple(FAMILIES))) == [("tree", None), ("dp-sgd", None)]
+    with pytest.raises(ValueError, match="family 'branches' is not known"):
+        list(study.settings((8.0,), ("branches",)))
+
+
+class TestLines:
+    def case(self, right, examples):
+        choice = Choice(name=LAST, rate=1.0, on_edge=False, accuracy=0.5)
+        return Case(chosen={LAST: choice}, right=right, examples=np.array(examples), seconds=1.0)
+
+    def test_gains_are_paired(self):
+        """20 groups of 10 examples and an empty one, 3 seeds."""
         rng = np.random.default_rng(0)
-        last = (rng.random((3, n)) < 0.5).astype(np.uint8)
-        better = last.copy()
-        better[:, rng.permutation(n)[: n // 10]] = 1
-        found = lines_of(site, {LAST: last, "UPA 3": better}, last[0])
-        gain = found["UPA 3"].gain
-        apart = 100 * (better.mean(axis=1) - last.mean(axis=1))
-        assert gain.value == pytest.approx(apart.mean()) and gain.by_seed == t_half(apart)
+        examples = [10] * 20 + [0]
+        last = np.vstack([rng.integers(3, 8, (20, 3)), [[0, 0, 0]]])
+        better = last + np.vstack([rng.integers(0, 3, (20, 3)), [[0, 0, 0]]])
+        levels = {"right": {MAJORITY: [2] * 20 + [0], page.PUBLIC: [3] * 20 + [0]}}
+        found = lines_of(self.case({LAST: last, "UPA": better}, examples), levels)
+        gain = found["UPA"].gain
+        apart = 100 * (better.sum(axis=0) - last.sum(axis=0)) / 200
+        assert gain.value == pytest.approx(apart.mean()) and gain.by_seed == pytest.approx(
+            t_half(apart)
+        )
         assert gain.by_thread.low <= gain.value / 100 <= gain.by_thread.high
-        assert found[LAST].gain is None and {MAJORITY, "public-only"} < set(found)
+        assert found[LAST].gain is None and found[MAJORITY].accuracy == pytest.approx(20.0)
 
     def test_nothing_is_said_where_there_is_no_signal(self):
-        from simulations.evaluation.bootstrap import Interval
-
         clear = Gain(value=1.0, by_seed=0.5, by_thread=Interval(low=0.002, high=0.02))
         dim = replace(clear, by_seed=1.5)
         assert (clear.clear, dim.clear, replace(clear, by_thread=None).clear) == (1, 0, 0)
         lines = {
             LAST: Line(accuracy=20, stddev=0.1, gain=None, over_majority=clear),
-            "EMA 0.8": Line(accuracy=21, stddev=0.1, gain=clear, over_majority=clear),
+            "EMA": Line(accuracy=21, stddev=0.1, gain=clear, over_majority=clear),
         }
-        assert verdict(lines, ["EMA 0.8"]) == "better: EMA 0.8 (+1.00)"
+        assert verdict(lines, {"EMA": "EMA 0.8"}) == "better: EMA 0.8 (+1.00)"
         lines[LAST] = replace(lines[LAST], over_majority=dim)
-        assert verdict(lines, ["EMA 0.8"]).startswith("no signal")
+        assert verdict(lines, {"EMA": "EMA 0.8"}).startswith("no signal")
 
 
 def test_half_of_the_text_is_that_of_askers(site):
@@ -183,41 +311,92 @@ def test_half_of_the_text_is_that_of_askers(site):
 
 
 def test_widths_of_two_samples_of_one_law_are_alike():
-    """Chains without correlation: ratios are what chance makes of them, and centred."""
+    """Chains without correlation: ratios are what chance makes of them, and centred.
+
+    10 chains of 10 checkpoints, 400 examples: 4,000 ratios.
+    """
     rng = np.random.default_rng(1)
-    logits = rng.normal(size=(10, 10, 400, 3)) * 0.1 + [2.0, 0.0, 0.0]
-    chains = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
-    found = study._widths(chains, list(range(10)), 10, 1)
+    chains = 1 / (1 + np.exp(-(rng.normal(size=(10, 10, 400)) * 0.1 + 1.0)))
+    found = study.widths_of(chains, list(range(10)), 10, 1)
     assert found.within_two == pytest.approx(found.chance, abs=0.03)
     assert found.ratio == pytest.approx(1, abs=0.05) and 0.4 < found.below < 0.6
     still = chains.copy()
     still[:, :-1] = still[:, -1:] + 0.05 * (still[:, :-1] - still[:, -1:])  # hardly move
-    assert study._widths(still, list(range(10)), 10, 1).within_two < 0.1
+    assert study.widths_of(still, list(range(10)), 10, 1).within_two < 0.1
 
 
-@pytest.mark.parametrize("what", ["aggregates", "shift"])
-def test_the_page_of_what_is_kept(what, tiny_corpus, tmp_path, monkeypatch):
+@pytest.mark.parametrize("run", [command.recycle, command.shift, command.uncertainty])
+def test_a_page_is_of_the_store_alone_and_names_what_was_not_run(
+    run, tiny_corpus, tmp_path, monkeypatch
+):
     given = {
-        "what": what, "corpus": str(tiny_corpus.directory), "tiny": True,
-        "results": tmp_path / "kept.jsonl", "out": tmp_path / "page.md",
+        "corpus": str(tiny_corpus.directory), "tiny": True,
+        "results": tmp_path / "runs.jsonl", "out": tmp_path / "page.md", "epsilons": (8.0,),
     }  # fmt: skip
-    command.reproduce(**given)
+    run(**given, families=("dp-sgd",))
     text = (tmp_path / "page.md").read_text("utf-8")
-    for said in ("user-level", "δ = n^-1.1", "zero-out", "add-remove", "PLD",
-                 "simulated", "another", "not covered"):  # fmt: skip
-        assert said in text
+    for words in ("user-level", "δ = n^-1.1", "zero-out", "add-remove", "PLD",
+                  "simulated", "not covered", "SYNTHETIC", "DP-FTRL, tree, ε = 8 ("):  # fmt: skip
+        assert words in text, words
+    assert "**Not run** (about" in text and "nan" not in text and "± inf" not in text
+    assert (tmp_path / "recycling-runs.jsonl").is_file()
 
     def trained(*arguments, **more):
         raise AssertionError("trained again")
 
     monkeypatch.setattr(made_of, "rounds", trained)
-    command.reproduce(**given, kept=True)
+    run(**given, families=("dp-sgd",))
     assert (tmp_path / "page.md").read_text("utf-8") == text
+
+
+def test_methods_at_the_last_iterates_rate_stand_beside_those_at_their_own(tmp_path, tiny_corpus):
+    site = Site(tiny_corpus, None, Store())
+    found = study.case(site, FAMILIES["tree"], TINY, 8.0)
+    apart = [kind for kind in KINDS if found.chosen[kind].rate != found.chosen[LAST].rate]
+    assert {name for name in found.right if AT_LASTS in name} == {k + AT_LASTS for k in apart}
+    for name, right in found.right.items():
+        assert right.shape == (GROUPS, TINY.seeds), name
+
+
+class TestCorpus:
+    def test_reduced_without_a_corpus_is_small_and_synthetic(self, tmp_path, monkeypatch):
+        """Seen red: it took the corpus of 5,000,000 parameters for a quarter of an hour."""
+        monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path))
+        corpus = small_corpus(None, tiny=True)
+        view = corpus.view()
+        assert corpus.synthetic
+        assert len(view.tags) * (len(view.words) + 1) <= corpora.MAX_TAGS * (corpora.MAX_WORDS + 1)
+
+    def test_a_dump_is_imported_with_few_words_and_not_found_by_its_name(
+        self, tmp_path, monkeypatch
+    ):
+        cache = tmp_path / "cache"
+        monkeypatch.setenv("FEDPRIV_CACHE", str(cache))
+        monkeypatch.delenv("FEDPRIV_DATA", raising=False)
+        seen = {}
+
+        def imported(path, target, **options):
+            seen.update(options, path=path)
+            return synthesize(target, shape=Shape(num_users=4, num_sentences=40, public_users=2))
+
+        monkeypatch.setattr(corpora, "import_stackexchange", imported)
+        raw = cache / "onstartups.Posts.xml.xz"
+        raw.parent.mkdir(parents=True)
+        raw.write_bytes(b"posts")
+        corpus = small_corpus(None)
+        assert (seen["max_words"], seen["max_tags"], seen["name"]) == (200, 20, "onstartups")
+        assert seen["path"] == raw and small_corpus(str(raw)).directory == corpus.directory
+        assert not [found for found in locate.find_candidates("onstartups") if found.prepared]
+
+    def test_a_name_without_a_dump(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path))
+        with pytest.raises(ValueError, match="no dump of 'elsewhere' was found"):
+            small_corpus("elsewhere")
 
 
 def test_each_pair_of_halves_has_columns_of_its_own(site):
     """Seen red: the second study of one process had the first one's halves."""
-    experiment = site.experiment("adadps-tags", given(site, "DP-SGD"))
+    experiment = site.experiment("adadps-tags", given(site, "dp-sgd"))
     questions, tags = (
         site.components(experiment, name, lambda name=name: one_half(site, name)).trainer.columns
         for name in ("questions", "tags")

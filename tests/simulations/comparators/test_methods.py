@@ -31,6 +31,7 @@ from simulations.linear_models.comparators import (
     fixed_steps,
     full_descent,
     scs13,
+    strong_composition_sigma,
 )
 
 NUMBER, CLIP = 200, Clip(l2_clip_norm=1.0)
@@ -218,6 +219,33 @@ class TestBst14:
         for state in states:
             norm = math.sqrt(sum(float(np.vdot(a, a)) for a in state.params.values()))
             assert norm <= 3.0 * (1 + 1e-6)
+
+    def test_the_published_noise_spends_its_epsilon_by_strong_composition(self):
+        sigma = strong_composition_sigma(epsilon=1.0, delta=1e-4, sampling_prob=0.1, steps=20)
+        each = 1e-4 / 20
+        amplified = math.sqrt(2 * math.log(1.25 / each)) / sigma
+        own = 2 * 0.1 * amplified
+        spent = 20 * own * math.expm1(own) + math.sqrt(40 * math.log(1 / each)) * own
+        assert amplified < 1 and spent == pytest.approx(1.0, rel=1e-6)
+        # An answer of ε₂ above 1 is not what the classic Gaussian mechanism is proved for.
+        least = strong_composition_sigma(epsilon=1.0, delta=1e-4, sampling_prob=0.001, steps=20)
+        assert least == pytest.approx(math.sqrt(2 * math.log(1.25 / each)))
+
+    @pytest.mark.parametrize("target", [0.1, 1.0, 4.0])
+    @pytest.mark.parametrize("batch_size", [2, 20])
+    def test_the_published_noise_truly_costs_less(self, target, batch_size):
+        fields = {
+            "num_examples": NUMBER, "epsilon": target, "delta": 1e-4, "bound": CLIP,
+            "batch_size": batch_size, "passes": 2, "dimension": 4, "radius": 3.0,
+        }  # fmt: skip
+        published, least = bst14(composition="strong", **fields), bst14(**fields)
+        sigma = strong_composition_sigma(
+            epsilon=target, delta=1e-4, sampling_prob=batch_size / NUMBER,
+            steps=published.plan.num_rounds,
+        )  # fmt: skip
+        assert published.plan.noise_multiplier == sigma > least.plan.noise_multiplier
+        assert published.plan.total().value < target
+        assert published.algorithm.rate < least.algorithm.rate
 
 
 def test_dp_sgd_of_a_given_noise_states_what_it_truly_costs():

@@ -14,11 +14,15 @@ LISTED = {
         "mnist", "mnist-ova", "pair-logistic", "pair-svm", "covertype", "imdb", "batches", "time",
         "excess",
     ),
-    "recycling": ("convex", "stackoverflow", "pds", "cifar10", "cifar100", "pcvr"),
+    "recycling": (
+        "convex", "stackoverflow", "pds", "uncertainty", "cifar10", "cifar100", "pcvr", "words",
+    ),
     "adadps": ("figure2", "figure3", "table5"),
     "public-only": ("examples", "tags"),
     "defaults": ("cross-fitted", "grid"),
-    "dpnsgd": ("figure3-mnist", "figure3-cifar10", "figure4-sst2"),
+    "dpnsgd": (
+        "figure2-mnist", "figure2-cifar10", "figure3-mnist", "figure3-cifar10", "figure4-sst2",
+    ),
     "tags": ("by-method", "by-stream", "by-owners"),
 }  # fmt: skip
 

@@ -125,3 +125,20 @@ def test_threads_of_a_pool_train_the_same_update(view):
     for left, right in zip(alone, together, strict=True):
         for name, array in left.items():
             np.testing.assert_array_equal(array, right[name])
+
+
+@pytest.mark.parametrize("public", [True, False])
+def test_probabilities_are_of_the_targets_that_count(view, public):
+    """Seen red with those of all targets: ends and unknown words were counted too."""
+    task = NextWords(view, size=TINY, length=5)
+    params = task.init_params(Key.simulation(3))
+    found = list(task.class_scores(params, public=public))
+    probabilities, labels = (np.concatenate(part) for part in zip(*found, strict=True))
+    measured = task.evaluate(params, public=public)
+    assert len(labels) == measured.totals["accuracy"].count
+    right = int((probabilities.argmax(axis=1) == labels).sum())
+    assert right == measured.totals["accuracy"].sum
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, atol=1e-12)
+    parts = [len(y) for part in ((0, 2), (1, 2)) for _, y in
+             task.class_scores(params, public=public, part=part)]  # fmt: skip
+    assert sum(parts) == len(labels)

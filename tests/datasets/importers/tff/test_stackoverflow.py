@@ -178,3 +178,38 @@ def test_a_run_takes_the_archive_as_its_corpus(archive, tmp_path, monkeypatch):
     figures = json.loads(done.stdout[done.stdout.index("{") :])
     assert figures["users"] == 400 and figures["rounds"] == 2
     assert not figures["synthetic"] and figures["roster"] == "tff-400"
+
+
+def test_a_file_of_few_users_is_imported_and_run(tmp_path, tff_writer, monkeypatch):
+    """`fedpriv data import FILE`, then `fedpriv run adadps-tags`: 48 of 60 users on the roster."""
+    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(1)
+
+    def blob(n: int) -> bytes:
+        tag = int(rng.integers(0, 6))
+        words = " ".join(f"w{w}" for w in (tag, *rng.integers(6, 40, 5)))
+        kind = "question" if n % 2 else "answer"
+        title = f"title {rng.integers(0, 30)}"
+        return tff_writer.stackoverflow_example(words, title, f"t{tag}", type=kind)
+
+    clients = {f"{user:03}": [blob(n) for n in range(12)] for user in range(60)}
+    file = tff_writer.write(tmp_path / "few.sqlite.lzma", clients)
+
+    def told(*words: str) -> dict:
+        done = CliRunner().invoke(app, [*words, "--json"])
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout[done.stdout.index("{") :])
+
+    made = told("data", "import", str(file))
+    assert (made["name"], made["default_roster"]) == ("stackoverflow", "tff-48")
+    assert "four fifths are on the roster" in made["rosters"]["tff-48"]["how"]
+    run = told("run", "adadps-tags", "--corpus", "stackoverflow", "--rounds", "3")
+    assert (run["users"], run["rounds"], run["roster"]) == (48, 3, "tff-48")
+    # More users than 400, and all is as without: the reference's 400.
+    clients = {f"{user:03}": [blob(0)] for user in range(401)}
+    corpus = import_stackoverflow(
+        tff_writer.write(tmp_path / "more.sqlite", clients), tmp_path / "more"
+    )
+    assert corpus.default_roster == "tff-400"
+    assert "four fifths" not in corpus.manifest["rosters"]["tff-400"]["how"]

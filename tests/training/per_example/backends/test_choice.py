@@ -99,7 +99,7 @@ class TestMixing:
             sizes.clear()
             choose(Layer(), cross_entropy, x, y, chunk=chunk)
             assert max(sizes) == most
-        monkeypatch.setattr(backends, "_BYTES", 32 << 20)
+        monkeypatch.setattr(backends, "bytes_at_once", lambda device: 32 << 20)
         wide = nn.Sequential(Layer(), nn.Linear(CLASSES, 1 << 17), nn.Linear(1 << 17, CLASSES))
         sizes.clear()
         made_for = choose(wide, cross_entropy, x, y, chunk=30)

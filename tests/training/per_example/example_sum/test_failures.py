@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -13,11 +14,13 @@ from torch import nn
 
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.build import build
-from fedpriv.mechanisms import Clip
+from fedpriv.mechanisms import Clip, Normalise
+from fedpriv.mechanisms.bounds import scaling_factor
 from fedpriv.runs.loop import rounds
 from fedpriv.training.failures import contributes_zero, counted_failures
 from fedpriv.training.per_example.example_sum import (
     CentralSum,
+    factors_of,
 )
 from fedpriv.training.per_example.linear import (
     LinearRegressionGradients,
@@ -123,3 +126,16 @@ def test_a_run_says_how_many_examples_failed():
     records = [r for r, _ in rounds(components, SerialBackend(trainer=components.trainer), KEY)]
     assert [r.diagnostics.cohort_size for r in records] == [30] * 6
     assert [r.diagnostics.num_failed for r in records] == [2] * 6
+
+
+def test_factors_are_those_of_single_norms_to_the_bit():
+    rng = np.random.default_rng(0)
+    edges = [0.0, 1e-150, 1e-139, np.nextafter(0.7, 0), 0.7, np.nextafter(0.7, 1), 1e300]
+    norms = np.concatenate([edges, 0.7 * (1 + 2.0**-22 * rng.normal(size=200)), rng.random(200)])
+    for bound in (Clip(l2_clip_norm=0.7), Normalise(l2_clip_norm=0.7, regulariser=0.1)):
+        found = factors_of(bound, norms, 10)
+        expected = [scaling_factor(bound, norm, 10) if norm > 1e-140 else 0.0 for norm in norms]
+        assert found.tolist() == expected
+    with counted_failures() as failures:
+        assert factors_of(Clip(l2_clip_norm=0.7), np.array([math.nan, math.inf]), 1).sum() == 0
+    assert failures.count == 2

@@ -19,11 +19,15 @@ NUM, INPUTS, CLASSES = 14, 25, 4
 
 
 class Case:
-    """A model, its data, and the same updates made dense by other means."""
+    """A model, its data, and the same updates made dense by other means.
+
+    A kind may say "on a device": then torch computes, on the CPU.
+    """
 
     def __init__(self, kind, seed=0, num=NUM):
         self.rng = rng = np.random.default_rng(seed)
-        self.kind = kind
+        kind, _, on = kind.partition(" on a ")
+        self.kind, self.on_device = kind, on == "device"
         self.x = (rng.normal(size=(num, INPUTS)) * (rng.random((num, INPUTS)) < 0.3)).astype(
             np.float32
         )
@@ -47,6 +51,10 @@ class Case:
         self.made = self.make(self.csr)
 
     def make(self, csr):
+        made = self._made(csr)
+        return made.on_device("cpu") if self.on_device else made
+
+    def _made(self, csr):
         if self.kind == "logistic":
             return LogisticGradients(csr, self.y)
         if self.kind == "softmax":
@@ -79,7 +87,8 @@ class Case:
         return out
 
 
-KINDS = ("logistic", "softmax", "one-vs-all", "regression")
+ON_DEVICES = ("logistic on a device", "softmax on a device", "one-vs-all on a device")
+KINDS = ("logistic", "softmax", "one-vs-all", "regression", *ON_DEVICES)
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 

@@ -16,7 +16,7 @@ sys.path.append(str(Path(__file__).parent))
 Case = importlib.import_module("case").Case
 
 NUM = 60
-KINDS = ("logistic", "softmax")
+KINDS = ("logistic", "softmax", "logistic on a device", "softmax on a device")
 LIMIT = 2**48
 
 

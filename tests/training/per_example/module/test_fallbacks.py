@@ -26,7 +26,8 @@ def test_chunks_are_as_large_as_memory_allows(monkeypatch):
     small, large = built("mlp")[0], autoencoder()[0]
     assert small._chosen().chunk == large._chosen().chunk == 1024
     # Four gradients of a million numbers, held twice each.
-    monkeypatch.setattr("fedpriv.training.per_example.backends._BYTES", 36 << 20)
+    backends = "fedpriv.training.per_example.backends"
+    monkeypatch.setattr(f"{backends}.bytes_at_once", lambda device: 36 << 20)
     wide = nn.Linear(1000, 1000)
     x, y = np.zeros((4, 1000), np.float32), np.zeros((4, 1000), np.float32)
     for backend, chunk in (("ghost", 1024), ("vmap", 4), ("loop", 4)):

@@ -1,15 +1,18 @@
-"""Recycling checkpoints of photographs and conversions: trains, prints a page and draws.
+"""Recycling checkpoints of photographs, conversions and next words: trains, prints and draws.
 
     fedpriv reproduce recycling-cifar10 --reduced
     fedpriv reproduce recycling-pcvr
+    fedpriv reproduce recycling-words
 
-The sizes that are not reduced need a GPU, but for conversions, whose log is synthetic.
+Photographs are by example and take days of CPU in their full size; conversions are by example, of a
+synthetic log; next words are by user.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
+import time
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,16 +23,21 @@ import numpy as np
 
 from fedpriv.checkpoints.aggregates import Rule, answers, mean_probabilities
 from fedpriv.checkpoints.tensor_files import write_tensors
+from fedpriv.datasets.cache import cache_dir
+from fedpriv.datasets.importers.locate import resolve_corpus
+from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.options import Option
 from fedpriv.experiments.ready_made.conversions import dp_sgd_conversions
 from fedpriv.experiments.ready_made.images import dp_sgd_cifar
+from fedpriv.experiments.ready_made.words import dp_fedavg_words
 from fedpriv.hashes import document_sha256
 from fedpriv.measures import ACCURACY, Measure
 from fedpriv.privacy.epsilon import format_delta
 from fedpriv.runs.progress import Pace
 from fedpriv.tasks.dataset_tasks import AUC_LOSS, auc_total
+from fedpriv.tasks.next_words import WORD_ACCURACY
 from simulations.checkpoint_recycling.checkpoints import (
     LAST,
     Aggregates,
@@ -41,6 +49,7 @@ from simulations.checkpoint_recycling.checkpoints import (
     kind_of,
     states,
 )
+from simulations.checkpoint_recycling.corpora import synthetic_corpus
 from simulations.reproduction.items import Study
 from simulations.reproduction.study import (
     Store,
@@ -48,15 +57,28 @@ from simulations.reproduction.study import (
     note_below,
     publish,
     render,
+    results_of,
     save,
     synthetic_words,
     t_half,
     table,
 )
 
-#: Of several models' probabilities and of the labels, what answers together have.
-OfOutputs = Callable[[Sequence[np.ndarray], np.ndarray], float]
-#: Of the models' outputs, what is measured, by the name of an aggregate.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfOutputs:
+    """A measure of what several models answer together, block by block of examples.
+
+    Attributes:
+        answer: From the models' probabilities of a block and its labels to a value of each example.
+        measure: From all values and labels to the measure.
+    """
+
+    answer: Callable[[Sequence[np.ndarray], np.ndarray], np.ndarray]
+    measure: Callable[[np.ndarray, np.ndarray], float]
+
+
+#: By the name of an aggregate of outputs.
 Outputs = Mapping[str, OfOutputs]
 
 
@@ -80,6 +102,7 @@ class Problem:
         public: Options of a public run before, without privacy, from whose last model and whose
             average private runs start; None for none.
         seeds: Of every run.
+        by_user: Whether it is of a corpus, and measured on rostered users' held-out examples.
     """
 
     name: str
@@ -96,18 +119,25 @@ class Problem:
     paper: Sequence[tuple[str, str]]
     public: Mapping[str, Option] | None = None
     seeds: int = 3
+    by_user: bool = False
 
 
 def _accuracy(rule: Rule) -> OfOutputs:
-    def measured(probabilities: Sequence[np.ndarray], labels: np.ndarray) -> float:
-        return float((answers(rule, probabilities) == labels).mean())
+    return OfOutputs(
+        answer=lambda probabilities, labels: answers(rule, probabilities) == labels,
+        measure=lambda right, labels: float(right.mean()),
+    )
 
-    return measured
 
+def _auc_loss() -> OfOutputs:
+    def measure(scores: np.ndarray, labels: np.ndarray) -> float:
+        total = auc_total(scores, labels)
+        return total.sum / total.count
 
-def _auc_loss(probabilities: Sequence[np.ndarray], labels: np.ndarray) -> float:
-    total = auc_total(mean_probabilities(probabilities)[:, 1], labels)
-    return total.sum / total.count
+    return OfOutputs(
+        answer=lambda probabilities, labels: mean_probabilities(probabilities)[:, 1],
+        measure=measure,
+    )
 
 
 _LABELS: Outputs = {"OPA": _accuracy("opa"), "OMV": _accuracy("omv")}
@@ -120,7 +150,7 @@ _LOSSY = "the reduced, lossy CIFAR-10 (10,000 images) and a network of 78,186 pa
 
 def cifar10(*, reduced: bool) -> Problem:
     """Return classification of CIFAR-10 from nothing."""
-    own = f"Ours is {_LOSSY}." if reduced else "WRN-16-4 and 16 views; on a GPU."
+    own = f"Ours is {_LOSSY}." if reduced else "Ours is WRN-16-4 with 16 views."
     return Problem(
         name="recycling-cifar10",
         title="Recycling checkpoints on CIFAR-10",
@@ -186,12 +216,44 @@ def conversions(*, reduced: bool) -> Problem:
         which=Aggregates(decays=(0.9, 0.95), ks=(5, 10, 20)),
         measure=AUC_LOSS,
         chance=0.5,
-        outputs={"OPA": _auc_loss},
+        outputs={"OPA": _auc_loss()},
         paper=(("ε = 6", "AUC loss -.54 %, its variance over runs -62.6 %"),),
         seeds=3 if reduced else 20,
     )
 
 
+def next_words(*, reduced: bool) -> Problem:
+    """Return next-word prediction by user, by DP-FTRL whose noise is a binary tree's."""
+    return Problem(
+        name="recycling-words",
+        title="Recycling checkpoints of next-word prediction, by user",
+        about="The paper trains an LSTM of 4,050,748 parameters on 342,477 users of StackOverflow, "
+        "by DP-FTRL. Ours is an LSTM of at most 158,532 parameters on a small site, from a model "
+        "of public sentences, by DP-FTRL with a binary tree's noise, without momentum.",
+        make=dp_fedavg_words,
+        options={
+            "sampling": "cyclic",
+            "min-separation": 10,
+            "noise": "tree",
+            "server": "ftrl",
+            "server-momentum": 0.0,
+            **({"rounds": 3, "measured-sentences": 200} if reduced else {"rounds": 40}),
+        },
+        epsilons=(8.0, None),
+        rates=(1.0,) if reduced else (0.5, 1.0, 2.0),
+        which=Aggregates(decays=(0.8,) if reduced else (0.8, 0.9), ks=(3,) if reduced else (5, 10)),
+        measure=WORD_ACCURACY,
+        chance=0.039,
+        outputs=_LABELS,
+        paper=(
+            ("ε = 8.2", "22.74 % with aggregates, +2.09 % of the last iterate (22.27, implied)"),
+            ("ε = 18.9", "23.90 % with aggregates, +2.09 % of the last iterate (23.41, implied)"),
+        ),
+        by_user=True,
+    )
+
+
+#: Those by example.
 PROBLEMS: Mapping[str, Callable[..., Problem]] = {
     "cifar10": cifar10,
     "cifar100": cifar100,
@@ -246,33 +308,32 @@ class Found:
     guarantee: str
 
 
-def trained(problem: Problem, results: Path) -> Found:
+def trained(problem: Problem, store: Store, corpus: Corpus | None = None) -> Found:
     """Return what all runs of a problem gave; those that are missing are trained.
 
     Args:
         problem: What is asked.
-        results: JSON lines; a public run's models lie in a folder of the same name.
+        store: Of finished runs.
+        corpus: Where it is by user.
 
     Raises:
-        ValueError: If its data cannot be had, or a line of the file cannot be read.
+        ValueError: If its data cannot be had.
     """
-    store = Store.at(results)
     values: dict[Case, dict[str, np.ndarray]] = {}
     facts: dict[str, Any] = {}
-    public = problem.public is not None
-    starts = 1 + len(_STARTS) * public
-    runs = starts * len(problem.epsilons) * len(problem.rates) * problem.seeds
-    pace = Pace(runs + public)
-    for case, options in _cases(problem, results.with_suffix(""), pace):
+    starts = 1 + len(_STARTS) * (problem.public is not None)
+    pace = Pace(starts * len(problem.epsilons) * len(problem.rates) * problem.seeds)
+    of = {} if corpus is None else {"corpus": corpus.content_sha256[:16]}
+    for case, options in _cases(problem):
         own: list[Mapping[str, float]] = []
         for seed in range(problem.seeds):
             experiment = problem.make().with_options({**options, "seed": seed})
-            spec = _spec(problem, experiment, case)
-            said = f"{problem.name} {case.words()}, seed {seed}"
-            train = partial(_row, problem, experiment)
+            spec = {**of, **_spec(problem, experiment, case)}
             if store.find(spec) is not None:
                 pace.keep()
-            facts = store.row(spec, lambda _: pace.work(said, train))  # noqa: B023 - called at once
+            train = partial(_row, problem, experiment, corpus)
+            label = f"{problem.name} {case.words()}, seed {seed}"
+            facts = store.row(spec, lambda _: pace.work(label, train))  # noqa: B023 - called at once
             own.append(facts["values"])
         values[case] = {name: np.array([one[name] for one in own]) for name in own[0]}
     return Found(
@@ -283,12 +344,16 @@ def trained(problem: Problem, results: Path) -> Found:
     )
 
 
-def _cases(problem: Problem, folder: Path, pace: Pace) -> Iterator[tuple[Case, dict[str, Option]]]:
+def _cases(problem: Problem) -> Iterator[tuple[Case, dict[str, Option]]]:
     starts: dict[str, dict[str, Option]] = {FRESH: {}}
     if problem.public is not None:
-        file = _public(problem, folder, pace)
         for name, which in _STARTS.items():
-            starts[name] = {"start": "file", "start-file": str(file), "start-which": which}
+            starts[name] = {
+                "start": "file",
+                "start-file": str(_public_file(problem)),
+                "start-which": which,
+            }
+    rate_of = "server-learning-rate" if problem.by_user else "learning-rate"
     for start, more in starts.items():
         for epsilon in problem.epsilons:
             private: dict[str, Option] = {"target-epsilon": epsilon}
@@ -296,7 +361,7 @@ def _cases(problem: Problem, folder: Path, pace: Pace) -> Iterator[tuple[Case, d
                 private["noise"] = "none"
             for rate in problem.rates:
                 case = Case(start, np.inf if epsilon is None else epsilon, rate)
-                yield case, {**problem.options, **more, **private, "learning-rate": rate}
+                yield case, {**problem.options, **more, **private, rate_of: rate}
 
 
 def _spec(problem: Problem, experiment: Experiment, case: Case) -> dict[str, Any]:
@@ -307,19 +372,26 @@ def _spec(problem: Problem, experiment: Experiment, case: Case) -> dict[str, Any
     return {"name": experiment.name, "start": case.start, "which": which, **options}
 
 
-def _row(problem: Problem, experiment: Experiment) -> dict[str, Any]:
-    made = build(experiment, None)
+def _row(problem: Problem, experiment: Experiment, corpus: Corpus | None) -> dict[str, Any]:
+    if problem.public is not None and not (file := _public_file(problem)).exists():
+        _train_public(_public_experiment(problem), file)
+    started = time.perf_counter()
+    made = build(experiment, corpus)
     task: Any = made.task
     past = averages(checkpoints(experiment, made, experiment.seed), problem.which)
     plan = made.plan
     assert plan.delta is not None
-    delta, relation = format_delta(plan.delta), plan.relation.value
+    data = task.describe()
+    kinds = "users" if problem.by_user else "training examples"
+    drawn = "groups in turn" if problem.by_user else "Poisson batches"
     return {
         "seed": experiment.seed,
         "values": measured(problem, task, past),
-        "synthetic": bool(task.synthetic),
-        "data": f"{task.name}, {task.num_train:,} training examples",
-        "guarantee": f"δ = {delta}, {plan.unit}-level, {relation}, PLD, Poisson batches",
+        "synthetic": bool(data.synthetic),
+        "data": f"{data.name}, {data.num_users:,} {kinds}",
+        "guarantee": f"δ = {format_delta(plan.delta)}, {plan.unit}-level, {plan.relation.value}, "
+        f"PLD, {drawn}",
+        "seconds": round(time.perf_counter() - started, 2),
     }
 
 
@@ -328,34 +400,39 @@ def measured(problem: Problem, task: Any, past: Averages) -> dict[str, float]:
 
     Args:
         problem: Says what is measured.
-        task: Whose test set it is.
+        task: Whose test set it is, or whose rostered users' held-out examples.
         past: All its checkpoints.
     """
+    public = not problem.by_user
     values = {
-        name: float(task.evaluate(params, public=True).get(problem.measure.name))
+        name: float(task.evaluate(params, public=public).get(problem.measure.name))
         for name, params in past.models().items()
     }
-    blocks = [list(task.class_scores(params, public=True)) for params in past.recent]
-    labels = np.concatenate([labels for _, labels in blocks[0]])
-    scores = [np.concatenate([part for part, _ in own]) for own in blocks]
-    for kind, measure in problem.outputs.items():
-        for k in problem.which.ks:
-            values[f"{kind} {k}"] = measure(scores[-k:], labels)
+    labels: list[np.ndarray] = []
+    found: dict[tuple[str, int], list[np.ndarray]] = defaultdict(list)
+    models = [task.class_scores(params, public=public) for params in past.recent]
+    for blocks in zip(*models, strict=True):  # of all models at once, so that few are in memory
+        labels.append(blocks[0][1])
+        scores = [probabilities for probabilities, _ in blocks]
+        for kind, of in problem.outputs.items():
+            for k in problem.which.ks:
+                found[kind, k].append(of.answer(scores[-k:], labels[-1]))
+    every = np.concatenate(labels)
+    for (kind, k), parts in found.items():
+        values[f"{kind} {k}"] = problem.outputs[kind].measure(np.concatenate(parts), every)
     return values
 
 
-def _public(problem: Problem, folder: Path, pace: Pace) -> Path:
-    """Return the file of a public run's last model and of its average, trained if it is missing."""
+def _public_experiment(problem: Problem) -> Experiment:
     assert problem.public is not None
-    experiment = problem.make().with_options({**problem.public, "seed": 0})
+    return problem.make().with_options({**problem.public, "seed": 0})
+
+
+def _public_file(problem: Problem) -> Path:
+    """Return the cache's file of a public run's last model and of its average."""
+    experiment = _public_experiment(problem)
     name = document_sha256({"name": experiment.name, **experiment.options()})[:16]
-    file = folder / f"public-{name}.safetensors"
-    if file.exists():
-        pace.keep()
-    else:
-        said = f"{problem.name} public training, without privacy"
-        pace.work(said, partial(_train_public, experiment, file))
-    return file
+    return cache_dir() / "recycling" / f"public-{name}.safetensors"
 
 
 def _train_public(experiment: Experiment, file: Path) -> None:
@@ -370,7 +447,7 @@ def _train_public(experiment: Experiment, file: Path) -> None:
 Values = Mapping[str, np.ndarray]
 
 
-def page(problem: Problem, found: Found, *, command: str, picture: str = "") -> str:
+def page(problem: Problem, found: Found, *, command: str, picture: str = "", file: str = "") -> str:
     """Return the page.
 
     Args:
@@ -378,10 +455,11 @@ def page(problem: Problem, found: Found, *, command: str, picture: str = "") -> 
         found: What the runs gave.
         command: That makes it.
         picture: Address of the plot; "" for none.
+        file: Name of that of the runs; "" where none is kept.
     """
     return render(
-        "checkpoint_recycling/by_example.md.jinja",
-        problem=problem, found=found, command=command, picture=picture, verdict=verdict,
+        "checkpoint_recycling/problems.md.jinja",
+        problem=problem, found=found, command=command, picture=picture, verdict=verdict, file=file,
         synthetic=synthetic_words(found.synthetic), starts_table=_starts_table,
         gains_table=partial(_gains_table, problem),
     )  # fmt: skip
@@ -469,18 +547,18 @@ def draw(problem: Problem, found: Found, path: Path) -> None:
 def reproduce(
     *,
     seeds: int | None = None,
-    results: Path = Path("results/recycling-by-example.jsonl"),
+    results: Path = Path("results/reproductions.jsonl"),
     out: Path | None = None,
     plot: Path | None = None,
     what: str = "cifar10",
     folder: str | None = None,
     reduced: bool = False,
 ) -> None:
-    """Train what is missing of a problem, and publish its page.
+    """Train what is missing of a problem by example, and publish its page.
 
     Args:
         seeds: Of every run; None for the problem's own.
-        results: JSON lines.
+        results: Next to it, in `recycling-` of its name, runs are kept.
         out: Where the page is written.
         plot: Where gains are drawn.
         what: Of `PROBLEMS`.
@@ -491,26 +569,71 @@ def reproduce(
         ValueError: If a folder is given and not needed, or data cannot be had.
     """
     problem = PROBLEMS[what](reduced=reduced)
-    if seeds is not None:
-        problem = replace(problem, seeds=seeds)
     if folder is not None and what == "pcvr":
         raise ValueError(f"folder {folder} is of photographs; the log is synthetic")
     if folder is not None:
         problem = within(problem, folder)
-    measured = trained(problem, results.with_suffix("").with_suffix(".jsonl"))
+    _publish(problem, None, seeds, results, out, plot, reduced)
+
+
+def reproduce_words(
+    *,
+    corpus: str | None = None,
+    seeds: int | None = None,
+    results: Path = Path("results/reproductions.jsonl"),
+    out: Path | None = None,
+    plot: Path | None = None,
+    reduced: bool = False,
+) -> None:
+    """Train what is missing of next words, and publish the page; arguments as of `reproduce`.
+
+    Args:
+        corpus: A prepared corpus, a dump or a name; None to look around, and for a synthetic one
+            where it is reduced.
+        seeds: Of every run.
+        results: Next to it runs are kept.
+        out: Where the page is written.
+        plot: Where gains are drawn.
+        reduced: Whether little.
+
+    Raises:
+        ValueError: If there is no such corpus.
+    """
+    if corpus is None and reduced:
+        of = synthetic_corpus()
+    else:
+        of = resolve_corpus(corpus, allow_synthetic=False)
+    _publish(next_words(reduced=reduced), of, seeds, results, out, plot, reduced)
+
+
+def _publish(
+    problem: Problem,
+    corpus: Corpus | None,
+    seeds: int | None,
+    results: Path,
+    out: Path | None,
+    plot: Path | None,
+    reduced: bool,
+) -> None:
+    if seeds is not None:
+        problem = replace(problem, seeds=seeds)
+    path = results_of("recycling", results)
+    assert path is not None
+    found = trained(problem, Store.at(path), corpus)
     if plot is not None:
-        draw(problem, measured, plot)
+        draw(problem, found, plot)
     size = " --reduced" if reduced else ""
     command = f"fedpriv reproduce {problem.name} --seeds {problem.seeds}{size}"
-    publish(page(problem, measured, command=command, picture=plot.name if plot else ""), out)
+    picture = plot.name if plot else ""
+    publish(page(problem, found, command=command, picture=picture, file=path.name), out)
 
 
 REPRODUCTIONS = tuple(
     Study(
         name=f"recycling-{what}",
         title=f"Recycling checkpoints: {title}",
-        run=reproduce,
-        options={"what": what},
+        run=reproduce_words if what == "words" else reproduce,
+        options={} if what == "words" else {"what": what},
         reduced={"reduced": True},
         minutes=minutes,
     )
@@ -518,5 +641,6 @@ REPRODUCTIONS = tuple(
         ("cifar10", "DP-SGD on CIFAR-10", (2000, 10)),
         ("cifar100", "averages of public training as a start", (2000, 10)),
         ("pcvr", "predicted conversions, synthetic log", (10, 0.2)),
+        ("words", "next words by user, tree noise", (130, 1)),
     )
 )

@@ -1,0 +1,960 @@
+"""Convergence bounds of the papers' algorithms, as numbers: what a setting is guaranteed to reach.
+
+Each function takes the constants of a problem and the settings of a run and returns a `Result`:
+values with their meaning and source, and the assumptions under which they hold. None needs data.
+
+Sources. A value is marked
+
+* "from the paper (...)" where the copy of the paper that was used states it;
+* "derived (...), checked by simulation" where it was derived here, along the cited proof. Those of
+  AdaDPS and DP-NSGD have lost the formulas of their theorems: assumptions, updates and the steps of
+  the proofs are theirs, constants are those that the steps give. They need not be the printed ones,
+  and where a step can be made tighter it is.
+
+Every derived formula is compared in the tests with a brute-force or simulated case: it holds, and
+where its terms can be attained it is within a stated factor.
+
+Common notation: T rounds; σ the noise multiplier, C the clip norm and b the batch, so that the mean
+of b clipped gradients has noise of standard deviation s = σC/b in each of d coordinates. No
+function accounts for privacy: `fedpriv calibrate` says which σ an ε needs.
+
+Papers: AdaDPS (Li, Zaheer, Reddi, Smith 2022); DP-NSGD (Yang, Zhang, Chen, Liu 2022); Bolt-on (Wu
+et al. 2017); Recycling scraps (Shejwalkar et al. 2024).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedpriv.libraries import library
+from fedpriv.ranges import Range, finite_float, positive_float, positive_int, probability
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """One number of a result.
+
+    Attributes:
+        name: What it is called in JSON.
+        number: The number.
+        meaning: What it is, in words and symbols.
+        source: Where the formula comes from, in one of the two forms of this module's docstring.
+    """
+
+    name: str
+    number: float
+    meaning: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a theorem says of a setting.
+
+    Attributes:
+        title: The theorem.
+        values: The bound first, then what it is made of and what else follows.
+        assumes: What has to hold for the bound to do so.
+        notes: Where this departs from the paper's text, and why.
+    """
+
+    title: str
+    values: tuple[Value, ...]
+    assumes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    def __getitem__(self, name: str) -> float:
+        """Return a value's number by its name."""
+        return {value.name: value.number for value in self.values}[name]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as a JSON object."""
+        return {
+            "title": self.title,
+            "values": {
+                value.name: {
+                    "value": value.number,
+                    "meaning": value.meaning,
+                    "source": value.source,
+                }
+                for value in self.values
+            },
+            "assumes": list(self.assumes),
+            "notes": list(self.notes),
+        }
+
+
+def _derived(along: str) -> str:
+    return f"derived ({along}), checked by simulation"
+
+
+def _values(source: str, *rows: tuple[str, float, str]) -> tuple[Value, ...]:
+    """Return values of one source from names, numbers and meanings."""
+    return tuple(
+        Value(name=name, number=number, meaning=meaning, source=source)
+        for name, number, meaning in rows
+    )
+
+
+def _noise_variance(noise_multiplier: float, clip_norm: float, batch: int) -> float:
+    """Return s² = (σC/b)², of each coordinate of a noisy mean."""
+    finite_float("noise_multiplier", noise_multiplier, Range.AT_LEAST_ZERO)
+    positive_float("clip_norm", clip_norm)
+    return (noise_multiplier * clip_norm / positive_int("batch", batch)) ** 2
+
+
+def _roots(rounds: int) -> float:
+    """Return 2√T - 1, which Σ_{t=1}^T 1/√t is at most, and is at T = 1."""
+    return 2.0 * math.sqrt(rounds) - 1.0
+
+
+def _best(bound: Callable[[float], float], low: float, high: float) -> float:
+    """Return where a function of a rate is least; it falls and then rises."""
+    found = library("scipy.optimize").minimize_scalar(
+        lambda log: bound(math.exp(log)),
+        bounds=(math.log(low), math.log(high)),
+        method="bounded",
+        options={"xatol": 1e-6},
+    )
+    return math.exp(float(found.x))
+
+
+# AdaDPS, convex.
+
+_CONVEX = (
+    "F is convex, and gradients of a batch are unbiased",
+    "Assumption 1: |w_j - w*_j| <= distance in every coordinate of every iterate (a Euclidean "
+    "bound is one too)",
+    "Assumption 2: no preconditioned gradient is longer than the clip norm, so that clipping never "
+    "acts",
+    "the learning rate of round t is learning_rate/√t",
+)
+
+
+def adadps_convex_public(
+    *,
+    rounds: int,
+    learning_rate: float,
+    distance: float,
+    preconditioner_sum: float,
+    noise_multiplier: float = 0.0,
+    clip_norm: float = 1.0,
+    batch: int = 1,
+    decay: float = 1.0,
+    similarity: float = 1.0,
+) -> Result:
+    """AdaDPS with public data on a convex F (Theorem 2): mean excess risk of its iterates.
+
+    Of w <- w - (α/√t) (g/A + N), with A = √v + ε_t of v <- (1 - γ/t) v + (γ/t) E[ĝ²] (public
+    gradients ĝ, √t ε_t never falling):
+
+        (1/T) Σ_t E F(w_t) - F* <= D²S/(2α√T) + αS/(γa√T) + αs²S(2√T - 1)/(2T),  S >= Σ_j A_j.
+
+    Along equations 7 to 38: √t A never falls, so that the squared distances telescope (18 to 23);
+    with U_t = √t A_t of one coordinate and E[g²] <= E[ĝ²]/a, U_t - U_{t-1} >= γ E[ĝ²]/(2U_t), so
+    that Σ E[g²]/U_t <= 2U_T/(γa) (24 to 33: 2/γ is the least constant, approached by gradients that
+    grow as a high power of t); and E‖N‖²_A = s²S.
+
+    Args:
+        rounds: T, how many.
+        learning_rate: α of α/√t, which round t has.
+        distance: D, largest distance of a coordinate from the optimum's.
+        preconditioner_sum: S, largest Σ_j A_j of a round.
+        noise_multiplier: σ, stddev of the noise on a sum over the clip norm.
+        clip_norm: C, which preconditioned gradients are clipped to.
+        batch: b, examples (or users) of a round.
+        decay: γ, above 0 and at most 1; 1 averages all rounds alike.
+        similarity: a, above 0 and at most 1: E[g_j²] <= E[ĝ_j²]/a in every coordinate.
+
+    Raises:
+        ValueError: If a number is out of its range.
+    """
+    rounds = positive_int("rounds", rounds)
+    variance = _noise_variance(noise_multiplier, clip_norm, batch)
+    total = positive_float("preconditioner_sum", preconditioner_sum)
+    for name, value in (("decay", decay), ("similarity", similarity)):
+        if not 0 < positive_float(name, value) <= 1:
+            raise ValueError(f"{name} {value:g} must be above 0 and at most 1")
+    return _convex(
+        "AdaDPS with public data, convex (Theorem 2)",
+        rounds=rounds,
+        learning_rate=learning_rate,
+        distance=distance,
+        total=total,
+        gradients=total / (decay * similarity * math.sqrt(rounds)),
+        variance=variance,
+        source=_derived("along the proof of AdaDPS, Theorem 2, equations 7 to 38"),
+        assumes=(
+            *_CONVEX,
+            "Assumption 3, in one direction: E[g_j²] <= E[ĝ_j²]/similarity",
+            "the preconditioner is a function of public gradients' expected squares and of past "
+            "iterates, not of the private batch that it divides",
+        ),
+        notes=(
+            "the text after Theorem 2 speaks of 'Theorem 4' where it describes this bound's terms",
+        ),
+    )
+
+
+def adadps_convex_fixed(
+    *,
+    rounds: int,
+    learning_rate: float,
+    distance: float,
+    preconditioner_sum: float,
+    preconditioner_max: float,
+    gradient_energy: float | None = None,
+    noise_multiplier: float = 0.0,
+    clip_norm: float = 1.0,
+    batch: int = 1,
+) -> Result:
+    """AdaDPS with side information fixed before training, convex F (Theorem 3): mean excess risk.
+
+    Of w <- w - (α/√t) (g/A + N):
+
+        (1/T) Σ_t E F(w_t) - F* <= D²S/(2α√T) + α(Q + s²S)(2√T - 1)/(2T),  S = Σ_j A_j,
+
+    with Q >= Σ_j E[g_j²]/A_j. Along equations 40 to 45; by Assumption 2, Σ_j g_j²/A_j =
+    Σ_j A_j (g_j/A_j)² <= C² max_j A_j. A ≡ 1 (S = d, maximum 1) is DP-SGD's.
+
+    Args:
+        rounds: T, how many.
+        learning_rate: α of α/√t, which round t has.
+        distance: D, largest distance of a coordinate from the optimum's.
+        preconditioner_sum: S = Σ_j A_j.
+        preconditioner_max: Largest A_j.
+        gradient_energy: Q, largest Σ_j E[g_j²]/A_j of a batch's gradient; None for C² times the
+            largest A_j.
+        noise_multiplier: σ, stddev of the noise on a sum over the clip norm.
+        clip_norm: C, which preconditioned gradients are clipped to.
+        batch: b, examples (or users) of a round.
+
+    Raises:
+        ValueError: If a number is out of its range, or the largest A_j is above their sum.
+    """
+    rounds = positive_int("rounds", rounds)
+    variance = _noise_variance(noise_multiplier, clip_norm, batch)
+    total = positive_float("preconditioner_sum", preconditioner_sum)
+    if positive_float("preconditioner_max", preconditioner_max) > total:
+        raise ValueError(
+            f"preconditioner_max {preconditioner_max:g} is above preconditioner_sum {total:g}; the "
+            "sum is over all coordinates"
+        )
+    energy = (
+        clip_norm**2 * preconditioner_max
+        if gradient_energy is None
+        else positive_float("gradient_energy", gradient_energy)
+    )
+    return _convex(
+        "AdaDPS with fixed side information, convex (Theorem 3)",
+        rounds=rounds,
+        learning_rate=learning_rate,
+        distance=distance,
+        total=total,
+        gradients=0.5 * energy * _roots(rounds) / rounds,
+        variance=variance,
+        source=_derived("along the proof of AdaDPS, Theorem 3, equations 40 to 45"),
+        assumes=(*_CONVEX, "the preconditioner is fixed before training"),
+    )
+
+
+def _convex(
+    title: str,
+    *,
+    rounds: int,
+    learning_rate: float,
+    distance: float,
+    total: float,
+    gradients: float,
+    variance: float,
+    source: str,
+    assumes: tuple[str, ...],
+    notes: tuple[str, ...] = (),
+) -> Result:
+    """Return a bound of three terms; `gradients` is the second one's factor of α."""
+    rate = positive_float("learning_rate", learning_rate)
+    start = positive_float("distance", distance) ** 2 * total / (2.0 * math.sqrt(rounds))
+    noise = 0.5 * variance * total * _roots(rounds) / rounds
+    terms = (start / rate, rate * gradients, rate * noise)
+    best = math.sqrt(start / (gradients + noise))
+    at_best = 2.0 * math.sqrt(start * (gradients + noise))
+    values = _values(
+        source,
+        ("bound", sum(terms), "mean over rounds of E[F(w_t)] - F* is at most this"),
+        ("from_start", terms[0], "part of it: distance from the optimum"),
+        ("from_gradients", terms[1], "part of it: size of gradients, as without privacy"),
+        ("from_noise", terms[2], "part of it: noise for privacy"),
+        ("best_learning_rate", best, "rate at which the bound is least"),
+        ("bound_at_best", at_best, "bound at that rate"),
+    )
+    return Result(
+        title=title,
+        values=values,
+        assumes=assumes,
+        notes=notes,
+    )
+
+
+# AdaDPS, smooth.
+
+
+def adadps_smooth(
+    *,
+    rounds: int,
+    learning_rate: float,
+    gap: float,
+    smoothness: float,
+    dimension: int,
+    preconditioner_min: float,
+    preconditioner_max: float,
+    variance: float = 0.0,
+    noise_multiplier: float = 0.0,
+    clip_norm: float = 1.0,
+    batch: int = 1,
+) -> Result:
+    """AdaDPS on a smooth F that need not be convex (Theorems 4 and 5): mean squared gradient norm.
+
+    Of w <- w - α (g/A + N), with A_min <= A_j <= A_max, Δ the gap, and α < 2A_min/L:
+
+        (1/T) Σ_t E‖∇F(w_t)‖² <= A_max [Δ/(αT) + (αL/2)(τ²/(bA_min²) + ds²)] / (1 - αL/(2A_min)).
+
+    Theorem 5 is of A fixed before training. Theorem 4 is of A = √v + ε, v a moving average of
+    squared public gradients: A_min = ε, and A_max = ε + G where no coordinate of one is above G.
+
+    Along equations 46 to 65: of smoothness, E F falls in a round by at least
+    α Σ_j (∇_jF)²/A_j - (α²L/2) Σ_j (E[g_j²]/A_j² + s²), and E[g_j²] = (∇_jF)² + τ_j²/b.
+
+    Args:
+        rounds: T, how many.
+        learning_rate: α, constant.
+        gap: Δ, F(w₁) less the infimum of F.
+        smoothness: L, largest curvature of F.
+        dimension: d, number of parameters.
+        preconditioner_min: Least A_j; of public data ε, which is added to √v.
+        preconditioner_max: Largest A_j; of public data ε + G.
+        variance: τ² = Σ_j τ_j² of one example's gradient.
+        noise_multiplier: σ, stddev of the noise on a sum over the clip norm.
+        clip_norm: C, which preconditioned gradients are clipped to.
+        batch: b, examples (or users) of a round.
+
+    Raises:
+        ValueError: If a number is out of its range, or the learning rate is not below 2A_min/L.
+    """
+    rounds, rate = positive_int("rounds", rounds), positive_float("learning_rate", learning_rate)
+    least = positive_float("preconditioner_min", preconditioner_min)
+    largest = positive_float("preconditioner_max", preconditioner_max)
+    if largest < least:
+        raise ValueError(
+            f"preconditioner_max {largest:g} is below preconditioner_min {least:g}; swap them"
+        )
+    noise = _noise_variance(noise_multiplier, clip_norm, batch)
+    start = largest * positive_float("gap", gap) / rounds
+    bend = positive_float("smoothness", smoothness) / (2.0 * least)  # L/(2A_min)
+    if rate * bend >= 1:
+        raise ValueError(
+            f"learning_rate {rate:g} must be below {1 / bend:g}, twice the least preconditioner "
+            "over the smoothness; give a smaller one"
+        )
+    half = 0.5 * largest * smoothness
+    sampled = half * finite_float("variance", variance, Range.AT_LEAST_ZERO) / (batch * least**2)
+    noised = half * positive_int("dimension", dimension) * noise
+
+    def bound(alpha: float) -> float:
+        return (start / alpha + (sampled + noised) * alpha) / (1 - alpha * bend)
+
+    mixed = bend * start + math.sqrt((bend * start) ** 2 + start * (sampled + noised))
+    best = start / mixed
+    slack = 1 - rate * bend
+    return Result(
+        title="AdaDPS, smooth (Theorem 4 with public data, Theorem 5 with fixed side information)",
+        values=_values(
+            _derived("along the proofs of AdaDPS, Theorems 4 and 5, equations 46 to 65"),
+            ("bound", bound(rate), "mean over rounds of E‖∇F(w_t)‖² is at most this"),
+            ("from_start", start / rate / slack, "part of it: gap of the first iterate"),
+            ("from_sampling", rate * sampled / slack, "part of it: variance of batches"),
+            ("from_noise", rate * noised / slack, "part of it: noise for privacy"),
+            ("best_learning_rate", best, "rate at which the bound is least"),
+            ("bound_at_best", bound(best), "bound at that rate"),
+        ),
+        assumes=(
+            "Assumption 4: F is L-smooth, and gradients of a batch of independent examples are "
+            "unbiased",
+            "Assumption 5: one example's gradient has at most the given variance",
+            "Assumption 2: no preconditioned gradient is longer than the clip norm",
+            "the preconditioner is fixed (Theorem 5), or made of public gradients and past "
+            "iterates and independent of the private batch given those (Theorem 4)",
+            "the learning rate is constant, and below twice the least A_j over L",
+        ),
+        notes=(
+            "by that independence Theorem 4 needs no condition on the moving average's parameter",
+        ),
+    )
+
+
+# DP-NSGD and DP-SGD.
+
+
+def scale_factors(
+    lengths: np.ndarray, regulariser: float | None, clip_norm: float | None
+) -> np.ndarray:
+    """Return h of gradients' lengths: 1/(r + ‖g‖), or min(1, c/‖g‖); exactly one is given.
+
+    Raises:
+        ValueError: If neither or both are given, or one is out of its range.
+    """
+    if (regulariser is None) == (clip_norm is None):
+        raise ValueError("give either a regulariser or a clip_norm, and not both")
+    if regulariser is not None:
+        return 1.0 / (positive_float("regulariser", regulariser) + lengths)
+    limit = positive_float("clip_norm", clip_norm)
+    return np.minimum(1.0, limit / np.maximum(lengths, 1e-300))
+
+
+def worst_drift(
+    norm: float,
+    deviation: float,
+    *,
+    regulariser: float | None = None,
+    clip_norm: float | None = None,
+    dimension: int = 2,
+) -> float:
+    """Return the least E⟨u, h g⟩ over laws of g with mean ∇f and ‖g - ∇f‖ <= e, u = ∇f/‖∇f‖.
+
+    How far a step goes down the gradient at worst; negative where it may go up. The papers' Lemmas
+    A.3 and A.5 bound it from below in two cases; here it is found. Of a part a of g along u, the
+    least ⟨u, h g⟩ has ‖g‖² = e² - ‖∇f‖² + 2a‖∇f‖ where a > 0 (g as long as it may be) and ‖g‖ = |a|
+    otherwise or in one dimension. The mean of a is ‖∇f‖, so that the answer is the lower convex
+    envelope of that function there: a least chord, of 282 by 122 points (too high by about 1e-3 of
+    itself at most).
+
+    Args:
+        norm: ‖∇f‖.
+        deviation: e.
+        regulariser: r of normalisation, in units of the gradient; or
+        clip_norm: c of clipping.
+        dimension: 1, or any above, which are all alike.
+
+    Raises:
+        ValueError: If a number is out of its range.
+    """
+    norm = finite_float("norm", norm, Range.AT_LEAST_ZERO)
+    e = finite_float("deviation", deviation, Range.AT_LEAST_ZERO)
+    crowded = np.concatenate([[0.0], np.geomspace(1e-6, 1.0, 60)])
+    left = np.concatenate([np.linspace(norm - e, norm, 161), -crowded * e, crowded * e])
+    left = np.clip(left, norm - e, norm)[:, None]
+    right = np.concatenate([np.linspace(norm, norm + e, 62), norm + e * crowded[1:]])[None]
+
+    def least(a: np.ndarray) -> np.ndarray:
+        lengths = np.abs(a)
+        if dimension > 1:
+            aside = np.sqrt(np.maximum(e**2 - norm**2 + 2 * a * norm, a**2))
+            lengths = np.where(a > 0, aside, lengths)
+        return a * scale_factors(lengths, regulariser, clip_norm)
+
+    apart = right - left
+    weight = np.divide(norm - left, apart, out=np.zeros(apart.shape), where=apart > 0)
+    return float((weight * least(right) + (1 - weight) * least(left)).min())
+
+
+def dp_nsgd(
+    *,
+    rounds: int,
+    learning_rate: float,
+    gap: float,
+    smoothness: float,
+    dimension: int,
+    deviation: float,
+    regulariser: float | None = None,
+    clip_norm: float | None = None,
+    relative_smoothness: float = 0.0,
+    relative_deviation: float = 0.0,
+    noise_multiplier: float = 0.0,
+    batch: int = 1,
+) -> Result:
+    """DP-NSGD (Theorem 3.2, with r) and DP-SGD (Theorem 3.4, with c): least gradient norm reached.
+
+    Of x <- x - η (mean of h g + N), h of `scale_factors` and G_t = ‖∇f(x_t)‖: a round lowers E f by
+    at least η ψ(G_t), ψ(G) = G·drift(G) - (η/2)(L₀ + L₁G)(m(G)² + ds²), where drift is
+    `worst_drift` with e = τ₀ + τ₁G and m the longest that h g can be. So for every κ
+
+        E min_t G_t <= [Δ/(ηT) + max_G (κG - ψ(G))] / κ,
+
+    and the least over κ is returned. Maxima are over 401 norms, a factor of 1.06 apart.
+
+    η -> 0 and T -> ∞ leave `limit`. Of normalisation it is the paper's non-vanishing term, at most
+    (√(r² + 4τ₀²) - r)/2 <= τ₀²/r where τ₁ = 0; of clipping it is 0 where τ₁ = 0 and c >= τ₀, and
+    τ₀ - c below that in one dimension.
+
+    Args:
+        rounds: T, how many.
+        learning_rate: η, constant.
+        gap: Δ, f(x₁) less the infimum of f.
+        smoothness: L₀ of the generalised smoothness L₀ + L₁‖∇f‖.
+        dimension: d, number of parameters.
+        deviation: τ₀ of ‖g - ∇f‖ <= τ₀ + τ₁‖∇f‖, which holds of every example.
+        regulariser: r of DP-NSGD's h = 1/(r + ‖g‖), with noise of s = σ/b; or
+        clip_norm: c of DP-SGD's h = min(1, c/‖g‖), with noise of s = cσ/b.
+        relative_smoothness: L₁ of the same; 0 of an ordinary smooth f.
+        relative_deviation: τ₁ of the same, below 1.
+        noise_multiplier: σ, stddev of the noise on a sum over the clip norm.
+        batch: b, examples (or users) of a round.
+
+    Raises:
+        ValueError: If a number is out of its range, neither or both of r and c are given, or the
+            learning rate is so large that nothing follows.
+    """
+    rounds, rate = positive_int("rounds", rounds), positive_float("learning_rate", learning_rate)
+    gap = positive_float("gap", gap)
+    flat = finite_float("smoothness", smoothness, Range.AT_LEAST_ZERO)
+    steep = finite_float("relative_smoothness", relative_smoothness, Range.AT_LEAST_ZERO)
+    apart = finite_float("deviation", deviation, Range.AT_LEAST_ZERO)
+    wider = finite_float("relative_deviation", relative_deviation, Range.FRACTION)
+    wide = positive_int("dimension", dimension)
+    scale_factors(np.zeros(1), regulariser, clip_norm)  # one of the two, and in its range
+    noise = _noise_variance(noise_multiplier, clip_norm or 1.0, batch)
+    # From far below to far above every length that the problem has.
+    length = max(apart / (1 - wider), regulariser or clip_norm or 0.0, math.sqrt(flat * gap))
+    norms = np.concatenate([[0.0], length * np.geomspace(1e-5, 1e5, 400)])
+    around = apart + wider * norms
+    drifts = [
+        worst_drift(norm, e, regulariser=regulariser, clip_norm=clip_norm, dimension=wide)
+        for norm, e in zip(norms.tolist(), around.tolist(), strict=True)
+    ]
+    downward = norms * np.array(drifts)
+    longest = (norms + around) * scale_factors(norms + around, regulariser, clip_norm)
+    upward = 0.5 * (flat + steep * norms) * (longest**2 + wide * noise)
+
+    def bound(eta: float, count: float) -> float:
+        falls = downward - eta * upward
+        steepest = falls[-1] / norms[-1]
+        if steepest <= 0:
+            return math.inf
+        kappas = steepest * np.concatenate([np.geomspace(1e-4, 0.1, 100), np.linspace(0.1, 1, 200)])
+        worst = (kappas[:, None] * norms - falls).max(axis=1)
+        return float(((gap / (eta * count) + worst) / kappas).min())
+
+    found = bound(rate, rounds)
+    if not math.isfinite(found):
+        raise ValueError(
+            f"learning_rate {rate:g} is so large that steep places are not shown to be left; give "
+            "a smaller one"
+        )
+    limit, steady = bound(1e-300, math.inf), bound(rate, math.inf)
+    best = _best(lambda eta: min(bound(eta, rounds), 1e300), 1e-8 * rate, 1e4 * rate)
+    normalised = regulariser is not None
+    return Result(
+        title="DP-NSGD (Theorem 3.2)" if normalised else "DP-SGD (Theorem 3.4 of DP-NSGD)",
+        values=_values(
+            _derived("along the proofs of DP-NSGD, Theorems 3.2 and 3.4, with the least drift"),
+            ("bound", found, "E of the least ‖∇f(x_t)‖ over rounds is at most this"),
+            ("limit", limit, "part of it: bias, left by any number of rounds at any rate"),
+            ("from_noise", steady - limit, "part of it: noise and step size, at any number"),
+            ("from_start", found - steady, "part of it: gap of the first iterate"),
+            ("best_learning_rate", best, "rate at which the bound is least"),
+            ("bound_at_best", bound(best, rounds), "bound at that rate"),
+        ),
+        assumes=(
+            "Assumption 2.1: ‖∇f(x) - ∇f(y)‖ <= (L₀ + L₁‖∇f(x)‖) ‖x - y‖, and f is bounded below",
+            "Assumption 2.2: E g = ∇f, and ‖g - ∇f‖ <= τ₀ + τ₁‖∇f‖ for every example, with τ₁ < 1",
+            "the learning rate is constant",
+        ),
+        notes=(
+            "the learning rate of equation (4) and the constants of (5) are lost in the copy used: "
+            "the rate is yours here"
+            if normalised
+            else "that clipping leaves no limit holds of large thresholds (Lemma A.5, whose "
+            "condition on c is lost in the copy used): below the deviation τ₀ it leaves one",
+        ),
+    )
+
+
+def bias(
+    *,
+    upper: float = 1.3,
+    lower: float = -0.5,
+    chance: float = 1 / 3,
+    regulariser: float | None = None,
+    clip_norm: float | None = None,
+) -> Result:
+    """Bias of normalising or clipping single gradients, of two gradients in one dimension.
+
+    A gradient is `upper` with a chance, else `lower`; the expected step is E[g/(r + |g|)], or
+    E[g min(1, c/|g|)]. The defaults have a mean of 0.1, of which a small r turns the sign, and
+    c = 1.3 keeps it.
+
+    Args:
+        upper: One gradient.
+        lower: The other gradient.
+        chance: Probability of the first, above 0 and below 1.
+        regulariser: r of 1/(r + |g|); or
+        clip_norm: c of min(1, c/|g|).
+
+    Raises:
+        ValueError: If a number is out of its range, or neither or both of r and c are given.
+    """
+    share = probability("chance", chance)
+    values = np.array([finite_float("upper", upper), finite_float("lower", lower)])
+    weights = np.array([share, 1 - share])
+    mean = float(weights @ values)
+    step = float(weights @ (values * scale_factors(np.abs(values), regulariser, clip_norm)))
+    apart = float(np.abs(values - mean).max())
+    worst = worst_drift(abs(mean), apart, regulariser=regulariser, clip_norm=clip_norm, dimension=1)
+    update = "from the paper (DP-NSGD, equations 2 and 3), the step of this law of gradients"
+    least = _derived("the least over laws, after DP-NSGD, Lemmas A.3 and A.5")
+    return Result(
+        title="Bias of single gradients' scaling (DP-NSGD, Appendix A.1)",
+        values=(
+            *_values(
+                update,
+                ("step", step, "expected scaled gradient"),
+                ("mean", mean, "true gradient, the mean"),
+                ("along", step * mean, "their product: f rises along the step if it is negative"),
+            ),
+            *_values(
+                least, ("worst", worst, "least step along the gradient, of any law as far from it")
+            ),
+        ),
+        assumes=("gradients are in one dimension, and there is no noise",),
+        notes=(
+            "the numbers of Appendix A.1 were not available (its formulas are lost in the copy "
+            "used); the defaults are of its kind: clipping at the larger length keeps the mean, "
+            "normalising turns it",
+        ),
+    )
+
+
+# Bolt-on.
+
+
+def _perturbed(
+    sensitivity: float,
+    dimension: int,
+    epsilon: float,
+    delta: float | None,
+    lipschitz: float,
+    smoothness: float,
+) -> float:
+    """Return what noise on the output adds to the risk, at most: the lesser of two bounds.
+
+    L E‖κ‖, and (β/2) E‖κ‖² because noise has mean zero. Of density exp(-ε‖κ‖/Δ), ‖κ‖ has a Gamma
+    law: means dΔ/ε and d(d + 1)Δ²/ε². A Gaussian of the least stddev s for (ε, δ) (Balle and Wang
+    2018) has E‖κ‖² = ds².
+    """
+    if delta is None:
+        length = dimension * sensitivity / epsilon
+        square = dimension * (dimension + 1) * (sensitivity / epsilon) ** 2
+    else:
+        stddev = sensitivity * library("dp_accounting").get_sigma_gaussian(epsilon, delta)
+        square = dimension * stddev**2
+        length = math.sqrt(square)
+    return min(lipschitz * length, 0.5 * smoothness * square)
+
+
+def bolt_on_convex(
+    *,
+    examples: int,
+    passes: int,
+    learning_rate: float,
+    distance: float,
+    lipschitz: float,
+    smoothness: float,
+    dimension: int,
+    epsilon: float,
+    delta: float | None = None,
+    batch: int = 1,
+    reshuffled: bool = False,
+) -> Result:
+    """Bolt-on, Algorithm 1: excess empirical risk of permutation SGD perturbed once, convex.
+
+    Of the average of all iterates of k passes over a random permutation of m examples, in batches
+    of b, at a constant η <= 2/β, plus noise for Δ₂ = 2kLη/b (replace-one):
+
+        E F(w̄ + κ) - F* <= R²b/(2ηmk) + ηL²/2 + (1 - b/m) c L²η/b + noise,
+
+    c = 2k - 1 of one permutation for all passes, and 1 of a new one for each. The first two terms
+    are the regret of the steps, against the batches that they take. A batch is not F: the iterate
+    before it depends on what came before. Exchanging an example of that batch for one that has been
+    seen in this pass moves the iterate by at most 2Lη/b, and by twice that for each earlier pass of
+    the same permutation, which is the paper's own sensitivity argument; so E F exceeds the
+    batches' by at most the third term. The last is the lesser of L E‖κ‖ and (β/2) E‖κ‖².
+
+    Args:
+        examples: m, how many; a multiple of the batch.
+        passes: k, over all examples.
+        learning_rate: η, constant, at most 2/β.
+        distance: R, of the start from the optimum.
+        lipschitz: L of every example's loss.
+        smoothness: β of every example's loss.
+        dimension: d, number of parameters.
+        epsilon: ε, replace-one, per example.
+        delta: δ; None for pure ε-DP, whose noise has density exp(-ε‖κ‖/Δ₂).
+        batch: b, examples of an update.
+        reshuffled: Whether each pass has a permutation of its own.
+
+    Raises:
+        ValueError: If a number is out of its range, or the learning rate is above 2/β.
+    """
+    m, k, b = _passes(examples, passes, batch)
+    rate = positive_float("learning_rate", learning_rate)
+    slope, beta = positive_float("lipschitz", lipschitz), positive_float("smoothness", smoothness)
+    epsilon, d = positive_float("epsilon", epsilon), positive_int("dimension", dimension)
+    delta = None if delta is None else probability("delta", delta)
+    start = positive_float("distance", distance) ** 2 * b / (2.0 * m * k)
+    if rate > 2 / beta:
+        raise ValueError(f"learning_rate {rate:g} is above 2/β = {2 / beta:g}; give a smaller one")
+    order = (1 - b / m) * (1 if reshuffled else 2 * k - 1) * slope**2 / b
+
+    def terms(eta: float) -> tuple[float, float, float]:
+        noise = _perturbed(2 * k * slope * eta / b, d, epsilon, delta, slope, beta)
+        return start / eta + 0.5 * eta * slope**2, eta * order, noise
+
+    best = min(_best(lambda eta: sum(terms(eta)), 1e-9 * 2 / beta, 2 / beta), 2 / beta)
+    return _excess(
+        "Bolt-on, convex (Algorithm 1)",
+        sensitivity=2 * k * slope * rate / b,
+        stated="from the paper (Bolt-on, theorem 'Convex': 2kLη), divided by the batch",
+        source=_derived("regret, exchange of two examples, and the law of the noise's length"),
+        terms=terms(rate),
+        assumes=(
+            "every example's loss is convex, L-Lipschitz and β-smooth",
+            "the order is uniform and independent of the data, and batches divide m",
+            "what is released is the average of all iterates, before each step",
+        ),
+        extra=(
+            ("best_learning_rate", best, "rate at which the bound is least"),
+            ("bound_at_best", sum(terms(best)), "bound at that rate"),
+        ),
+    )
+
+
+def bolt_on_strongly_convex(
+    *,
+    examples: int,
+    passes: int,
+    distance: float,
+    lipschitz: float,
+    smoothness: float,
+    convexity: float,
+    dimension: int,
+    epsilon: float,
+    delta: float | None = None,
+    batch: int = 1,
+    reshuffled: bool = False,
+) -> Result:
+    """Bolt-on, Algorithm 2: excess empirical risk with steps min(1/β, 1/γt), strongly convex.
+
+    Of the average of T = km/b iterates plus noise for Δ₂ = 2L/(γm) (replace-one):
+
+        E F(w̄ + κ) - F* <= [(β - γ)R²/2 + (L²/2) Σ_t η_t]/T + 2L²c/(γm) + noise,
+
+    c = 2 - 1/k of one permutation for all passes, and (1 + 1/2 + ... + 1/k)/k of a new one for
+    each. As `bolt_on_convex`; an example that differs has moved the iterate after n updates by at
+    most 2L/(bγn) for each time that it was taken.
+
+    Args:
+        examples: m, how many; a multiple of the batch.
+        passes: k, over all examples.
+        distance: R, of the start from the optimum.
+        lipschitz: L of every example's loss, its regulariser included, where iterates and noise
+            lead.
+        smoothness: β of every example's loss.
+        convexity: γ of every example's loss.
+        dimension: d, number of parameters.
+        epsilon: ε, replace-one, per example.
+        delta: δ; None for pure ε-DP, whose noise has density exp(-ε‖κ‖/Δ₂).
+        batch: b, examples of an update.
+        reshuffled: Whether each pass has a permutation of its own.
+
+    Raises:
+        ValueError: If a number is out of its range, or the convexity is above the smoothness.
+    """
+    m, k, b = _passes(examples, passes, batch)
+    slope, beta = positive_float("lipschitz", lipschitz), positive_float("smoothness", smoothness)
+    gamma, d = positive_float("convexity", convexity), positive_int("dimension", dimension)
+    if gamma > beta:
+        raise ValueError(f"convexity {gamma:g} is above smoothness {beta:g}; no loss is so")
+    epsilon = positive_float("epsilon", epsilon)
+    delta = None if delta is None else probability("delta", delta)
+    updates = k * m // b
+    steady = min(updates, math.floor(beta / gamma))  # of step 1/β
+    steps = steady / beta + (_harmonic(updates) - _harmonic(steady)) / gamma
+    start = 0.5 * (beta - gamma) * positive_float("distance", distance) ** 2
+    again = _harmonic(k) / k if reshuffled else 2 - 1 / k
+    sensitivity = 2 * slope / (gamma * m)
+    return _excess(
+        "Bolt-on, strongly convex (Algorithm 2)",
+        sensitivity=sensitivity,
+        stated="from the paper (Bolt-on, theorem 'Strongly Convex': 2L/(γm))",
+        source=_derived("regret, exchange of two examples, and the law of the noise's length"),
+        terms=(
+            (start + 0.5 * slope**2 * steps) / updates,
+            2 * slope**2 * again / (gamma * m),
+            _perturbed(sensitivity, d, epsilon, delta, slope, beta),
+        ),
+        assumes=(
+            "every example's loss is γ-strongly convex, β-smooth, and L-Lipschitz where iterates "
+            "and noise lead",
+            "the order is uniform and independent of the data, and batches divide m",
+            "what is released is the average of all iterates, before each step",
+        ),
+    )
+
+
+def _passes(examples: int, passes: int, batch: int) -> tuple[int, int, int]:
+    m, k = positive_int("examples", examples), positive_int("passes", passes)
+    b = positive_int("batch", batch)
+    if m % b:
+        raise ValueError(f"batch {b} does not divide examples {m}; give one that does")
+    return m, k, b
+
+
+def _excess(
+    title: str,
+    *,
+    sensitivity: float,
+    stated: str,
+    source: str,
+    terms: tuple[float, float, float],
+    assumes: tuple[str, ...],
+    extra: tuple[tuple[str, float, str], ...] = (),
+) -> Result:
+    """Return the excess risk of a perturbed training as a result."""
+    values = _values(
+        source,
+        ("bound", sum(terms), "E[F] - F* of the released model is at most this"),
+        ("from_steps", terms[0], "part of it: optimisation, as of independent draws"),
+        ("from_order", terms[1], "part of it: drawing without replacement, several passes"),
+        ("from_noise", terms[2], "part of it: noise for privacy"),
+        *extra,
+    )
+    return Result(
+        title=title,
+        values=(
+            *values,
+            *_values(stated, ("sensitivity", sensitivity, "Δ₂ of the released model, replace-one")),
+        ),
+        assumes=assumes,
+        notes=(
+            "the paper's slides name the excess risk without constants: these are derived here",
+        ),
+    )
+
+
+# Last iterate and averages.
+
+
+def last_iterate(
+    *,
+    rounds: int,
+    learning_rate: float,
+    distance: float,
+    dimension: int,
+    clip_norm: float = 1.0,
+    noise_multiplier: float = 0.0,
+    batch: int = 1,
+    last: int = 1,
+) -> Result:
+    """Excess risk of DP-SGD's last iterate against averages, convex F (Recycling, Theorem 3.2).
+
+    At a constant η, with G² = C² + ds² and n = T + 1 models, the start among them, the average of
+    the last k has
+
+        E F(w̄_k) - F* <= D²/(2ηn) + (ηG²/2)(1 + Σ_{i=k}^{n-1} 1/i).
+
+    k = n is the average of all, without the sum; k = 1 the last iterate, whose sum is about ln T.
+    Proof (Shamir and Zhang 2013): the steps from the j-th last model on, compared with that model
+    itself, give S_{k-1} <= S_k + ηG²/(2k) of averages S of the last k + 1 models' risks. So at one
+    rate the last iterate's second term is 1 + ln T times the average's, and at each one's best rate
+    the bounds differ by the root of that.
+
+    Args:
+        rounds: T, how many.
+        learning_rate: η, constant.
+        distance: D, of the start from the optimum.
+        dimension: d, number of parameters.
+        clip_norm: C, which no gradient is longer than.
+        noise_multiplier: σ, stddev of the noise on a sum over the clip norm.
+        batch: b, examples (or users) of a round.
+        last: k, models that are averaged: as `upa` does.
+
+    Raises:
+        ValueError: If a number is out of its range, or more models are averaged than there are.
+    """
+    rounds, rate = positive_int("rounds", rounds), positive_float("learning_rate", learning_rate)
+    models, k = rounds + 1, positive_int("last", last)
+    if k > models:
+        raise ValueError(f"last {k} is more than the {models} models of {rounds} rounds")
+    start = positive_float("distance", distance) ** 2 / (2.0 * models)
+    square = clip_norm**2 + positive_int("dimension", dimension) * _noise_variance(
+        noise_multiplier, clip_norm, batch
+    )
+
+    def factor(kept: int) -> float:
+        return 1.0 + _harmonic(models - 1) - _harmonic(kept - 1)
+
+    def bound(kept: int) -> float:
+        return start / rate + 0.5 * rate * square * factor(kept)
+
+    def at_best(kept: int) -> float:
+        return math.sqrt(2.0 * start * square * factor(kept))
+
+    source = _derived("Shamir and Zhang 2013, with a constant rate")
+    values = _values(
+        source,
+        ("last", bound(1), "E[F] - F* of the last model is at most this"),
+        ("average_of_last", bound(k), f"the same of the average of the last {k:,}"),
+        ("average", bound(models), "the same of the average of all, the start among them"),
+        ("last_at_best", at_best(1), "of the last model, at its own best rate"),
+        ("average_at_best", at_best(models), "of the average of all, at its own best rate"),
+        ("ratio", bound(1) / bound(models), "last over average, at this rate"),
+        ("ratio_at_best", at_best(1) / at_best(models), "last over average, each at its best rate"),
+    )
+    return Result(
+        title="Last iterate against averages (Recycling, Theorem 3.2)",
+        values=(
+            *values,
+            *_values(
+                "from the paper (Recycling, Theorem 3.2 as Section 1 states it)",
+                (
+                    "log_rounds",
+                    math.log(rounds),
+                    "ln T: the paper's factor is log n, which is proportional where T is a power "
+                    "of n",
+                ),
+            ),
+        ),
+        assumes=(
+            "F is convex, and gradients of a batch are unbiased",
+            "no gradient is longer than the clip norm, so that clipping never acts",
+            "the learning rate is constant",
+        ),
+        notes=(
+            "the paper's Section 1 states a factor of log(n), and no constants; it is of upper "
+            "bounds, which at each one's best rate differ by a root of it",
+        ),
+    )
+
+
+def _harmonic(number: int) -> float:
+    """Return 1 + 1/2 + ... + 1/n; 0 of 0."""
+    if number < 10_000:
+        return math.fsum(1 / i for i in range(1, number + 1))
+    return math.log(number) + 0.5772156649015329 + 1 / (2 * number) - 1 / (12 * number**2)
+
+
+#: Results by the names that the command line has for them.
+FORMULAS: dict[str, Callable[..., Result]] = {
+    "adadps-convex-public": adadps_convex_public,
+    "adadps-convex-fixed": adadps_convex_fixed,
+    "adadps-smooth": adadps_smooth,
+    "dp-nsgd": dp_nsgd,
+    "bias": bias,
+    "bolt-on-convex": bolt_on_convex,
+    "bolt-on-strongly-convex": bolt_on_strongly_convex,
+    "last-iterate": last_iterate,
+}

@@ -1,0 +1,250 @@
+"""Each centralised experiment's sums on a device, on the CPU, beside those of its own path.
+
+One row for each method and data set: `table()` has them, and each row is a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from scipy import sparse
+from torch import nn
+from torch.nn import functional
+
+from fedpriv import tree
+from fedpriv.datasets.dataset import Dataset
+from fedpriv.experiments.agd import CentralDescent
+from fedpriv.experiments.averaging import CentralExperiment
+from fedpriv.experiments.bolt_on import CentralBoltOn
+from fedpriv.experiments.build import build
+from fedpriv.experiments.load import find_experiments
+from fedpriv.models import TextLSTM
+from fedpriv.rng import Key
+from fedpriv.tasks.dataset_tasks import linear_task, module_task
+from fedpriv.training.devices import usable_device
+from fedpriv.training.dp_agd import LOSSES, pack_line
+from fedpriv.training.per_example.device_rows import DeviceRows
+from fedpriv.training.per_example.example_sum import CentralSum
+from fedpriv.training.per_example.linear import (
+    HuberGradients,
+    LogisticGradients,
+    OneVsAllGradients,
+    SoftmaxGradients,
+)
+from fedpriv.training.per_example.module import ModuleGradients
+from fedpriv.training.permutation_sgd import PermutationSgd
+from fedpriv.training.work import TRAIN, as_works
+from tests.simulations.photographs.records import write_records
+
+NUM, INPUTS, CLASSES = 60, 30, 3
+KEY = Key.simulation(1).fold("examples")
+SMALL = {"batch-size": 12.0, "epochs": None, "steps": 2, "eval-every": 2, "delta": 1e-3}
+#: What makes the installed ones small.
+INSTALLED = {
+    "dp-sgd-conversions": {"log-rows": 200, "buckets": 50},
+    "dp-sgd-cifar": {"batch-size": 4.0, "multiplicity": 2},
+}
+
+
+def dataset(kind, classes=2):
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(2 * NUM, INPUTS)) * (rng.random((2 * NUM, INPUTS)) < 0.4)
+    y = rng.integers(0, classes, 2 * NUM)
+    given = {
+        "sparse": lambda rows: sparse.csr_matrix(rows.astype(np.float32)),
+        "dense": lambda rows: (rows / 9.0).astype(np.float32),
+        "words": lambda rows: (10 * np.abs(rows[:, :7])).astype(np.int64),
+    }[kind]
+    return Dataset(
+        name="synthetic",
+        x_train=given(x[:NUM]),
+        y_train=y[:NUM],
+        x_test=given(x[NUM : NUM + 20]),
+        y_test=y[NUM : NUM + 20],
+        x_public=given(x[NUM + 20 :]),
+        y_public=y[NUM + 20 :],
+        provenance={},
+        synthetic=True,
+    )
+
+
+def linear(make, classes=2):
+    shapes = {"weight": (INPUTS,), "bias": (1,)}
+    if classes > 2:
+        shapes = {"kernel": (INPUTS, classes), "bias": (classes,)}
+    return lambda experiment: linear_task(dataset("sparse", classes), make, shapes)
+
+
+TASKS = {
+    "logistic": linear(LogisticGradients),
+    "huber": linear(HuberGradients),
+    "softmax": linear(lambda x, y: SoftmaxGradients(x, y, CLASSES), CLASSES),
+    "one-vs-all": linear(lambda x, y: OneVsAllGradients(x, y, CLASSES), CLASSES),
+    "own module": lambda experiment: module_task(
+        dataset("dense"),
+        lambda: nn.Sequential(nn.Linear(INPUTS, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 2)),
+        functional.cross_entropy,
+    ),
+    "autoencoder": lambda experiment: module_task(
+        dataset("dense"),
+        lambda: nn.Sequential(nn.Linear(INPUTS, 5), nn.Sigmoid(), nn.Linear(5, INPUTS)),
+        functional.mse_loss,
+        reconstruct=True,
+    ),
+    "text": lambda experiment: module_task(
+        dataset("words"), lambda: TextLSTM(60, 2, width=4), functional.cross_entropy
+    ),
+}
+LINEAR = ("logistic", "huber", "softmax", "one-vs-all", "dp-sgd-conversions")
+AVERAGING = {
+    "DP-SGD": {},
+    "exact sum": {"exact-sum": True},
+    "micro-batches": {"micro-batch": 3},
+    "DP-NAdam": {"bound": "normalise", "optimizer": "adam"},
+    "AdaDPS": {"preconditioner": "public-rmsprop"},
+    "AdaDPS, exact sum": {"preconditioner": "public-adam", "exact-sum": True},
+    "PDA-DPMD": {"preconditioner": "mirror-descent"},
+    "scaled by past releases": {"preconditioner": "past-releases"},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """An experiment of small synthetic data.
+
+    Attributes:
+        data: Of which.
+        method: By which.
+        experiment: The two together.
+    """
+
+    data: str
+    method: str
+    experiment: object
+
+
+def averaging(task, **options):
+    made = CentralExperiment(name="examples", description="", task=task)
+    return made.with_options({**SMALL, "noise-multiplier": 1.0, "l2-clip-norm": 0.5, **options})
+
+
+def table() -> Iterator[Row]:
+    """Yield every installed experiment by example, and each method on each task that takes it."""
+    for name, make in sorted(find_experiments().items()):
+        made = make()
+        if made.unit == "example":
+            row = made.with_options({**SMALL, **INSTALLED[name]})
+            yield Row(data=name, method="as installed", experiment=row)
+    for data, task in TASKS.items():
+        is_linear = data in LINEAR
+        for method, options in AVERAGING.items():
+            if is_linear or "exact" not in method:
+                made = averaging(task, **options)
+                yield Row(data=data, method=method, experiment=made)
+        agd = CentralDescent(
+            name="agd", description="", task=task, target_epsilon=20.0, iterations=3, num_steps=4,
+            delta=1e-3,
+        )  # fmt: skip
+        yield Row(data=data, method="DP-AGD", experiment=agd)
+        if is_linear:
+            once = CentralBoltOn(
+                name="bolt-on", description="", task=task, batch_size=7, passes=2
+            ).with_options({"output-noise.target-epsilon": 1.0, "average": data == "softmax"})
+            yield Row(data=data, method="Bolt-on", experiment=once)
+
+
+ROWS = {f"{row.data}, {row.method}": row for row in table()}
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    return str(write_records(tmp_path_factory.mktemp("cifar"), 24, 8))
+
+
+def placed(row, folder):
+    """The experiment, with a folder of pictures where it reads one."""
+    if row.data != "dp-sgd-cifar":
+        return row.experiment
+    return row.experiment.with_options({"folder": folder})
+
+
+def requests(components, number):
+    """The works of a run, each with what a first step would ask of it, near the start."""
+    rng = np.random.default_rng(5)
+    begun = components.init_params(KEY)
+    params = {
+        name: (array + 0.1 * rng.standard_normal(array.shape)).astype(np.float32)
+        for name, array in begun.items()
+    }
+    plan, ids = components.plan, [str(i) for i in rng.permutation(components.task.num_train)]
+    for name in as_works(components.trainer):
+        algorithm = components.algorithm
+        asked = {"params": params, "user_ids": ids[:number], "key": KEY}
+        if name == LOSSES:
+            direction = {n: np.ones_like(a) for n, a in params.items()}
+            sizes = algorithm.step_sizes.upto(1.0)
+            asked |= {"params": pack_line(params, direction, sizes), "bound": algorithm.losses}
+        elif components.plan.mechanism is None:
+            asked |= {"bound": algorithm.gradient}
+        else:
+            bound = plan.live_mechanism.bound
+            if isinstance(as_works(components.trainer)[TRAIN], PermutationSgd):
+                asked |= {"user_ids": ids, "params": begun}
+            asked |= {"bound": bound}
+        yield name, asked
+
+
+def device_of(work):
+    """The device that a work computes on; None where it is compiled."""
+    if isinstance(work, PermutationSgd):
+        return None if work.place is None else work.place(np.ones((1, 1))).device
+    train = work.gradients if isinstance(work, CentralSum) else work.losses
+    if isinstance(train, ModuleGradients):
+        return train._device
+    return train._rows.device if isinstance(train._rows, DeviceRows) else None
+
+
+def compared(row, folder, device):
+    """Yield the name of each work, its sum on its own path and that on a device."""
+    experiment = placed(row, folder)
+    components = build(experiment)
+    here = as_works(components.trainer)
+    there = as_works(experiment.make_trainer(components.task, device=device))
+    assert set(here) == set(there)
+    for name, asked in requests(components, 20):
+        expected, found = (works[name].partial_sum(**asked) for works in (here, there))
+        assert device_of(there[name]) == usable_device(device)
+        assert found.num_failed == expected.num_failed == 0
+        assert found.granularity == expected.granularity
+        yield name, expected, found
+
+
+def relative_gap(found, expected):
+    """The l2 norm of the difference of two sums over that of the second."""
+    gap = {n: np.asarray(found.total[n] - a, np.float64) for n, a in expected.total.items()}
+    return tree.l2_norm(gap) / tree.l2_norm(expected.total)
+
+
+def assert_same_sums(row, folder, device, *, of_modules=1e-6):
+    """To a part in 10^6 before rounding, and of linear models on a grid to the very integers."""
+    for _, expected, found in compared(row, folder, device):
+        is_linear = row.data in LINEAR
+        assert relative_gap(found, expected) <= (1e-6 if is_linear else of_modules)
+        if expected.granularity is not None and (is_linear or device == "cpu"):
+            for tensor, array in expected.total.items():
+                assert array.dtype == found.total[tensor].dtype == np.int64 and array.any()
+                np.testing.assert_array_equal(found.total[tensor], array)
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+def test_a_sum_on_a_device_is_the_sum(row, pictures):
+    assert_same_sums(row, pictures, "cpu")
+
+
+def test_the_table_has_every_installed_experiment_by_example():
+    named = {name for name, make in find_experiments().items() if make().unit == "example"}
+    assert named == set(INSTALLED) and named <= {row.data for row in ROWS.values()}
+    assert len(ROWS) == len(list(table()))

@@ -1,0 +1,140 @@
+"""A module on a device: the same sums, one module for all places, and refusals before a run."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedpriv.training.local.module import module_params
+from fedpriv.training.per_example.example_sum import gradients_on
+from fedpriv.training.per_example.module import ModuleGradients
+from tests.training.per_example.module.models import (
+    CLASSES,
+    EVERYBODY,
+    KEY,
+    NUM,
+    bounds_of,
+    built,
+    cross_entropy,
+    floats,
+    gap,
+)
+
+
+@pytest.mark.parametrize("name", ["mlp", "convolutions", "long sequences"])
+def test_the_sums_are_the_same(name):
+    here, params = built(name)
+    there = here.on_device("cpu")
+    assert there is not here and there.backend == here.backend
+    for bound in bounds_of(params):
+        expected = here.bounded_sum(params, EVERYBODY, bound, KEY)
+        assert gap(there.bounded_sum(params, EVERYBODY, bound, KEY), expected) == 0.0
+
+
+class Moved(nn.Linear):
+    """Counts where it was moved to, and raises there what it is told to."""
+
+    def __init__(self, fails=False):
+        super().__init__(12, CLASSES)
+        self.moves, self.fails = [], fails
+
+    def to(self, device):
+        self.moves.append(str(device))
+        return self
+
+    def forward(self, x):
+        if self.fails and self.moves and self.moves[-1] == "meta":
+            raise RuntimeError("expected all tensors to be on the same device")
+        return super().forward(x)
+
+
+def of(module, loss=cross_entropy):
+    x, y = floats(12)(np.random.default_rng(0)), np.zeros(NUM, np.int64)
+    return ModuleGradients(module, loss, x, y)
+
+
+@pytest.fixture
+def elsewhere(monkeypatch):
+    """A device of another name, on which tensors are those of the CPU."""
+    monkeypatch.setattr(
+        "fedpriv.training.per_example.module.usable_device",
+        lambda name: torch.device("meta" if name == "cuda:0" else name),
+    )
+    real = ModuleGradients._batch
+
+    def batch(self, part):
+        device, self._device = self._device, torch.device("cpu")
+        try:
+            return real(self, part)
+        finally:
+            self._device = device
+
+    monkeypatch.setattr(ModuleGradients, "_batch", batch)
+
+
+def test_module_and_loss_go_where_they_are_used(elsewhere):
+    class Weighted(nn.CrossEntropyLoss):
+        moves: tuple[str, ...] = ()
+
+        def to(self, device):
+            self.moves += (str(device),)
+            return self
+
+    module, loss = Moved(), Weighted()
+    here = of(module, loss)
+    assert not module.moves
+    there = here.on_device("cuda:0")
+    assert there._module is module and there._own == here._own
+    assert module.moves and set(module.moves) == {"meta"} and set(loss.moves) == {"meta"}
+
+
+def test_what_the_module_raises_on_the_device_alone_is_said_at_once(elsewhere, monkeypatch):
+    # Parameters do not move here, so whoever uses the module has to say so each time.
+    monkeypatch.setattr(ModuleGradients, "_move", lambda self: self._module.to(self._device))
+    with pytest.raises(ValueError, match=r"'cuda:0': the module or its loss raises RuntimeError"):
+        of(Moved(fails=True)).on_device("cuda:0")
+
+
+def test_what_it_raises_everywhere_is_the_trials_business():
+    class Picky(nn.Linear):
+        def forward(self, x):
+            if not bool((x == 0).all()):  # has no use for synthetic inputs
+                raise RuntimeError("zeros alone")
+            return super().forward(x)
+
+    assert of(Picky(12, CLASSES)).on_device("cpu") is not None
+
+
+def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    made, _ = built("mlp")
+    with pytest.raises(ValueError, match=r"'cuda:0': torch .* sees no GPU here"):
+        gradients_on("cuda:0", made)
+    with pytest.raises(ValueError, match="is not one to train on"):
+        gradients_on("tpu", made)
+
+
+def test_gradients_of_ones_own_need_not_know_of_devices():
+    class Own:
+        def bounded_sum(self, params, index, bound, key=None):
+            return params
+
+    own = Own()
+    assert gradients_on(None, own) is own
+    with pytest.raises(ValueError, match=r"Own has no on_device\(device\).*leave the device out"):
+        gradients_on("cpu", own)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", ["mlp", "convolutions", "long sequences", "lstm", "resnet"])
+def test_a_gpu_gives_the_cpus_sums(name):
+    here, params = built(name)
+    there = here.on_device("cuda:0")
+    for bound in bounds_of(params):
+        expected = here.bounded_sum(params, EVERYBODY, bound, KEY)
+        found = there.bounded_sum(params, EVERYBODY, bound, KEY)
+        assert next(there._module.parameters()).is_cuda
+        assert gap(found, expected) < 1e-4
+    here.bounded_sum(params, EVERYBODY, bound, KEY)
+    assert not next(here._module.parameters()).is_cuda and module_params(here._module)
