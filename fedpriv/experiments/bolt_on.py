@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedpriv.experiments.averaging import trainer_on
@@ -21,6 +21,7 @@ from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.ranges import Range
 from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.per_example.example_sum import gradients_on
 from fedpriv.training.work import TRAIN, Trainers, UserByUser
 
 if TYPE_CHECKING:  # which load scipy
@@ -257,18 +258,18 @@ class FederatedBoltOn(_BoltOn):
         return BoltOnUsers(schedule=self._schedule(), constants=self._constants(task))
 
     def make_trainer(
-        self, task: Any, side: SideInformation | None = None, device: str = "cpu"
+        self, task: Any, side: SideInformation | None = None, device: str | None = None
     ) -> Trainers:
         """Return users' full gradient steps; see `Experiment.make_trainer`."""
-        from fedpriv.training.bolt_on import RATE, RatedTrainer
+        from fedpriv.training.bolt_on import ScaledToRate
 
         self._constants(task)
         most, steps = self.max_examples_per_user, self.local_steps
         rate = self.step_schedule.make().rate or 1.0
         local = Schedule(learning_rate=rate, batch_size=most, epochs=steps, max_examples=most)
         trainer: Any = trainer_on(device, task, local, {})
-        rated = RatedTrainer(trainer=trainer, rate=rate, local_steps=steps)
-        return {TRAIN: UserByUser(trainer=rated, brought=RATE)}
+        scaled = ScaledToRate(rate=rate, local_steps=steps)
+        return {TRAIN: UserByUser(trainer=trainer, transform=scaled)}
 
     def _schedule(self) -> UserSchedule:
         from fedpriv.training.bolt_on import UserSchedule
@@ -325,12 +326,12 @@ class CentralBoltOn(_BoltOn):
         self, task: Any, side: SideInformation | None = None, device: str | None = None
     ) -> Trainers:
         """Return permutation SGD over all examples; see `Experiment.make_trainer`."""
-        make = getattr(task.train, "permutation_sgd", None)
+        make = getattr(gradients_on(device, task.train), "permutation_sgd", None)
         if make is None:
             raise ValueError(
                 "method 'bolt-on' is of convex losses whose constants are known, and those of "
                 f"{type(task.train).__name__} are not; use a linear model, or method 'averaging'"
             )
-        passes = self._passes(self.batch_size, average=self.average)
-        sgd = make(passes, regulariser=self.regulariser)
-        return sgd if device is None else replace(sgd, device=device)
+        return make(
+            self._passes(self.batch_size, average=self.average), regulariser=self.regulariser
+        )

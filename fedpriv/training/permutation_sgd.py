@@ -70,7 +70,6 @@ from fedpriv import tree
 from fedpriv.ranges import Range, finite_float, positive_float, positive_int
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
-from fedpriv.training.devices import usable_device
 from fedpriv.training.work import SumRequest, Work
 from fedpriv.tree import Params
 
@@ -545,11 +544,9 @@ class PermutationSgd(Work):
         passes: How long.
         present: bool (m,), which examples are there; None for all. Those that are not leave their
             place in a batch empty.
-        device: Where products with inputs are computed, such as "cuda:0"; None for NumPy here. It
-            is the same training, no quicker where batches are small.
-
-    Raises:
-        ValueError: If there is no such device here.
+        place: From inputs to the same on a device, of which `[batch]` multiplies as rows of a
+            matrix do (`@`, `.T @`); None for NumPy here. It is the same training, and no quicker
+            where batches are small.
     """
 
     x: np.ndarray | sparse.csr_matrix = field(repr=False)
@@ -559,11 +556,7 @@ class PermutationSgd(Work):
     constants: Constants
     passes: Passes
     present: np.ndarray | None = field(default=None, repr=False)
-    device: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.device is not None:
-            usable_device(self.device)
+    place: Callable[[np.ndarray | sparse.csr_matrix], Any] | None = field(default=None, repr=False)
 
     def answer(self, request: SumRequest) -> PartialSum:
         """Return the params as float64, trained from those given in an order that the key draws.
@@ -585,8 +578,8 @@ class PermutationSgd(Work):
         kernel = params[self.name].astype(np.float64).reshape(shape[0], -1)
         bias = params["bias"].astype(np.float64).reshape(-1)
         inputs, scales = self.rows()
-        if self.device is not None:
-            inputs = _rows_on(self.device, inputs)
+        if self.place is not None:
+            inputs = self.place(inputs)
         number, size = len(self.y), self.passes.batch_size
         decay, count = self.constants.convexity, 0
         kernels, biases = np.zeros_like(kernel), np.zeros_like(bias)
@@ -615,14 +608,6 @@ class PermutationSgd(Work):
         # A part in 2^40 for the rounding of the norm itself.
         scales = np.minimum(1.0, self.constants.inputs * (1.0 - 2.0**-40) / norms) * finite
         return x, scales if self.present is None else scales * self.present
-
-
-def _rows_on(device: str, inputs: np.ndarray | sparse.csr_matrix) -> Any:
-    """Return inputs on a device; a batch of them multiplies as one of a matrix does."""
-    from fedpriv.training.per_example.device_rows import DeviceRows
-    from fedpriv.training.per_example.sparse_sums import SparseRows
-
-    return DeviceRows.on(usable_device(device), SparseRows.of(sparse.csr_matrix(inputs)))
 
 
 def refuse_long_start(params: Params, longest: float) -> None:

@@ -30,8 +30,8 @@ from simulations.dpnsgd.images import RULES, SETUPS, Images, Rule, Schedule
 from simulations.reproduction.items import Split, Study
 from simulations.reproduction.study import Store, drawing, render, save, table, write
 
-RATES = (0.1, 0.4, 1.6, 6.4)
-DECADES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
+RATES = (0.4, 1.6, 6.4)
+DECADES = (1e-2, 1e-1, 1.0, 10.0)
 SCHEDULES: tuple[Schedule, ...] = ("cyclic",)
 _TITLES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 _LETTERS: Mapping[Rule, str] = {"normalise": "r", "clip": "c"}

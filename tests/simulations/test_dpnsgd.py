@@ -72,11 +72,11 @@ class TestHeatMaps:
     def test_page_and_plot_of_synthetic_accuracies(self, tmp_path):
         maps = normalised, clipped, _ = heat_maps(reduced=True)
         done = filled(maps)
-        assert clipped.best(done)[1] == 10.0
+        assert clipped.best(done)[1] == 1.0
         assert normalised.spread(done) == 0.0 and clipped.spread(done) > 0.4
         assert clipped.edges(done) == ["η (least)", "c (most)"]
         more = scheduled("mnist", True, maps, ("step", "cyclic"), done)
-        assert [grid.sizes for grid in more] == [(normalised.best(done)[1],)] * 2 + [(10.0,)] * 2
+        assert [grid.sizes for grid in more] == [(normalised.best(done)[1],)] * 2 + [(1.0,)] * 2
         assert {grid.make(0.1, 10.0, "test").options()["schedule"] for grid in more} == {
             "step",
             "cyclic",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -31,6 +33,7 @@ from fedpriv.tree import Params, Tree
 _LOG = logging.getLogger(__name__)
 PLANS_VARIABLE, PLANS_KEY = "FEDPRIV_PLANS", "plans"
 EXPERIMENTS_VARIABLE, EXPERIMENTS_KEY = "FEDPRIV_EXPERIMENTS", "experiments"
+DEVICE_KEY = "device"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,16 +127,20 @@ _HOSTS: WeakKeyDictionary[ClientApp, Callable[[Context], Host]] = WeakKeyDiction
 def prepare(app: ClientApp, context: Context) -> None:
     """Open what an app's messages will need, where the process that answers them is forked off.
 
-    Called again after a message it also has what was compiled for that one.
+    Called again after a message it also has what was compiled for that one. A GPU that a process
+    has opened is of no use to those forked off it: a node that trains on one opens its users and
+    the GPU for each message, and only has PyTorch loaded here.
 
     Args:
         app: As it was given to `serve`; of another app nothing is known.
         context: As a message would have it.
 
     Raises:
-        ValueError: What the app's host raises.
+        ValueError: What the app's host raises, or that the device is no word.
     """
-    if (host := _HOSTS.get(app)) is not None:
+    if is_gpu(device_of(context.node_config, context.run_config)):
+        importlib.import_module("torch")
+    elif (host := _HOSTS.get(app)) is not None:
         host(context)
     load_compiled()
 
@@ -248,6 +255,44 @@ def check_experiment(name: str, node_config: Mapping[str, Any]) -> None:
             f"this node insists on plans, and experiment {name!r:.200} is code, which no plan "
             f"covers; its operator may {remedy}"
         )
+
+
+def device_of(node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> str | None:
+    """Return the device that a node trains on, by name; None for what is quickest on a processor.
+
+    The node's own config comes first, since hardware is the node's, then the run's; "none" is None.
+    Where neither names one, a client of Flower's simulation that Ray has set a GPU aside for
+    (`client-resources-num-gpus`) uses the first that it sees.
+
+    Raises:
+        ValueError: As `named_device`.
+    """
+    if name := named_device(node_config) or named_device(run_config):
+        return None if name == "none" else name
+    ray = sys.modules.get("ray")
+    if ray is None or not getattr(ray, "is_initialized", lambda: False)():
+        return None
+    return "cuda:0" if ray.get_gpu_ids() else None
+
+
+def named_device(config: Mapping[str, Any]) -> str:
+    """Return what a config's key says, "" where it says nothing; whether it is there, nodes know.
+
+    Raises:
+        ValueError: If no device is called so.
+    """
+    name = config.get(DEVICE_KEY, "")
+    if not isinstance(name, str) or not re.fullmatch(r"|none|cpu|cuda(:\d+)?", name):
+        raise ValueError(
+            f"{DEVICE_KEY} {name!r} is not one to train on; use 'cuda:0', 'cpu', or 'none' for "
+            "what is quickest on a processor"
+        )
+    return name
+
+
+def is_gpu(device: str | None) -> bool:
+    """Return whether a device is named, and is not the processor."""
+    return device not in (None, "cpu")
 
 
 def _allowed(

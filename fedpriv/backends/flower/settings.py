@@ -8,6 +8,7 @@ run-config, so both know the same experiment.
 
 from __future__ import annotations
 
+import logging
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,11 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.backends.flower.client import (
+    DEVICE_KEY,
     EXPERIMENTS_KEY,
     PLANS_KEY,
     Host,
     allowed_plans,
     check_experiment,
+    device_of,
+    is_gpu,
 )
 from fedpriv.backends.flower.messages import BOUNDS
 from fedpriv.backends.flower.registry import read_node_keys
@@ -35,8 +39,10 @@ from fedpriv.experiments.options import Option, coerce, flatten
 from fedpriv.experiments.tasks import MissingCorpusError
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.tasks.task import Task
+from fedpriv.training.devices import device_description, usable_device
 from fedpriv.training.work import Trainers
 
+_LOG = logging.getLogger(__name__)
 Value = str | int | float | bool
 Config = Mapping[str, Value]
 
@@ -56,6 +62,7 @@ OWN_KEYS: dict[str, Value] = {
     "node-users": "",
     "allow-unauthenticated-nodes": False,
     "shards": 0,
+    DEVICE_KEY: "",
     "guard-users": True,
     "user-seconds": 0.0,
     "user-memory-mb": 0,
@@ -167,8 +174,8 @@ def open_corpus(*configs: Config) -> Corpus | None:
     return Corpus.open(path)
 
 
-#: Keys of the node-config: where a node's users are, and what may be made of them.
-NODE_KEYS = ("corpus", "data", "data-key", PLANS_KEY, EXPERIMENTS_KEY)
+#: Keys of the node-config: where a node's users are, what may be made of them, and on what.
+NODE_KEYS = ("corpus", "data", "data-key", PLANS_KEY, EXPERIMENTS_KEY, DEVICE_KEY)
 
 
 def read_node_data(node_config: Config) -> NodeData | None:
@@ -212,11 +219,13 @@ class Node:
         task: Roster and examples, on this machine's corpus.
         trainer: What a user does, as the node's own experiment has it.
         bounds: What is known here of bounds, by name: the node's own experiment's among them.
+        device: That the trainer is on; None for what is quickest on a processor.
     """
 
     task: Task
     trainer: Trainers
     bounds: Mapping[str, Callable[..., Bound]] = field(repr=False)
+    device: str | None = None
 
 
 def open_node(run_config: Config, node_config: Config) -> Node:
@@ -225,17 +234,21 @@ def open_node(run_config: Config, node_config: Config) -> Node:
     Raises:
         ValueError: If this node does not run the experiment, the task needs a corpus and none is
             named, there is none at that path, the node's own data cannot be read, or the task has
-            no trainer for the options.
+            no trainer for the options, or none on the device, or the device is not here.
         PermissionError: If others may read the key of people's ids.
     """
     check_experiment(read_value(run_config, "experiment"), node_config)
+    device = device_of(node_config, run_config)
+    if device is not None:
+        _LOG.info("users are trained on %s", device_description(usable_device(device)))
     experiment, corpus = read_experiment(run_config), open_corpus(node_config, run_config)
     with missing_corpus_named():
         task = make_task(experiment, corpus, read_node_data(node_config))
     return Node(
         task=task,
-        trainer=experiment.make_trainer(task),
+        trainer=experiment.make_trainer(task, device=device),
         bounds=BOUNDS | experiment.known_bounds(),
+        device=device,
     )
 
 
@@ -245,6 +258,8 @@ def read_host(node: Node, run_config: Config, node_config: Config) -> Host:
     Flower's simulation sets `partition-id` and `num-partitions` itself; a SuperNode gets them in
     its --node-config, or leaves them out when its own corpus holds no other node's users. With
     `shards` in the run-config the first so many nodes host everybody, and the others no user.
+    A node that trains on a GPU computes users in its own process, without limits: a child that is
+    forked off cannot use a GPU that is open.
 
     Raises:
         ValueError: If there is no such partition, there are more shards than nodes, or a node with
@@ -274,7 +289,7 @@ def read_host(node: Node, run_config: Config, node_config: Config) -> Host:
     return replace(
         host,
         user_ids=frozenset() if idle else host.user_ids,
-        guard=read_guard({**run_config, **node_config}),
+        guard=None if is_gpu(node.device) else read_guard({**run_config, **node_config}),
         plans=allowed_plans(node_config),
     )
 

@@ -20,12 +20,15 @@ from typing import Self
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding
 
 from fedpriv.training.devices import bytes_at_once
 from fedpriv.training.per_example.sparse_sums import SparseRows
 
 # Numbers that a step holds besides each one that it adds up: a factor, the product, half a sum.
 _HELD = 4
+# Bytes that stay in a processor's caches between one operation and the next.
+_CACHED = 4 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -72,7 +75,9 @@ class DeviceRows(SparseRows):
         found = np.empty((len(chosen), kernel.shape[1]))
         for part in self._parts(len(chosen), self._longest * kernel.shape[1]):
             columns, entries = self._padded(chosen[part])
-            found[part] = (folded(entries[:, :, None] * table[columns]) + start).cpu().numpy()
+            found[part] = (
+                (folded(entries[:, :, None] * embedding(columns, table)) + start).cpu().numpy()
+            )
         return found
 
     def squared_norms(
@@ -85,7 +90,7 @@ class DeviceRows(SparseRows):
             columns, entries = self._padded(chosen[part])
             products = entries[:, :, None]
             if table is not None:
-                products = products * table[columns]
+                products = products * embedding(columns, table)
             own = self._tensor(coefficients[part])
             # In this order no factor overflows before the whole does.
             found[part] = folded(own * (own * folded(products * products))).cpu().numpy()
@@ -162,7 +167,10 @@ class DeviceRows(SparseRows):
 
     def _parts(self, number: int, size: int) -> Iterator[slice]:
         """Yield slices of `number` rows, or groups, of so many numbers each, that fit at once."""
-        step = max(1, bytes_at_once(self.device) // (8 * _HELD * size))
+        memory = bytes_at_once(self.device)
+        if self.device.type == "cpu":
+            memory = min(memory, _CACHED)
+        step = max(1, memory // (8 * _HELD * size))
         for start in range(0, number, step):
             yield slice(start, min(start + step, number))
 

@@ -31,7 +31,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NoReturn, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 from scipy import sparse
@@ -405,6 +405,7 @@ class SparseLinearGradients(RowSums):
         self, x: sparse.csr_matrix, y: np.ndarray, loss: LinearLoss, num_logits: int = 1
     ) -> None:
         self._rows, self._loss = SparseRows.of(x), loss
+        self._place: Callable[[Any], Any] | None = None
         self._labels = checked_labels(y, self._rows.num_examples, max(num_logits, 2))
         self._name = "weight" if num_logits == 1 else "kernel"
         self._shape = (self._rows.num_inputs, num_logits)
@@ -440,8 +441,9 @@ class SparseLinearGradients(RowSums):
         """
         from fedpriv.training.per_example.device_rows import DeviceRows
 
-        found = copy.copy(self)
-        found._rows = DeviceRows.on(usable_device(device), self._rows)
+        where, found = usable_device(device), copy.copy(self)
+        found._rows = DeviceRows.on(where, self._rows)
+        found._place = lambda x: DeviceRows.on(where, SparseRows.of(sparse.csr_matrix(x)))
         return found
 
     def gradient(self, params: Params, index: np.ndarray, key: Key | None = None) -> Params:
@@ -469,6 +471,7 @@ class SparseLinearGradients(RowSums):
         return PermutationSgd(
             x=x.toarray() if dense else x,
             y=self._labels,
+            place=self._place,
             name=self._name,
             residual=self._loss.residual,
             constants=self._loss.constants(regulariser=regulariser),

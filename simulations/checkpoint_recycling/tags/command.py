@@ -228,14 +228,14 @@ def _every(
     make: Callable[[Place], Found],
 ) -> dict[Place, Found | None]:
     """Return what was found by place: the asked ones trained, others if they are in the store."""
-    found: dict[Place, Found | None] = {place: make(place) for place in asked}
+    trained = {place: make(place) for place in asked}
     site.trains, site.pace = False, Pace(0)
-    for place in shown:
-        if place not in found:
-            try:
-                found[place] = make(place)
-            except NotKeptError:
-                found[place] = None
+    found: dict[Place, Found | None] = {}
+    for place in dict.fromkeys([*shown, *trained]):
+        try:
+            found[place] = trained[place] if place in trained else make(place)
+        except NotKeptError:
+            found[place] = None
     return found
 
 

@@ -234,7 +234,9 @@ def epsilon_words(delta: float) -> str:
 
 def place_words(place: Place) -> str:
     """Return what a case is called."""
-    return f"{FAMILIES[place[0]].label}, {kind_of(place[1])}"
+    family, epsilon = FAMILIES[place[0]], place[1]
+    label = family.label.split(",")[0] if epsilon is None else family.label
+    return f"{label}, {kind_of(epsilon)}"
 
 
 def page(found: Recycled, *, command: str, picture: str = "") -> str:

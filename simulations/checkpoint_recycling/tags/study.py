@@ -376,18 +376,23 @@ class Shifted:
 def shifted(site: Site, family: Family, size: Size, epsilon: Epsilon, period: Period) -> Shifted:
     """Return what a family does under a shift; rates are chosen under the same shift.
 
-    By the mean accuracy over the last period on validation threads, by the first tuning seed.
+    By the mean accuracy over the last period on validation threads, of the tuning seeds.
     """
-    names, seed = (LAST, *period.aggregates), size.tuning_seeds[0]
-    reached = {
-        rate: _shifted_run(site, family, size, epsilon, rate, period, seed, validation=True)
-        for rate in size.rates
-    }
+    names = (LAST, *period.aggregates)
+    reached: dict[float, dict[str, float]] = {}
+    for rate in size.rates:
+        rows = [
+            _shifted_run(site, family, size, epsilon, rate, period, seed, validation=True)
+            for seed in size.tuning_seeds
+        ]
+        reached[rate] = {
+            name: float(np.mean([row["over"][name] for row in rows])) for name in names
+        }
     chosen = {}
     for name in names:
-        rate = max(size.rates, key=lambda rate, name=name: np.mean(reached[rate]["over"][name]))
+        rate = max(size.rates, key=lambda rate, name=name: reached[rate][name])
         chosen[name] = Choice(
-            name=name, rate=rate, accuracy=float(np.mean(reached[rate]["over"][name])),
+            name=name, rate=rate, accuracy=reached[rate][name],
             on_edge=rate in (min(size.rates), max(size.rates)),
         )  # fmt: skip
     by_rate: dict[float, list[Row]] = {}
@@ -412,7 +417,7 @@ def shifted(site: Site, family: Family, size: Size, epsilon: Epsilon, period: Pe
 
 def shifted_runs(size: Size, period: Period) -> int:
     """Return how many runs `shifted` asks for."""
-    return len(size.rates) + period.seeds * (1 + len(period.aggregates))
+    return len(size.tuning_seeds) * len(size.rates) + period.seeds * (1 + len(period.aggregates))
 
 
 def _shifted_run(
@@ -618,7 +623,7 @@ def _scores(
 
 
 def settings(epsilons: Sequence[Epsilon], families: Sequence[str]) -> Iterator[tuple[str, Epsilon]]:
-    """Yield cases, the first ε of all families first.
+    """Yield cases, the first ε of all families first; bands without noise are the tree without.
 
     Raises:
         ValueError: If a family is not known.
@@ -627,4 +632,9 @@ def settings(epsilons: Sequence[Epsilon], families: Sequence[str]) -> Iterator[t
         if name not in FAMILIES:
             raise ValueError(f"family {name!r} is not known; choose of {', '.join(FAMILIES)}")
     for epsilon in epsilons:
-        yield from ((name, None if epsilon is None else float(epsilon)) for name in families)
+        if epsilon is None:
+            yield from ((n, None) for n in dict.fromkeys(families) if n != "bands")
+            if "bands" in families and "tree" not in families:
+                yield "tree", None
+        else:
+            yield from ((name, float(epsilon)) for name in families)

@@ -261,6 +261,10 @@ def test_the_tree_and_bands_differ_in_the_noise_alone(site):
         for name in ("tree", "bands")
     ]
     assert free[0].options() == free[1].options()
+    assert list(study.settings((8, None), ("bands",))) == [("bands", 8.0), ("tree", None)]
+    assert list(study.settings((None,), tuple(FAMILIES))) == [("tree", None), ("dp-sgd", None)]
+    with pytest.raises(ValueError, match="family 'branches' is not known"):
+        list(study.settings((8.0,), ("branches",)))
 
 
 class TestLines:

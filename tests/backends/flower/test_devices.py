@@ -1,0 +1,210 @@
+"""Devices of nodes: who chooses, what is computed there, and what a missing one comes to."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from flwr.clientapp import ClientApp
+
+import fedpriv as fp
+from client import app
+from fedpriv import tree
+from fedpriv.backends import SerialBackend
+from fedpriv.backends.flower.client import device_of, prepare, serve
+from fedpriv.backends.flower.messages import BOUNDS
+from fedpriv.backends.flower.settings import Node, open_node, read_host
+from fedpriv.backends.guard import Guard
+from fedpriv.experiments.averaging import FederatedExperiment
+from fedpriv.experiments.build import build
+from fedpriv.experiments.load import load_experiment
+from fedpriv.mechanisms import Clip
+from fedpriv.privacy.ledger.state import read_ledger
+from fedpriv.rng import Key
+from tests.backends.flower.real.processes import DECLARED
+
+OWN = """
+import numpy as np
+from torch import nn
+
+from fedpriv.experiments import AdaptableClip, FederatedExperiment, GaussianNoise, LocalSgd
+from fedpriv.experiments import PoissonCohorts
+from fedpriv.tasks.module_task import ModuleTask
+
+
+def people(number):
+    for user in range(number):
+        x = np.random.default_rng(user).normal(size=(3 + 5 * (user % 4), 8))
+        yield f"user-{user:02d}", (x, (x[:, 0] > 0).astype(int))
+
+
+class Here(ModuleTask):
+    def trainer(self, schedule, multiplier):
+        return super().trainer(schedule, multiplier)
+
+
+def experiment(kind=ModuleTask):
+    return FederatedExperiment(
+        name="own", description="", rounds=3, delta=1e-3,
+        task=lambda experiment: kind(
+            name="own", module=lambda: nn.Sequential(nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, 2)),
+            loss=nn.functional.cross_entropy, users=dict(people(20)), synthetic=True),
+        sampling=PoissonCohorts(cohort=12.0), bound=AdaptableClip(l2_clip_norm=0.5),
+        noise=GaussianNoise(multiplier=1.0), local=LocalSgd(learning_rate=0.5, batch_size=4))
+
+
+def without_devices():
+    return experiment(Here)
+"""
+
+
+@pytest.fixture
+def own(tmp_path):
+    """The name of an experiment whose users are of unequal sizes."""
+    (tmp_path / "own.py").write_text(OWN, "utf-8")
+    return f"{tmp_path / 'own.py'}:experiment"
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+@pytest.mark.parametrize(
+    ("node", "run", "expected"),
+    [
+        ({}, {}, None),
+        ({}, DECLARED, None),
+        ({}, {"device": "cuda:1"}, "cuda:1"),
+        ({"device": "cpu"}, {"device": "cuda:1"}, "cpu"),
+        ({"device": "cuda"}, {"device": ""}, "cuda"),
+        ({"device": "none"}, {"device": "cuda:1"}, None),
+    ],
+)
+def test_a_node_chooses_before_the_run_does(node, run, expected):
+    assert device_of(node, run) == expected
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:-1", "cpu:0", 3, "mps"])
+def test_no_device_is_called_so(name, deploy, tmp_path):
+    with pytest.raises(ValueError, match="is not one to train on; use 'cuda:0', 'cpu', or 'none'"):
+        device_of({}, {"device": name})
+    with pytest.raises(ValueError, match="is not one to train on"):
+        deploy(out=tmp_path / "run", device=name)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_simulated_client_uses_the_gpu_that_ray_set_aside_for_it(monkeypatch):
+    for gpus, expected in (([], None), ([3], "cuda:0"), (["0"], "cuda:0")):
+        ray = SimpleNamespace(is_initialized=lambda: True, get_gpu_ids=lambda gpus=gpus: gpus)
+        monkeypatch.setitem(sys.modules, "ray", ray)
+        assert device_of({}, DECLARED) == expected
+        assert device_of({}, {"device": "cpu"}) == "cpu"
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False))
+    assert device_of({}, DECLARED) is None
+
+
+def test_a_node_trains_where_it_says(own, monkeypatch, caplog):
+    asked, make = [], FederatedExperiment.make_trainer
+
+    def seen(self, task, side=None, **named):
+        asked.append(named.get("device"))
+        return make(self, task, side, **named)
+
+    monkeypatch.setattr(FederatedExperiment, "make_trainer", seen)
+    with caplog.at_level(logging.INFO, "fedpriv"):
+        for node in ({}, {"device": "cpu"}):
+            made = open_node(DECLARED | {"experiment": own}, node)
+            assert made.device == asked[-1] == node.get("device")
+            assert ("users are trained on cpu" in caplog.text) == bool(node)
+
+
+def test_sums_of_nodes_on_a_device_are_the_oracles(own, stub):
+    """Twenty users of 3 to 18 examples on three nodes, to a part in 10^6 before rounding."""
+    experiment = load_experiment(own)
+    components = build(experiment)
+    asked = {
+        "params": components.task.init_params(Key.simulation(1)),
+        "bound": Clip(l2_clip_norm=0.05),
+        "cohort": components.task.roster,
+        "key": Key.simulation(2),
+    }
+    oracle = SerialBackend(trainer=components.trainer, data=components.task.data)
+    expected = oracle.partial_sum(**asked)
+    run_config = DECLARED | {"experiment": own, "device": "cpu", "guard-users": False}
+    app._node.cache_clear()
+    hosts = {n + 1: stub.AppNode(app.app, n, 3, run_config) for n in range(3)}
+    found = stub.started(components.task, hosts).partial_sum(**asked)
+    assert (found.num_users, found.num_failed) == (20, 0) and expected.num_failed == 0
+    gap = {n: tree.to_dense(found.real())[n] - a for n, a in expected.real().items()}
+    length = tree.l2_norm(expected.real())
+    assert length > 0 and tree.l2_norm(gap) <= 1e-6 * length
+
+
+@pytest.mark.parametrize("name", ["own", "adadps-tags", "dp-fedavg-words"])
+def test_a_run_of_nodes_on_a_device_ends_where_the_run_ends(name, own, deploy, tmp_path):
+    asked = {"experiment": own, "corpus": ""} if name == "own" else {"experiment": name}
+    if name == "dp-fedavg-words":
+        asked |= {"start": "fresh"}
+    for place, device in (("here", ""), ("there", "cpu")):
+        deploy(out=tmp_path / place, device=device, **asked)
+    here, there = (fp.load(tmp_path / place) for place in ("here", "there"))
+    assert here.summary["rounds"] == there.summary["rounds"] == 3
+    assert here.summary["epsilon"] == there.summary["epsilon"]
+    for name, array in here.params.items():
+        np.testing.assert_allclose(there.params[name], array, rtol=1e-6, atol=1e-6)
+
+
+def test_a_node_without_its_device_says_so_and_contributes_nothing(
+    own, deploy, tmp_path, no_gpu, caplog
+):
+    """The other two nodes' users are trained, round after round."""
+    changes = {"experiment": own, "corpus": "", "allow_missing_users": True}
+    with caplog.at_level(logging.INFO, "fedpriv"):
+        deploy(out=tmp_path / "run", node_config={"device": "cuda:0"}, **changes)
+    assert "device 'cuda:0': torch" in caplog.text and "sees no GPU here" in caplog.text
+    assert "7 of 20 rostered users are hosted by none of the 3 nodes" in caplog.text
+    assert fp.load(tmp_path / "run").summary["rounds"] == 3
+    lines = (tmp_path / "run" / "diagnostics.jsonl").read_text("utf-8").splitlines()
+    assert all(0 < json.loads(line)["num_failed"] <= 7 for line in lines)
+
+
+def test_where_no_node_has_the_device_nothing_is_charged(own, deploy, tmp_path, no_gpu):
+    with pytest.raises(ValueError, match=r"3 nodes failed, the first with: .*'cuda:0': torch"):
+        deploy(experiment=own, corpus="", out=tmp_path / "run", device="cuda:0")
+    assert not read_ledger(tmp_path / "run" / "ledger.jsonl")[1].charges
+
+
+def test_a_task_that_trains_on_no_device_is_refused_before_the_run_folder_is_made(
+    own, deploy, tmp_path
+):
+    name = own.replace(":experiment", ":without_devices")
+    with pytest.raises(ValueError, match="takes no device"):
+        deploy(experiment=name, corpus="", out=tmp_path / "run", device="cuda:0")
+    assert not (tmp_path / "run").exists()
+    deploy(experiment=name, corpus="", out=tmp_path / "run", device="none")
+    assert fp.load(tmp_path / "run").summary["rounds"] == 3
+
+
+@pytest.mark.parametrize(
+    ("device", "guard"), [(None, Guard()), ("cpu", Guard()), ("cuda:0", None), ("cuda", None)]
+)
+def test_no_child_is_forked_off_a_process_that_has_a_gpu_open(stub, device, guard):
+    task = stub.TinyTags()
+    node = Node(task=task, trainer=SimpleNamespace(train=len), bounds=BOUNDS, device=device)
+    assert read_host(node, {}, {}).guard == guard
+
+
+@pytest.mark.parametrize(("device", "opened"), [("", 1), ("cpu", 1), ("none", 1), ("cuda:0", 0)])
+def test_nor_is_a_gpu_opened_where_messages_processes_are_forked_off(stub, device, opened):
+    calls, made = [], ClientApp()
+    serve(made, calls.append)
+    prepare(made, stub.context({"device": device}))
+    assert len(calls) == opened
+    prepare(made, stub.context({}, {"device": device}))
+    assert len(calls) == 2 * opened
