@@ -82,8 +82,8 @@ def run(
         workers: Of threads or Ray; None for one a core.
         gpus_per_worker: Part of a GPU for each worker of Ray's.
         ray_address: Of a running Ray cluster to join.
-        device: Train many users at once on it: "cuda:0", or "cpu" to try the same without a GPU; of
-            Ray's workers "cpu" alone. None for what is quickest on a processor.
+        device: Train many users, or examples, at once on it: "cuda:0", or "cpu" to try the same
+            without a GPU; of Ray's workers "cpu" alone. None for what is quickest on a processor.
         secure: Entropy from the operating system instead of the experiment's seed; needs `out`.
         progress: "auto" shows it in a terminal and in a notebook, True elsewhere too, as lines;
             False prints nothing.

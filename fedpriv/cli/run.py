@@ -160,7 +160,9 @@ def run_command(
     ] = None,
     device: Annotated[
         str | None,
-        typer.Option(help="Train many users at once on it: cuda:0, or cpu to try that without."),
+        typer.Option(
+            help="Train many users, or examples, at once on it: cuda:0, or cpu to try it."
+        ),
     ] = None,
     secure: Annotated[
         bool, typer.Option("--secure", help="Entropy from the operating system; no seed.")

@@ -164,6 +164,7 @@ class Experiment(ABC):
             ValueError: If the options do not fit together, or not the task.
         """
 
+    @abstractmethod
     def make_trainer(
         self, task: Any, side: SideInformation | None = None, device: str | None = None
     ) -> Trainers:
@@ -172,16 +173,13 @@ class Experiment(ABC):
         Args:
             task: The experiment's.
             side: What `make_side_information` returned for it; None to make it.
-            device: Such as "cpu" or "cuda:0", on which many users are trained at once; None for
-                what is quickest on a processor: compiled code where there is any, user by user.
+            device: Such as "cpu" or "cuda:0", on which many users, or examples, are trained at
+                once; None for what is quickest on a processor: compiled code where there is any,
+                user by user.
 
         Raises:
-            ValueError: If the task lacks what the method needs, or does not train on the device, or
-                the experiment is of examples, whose sums no worker or node takes.
+            ValueError: If the task lacks what the method needs, or does not train on the device.
         """
-        raise ValueError(
-            f"{self.name} trains on single examples in this process: no worker or node takes it"
-        )
 
     def make_side_information(self, task: Any) -> SideInformation | None:
         """Return 1/A and where it came from; None where nothing is preconditioned by it."""
