@@ -103,10 +103,13 @@ def ways(job: str, kept: bool, num_users: int) -> dict[str, Callable[[], object]
     trainers = {size: VectorisedTrainer(alone=alone, users_at_once=size) for size in at_once}
 
     def together(size: int) -> None:
-        many, start = trainers[size], alone.start(params)
-        for first in range(0, num_users, size):
-            part = slice(first, first + size)
-            many.train_many(start, users[part], keys[part])
+        many = trainers[size]
+        works = [
+            many.prepare(params, number, user, own)
+            for number, (user, own) in enumerate(zip(users, keys, strict=True))
+        ]
+        for _ in many.batches(many.start(params), works):
+            pass
 
     for size in at_once:
         found[f"{size} users at once"] = lambda size=size: together(size)

@@ -255,7 +255,7 @@ def _as_wide(values: np.ndarray, kind: np.dtype) -> np.ndarray:
     return values if known else values.astype(kind)
 
 
-def merged(template: Params, parts: Sequence[PartialSum], *, reuse: bool = False) -> PartialSum:
+def merged(template: Tree, parts: Sequence[PartialSum], *, reuse: bool = False) -> PartialSum:
     """Return the sum of partial sums.
 
     Args:

@@ -39,6 +39,7 @@ from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.plan import plan_digest
 from fedpriv.privacy.statement.statement import describe_returned_model
 from fedpriv.report.page import write_report
+from fedpriv.runs.backends import serial, serial_on
 from fedpriv.runs.document import read_document
 from fedpriv.runs.prepared import PreparedRun, resume_run, start_run
 from fedpriv.runs.progress import announcement, describe_early_end
@@ -114,7 +115,9 @@ def _open_run(run_config: Any) -> PreparedRun:
     if read_value(run_config, "secure") and run_config.get("seed") not in (None, ""):
         raise ValueError(f"secure=true takes no seed (got {run_config['seed']}); leave one out")
     anchors = anchors_of(read_path("anchor", run_config))
-    named_device(run_config)  # whether it is there, its node knows
+    # Whether a device is there, its node knows; that the task trains on devices, any can say.
+    on_devices = named_device(run_config) not in ("", "none")
+    checked = serial_on("cpu") if on_devices else serial
     if resume is not None:
         mode = read_document(resume).get("mode")
         if read_value(run_config, "secure") and mode != "secure":
@@ -122,7 +125,12 @@ def _open_run(run_config: Any) -> PreparedRun:
                 f"secure=true, but the run of resume={str(resume)!r} is a {mode}, and stays one: "
                 "leave secure out to go on with it, or start a secure run in another folder"
             )
-        prepared = resume_run(resume, experiment=str(run_config["experiment"]), anchors=anchors)
+        prepared = resume_run(
+            resume,
+            experiment=str(run_config["experiment"]),
+            make_backend=checked,
+            anchors=anchors,
+        )
         chosen = prepared.experiment.options()
         automatic = {name: chosen[name] for name in experiment.automatic if name in chosen}
         if chosen != experiment.with_options(automatic).options():
@@ -140,6 +148,7 @@ def _open_run(run_config: Any) -> PreparedRun:
             out,
             secure=read_value(run_config, "secure"),
             backend="flower",
+            make_backend=checked,
             anchors=anchors,
             label=str(run_config.get("label") or "") or None,
         )

@@ -40,6 +40,24 @@ settings.load_profile("fedpriv")
 _RAY = pytest.StashKey["Cluster"]()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let whoever has no GPU run the tests of one on the processor."""
+    parser.addoption(
+        "--device", default="cuda:0", help="of the tests marked gpu; cpu tries them without one"
+    )
+
+
+@pytest.fixture
+def device(request: pytest.FixtureRequest) -> str:
+    """The device that tests marked gpu train on; skips where there is none."""
+    import torch
+
+    name = str(request.config.getoption("--device"))
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        pytest.skip("no GPU here; --device cpu takes the same path on the processor")
+    return name
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put tests that need Ray first and in a row: one process starts it."""

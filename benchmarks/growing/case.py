@@ -35,6 +35,7 @@ class Case:
         warm_up: Rounds before them.
         backend: "serial", "threads" or "ray".
         workers: Of the backend.
+        device: Of the backend "serial"; None for its usual way.
         look_every: Endurance: memory is read after so many rounds, and evaluated there; 0 for a
             plain timing.
     """
@@ -45,6 +46,7 @@ class Case:
     warm_up: int = 3
     backend: str = "serial"
     workers: int = 1
+    device: str | None = None
     look_every: int = 0
 
 
@@ -62,7 +64,7 @@ def backend_factory(case: Case) -> Iterator[Any]:
     from fedpriv.runs import backends
 
     if case.backend == "serial":
-        yield backends.serial
+        yield backends.serial if case.device is None else backends.serial_on(case.device)
         return
     if case.backend == "threads":
         yield backends.on_threads(case.workers)

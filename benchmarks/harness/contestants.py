@@ -6,10 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from harness import peers
 from jobs import cifar_job
@@ -198,6 +199,31 @@ def words(corpus: str | None, cohort: int) -> list[Contestant]:
         _pfl(job),
         _pfl(job, processes=_cores()),
     ]
+
+
+def on_device(
+    part: str, device: str, num_gpus: int, options: Mapping[str, Any]
+) -> list[Contestant]:
+    """Return who trains a part's job on a device, beside fedpriv and the quickest peer without.
+
+    Args:
+        part: "best" (called tags there), "cifar" or "words".
+        device: Such as "cuda:0", or "cpu".
+        num_gpus: Workers of Ray with a device each; 1 leaves Ray out.
+        options: Arguments of the part's function.
+    """
+    people = {"best": best, "cifar": cifar, "words": words}[part](**options)
+    usual = next(person for person in people if person.name == "fedpriv")
+    job = Job.from_json(usual.command[1])
+    more = [each for each in usual.command[3:] if not each.startswith("--checkpoints")]
+    found = [usual, _fedpriv(job, "serial", *more, f"--device={device}", named=f" on {device}")]
+    if num_gpus > 1:
+        wide = replace(job, workers=num_gpus)
+        found.append(_fedpriv(wide, "ray", *more, f"--device={device}", named=f" on {device}"))
+    peer = _pfl(job)
+    where = {**peer.environment, "PFL_PYTORCH_DEVICE": device.split(":")[0]}
+    found.append(replace(peer, name=f"pfl on {device}", environment=where))
+    return found
 
 
 def words_folder(corpus: str | None) -> Path:

@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -43,14 +44,19 @@ def carried(
     experiment: Experiment,
     components: Components,
     corpus: str | None,
+    device: str | None = None,
 ) -> Iterator[Backend]:
-    """Yield the backend of a name, and stop what it needed.
+    """Yield the backend of a name, on a device or as is usual, and stop what it needed.
 
     Raises:
         ImportError: If this fedpriv has no such backend.
     """
     if name == "serial":
-        yield SerialBackend(trainer=components.trainer, data=components.task.data)
+        trainer = components.trainer
+        if device is not None:
+            side = components.side_information
+            trainer = experiment.make_trainer(components.task, side, device)
+        yield SerialBackend(trainer=trainer, data=components.task.data)
         return
     if name == "threads":
         backend = on_threads(job.workers)(experiment, components)
@@ -64,7 +70,11 @@ def carried(
         array.nbytes for array in components.task.init_params(Key.simulation(0)).values()
     )
     told: Any = partial(print, file=sys.stderr)
-    with Cluster(Request(workers=job.workers), tell=told) as cluster:
+    request = Request(workers=job.workers)
+    if device is not None:
+        logical = job.workers if device == "cpu" else 0
+        request = replace(request, gpus_per_worker=1.0, logical_gpus=logical)
+    with Cluster(request, tell=told) as cluster:
         cluster.start(num_bytes)
         backend = RayBackend(
             share=cluster.share,
@@ -85,6 +95,7 @@ def main() -> None:
     parser.add_argument("--corpus", default=None)
     parser.add_argument("--roster", default=None)
     parser.add_argument("--checkpoints", action="store_true")
+    parser.add_argument("--device", default=None, help="of serial; of ray a GPU each, or cpu")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     arguments = parser.parse_args()
     job = Job.from_json(arguments.job)
@@ -100,7 +111,9 @@ def main() -> None:
     path = None if corpus is None else str(corpus.directory.resolve())
     try:
         with (
-            carried(arguments.backend, job, experiment, components, path) as backend,
+            carried(
+                arguments.backend, job, experiment, components, path, arguments.device
+            ) as backend,
             tempfile.TemporaryDirectory() as out,
         ):
             described = RunDescription(

@@ -181,7 +181,9 @@ def make_experiment(job: Job, **options: Any) -> Experiment:
     return experiment.with_options(common)
 
 
-def open_worker(job: Job, options: Mapping[str, Any], corpus_path: str | None, device: str) -> Any:
+def open_worker(
+    job: Job, options: Mapping[str, Any], corpus_path: str | None, device: str | None
+) -> Any:
     """Return what a worker of the Ray backend works with; called in the worker."""
     from fedpriv.backends import SerialBackend
 

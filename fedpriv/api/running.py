@@ -59,6 +59,7 @@ def run(
     workers: int | None = None,
     gpus_per_worker: float | None = None,
     ray_address: str | None = None,
+    device: str | None = None,
     secure: bool = False,
     progress: ShowProgress = "auto",
     keep_checkpoints: int | None = 10,
@@ -81,6 +82,8 @@ def run(
         workers: Of threads or Ray; None for one a core.
         gpus_per_worker: Part of a GPU for each worker of Ray's.
         ray_address: Of a running Ray cluster to join.
+        device: Train many users, or examples, at once on it: "cuda:0", or "cpu" to try the same
+            without a GPU; of Ray's workers "cpu" alone. None for what is quickest on a processor.
         secure: Entropy from the operating system instead of the experiment's seed; needs `out`.
         progress: "auto" shows it in a terminal and in a notebook, True elsewhere too, as lines;
             False prints nothing.
@@ -122,6 +125,7 @@ def run(
         workers=workers,
         gpus_per_worker=gpus_per_worker,
         ray_address=ray_address,
+        device=device,
         tell=_teller(console, progress),
         spell=_as_argument,
     ) as factories:
@@ -153,6 +157,7 @@ def resume(
     workers: int | None = None,
     gpus_per_worker: float | None = None,
     ray_address: str | None = None,
+    device: str | None = None,
     progress: ShowProgress = "auto",
     keep_checkpoints: int | None = 10,
     anchor: str | Path | None = None,
@@ -168,6 +173,7 @@ def resume(
         workers: As for `run`.
         gpus_per_worker: As for `run`.
         ray_address: As for `run`.
+        device: As for `run`.
         progress: As for `run`.
         keep_checkpoints: As for `run`.
         anchor: The one that the run was started with, if it was.
@@ -191,6 +197,7 @@ def resume(
         workers=workers,
         gpus_per_worker=gpus_per_worker,
         ray_address=ray_address,
+        device=device,
         tell=_teller(console, progress),
         spell=_as_argument,
     ) as factories:

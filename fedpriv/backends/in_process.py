@@ -30,12 +30,19 @@ class SerialBackend(Backend):
             by name.
         data: The users' examples; None where the trainer holds its examples itself.
         measure: How a model is measured, as `Task.evaluate`; None measures nothing.
+        device: What it computes on, in words.
     """
 
     def __init__(
-        self, *, trainer: Trainers, data: UserData | None = None, measure: Measure | None = None
+        self,
+        *,
+        trainer: Trainers,
+        data: UserData | None = None,
+        measure: Measure | None = None,
+        device: str = "cpu",
     ) -> None:
         self._works, self._data, self._measure = as_works(trainer), data, measure
+        self._device = device
 
     def sum_over(self, cohort: Sequence[str], order: Order) -> PartialSum:
         """Return the sum of the cohort's bounded updates.
@@ -51,8 +58,8 @@ class SerialBackend(Backend):
         return None if self._measure is None else self._measure(params, public=public, **part)
 
     def describe(self) -> dict[str, Any]:
-        """Return that everything happens here."""
-        return {"name": "serial", "workers": 1, "devices": ["cpu"]}
+        """Return that everything happens here, and on which device."""
+        return {"name": "serial", "workers": 1, "devices": [self._device]}
 
 
 def check_shareable(trainer: Trainers) -> None:

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 from fedpriv.backends.backend import Order
 from fedpriv.backends.in_process import SerialBackend
-from fedpriv.sums import PartialSum
+from fedpriv.sums import PartialSum, merged
 from fedpriv.training.devices import device_description, usable_device, use_one_thread
 from fedpriv.training.evaluate import Metrics, Part
 from fedpriv.tree import Params
 
-#: From a device ("cpu", "cuda:0") to the oracle on it. It is sent to workers by reference.
-OpenBackend = Callable[[str], SerialBackend]
+#: From a device ("cpu", "cuda:0"), or None, to the oracle on it. Sent to workers by reference.
+OpenBackend = Callable[[str | None], SerialBackend]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,21 +53,24 @@ class Worker:
         *,
         device_ids: Sequence[int | str] = (),
         logical: bool = False,
+        device: str | None = None,
     ) -> Opened:
         """Open the corpus and put the model on its device.
 
         Args:
             open_backend: Called once, here.
             device_ids: The GPU that was set aside for this worker, if any.
-            logical: Whether the devices handed out are simulated, to try the placement without any.
+            logical: Whether the devices handed out are simulated, to try the placement without any:
+                users are trained as on a GPU, by the processor.
+            device: "cpu" for the same where no GPU was set aside; None for what is quickest there.
 
         Raises:
             ValueError: If there is no such GPU, or as what opens the backend does.
         """
         use_one_thread()
-        device = description = "cpu"
+        description = "cpu"
         if device_ids and logical:
-            description = f"logical device {device_ids[0]}: cpu"
+            device, description = "cpu", f"logical device {device_ids[0]}: cpu"
         elif device_ids:
             # Ray shows a worker only its own GPU, and so it is the first one there.
             gpu = usable_device("cuda:0")
@@ -82,6 +85,10 @@ class Worker:
             KeepsStateError: As of `fedpriv.training.work.checking_kept_state`.
         """
         return self._backend.sum_over(user_ids, order).compact()
+
+    def add(self, first: PartialSum, second: PartialSum) -> PartialSum:
+        """Return the sum of two workers' sums, stored by rows where that is smaller."""
+        return merged(first.total, [first, second]).compact()
 
     def evaluate(self, params: Params, public: bool, part: Part) -> Metrics | None:
         """Return metrics on one part of the examples."""

@@ -158,6 +158,12 @@ def run_command(
     ray_address: Annotated[
         str | None, typer.Option(help="Join a running Ray cluster: host:port, or auto.")
     ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="Train many users, or examples, at once on it: cuda:0, or cpu to try it."
+        ),
+    ] = None,
     secure: Annotated[
         bool, typer.Option("--secure", help="Entropy from the operating system; no seed.")
     ] = False,
@@ -190,6 +196,7 @@ def run_command(
         workers=workers,
         gpus_per_worker=gpus_per_worker,
         ray_address=ray_address,
+        device=device,
         tell=lambda line: print_line(line, errors),
     )
     keep_last, anchors = keep_last_from(keep_checkpoints), anchors_of(anchor, anchor_command)

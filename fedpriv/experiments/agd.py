@@ -156,7 +156,7 @@ class FederatedDescent(_Descent):
         return Capped(cap=self.loss_cap, num_coordinates=number)
 
     def make_trainer(
-        self, task: Any, side: SideInformation | None = None, device: str = "cpu"
+        self, task: Any, side: SideInformation | None = None, device: str | None = None
     ) -> Trainers:
         """Return users' gradients and losses; see `Experiment.make_trainer`."""
         most = self.max_examples_per_user

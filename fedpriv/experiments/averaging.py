@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from inspect import signature
 from typing import Any, ClassVar, Literal
 
 from fedpriv import optimizers
@@ -169,7 +170,7 @@ class FederatedExperiment(Averaging):
         return None if part is None else part.make(task, self.name)
 
     def make_trainer(
-        self, task: Task, side: SideInformation | None = None, device: str = "cpu"
+        self, task: Task, side: SideInformation | None = None, device: str | None = None
     ) -> Trainers:
         """Return local training; see `Experiment.make_trainer`."""
         side = side or self.make_side_information(task)
@@ -228,14 +229,21 @@ class FederatedExperiment(Averaging):
         return of_releases or known or NoPreconditioner()
 
 
-def trainer_on(device: str, task: Task, schedule: Any, multiplier: Mapping[str, Any]) -> Trainers:
-    """Return a task's trainer on a device; a user-defined task need not know of devices.
+def trainer_on(
+    device: str | None, task: Task, schedule: Any, multiplier: Mapping[str, Any]
+) -> Trainers:
+    """Return a task's trainer on a device, or its default one for None.
 
     Raises:
-        ValueError: If the task or this machine has no use for the device.
+        ValueError: If the task's `trainer` takes no device, or this machine has not got it.
     """
-    if device == "cpu":
+    if device is None:
         return task.trainer(schedule, multiplier)
+    if "device" not in signature(task.trainer).parameters:
+        raise ValueError(
+            f"device {device!r}: trainer() of the task {type(task).__name__} takes no device; "
+            "give it one (`device: str | None = None`), or leave the device out"
+        )
     return task.trainer(schedule, multiplier, device=device)
 
 

@@ -258,18 +258,18 @@ class FederatedBoltOn(_BoltOn):
         return BoltOnUsers(schedule=self._schedule(), constants=self._constants(task))
 
     def make_trainer(
-        self, task: Any, side: SideInformation | None = None, device: str = "cpu"
+        self, task: Any, side: SideInformation | None = None, device: str | None = None
     ) -> Trainers:
         """Return users' full gradient steps; see `Experiment.make_trainer`."""
-        from fedpriv.training.bolt_on import RATE, RatedTrainer
+        from fedpriv.training.bolt_on import ScaledToRate
 
         self._constants(task)
         most, steps = self.max_examples_per_user, self.local_steps
         rate = self.step_schedule.make().rate or 1.0
         local = Schedule(learning_rate=rate, batch_size=most, epochs=steps, max_examples=most)
         trainer: Any = trainer_on(device, task, local, {})
-        rated = RatedTrainer(trainer=trainer, rate=rate, local_steps=steps)
-        return {TRAIN: UserByUser(trainer=rated, brought=RATE)}
+        scaled = ScaledToRate(rate=rate, local_steps=steps)
+        return {TRAIN: UserByUser(trainer=trainer, transform=scaled)}
 
     def _schedule(self) -> UserSchedule:
         from fedpriv.training.bolt_on import UserSchedule

@@ -14,7 +14,7 @@ from fedpriv.mechanisms import Bound, Clip, Normalise, Unbounded
 from fedpriv.mechanisms.preconditioners import NoPreconditioner
 from fedpriv.ranges import Range
 from fedpriv.training.federated_averaging import FederatedAveraging
-from fedpriv.training.work import LocalTrainer, Trainers
+from fedpriv.training.work import Trainers, transformed
 
 if TYPE_CHECKING:
     from fedpriv.training.adaptive_clipping import AdaptiveClip
@@ -148,21 +148,14 @@ class AdaptableClip(Clipped):
         return Clip(l2_clip_norm=1.0) if adapts else self.make()
 
     def make_trainer(self, trainer: Trainers) -> Trainers:
-        """Return the trainer, or one that sends update and count.
+        """Return the trainer, or work whose users send update and count.
 
         Raises:
-            ValueError: If users are trained together, and their updates never seen alone.
+            ValueError: As of `fedpriv.training.work.transformed`.
         """
-        from fedpriv.training.adaptive_clipping import CountingTrainer
-
         if not isinstance(self.clip_norm, Adaptive):
             return trainer
-        if not isinstance(trainer, LocalTrainer):
-            raise ValueError(
-                f"clip-norm 'adaptive' needs users who train one by one, which "
-                f"{type(trainer).__name__} does not do; use clip-norm 'fixed'"
-            )
-        return CountingTrainer(trainer=trainer, clip=self.clip_norm.make(self.l2_clip_norm))
+        return transformed(trainer, self.clip_norm.make(self.l2_clip_norm))
 
     def make_algorithm(self, **given: Any) -> FederatedAveraging:
         """Return averaging whose clip norm is fixed or adapts.

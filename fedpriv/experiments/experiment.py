@@ -164,23 +164,22 @@ class Experiment(ABC):
             ValueError: If the options do not fit together, or not the task.
         """
 
+    @abstractmethod
     def make_trainer(
-        self, task: Any, side: SideInformation | None = None, device: str = "cpu"
+        self, task: Any, side: SideInformation | None = None, device: str | None = None
     ) -> Trainers:
         """Return what users do, or the sums over examples.
 
         Args:
             task: The experiment's.
             side: What `make_side_information` returned for it; None to make it.
-            device: On which tensors are; of examples the CPU alone.
+            device: Such as "cpu" or "cuda:0", on which many users, or examples, are trained at
+                once; None for what is quickest on a processor: compiled code where there is any,
+                user by user.
 
         Raises:
-            ValueError: If the task lacks what the method needs, or has no use for the device, or
-                the experiment is of examples, whose sums no worker or node takes.
+            ValueError: If the task lacks what the method needs, or does not train on the device.
         """
-        raise ValueError(
-            f"{self.name} trains on single examples in this process: no worker or node takes it"
-        )
 
     def make_side_information(self, task: Any) -> SideInformation | None:
         """Return 1/A and where it came from; None where nothing is preconditioned by it."""

@@ -37,8 +37,9 @@ from fedpriv.privacy.event import Relation, cohort_event
 from fedpriv.privacy.statement.coverage import private_start
 from fedpriv.rng import Key
 from fedpriv.tasks.task import Task
+from fedpriv.training.adaptive_clipping import AdaptiveClip
 from fedpriv.training.public_learning import learn
-from fedpriv.training.work import LocalTrainer
+from fedpriv.training.work import LocalTrainer, UserByUser
 from fedpriv.tree import l2_norm, num_elements
 
 TRAVEL = 0.7
@@ -220,6 +221,8 @@ def public_update_norms(experiment: Experiment, task: Task) -> tuple[list[float]
     short), with the settings that the public search chose for the start.
     """
     trainer = experiment.make_trainer(task)
+    if isinstance(trainer, UserByUser) and isinstance(trainer.transform, AdaptiveClip):
+        trainer = trainer.trainer
     if not isinstance(trainer, LocalTrainer):
         return [], 0
     start, key = experiment.start, Key.simulation(0).fold("update norms")

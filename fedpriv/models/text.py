@@ -65,12 +65,16 @@ class _LSTMLayer(nn.Module):
         cell = torch.zeros_like(state)
         states = []
         for driven in self.from_input(inputs).unbind(1):
-            gates = driven + self.from_state(state)
-            enters, forgets, new, leaves = gates.chunk(4, dim=1)
-            cell = torch.sigmoid(forgets) * cell + torch.sigmoid(enters) * torch.tanh(new)
-            state = torch.sigmoid(leaves) * torch.tanh(cell)
+            state, cell = _lstm_step(driven + self.from_state(state), cell)
             states.append(state)
         return torch.stack(states, dim=1)
+
+
+def _lstm_step(gates: torch.Tensor, cell: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the next state and cell, `(n, width)` each, of gates `(n, 4 width)`."""
+    enters, forgets, new, leaves = gates.chunk(4, dim=1)
+    cell = torch.sigmoid(forgets) * cell + torch.sigmoid(enters) * torch.tanh(new)
+    return torch.sigmoid(leaves) * torch.tanh(cell), cell
 
 
 IGNORED = -100
@@ -135,13 +139,17 @@ class WordLSTM(nn.Module):
         width: Of the embedding.
         units: Of the LSTM.
         tied: Whether scores are products with the embedding itself, which saves a matrix.
+
+    Attributes:
+        fused: Whether the LSTM is PyTorch's own operation, which is quickest for one network at a
+            time; else it is plain matrix products, which `torch.vmap` can do for many at once.
     """
 
     def __init__(
         self, num_tokens: int = 10_004, *, width: int = 96, units: int = 670, tied: bool = False
     ) -> None:
         super().__init__()
-        self.units = units
+        self.units, self.fused = units, True
         self.embedding = nn.Embedding(num_tokens, width)
         self.from_input = nn.Parameter(torch.empty(4 * units, width))
         self.from_state = nn.Parameter(torch.empty(4 * units, units))
@@ -161,7 +169,8 @@ class WordLSTM(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return scores `(n, time, num_tokens)` of what follows each of tokens `(n, time)`."""
-        states = lstm_states(
+        states_of = lstm_states if self.fused else plain_lstm_states
+        states = states_of(
             self.embedding(tokens.t()), self.from_input, self.from_state, self.gate_bias
         )
         scores = self.embedding.weight if self.output is None else self.output
@@ -176,6 +185,18 @@ def lstm_states(
     begun = inputs.new_zeros(1, inputs.shape[1], from_state.shape[1])
     weights = [from_input, from_state, bias, torch.zeros_like(bias)]
     return torch.lstm(inputs, (begun, begun), weights, True, 1, 0.0, True, False, False)[0]
+
+
+def plain_lstm_states(
+    inputs: torch.Tensor, from_input: torch.Tensor, from_state: torch.Tensor, bias: torch.Tensor
+) -> torch.Tensor:
+    """Return what `lstm_states` does, to rounding, by operations that `torch.vmap` has rules of."""
+    state = cell = inputs.new_zeros(inputs.shape[1], from_state.shape[1])
+    states = []
+    for driven in nn.functional.linear(inputs, from_input, bias).unbind(0):
+        state, cell = _lstm_step(driven + state @ from_state.t(), cell)
+        states.append(state)
+    return torch.stack(states)
 
 
 def next_word_loss(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

@@ -18,8 +18,9 @@ from fedpriv.experiments.experiment import Components, Experiment
 from fedpriv.experiments.load import load_experiment
 from fedpriv.experiments.options import Option
 from fedpriv.rng import Key
-from fedpriv.training.devices import check_of_use
+from fedpriv.training.devices import device_description, usable_device
 from fedpriv.training.evaluate import measure_of
+from fedpriv.training.work import Trainers
 
 BackendFactory = Callable[[Experiment, Components], Backend]
 """Makes the backend of a run."""
@@ -71,6 +72,26 @@ def serial(experiment: Experiment, components: Components) -> Backend:
     )
 
 
+def serial_on(device: str) -> BackendFactory:
+    """Return what makes the in-process backend that trains on a device, such as "cuda:0"."""
+
+    def trainer_of(experiment: Experiment, components: Components) -> Trainers:
+        return experiment.make_trainer(components.task, components.side_information, device)
+
+    def check(experiment: Experiment, components: Components) -> None:
+        trainer_of(experiment, components)
+
+    def make(experiment: Experiment, components: Components) -> Backend:
+        return SerialBackend(
+            trainer=trainer_of(experiment, components),
+            data=components.task.data,
+            measure=measure_of(components.task),
+            device=device_description(usable_device(device)),
+        )
+
+    return CheckedFactory(make=make, check=check)
+
+
 def on_threads(num_workers: int) -> BackendFactory:
     """Return what makes the backend of so many threads, for trainers that they may share."""
 
@@ -101,11 +122,10 @@ def on_ray(cluster: Cluster, reference: str, corpus_path: str | None) -> Backend
 
     def check(experiment: Experiment, components: Components) -> None:
         check_supported(experiment, "ray")
-        # Logical GPUs are the CPU. Whether a GPU is there, and works, only the worker that gets
-        # it can say: this machine may have none, or should not spend memory of it.
-        share = cluster.share
-        if share.num_gpus and not share.logical:
-            check_of_use("cuda:0", components.trainer)
+        # Whether a GPU is there, and works, only the worker that gets it can say: this machine may
+        # have none, or should not spend memory of it. That the task trains on devices, any can.
+        if cluster.share.num_gpus or cluster.share.device is not None:
+            experiment.make_trainer(components.task, components.side_information, "cpu")
 
     def make(experiment: Experiment, components: Components) -> Backend:
         params = components.task.init_params(Key.simulation(0))
@@ -126,7 +146,7 @@ def on_ray(cluster: Cluster, reference: str, corpus_path: str | None) -> Backend
 
 
 def open_worker(
-    reference: str, options: Mapping[str, Option], corpus_path: str | None, device: str
+    reference: str, options: Mapping[str, Option], corpus_path: str | None, device: str | None
 ) -> SerialBackend:
     """Return what a worker works with, made from what can be named; called in the worker.
 
@@ -162,7 +182,8 @@ Tell = Callable[[str], None]
 
 @contextmanager
 def _serial(request: Request, tell: Tell) -> Generator[NamedFactories]:
-    yield lambda reference, corpus_path: serial
+    made = serial if request.device is None else serial_on(request.device)
+    yield lambda reference, corpus_path: made
 
 
 @contextmanager
@@ -192,9 +213,9 @@ class NamedBackend:
 
 #: A new backend is one entry here; the Flower app is started otherwise.
 BACKENDS = {
-    "serial": NamedBackend(open=_serial),
+    "serial": NamedBackend(open=_serial, takes=("device",)),
     "threads": NamedBackend(open=_threads, takes=("workers",)),
-    "ray": NamedBackend(open=_ray, takes=("workers", "gpus_per_worker", "address")),
+    "ray": NamedBackend(open=_ray, takes=("workers", "gpus_per_worker", "address", "device")),
 }
 
 
@@ -210,6 +231,7 @@ def named_backends(
     workers: int | None = None,
     gpus_per_worker: float | None = None,
     ray_address: str | None = None,
+    device: str | None = None,
     tell: Tell = lambda line: None,
     spell: Callable[[str, object], str] = _as_flag,
 ) -> Generator[NamedFactories]:
@@ -222,6 +244,9 @@ def named_backends(
         workers: How many of them; None for one a core.
         gpus_per_worker: Part of a GPU for each worker of Ray's.
         ray_address: Of a running Ray cluster to join.
+        device: On which many users are trained at once, such as "cpu" or "cuda:0"; of Ray's
+            workers "cpu" alone, since they get GPUs by `gpus_per_worker`. None for what is
+            quickest on a processor.
         tell: Given lines about the start.
         spell: Writes an option, by field name, and its value as whoever asks typed them.
 
@@ -233,15 +258,35 @@ def named_backends(
         raise ValueError(
             f"{spell('backend', name)} is not known; use one of {known}, or run the Flower app"
         )
-    asked = {"workers": workers, "gpus_per_worker": gpus_per_worker, "address": ray_address}
+    asked = {
+        "workers": workers,
+        "gpus_per_worker": gpus_per_worker,
+        "address": ray_address,
+        "device": device,
+    }
     for option, value in asked.items():
         if value is not None and option not in BACKENDS[name].takes:
             written = spell("ray_address" if option == "address" else option, value)
+            if option == "device":
+                other = spell("backend", "serial")
+                raise ValueError(f"{written} is not for backend {name!r}; use {other}")
             other = spell("backend", "ray")
             raise ValueError(f"{written} is for several workers; use {other} instead of {name!r}")
     if workers is not None and workers < 1:
         raise ValueError(f"{spell('workers', workers)} must be at least 1")
-    request = Request(workers=workers, gpus_per_worker=gpus_per_worker or 0.0, address=ray_address)
+    if name == "ray" and device not in (None, "cpu"):
+        raise ValueError(
+            f"{spell('device', device)} names no device of a worker's; Ray hands out GPUs by "
+            f"{spell('gpus_per_worker', 1)}"
+        )
+    if name == "serial" and device is not None:
+        usable_device(device)
+    request = Request(
+        workers=workers,
+        gpus_per_worker=gpus_per_worker or 0.0,
+        address=ray_address,
+        device=device,
+    )
     with BACKENDS[name].open(request, tell) as factories:
         yield factories
 

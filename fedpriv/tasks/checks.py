@@ -141,8 +141,7 @@ def refuse_dependence(
 
     def contribution(work: Work, user_id: str) -> Tree:
         if isinstance(work, UserByUser):
-            raw = work.trainer.train(params, data.examples(user_id), key.fold(user_id))
-            return tree.check_like(work.template(params), raw)
+            return work.contribution(params, data.examples(user_id), key.fold(user_id))
         return total(work, user_id)
 
     def total(work: Work, *user_ids: str) -> Tree:

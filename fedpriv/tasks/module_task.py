@@ -42,7 +42,7 @@ from fedpriv.training.local.module_measures import (
 from fedpriv.training.local.module_state import SameFrozen, made_from, own_stream, refuse_kept_state
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.sgd import SGD, ClientOptimizer, as_tensor
-from fedpriv.training.local.vectorised import VectorisedTrainer, default_users_at_once
+from fedpriv.training.local.vectorised import Cost, VectorisedTrainer
 from fedpriv.training.per_example.backends import synthetic_inputs
 from fedpriv.training.per_example.losses import check_loss, check_pairs, mean_losses
 from fedpriv.training.public_learning import GradientLearner, learner_of
@@ -337,21 +337,25 @@ class ModuleTask(Task):
         return module_params(made_from(key, self._make))
 
     def trainer(
-        self, schedule: Schedule, multiplier: Mapping[str, np.ndarray], device: str = "cpu"
+        self,
+        schedule: Schedule,
+        multiplier: Mapping[str, np.ndarray],
+        device: str | None = None,
     ) -> LocalTrainer:
         """Return local training of the module.
 
         Args:
             schedule: How much work.
             multiplier: 1/A by parameter name, empty for none.
-            device: Where to train, such as "cuda:0". On the CPU the process is also set to keep
-                the memory that steps free (`fedpriv.training.devices`).
+            device: Where to train many users at once, such as "cuda:0"; None for one by one on the
+                CPU, unless `users_at_once` says otherwise. On the CPU the process is also set to
+                keep the memory that steps free (`fedpriv.training.devices`).
 
         Raises:
             ValueError: If there is no such device here, or the loss or a measure is not of each
                 example and its own target (`fedpriv.training.per_example.losses`).
         """
-        where = usable_device(device)
+        where = usable_device(device or "cpu")
         module = self._make()
         self._check_loss()
         alone = ModuleTrainer(
@@ -364,13 +368,11 @@ class ModuleTask(Task):
         )
         if where.type == "cpu":
             keep_freed_memory()
-        users_at_once = self._users_at_once
-        if users_at_once is None:
-            batch, _ = self._batch()
-            users_at_once = default_users_at_once(alone, np.empty(0) if batch is None else batch.x)
-        if where.type == "cpu" and users_at_once == 1:
+        if device is None and self._users_at_once in (None, 1):
             return alone
-        return VectorisedTrainer(alone=alone, users_at_once=users_at_once)
+        batch, _ = self._batch()
+        cost = Cost() if batch is None else Cost.of(alone, batch.x)
+        return VectorisedTrainer(alone=alone, users_at_once=self._users_at_once, cost=cost)
 
     def losses_along(
         self, params: Params, direction: Params, sizes: Sequence[float], examples: ArrayExamples

@@ -27,7 +27,7 @@ import torch
 from fedpriv.datasets.stackexchange.word_view import WordSequences, WordView
 from fedpriv.measures import LOSS, Measure
 from fedpriv.mechanisms.side_information import SideInformation
-from fedpriv.models.text import IGNORED, Tokens, WordLSTM
+from fedpriv.models.text import IGNORED, Tokens, WordLSTM, next_word_loss
 from fedpriv.rng import Key
 from fedpriv.tasks.task import TaskDescription
 from fedpriv.tasks.view_task import ViewTask
@@ -41,14 +41,15 @@ from fedpriv.training.evaluate import (
     chunks,
     combined,
 )
-from fedpriv.training.local.module import module_params
+from fedpriv.training.local.module import ModuleTrainer, module_params
 from fedpriv.training.local.module_state import made_from
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.sgd import as_tensor, one_thread
+from fedpriv.training.local.vectorised import Cost, VectorisedTrainer
 from fedpriv.training.local.words import WordTrainer, dense_gradients, token_scores
-from fedpriv.training.periodic_shift import Shift, shifted_users
+from fedpriv.training.periodic_shift import Shift
 from fedpriv.training.public_learning import GradientLearner
-from fedpriv.training.work import LocalTrainer, Work
+from fedpriv.training.work import LocalTrainer, Work, transformed
 from fedpriv.tree import Params
 
 
@@ -289,29 +290,41 @@ class NextWords(ViewTask[WordView]):
         """Word accuracy first; perplexity, and the loss as a diagnostic."""
         return MEASURES
 
-    def module(self) -> WordLSTM:
-        """Return the network, newly initialised from torch's generator."""
-        return self._size.module(self.encoding.tokens)
+    def module(self, *, fused: bool = True) -> WordLSTM:
+        """Return the network, newly initialised from torch's generator; see `WordLSTM`."""
+        module = self._size.module(self.encoding.tokens)
+        module.fused = fused
+        return module
 
     def init_params(self, key: Key) -> Params:
         """Return the network's own initialisation, drawn from the key."""
         return module_params(made_from(key, self.module))
 
     def trainer(
-        self, schedule: Schedule, multiplier: Mapping[str, np.ndarray], device: str = "cpu"
+        self,
+        schedule: Schedule,
+        multiplier: Mapping[str, np.ndarray],
+        device: str | None = None,
     ) -> LocalTrainer | Work:
-        """Return local SGD on sentences.
+        """Return local SGD on sentences: user by user on the CPU, or many users on a device.
 
         Raises:
             ValueError: If there is no such device here.
         """
-        trainer = WordTrainer(
-            schedule=schedule,
-            encode=self.encoding,
-            multiplier=multiplier,
-            device=usable_device(device),
-        )
-        return trainer if self._shift is None else shifted_users(trainer)
+        if device is None:
+            trainer = WordTrainer(schedule=schedule, encode=self.encoding, multiplier=multiplier)
+        else:
+            alone = ModuleTrainer(
+                module=self.module(fused=False),
+                loss=next_word_loss,
+                schedule=schedule,
+                multiplier=multiplier,
+                device=usable_device(device),
+                encode=self.encoding,
+            )
+            sentence = np.zeros((1, self.encoding.length), np.int64)
+            trainer = VectorisedTrainer(alone=alone, cost=Cost.of(alone, sentence))
+        return trainer if self._shift is None else transformed(trainer, self._shift)
 
     @property
     def round_tensors(self) -> Callable[[int], Params] | None:

@@ -28,7 +28,7 @@ from fedpriv.mechanisms.side_information import PublicWords
 from fedpriv.rng import Key
 from fedpriv.tasks.task import TaskDescription
 from fedpriv.tasks.view_task import ViewTask
-from fedpriv.training.devices import check_of_use
+from fedpriv.training.devices import usable_device
 from fedpriv.training.evaluate import WHOLE, ClassScores, Metrics, Part, Total, combined
 from fedpriv.training.local.compiled_softmax import CompiledSoftmaxTrainer
 from fedpriv.training.local.schedule import Schedule
@@ -280,22 +280,34 @@ class TagPrediction(ViewTask[TagView]):
         }
 
     def trainer(
-        self, schedule: Schedule, multiplier: Mapping[str, np.ndarray], device: str = "cpu"
+        self,
+        schedule: Schedule,
+        multiplier: Mapping[str, np.ndarray],
+        device: str | None = None,
     ) -> LocalTrainer:
-        """Return row-sparse local SGD.
+        """Return row-sparse local SGD: compiled, user by user, or many users on a device.
 
         Raises:
-            ValueError: For any device but the CPU: its rows are short and many.
+            ValueError: If there is no such device here.
         """
         rows = multiplier.get("kernel")
-        trainer = CompiledSoftmaxTrainer(
+        factors = None if rows is None else rows.reshape(-1)
+        if device is None:
+            return CompiledSoftmaxTrainer(
+                schedule=schedule,
+                inputs=self.norm,
+                multiplier=factors,
+                word_features=self._word_features,
+            )
+        from fedpriv.training.local.batched_softmax import BatchedSoftmaxTrainer
+
+        return BatchedSoftmaxTrainer(
             schedule=schedule,
+            device=usable_device(device),
             inputs=self.norm,
-            multiplier=None if rows is None else rows.reshape(-1),
+            multiplier=factors,
             word_features=self._word_features,
         )
-        check_of_use(device, trainer)
-        return trainer
 
     def losses_along(
         self, params: Params, direction: Params, sizes: Sequence[float], examples: TagExamples

@@ -200,14 +200,18 @@ class Task(BaseTask):
 
     @abstractmethod
     def trainer(
-        self, schedule: Schedule, multiplier: Mapping[str, np.ndarray], device: str = "cpu"
+        self,
+        schedule: Schedule,
+        multiplier: Mapping[str, np.ndarray],
+        device: str | None = None,
     ) -> LocalTrainer | Trainers:
         """Return the trainer of a user; or client work by name, where an algorithm needs several.
 
         Args:
             schedule: How much work.
             multiplier: 1/A for local steps, by name; empty for none.
-            device: Where; given only where it is not the CPU.
+            device: Where many users are trained at once, such as "cpu" or "cuda:0"; None for what
+                is quickest on a processor. A task that knows of no devices may leave it out.
         """
 
     def side_information(self) -> SideInformation | None:

@@ -25,20 +25,19 @@ Algorithm 1, whose two noises of z_Δ and σ_b are σ / a and σ / 2h here.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 
 from fedpriv import tree
 from fedpriv.mechanisms.privatizer import NoisedMean
 from fedpriv.privacy.plan import AnyPlan
-from fedpriv.rng import Key
 from fedpriv.training.algorithm import Door, Query
 from fedpriv.training.federated_averaging import FederatedAveraging, ServerState
-from fedpriv.training.work import AroundTrainer, LocalTrainer
-from fedpriv.tree import Params, Tree
+from fedpriv.training.work import UserTransform
+from fedpriv.tree import Params
 
 CLIP = "clip norm"
 """The name of the tensor that brings C to users, and the count back."""
@@ -47,8 +46,11 @@ _GROUP = "clip"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdaptiveClip:
-    """Rule by which the clip norm moves; all of it is public.
+class AdaptiveClip(UserTransform):
+    """Rule by which the clip norm moves, which is public, and what users send under it.
+
+    A user sends its update over the clip norm, and on which side of it the update is. Given params
+    without a clip norm it sends the update.
 
     Attributes:
         initial: The clip norm of the first round.
@@ -61,6 +63,9 @@ class AdaptiveClip:
     Raises:
         ValueError: If the limits do not hold the initial norm.
     """
+
+    brought: ClassVar[str] = CLIP
+    summed: ClassVar[bool] = True
 
     initial: float
     least: float
@@ -81,6 +86,23 @@ class AdaptiveClip:
         """a, what the update takes of the vector's length."""
         return math.sqrt(1.0 - self.count_weight**2)
 
+    def sent(
+        self, tensor: np.ndarray | None, norm: Callable[[], float]
+    ) -> tuple[float, Mapping[str, np.ndarray]]:
+        """Return a over the longer of norm and clip norm, and the user's ± h.
+
+        Raises:
+            ValueError: If the update is not finite.
+        """
+        if tensor is None:
+            return 1.0, {}
+        length, clip_norm = norm(), float(tensor[0])
+        if not math.isfinite(length):
+            raise ValueError("an update is not finite")
+        count = self.count_weight if length <= clip_norm else -self.count_weight
+        factor = self.update_weight / max(length, clip_norm)
+        return factor, {CLIP: np.array([count], np.float32)}
+
     def moved(self, norm: float, count: float) -> float:
         """Return the next clip norm.
 
@@ -91,39 +113,6 @@ class AdaptiveClip:
         share = 0.5 + count / (2.0 * self.count_weight)
         exponent = min(max(-self.rate * (share - self.quantile), -50.0), 50.0)
         return min(max(norm * math.exp(exponent), self.least), self.most)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CountingTrainer(AroundTrainer):
-    """A trainer whose users send their update over the clip norm, and on which side of it they are.
-
-    Given params without a clip norm it is the trainer inside.
-
-    Attributes:
-        trainer: Trains a user.
-        clip: Its count's weight.
-    """
-
-    trainer: LocalTrainer
-    clip: AdaptiveClip
-
-    def train(self, params: Params, examples: Any, key: Key) -> Tree:
-        """Return a user's vector.
-
-        Raises:
-            ValueError: If the update is not finite.
-        """
-        if CLIP not in params:
-            return self.trainer.train(params, examples, key)
-        own = {name: array for name, array in params.items() if name != CLIP}
-        update = tree.check_like(own, self.trainer.train(own, examples, key))
-        norm, clip_norm = tree.l2_norm(update), float(params[CLIP][0])
-        if not math.isfinite(norm):
-            raise ValueError("an update is not finite")
-        weight, count = self.clip.update_weight, self.clip.count_weight
-        sign = 1.0 if norm <= clip_norm else -1.0
-        scaled: Mapping[str, Any] = tree.scale(update, weight / max(norm, clip_norm))
-        return {**scaled, CLIP: np.array([sign * count], np.float32)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

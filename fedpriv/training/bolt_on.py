@@ -19,9 +19,9 @@ Analytics" (2017), Algorithms 1 to 3, for single examples; Chaudhuri, Monteleoni
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from scipy import sparse
@@ -46,8 +46,8 @@ from fedpriv.training.permutation_sgd import (
     finite_rows,
     refuse_long_start,
 )
-from fedpriv.training.work import AroundTrainer, LocalTrainer, SumRequest, Work
-from fedpriv.tree import Params, Tree
+from fedpriv.training.work import SumRequest, UserTransform, Work
+from fedpriv.tree import Params
 
 RATE = "rate"
 """The name of the tensor that brings an update's step size to users."""
@@ -63,33 +63,33 @@ class KnowsConstants(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RatedTrainer(AroundTrainer):
-    """A trainer whose step size a query brings: its update, made at `rate`, is scaled to it.
+class ScaledToRate(UserTransform):
+    """Scales an update, made of full gradient steps of rate `rate`, to the rate that is asked for.
 
     For several local steps the two must be the same: their sum is not proportional to the rate.
 
     Attributes:
-        trainer: Takes full gradient steps of rate `rate`.
-        rate: Its step size.
-        local_steps: How many it takes.
+        rate: The step size that users train with.
+        local_steps: How many they take.
     """
 
-    trainer: LocalTrainer
+    brought: ClassVar[str] = RATE
+
     rate: float
     local_steps: int = 1
 
-    def train(self, params: Params, examples: Any, key: Key) -> Tree:
-        """Return the user's update.
+    def sent(
+        self, tensor: np.ndarray | None, norm: Callable[[], float]
+    ) -> tuple[float, Mapping[str, np.ndarray]]:
+        """Return the quotient of the two rates, 1 if none is asked for; and nothing besides.
 
         Raises:
             ValueError: If several steps were taken at another rate than is asked for.
         """
-        own = {name: array for name, array in params.items() if name != RATE}
-        update = self.trainer.train(own, examples, key)
-        factor = float(params[RATE][0]) / self.rate if RATE in params else 1.0
+        factor = 1.0 if tensor is None else float(tensor[0]) / self.rate
         if self.local_steps > 1 and abs(factor - 1.0) > 1e-6:
             raise ValueError("several local steps are of one rate")
-        return tree.scale(update, factor)
+        return factor, {}
 
 
 #: Twice the rounding of params to float32 in every update, on their way to the users.

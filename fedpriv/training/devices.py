@@ -35,6 +35,9 @@ def use_one_thread() -> None:
 def usable_device(name: str) -> torch.device:
     """Return the device of a name such as "cpu", "cuda" (the first) or "cuda:1".
 
+    On a GPU this process's torch is set to compute float32 products in float32 (no TF32) and to
+    use deterministic algorithms alone, so that the same arguments give the same bits.
+
     Raises:
         ValueError: If there is no such kind of device, or not here; says what is missing.
     """
@@ -51,32 +54,19 @@ def usable_device(name: str) -> torch.device:
     if not torch.cuda.is_available():
         raise ValueError(
             f"device {name!r}: torch {torch.__version__} sees no GPU here; install a build of "
-            "torch for your GPU and its driver, or train on the CPU (--gpus-per-worker 0)"
+            "torch for your GPU and its driver, or train on the CPU (leave the device out)"
         )
     number = 0 if device.index is None else device.index
     if number >= torch.cuda.device_count():
         raise ValueError(
             f"device {name!r}: there are {torch.cuda.device_count()} GPUs here, numbered from 0"
         )
+    # cuBLAS reads it when its handle is made; without it some of its products are not repeatable.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = False
+    torch.use_deterministic_algorithms(True)
     return torch.device("cuda", number)
-
-
-def check_of_use(device: str, trainer: object) -> None:
-    """Refuse a device that a trainer has no use for.
-
-    Args:
-        device: Its name.
-        trainer: What a user does there.
-
-    Raises:
-        ValueError: If it is not the CPU and the trainer is `cpu_only`.
-    """
-    because = getattr(trainer, "cpu_only", "")
-    if because and device != "cpu":
-        raise ValueError(
-            f"{type(trainer).__name__} does not train on {device!r}: {because}; leave "
-            "--gpus-per-worker out"
-        )
 
 
 def device_description(device: torch.device) -> str:

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from fedpriv.datasets.stackexchange.sentence_store import KINDS
 from fedpriv.rng import Key
-from fedpriv.training.work import AroundTrainer, LocalTrainer, UserByUser
-from fedpriv.tree import Params, Tree
+from fedpriv.training.work import UserTransform
+from fedpriv.tree import Params
 
 SHARE = "share_of_questions"
 """Name of the tensor that brings the share to users, float32 `(1,)`."""
@@ -30,8 +30,12 @@ _QUESTION, _ANSWER = KINDS.index("question"), KINDS.index("answer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shift:
-    """A schedule over rounds.
+class Shift(UserTransform):
+    """A schedule over rounds: users train on the part of their sentences that a round has.
+
+    Guarantees:
+        * Which sentences those are depends on the round and on the user's key, and on no other
+          user.
 
     Attributes:
         kind: "blocks" takes questions alone for the first half of a period, then answers alone;
@@ -41,6 +45,8 @@ class Shift:
     Raises:
         ValueError: If the period is shorter.
     """
+
+    brought: ClassVar[str] = SHARE
 
     kind: Literal["blocks", "smooth"]
     period: int
@@ -68,37 +74,17 @@ class Shift:
         """Return the public tensors that users get in a round."""
         return {SHARE: np.array([self.share(round_num)], np.float32)}
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShiftedTrainer(AroundTrainer):
-    """Trains a user on the part of its sentences that a round has.
-
-    Guarantees:
-        * Which sentences are left depends on the round and on the user's key, and on no other user.
-
-    Attributes:
-        trainer: What a user does with the sentences that are left.
-    """
-
-    trainer: LocalTrainer
-
-    def train(self, params: Params, examples: Any, key: Key) -> Tree:
-        """Return the user's update.
+    def choose(self, tensor: np.ndarray | None, examples: Any, key: Key) -> Any:
+        """Return the sentences that a round of this share of questions has.
 
         Raises:
-            ValueError: If the query brings no share of questions.
+            ValueError: If the query brings no share.
         """
-        if SHARE not in params:
+        if tensor is None:
             raise ValueError(f"the query has no {SHARE!r}; leave shift at none with this algorithm")
-        share = float(params[SHARE][0])
+        share = float(tensor[0])
         kept = np.full(len(examples), 0.5)  # of a kind that the source does not say
         kept[examples.kinds == _QUESTION] = share
         kept[examples.kinds == _ANSWER] = 1.0 - share
         drawn = key.fold("mixture").generator().random(len(examples))
-        model = {name: array for name, array in params.items() if name != SHARE}
-        return self.trainer.train(model, examples.take(np.flatnonzero(drawn < kept)), key)
-
-
-def shifted_users(trainer: LocalTrainer) -> UserByUser:
-    """Return the work of users who train on the part of their sentences that a round has."""
-    return UserByUser(trainer=ShiftedTrainer(trainer=trainer), brought=SHARE)
+        return examples.take(np.flatnonzero(drawn < kept))

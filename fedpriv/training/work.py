@@ -7,10 +7,10 @@ process each find what the name means in their own experiment.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -53,9 +53,8 @@ class LocalTrainer(Protocol):
     """Trains one user.
 
     A trainer, or a `Work`, may besides have `thread_safe`, true where threads may share it (it has
-    no memory of users); `cpu_only`, why it has no use for a GPU; and
-    `unchanged_by_users()` (`checking_kept_state`). Without them it is not shared, may use a GPU
-    and is not looked at.
+    no memory of users), and `unchanged_by_users()` (`checking_kept_state`). Without them it is not
+    shared and is not looked at.
     """
 
     def train(self, params: Params, examples: Any, key: Key) -> Tree:
@@ -127,6 +126,18 @@ class Work(ABC):
                 taken for a user's failure.
         """
 
+    def transformed(self, transform: UserTransform) -> Work:
+        """Return the same work of users whose examples or updates a transform changes.
+
+        Raises:
+            ValueError: If it does not train user by user, or is transformed already.
+        """
+        raise ValueError(
+            f"{type(transform).__name__} changes what single users send, and a "
+            f"{type(self).__name__} has sums alone, or users whose work is changed already; "
+            "leave one of the two out"
+        )
+
     def partial_sum(self, **request: Any) -> PartialSum:
         """Return the answer to a `SumRequest` of these arguments."""
         return self.answer(SumRequest(**request))
@@ -151,46 +162,107 @@ def checking_kept_state(work: Work, key: Key) -> AbstractContextManager[None]:
     return nullcontext() if key.mode != "simulation" or look is None else look()
 
 
-class AroundTrainer:
-    """Base of trainers and works that hand users on to a `trainer`."""
+class UserTransform:
+    """Base of what a tensor that a query brings next to the params changes of a user's work.
+
+    All of it looks at one user alone. By default nothing is changed.
+
+    Attributes:
+        brought: Name of the tensor.
+        summed: Whether the sum has a tensor of that name and shape, which `sent` makes.
+    """
 
     __slots__ = ()
 
+    brought: ClassVar[str]
+    summed: ClassVar[bool] = False
+
+    def choose(self, tensor: np.ndarray | None, examples: Any, key: Key) -> Any:
+        """Return which of a user's examples it trains on.
+
+        Args:
+            tensor: What the query brought; None if nothing.
+            examples: All its examples.
+            key: Its key of this round and attempt.
+        """
+        return examples
+
+    def sent(
+        self, tensor: np.ndarray | None, norm: Callable[[], float]
+    ) -> tuple[float, Mapping[str, np.ndarray]]:
+        """Return what the update is multiplied by, and which tensors are sent besides.
+
+        Args:
+            tensor: What the query brought; None if nothing.
+            norm: Returns the update's l2 norm.
+        """
+        return 1.0, {}
+
+
+def split_params(
+    params: Params, transform: UserTransform | None
+) -> tuple[Params, np.ndarray | None]:
+    """Return the params themselves, and the tensor that a transform takes out of them."""
+    if transform is None or transform.brought not in params:
+        return params, None
+    own = dict(params)
+    return own, own.pop(transform.brought)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserByUser(Work):
+    """One user after another, each behind its own guard.
+
+    Attributes:
+        trainer: What a user does.
+        shapes: Of its contributions; None for those of the params.
+        transform: What a tensor that the query brings changes of it; None for nothing.
+        adder: Makes the running sum, and decides what is added to bounded updates.
+    """
+
     trainer: LocalTrainer
+    shapes: Params | None = None
+    transform: UserTransform | None = None
+    adder: Adder = RunningSum
 
     @property
     def thread_safe(self) -> bool:
         """As the trainer's: nothing else is kept between users."""
         return getattr(self.trainer, "thread_safe", False)
 
-    @property
-    def cpu_only(self) -> str:
-        """As the trainer's."""
-        return getattr(self.trainer, "cpu_only", "")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserByUser(AroundTrainer, Work):
-    """One user after another, each behind its own guard.
-
-    Attributes:
-        trainer: What a user does.
-        shapes: Of its contributions; None for those of the params.
-        brought: Name of a tensor that a query brings next to the params, and that is none of the
-            sum's; None for none.
-        adder: Makes the running sum, and decides what is added to bounded updates.
-    """
-
-    trainer: LocalTrainer
-    shapes: Params | None = None
-    brought: str | None = None
-    adder: Adder = RunningSum
+    def transformed(self, transform: UserTransform) -> Work:
+        """Return the same work under a transform; errors are those of `Work.transformed`."""
+        if self.transform is not None:
+            return super(UserByUser, self).transformed(transform)
+        return replace(self, transform=transform)
 
     def template(self, params: Params) -> Params:
         """Return the shapes that were given, or the params'."""
         if self.shapes is not None:
             return self.shapes
-        return {name: array for name, array in params.items() if name != self.brought}
+        return template_of(params, self.transform)
+
+    def contribution(self, params: Params, examples: Any, key: Key) -> Tree:
+        """Return what one user contributes, not bounded yet.
+
+        Args:
+            params: As of `SumRequest`.
+            examples: All its examples.
+            key: Its key of this round and attempt.
+
+        Raises:
+            ValueError: If it has not the template's names and shapes.
+            Exception: What the trainer raises.
+        """
+        own, tensor = split_params(params, self.transform)
+        if self.transform is not None:
+            examples = self.transform.choose(tensor, examples, key)
+        shapes = own if self.shapes is None else self.shapes
+        update = tree.check_like(shapes, self.trainer.train(own, examples, key))
+        if self.transform is None:
+            return update
+        factor, besides = self.transform.sent(tensor, lambda: tree.l2_norm(update))
+        return {**(update if factor == 1.0 else tree.scale(update, factor)), **besides}
 
     def answer(self, request: SumRequest) -> PartialSum:
         """Return the sum of the users' bounded contributions."""
@@ -202,8 +274,8 @@ class UserByUser(AroundTrainer, Work):
                 key = request.key.fold(user_id)
                 bounded = None
                 with contributing_zero_on_failure():
-                    raw = self.trainer.train(request.params, data.examples(user_id), key)
-                    bounded = request.bound.scaled(tree.check_like(template, raw))
+                    raw = self.contribution(request.params, data.examples(user_id), key)
+                    bounded = request.bound.scaled(raw)
                 if bounded is not None:
                     with contributing_zero_on_failure(BeyondBound):  # of which nothing was added
                         running.add(*bounded, key)
@@ -213,6 +285,27 @@ class UserByUser(AroundTrainer, Work):
             num_failed=failures.count,
             granularity=request.bound.granularity,
         )
+
+
+def template_of(params: Params, transform: UserTransform | None) -> Params:
+    """Return names and shapes of a sum: the params', and what a transform adds to it."""
+    return (
+        params if transform is not None and transform.summed else split_params(params, transform)[0]
+    )
+
+
+def transformed(trainer: Trainers, transform: UserTransform) -> Work:
+    """Return a trainer as work whose users a transform changes.
+
+    Raises:
+        ValueError: If there are several works by name, or as of `Work.transformed`.
+    """
+    if isinstance(trainer, Mapping):
+        raise ValueError(
+            f"{type(transform).__name__} changes what users send, and this task has several works: "
+            f"{', '.join(sorted(trainer))}; leave it out"
+        )
+    return as_work(trainer).transformed(transform)
 
 
 def as_work(trainer: LocalTrainer | Work) -> Work:

@@ -5,7 +5,8 @@
 Along a private run on IMDB, second moments of gradients are gathered in three ways: of clean
 private batches (never released: a diagnostic that no ε covers), of what DP-SGD releases, and
 of public batches. What counts is whether they tell coordinates apart as the clean ones do: their
-rank correlation with these. That the paper's figure shows this is remembered, not read.
+rank correlation with these. The paper's figure shows that statistics of noisy gradients are
+themselves noisy (Section 3); of which quantity, its text does not say.
 """
 
 from __future__ import annotations

@@ -7,10 +7,14 @@ names everything that private rows decided.
 
 from __future__ import annotations
 
+import csv
+import itertools
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import tarfile
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -19,11 +23,12 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from fedpriv.datasets.arrays import offsets
-from fedpriv.datasets.cache import cache_dir, cached_arrays, data_folders
+from fedpriv.datasets.cache import cached_arrays
 from fedpriv.datasets.dataset import Dataset, Inputs, describe_public_part, split_public
 from fedpriv.datasets.raw_files import (
     file_checksums,
     find_files,
+    open_plain,
     read_file,
     read_lines,
     tar_members,
@@ -39,7 +44,9 @@ from simulations.reviews.bag_of_words import (
     word_rows,
 )
 
-Weights = Literal["sequences", "padded-counts", "counts", "binary", "tf-idf", "binary-tf-idf"]
+Weights = Literal[
+    "sequences", "padded-counts", "padded-shares", "counts", "binary", "tf-idf", "binary-tf-idf"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -76,15 +83,15 @@ def review_features(
 ) -> Dataset:
     """Return reviews as sparse features, csr_matrix float32 (n, size), or as sequences of ids.
 
-    `weights="padded-counts", unit_rows=False, vocabulary="private"` is how the paper ran; the
-    defaults are the best features found that take nothing from private reviews.
+    `weights="padded-shares", unit_rows=False, vocabulary="private"` is how the paper's code ran;
+    the defaults are the best features found that take nothing from private reviews.
 
     Args:
         reviews: What `load_imdb` or `synthetic_reviews` returned.
         weights: "sequences" for padded ids in Keras' convention, int32 (n, length), for an LSTM;
-            "padded-counts" counts those, the first three reserved; the others count whole
-            texts, one column a vocabulary word: plain, 0/1, or either times the inverse document
-            frequency.
+            "padded-counts" counts those, the first three reserved, and "padded-shares" divides the
+            counts by the length; the others count whole texts, one column a vocabulary word: plain,
+            0/1, or either times the inverse document frequency.
         unit_rows: Whether every row of a bag of words is scaled to L2 norm 1.
         vocabulary: Source of the reviews that choose the words.
         idf: Source of the reviews that document frequencies are counted over.
@@ -100,7 +107,8 @@ def review_features(
     """
     if weights not in get_args(Weights):
         raise ValueError(f"unknown weights {weights!r}; one of {', '.join(get_args(Weights))}")
-    in_order, padded = weights == "sequences", weights in ("sequences", "padded-counts")
+    in_order = weights == "sequences"
+    padded = in_order or weights.startswith("padded")
     idf_of = idf if weights.endswith("tf-idf") else None
     private, public_part = reviews.train, None
     if public is not None:
@@ -131,6 +139,8 @@ def review_features(
             if in_order:
                 return ids
             x = bags.count_ids(ids, size)
+            if weights == "padded-shares":
+                x = bags.scale_columns(x, np.full(size, 1 / length, np.float32))
         else:
             x = bags.count_words(rows, words, size)
         if weights.startswith("binary"):
@@ -305,10 +315,14 @@ def _utf8(content: bytes, where: str) -> str:
         raise ValueError(f"{where} is not UTF-8 text ({error})") from None
 
 
+_AMAZON_ARCHIVES = ("amazon_review_full_csv.tar.gz", "amazon_review_full_csv.tgz")
+_AMAZON_ROWS = "train.csv"
+_AMAZON_MEMBER = re.compile(r"(?:[^/]+/)*train\.csv")
+_AMAZON_FILES = (*((name,) for name in _AMAZON_ARCHIVES), (_AMAZON_ROWS,))
 _GET_AMAZON = (
-    "download a file of reviews by category (JSON lines with reviewText and overall, such as "
-    "reviews_Movies_and_TV_5.json.gz, from https://jmcauley.ucsd.edu/data/amazon/), and name it or "
-    "put it into a folder `amazon` of FEDPRIV_DATA"
+    "get amazon_review_full_csv.tar.gz (640 MB), Amazon Reviews Full of Zhang, Zhao and LeCun "
+    "(2015), from https://figshare.com/articles/dataset/Amazon_Reviews_Full/13232537/1, and put "
+    "it, or its train.csv, into a folder `amazon` of FEDPRIV_DATA"
 )
 _LONGEST_LINE = 1 << 22
 _LABEL_OF_STARS = {1: 0, 2: 0, 4: 1, 5: 1}
@@ -317,17 +331,19 @@ _LABEL_OF_STARS = {1: 0, 2: 0, 4: 1, 5: 1}
 def load_amazon(
     argument: str | os.PathLike[str] | None = None,
     *,
-    per_label: int = 1_000,
+    per_label: int = 125,
     progress: Progress | None = None,
 ) -> WordRows:
     """Return Amazon reviews as rows of words, in the order of the file; label 1 is good.
 
-    Most reviews are good, so the first `per_label` bad and the first `per_label` good ones are
-    taken; reading stops there.
+    The paper's data: rows of a class of 1 to 5 stars, a title and a text, of which classes 1 and 2
+    are bad, 4 and 5 good, and the text alone is taken. The first `per_label` bad and the first
+    `per_label` good ones are taken; reading stops there. Usually they are 1 % of IMDB's training
+    set, as in the paper.
 
     Args:
-        argument: A .json or .json.gz file, or a folder with one; None to look for `amazon/*.json*`
-            in the data folders and `downloads/amazon` in the cache.
+        argument: The archive, its train.csv, or a folder with one; None to look around
+            (`find_files`).
         per_label: How many of each label.
         progress: Called with the bytes read, then the texts tokenised.
 
@@ -335,7 +351,8 @@ def load_amazon(
         ValueError: If there is no such file, it is truncated or damaged, or a line is no review; or
             if it has fewer than `per_label` of a label.
     """
-    texts = read_amazon(_find_amazon(argument), per_label=per_label, progress=progress)
+    [path] = find_files("amazon", _AMAZON_FILES, argument, get=_GET_AMAZON)
+    texts = read_amazon(path, per_label=per_label, progress=progress)
     return word_rows([texts], progress=progress)[0]
 
 
@@ -344,17 +361,16 @@ def read_amazon(path: Path, *, per_label: int, progress: Progress | None = None)
     texts: list[str] = []
     labels: list[int] = []
     taken = [0, 0]
-    for number, line in read_lines(path, longest=_LONGEST_LINE, progress=progress):
-        if not line.strip():
-            continue
-        label, text = _parse_amazon(line, f"{path}, line {number:,}")
-        if label is None or not text.strip() or taken[label] == per_label:
-            continue
-        texts.append(text)
-        labels.append(label)
-        taken[label] += 1
-        if taken == [per_label, per_label]:
-            break
+    with closing(_amazon_lines(path, progress)) as lines:
+        for number, line in lines:
+            label, text = _parse_amazon(line, f"{path}, line {number:,}")
+            if label is None or not text.strip() or taken[label] == per_label:
+                continue
+            texts.append(text)
+            labels.append(label)
+            taken[label] += 1
+            if taken == [per_label, per_label]:
+                break
     if min(taken) < per_label:
         raise ValueError(
             f"{path} has {taken[0]:,} bad and {taken[1]:,} good reviews, not {per_label:,} of each"
@@ -362,36 +378,45 @@ def read_amazon(path: Path, *, per_label: int, progress: Progress | None = None)
     return Texts(texts=tuple(texts), labels=np.array(labels, dtype=np.int64))
 
 
+def _amazon_lines(
+    path: Path, progress: Progress | None
+) -> Generator[tuple[int, bytes], None, None]:
+    """Yield (number from 1, line) of the training rows, one a review, packed or not."""
+    if path.name == _AMAZON_ROWS:
+        yield from read_lines(path, longest=_LONGEST_LINE, progress=progress)
+        return
+    total = path.stat().st_size
+    with open_plain(path) as (packed, plain), tarfile.open(fileobj=plain, mode="r|") as archive:
+        for member in archive:
+            rows = archive.extractfile(member) if _AMAZON_MEMBER.fullmatch(member.name) else None
+            if rows is None:
+                continue
+            for number in itertools.count(1):
+                line = rows.readline(_LONGEST_LINE + 1)
+                if len(line) > _LONGEST_LINE:
+                    raise ValueError(
+                        f"{path}, line {number:,}: has more than {_LONGEST_LINE:,} bytes"
+                    )
+                if progress is not None and number % 1000 == 0:
+                    progress(packed.tell(), total)
+                if not line:
+                    return
+                yield number, line
+    raise ValueError(f"{path} holds no {_AMAZON_ROWS}; {_GET_AMAZON}")
+
+
 def _parse_amazon(line: bytes, where: str) -> tuple[int | None, str]:
     """Return (label or None for three stars, text)."""
     try:
-        row = json.loads(line)
-        stars, text = row["overall"], row.get("reviewText", "")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        [row] = csv.reader([_utf8(line, where)], strict=True)
+        stars, _, text = row
+    except (ValueError, csv.Error) as error:
         raise ValueError(
-            f"{where} is no JSON review with reviewText and overall ({error!r})"
+            f"{where} is no review of a class, a title and a text ({error!r})"
         ) from None
-    if not isinstance(text, str):
-        raise ValueError(f"{where}: reviewText is no string")
-    if isinstance(stars, bool) or stars not in (1, 2, 3, 4, 5):
-        raise ValueError(f"{where}: overall is {stars!r}, not 1 to 5 stars")
-    return _LABEL_OF_STARS.get(int(stars)), text
-
-
-def _find_amazon(argument: str | os.PathLike[str] | None) -> Path:
-    if argument is not None:
-        path = Path(argument).expanduser()
-        if path.is_file():
-            return path
-        folders = [path, path / "amazon"]
-    else:
-        own = [cache_dir() / "downloads" / "amazon"]
-        folders = own + [folder / "amazon" for folder in data_folders()]
-    for folder in folders:
-        if files := sorted([*folder.glob("*.json.gz"), *folder.glob("*.json")]):
-            return files[0]
-    where = "here" if argument is None else f"in {argument}"
-    raise ValueError(f"no Amazon reviews {where}; {_GET_AMAZON}")
+    if stars not in ("1", "2", "3", "4", "5"):
+        raise ValueError(f"{where}: class {stars!r} is not 1 to 5 stars")
+    return _LABEL_OF_STARS.get(int(stars)), text.replace("\\n", " ")
 
 
 _GENERATOR = 1  # counts up when the same seed gives other reviews

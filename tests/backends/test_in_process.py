@@ -16,8 +16,9 @@ from fedpriv.backends.in_process import ThreadBackend, shards_of
 from fedpriv.backends.ray.cluster import Share
 from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment
-from fedpriv.runs.backends import on_ray, on_threads, serial
+from fedpriv.runs.backends import on_ray, on_threads, serial, serial_on
 from fedpriv.runs.prepared import resume_run, start_run
+from fedpriv.tasks.tag_prediction import TagPrediction
 
 NAME = "adadps-tags"
 OPTIONS = {
@@ -88,24 +89,41 @@ def test_it_is_refused_before_a_run_folder_is_made_or_opened(staff, tmp_path):
     assert (out / "rounds.jsonl").read_text() == '{"torn'
 
 
-def test_gpus_for_a_task_without_use_for_them_are_refused_before_a_run_folder_is_made(
-    tiny_corpus, tmp_path
+def test_devices_for_a_task_that_takes_none_are_refused_before_a_run_folder_is_made(
+    tiny_corpus, tmp_path, monkeypatch
 ):
     """The workers would refuse them too, one by one and with the folder there."""
     experiment, out = load_experiment(NAME).with_options(OPTIONS), tmp_path / "run"
+    trainer = TagPrediction.trainer
+    monkeypatch.setattr(
+        TagPrediction, "trainer", lambda self, schedule, m: trainer(self, schedule, m)
+    )
 
-    def backends(**share):
+    def on_workers(**share):
         cluster = SimpleNamespace(share=Share(num_workers=2, **share))
         return on_ray(cluster, NAME, str(tiny_corpus.directory))
 
-    with pytest.raises(
-        ValueError, match=r"does not train on 'cuda:0'.*leave --gpus-per-worker out"
+    for backend in (
+        on_workers(num_gpus=0.5),
+        on_workers(num_gpus=0.5, logical=True),
+        on_workers(device="cpu"),
+        serial_on("cpu"),
     ):
-        start_run(experiment, NAME, tiny_corpus, out, make_backend=backends(num_gpus=0.5))
-    assert not out.exists()
-    components = build(experiment, tiny_corpus)
-    backends(num_gpus=0.5, logical=True).check(experiment, components)
-    backends().check(experiment, components)
+        with pytest.raises(
+            ValueError, match=r"trainer\(\) of the task TagPrediction takes no device"
+        ):
+            start_run(experiment, NAME, tiny_corpus, out, make_backend=backend)
+        assert not out.exists()
+    on_workers().check(experiment, build(experiment, tiny_corpus))
+
+
+def test_a_run_on_a_device_names_it_and_is_the_serial_one_but_for_rounding(tiny_corpus, tmp_path):
+    _, expected = run(tiny_corpus, tmp_path / "serial", serial)
+    _, found = run(tiny_corpus, tmp_path / "device", serial_on("cpu"))
+    for name in expected:
+        np.testing.assert_allclose(found[name], expected[name], atol=1e-5)
+    (backend,) = (tmp_path / "device" / "backends.jsonl").read_text().splitlines()
+    assert json.loads(backend)["devices"] == ["cpu"]
 
 
 SIZES = st.dictionaries(st.text(min_size=1, max_size=3), st.integers(0, 50), max_size=8)

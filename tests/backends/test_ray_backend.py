@@ -166,6 +166,31 @@ def test_every_logical_device_gives_the_same_sum_also_after_one_died(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("num_workers", [4, 5, 8])
+def test_workers_add_large_sums_two_by_two_also_after_one_died(
+    hire, staff, monkeypatch, num_workers
+):
+    from fedpriv.backends.ray import backend as module
+
+    monkeypatch.setattr(module, "_BYTES_OF_A_TREE", 0)
+    called, run = [], module.Pool.run
+
+    def noting(self, calls, **options):
+        called.extend(call.method for call in calls)
+        return run(self, calls, **options)
+
+    monkeypatch.setattr(module.Pool, "run", noting)
+    backend = hire(num_workers)
+    for number in range(2):
+        key = KEY.fold(number)
+        assert staff.same(total(backend, staff, key=key), oracle(staff, key=key))
+        os.kill(backend.processes()[number], signal.SIGKILL)
+    # Nine users: never more than that many sums.
+    assert called.count("add") == 2 * {4: 2, 5: 2, 8: 6}[num_workers]
+    backend.close()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("trials", [20])
 def test_random_kills_from_outside_change_no_round(hire, staff, tmp_path, trials):
     deeds = staff.Deeds(str(tmp_path))

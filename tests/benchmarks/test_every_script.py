@@ -61,6 +61,16 @@ CASES = (
     ),
     Case(argv="dense_training.py softmax --blocks 1 --users 3"),
     Case(
+        argv="gpu.py path users --device cpu --smallest --corpus {corpus} --results {out}/results",
+        runs=("growing/case.py",),
+    ),
+    Case(
+        argv="gpu.py best words cifar --device cpu --smallest --gpus 1 --corpus {corpus} "
+        "--results {out}/results",
+        runs=("export_tags.py", "export_words.py", "jobs/fedpriv_jobs.py"),
+        slow="trains the LSTM and the CNN on the processor",
+    ),
+    Case(
         argv="per_example.py --model autoencoder --tool fedpriv?ghost --blocks 1 "
         "--batch 2 --threads 1 --out {out}",
         runs=("jobs/per_example_worker.py",),

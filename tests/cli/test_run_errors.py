@@ -118,15 +118,23 @@ class TestErrors:
         assert "threads: " in capsys.readouterr().err
         assert not out.exists()
 
-    def test_gpus_for_tags(self, tiny_corpus, tmp_path, monkeypatch, capsys):
-        machine = "fedpriv.backends.ray.cluster.this_machine"
-        monkeypatch.setattr(machine, lambda request: {"CPU": 2.0, "GPU": 1.0})
+    @pytest.mark.parametrize(
+        ("arguments", "says"),
+        [
+            (["--device", "cuda:0"], "sees no GPU here"),
+            (["--device", "tpu"], "device 'tpu' is not one to train on; use 'cpu' or 'cuda:0'"),
+            (["--backend", "threads", "--device", "cpu"], "is not for backend 'threads'"),
+            (["--backend", "ray", "--device", "cuda:0"], "Ray hands out GPUs by --gpus-per-worker"),
+        ],
+    )
+    def test_devices_that_cannot_be_had(
+        self, tiny_corpus, tmp_path, monkeypatch, capsys, arguments, says
+    ):
+        monkeypatch.setattr("torch.cuda.is_available", lambda: False)
         out = tmp_path / "run"
-        arguments = ["dp-fedavg-tags", "--corpus", tiny_corpus.directory, *SMALL]
-        arguments += ["--backend", "ray", "--gpus-per-worker", "1"]
-        assert main(monkeypatch, "run", *arguments, "--out", out, "--json") == 2
-        shown = capsys.readouterr().err
-        assert "does not train on 'cuda:0'" in shown and "starting Ray" not in shown
+        asked = ["dp-fedavg-tags", "--corpus", tiny_corpus.directory, *SMALL, *arguments]
+        assert main(monkeypatch, "run", *asked, "--out", out, "--json") == 2
+        assert says in " ".join(capsys.readouterr().err.split())
         assert not out.exists()
 
     @pytest.mark.parametrize(

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import pytest
+import torch
 from scipy import sparse
 from torch import nn
 from torch.nn import functional
 
+import fedpriv as fp
 from fedpriv import tree
+from fedpriv.backends import Backend
 from fedpriv.datasets.dataset import Dataset
 from fedpriv.experiments.agd import CentralDescent
 from fedpriv.experiments.averaging import CentralExperiment
@@ -23,9 +27,11 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.load import find_experiments
 from fedpriv.models import TextLSTM
 from fedpriv.rng import Key
+from fedpriv.runs.backends import serial_on
+from fedpriv.runs.loop import rounds
+from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.dataset_tasks import linear_task, module_task
 from fedpriv.training.devices import usable_device
-from fedpriv.training.dp_agd import LOSSES, pack_line
 from fedpriv.training.per_example.device_rows import DeviceRows
 from fedpriv.training.per_example.example_sum import CentralSum
 from fedpriv.training.per_example.linear import (
@@ -36,12 +42,13 @@ from fedpriv.training.per_example.linear import (
 )
 from fedpriv.training.per_example.module import ModuleGradients
 from fedpriv.training.permutation_sgd import PermutationSgd
-from fedpriv.training.work import TRAIN, as_works
+from fedpriv.training.work import as_works
 from tests.simulations.photographs.records import write_records
 
 NUM, INPUTS, CLASSES = 60, 30, 3
 KEY = Key.simulation(1).fold("examples")
-SMALL = {"batch-size": 12.0, "epochs": None, "steps": 2, "eval-every": 2, "delta": 1e-3}
+STEPS = 3
+SMALL = {"batch-size": 12.0, "epochs": None, "steps": STEPS, "delta": 1e-3}
 #: What makes the installed ones small.
 INSTALLED = {
     "dp-sgd-conversions": {"log-rows": 200, "buckets": 50},
@@ -171,30 +178,23 @@ def placed(row, folder):
     return row.experiment.with_options({"folder": folder})
 
 
-def requests(components, number):
-    """The works of a run, each with what a first step would ask of it, near the start."""
-    rng = np.random.default_rng(5)
-    begun = components.init_params(KEY)
-    params = {
-        name: (array + 0.1 * rng.standard_normal(array.shape)).astype(np.float32)
-        for name, array in begun.items()
-    }
-    plan, ids = components.plan, [str(i) for i in rng.permutation(components.task.num_train)]
-    for name in as_works(components.trainer):
-        algorithm = components.algorithm
-        asked = {"params": params, "user_ids": ids[:number], "key": KEY}
-        if name == LOSSES:
-            direction = {n: np.ones_like(a) for n, a in params.items()}
-            sizes = algorithm.step_sizes.upto(1.0)
-            asked |= {"params": pack_line(params, direction, sizes), "bound": algorithm.losses}
-        elif components.plan.mechanism is None:
-            asked |= {"bound": algorithm.gradient}
-        else:
-            bound = plan.live_mechanism.bound
-            if isinstance(as_works(components.trainer)[TRAIN], PermutationSgd):
-                asked |= {"user_ids": ids, "params": begun}
-            asked |= {"bound": bound}
-        yield name, asked
+class Both(Backend):
+    """Sums here and on a device, of which the run goes on with the first.
+
+    Args:
+        here: Works by name.
+        there: The same on a device.
+    """
+
+    def __init__(self, here, there):
+        self.here, self.there, self.sums = here, there, []
+
+    def sum_over(self, cohort, order):
+        expected, found = (order.sum_of(each, None, cohort) for each in (self.here, self.there))
+        assert found.num_failed == expected.num_failed == 0
+        assert found.granularity == expected.granularity
+        self.sums.append((order.work, expected, found))
+        return expected
 
 
 def device_of(work):
@@ -208,18 +208,15 @@ def device_of(work):
 
 
 def compared(row, folder, device):
-    """Yield the name of each work, its sum on its own path and that on a device."""
+    """Return the work, the sum on its own path and that on a device, of what a run's steps ask."""
     experiment = placed(row, folder)
     components = build(experiment)
-    here = as_works(components.trainer)
     there = as_works(experiment.make_trainer(components.task, device=device))
-    assert set(here) == set(there)
-    for name, asked in requests(components, 20):
-        expected, found = (works[name].partial_sum(**asked) for works in (here, there))
-        assert device_of(there[name]) == usable_device(device)
-        assert found.num_failed == expected.num_failed == 0
-        assert found.granularity == expected.granularity
-        yield name, expected, found
+    assert {device_of(work) for work in there.values()} == {usable_device(device)}
+    both = Both(as_works(components.trainer), there)
+    list(islice(rounds(components, both, KEY, eval_every=10**9), STEPS))
+    assert {name for name, _, _ in both.sums} == set(there)
+    return both.sums
 
 
 def relative_gap(found, expected):
@@ -231,17 +228,60 @@ def relative_gap(found, expected):
 def assert_same_sums(row, folder, device, *, of_modules=1e-6):
     """To a part in 10^6 before rounding, and of linear models on a grid to the very integers."""
     for _, expected, found in compared(row, folder, device):
+        assert tree.l2_norm(expected.total) > 0
         is_linear = row.data in LINEAR
         assert relative_gap(found, expected) <= (1e-6 if is_linear else of_modules)
         if expected.granularity is not None and (is_linear or device == "cpu"):
             for tensor, array in expected.total.items():
-                assert array.dtype == found.total[tensor].dtype == np.int64 and array.any()
+                assert array.dtype == found.total[tensor].dtype == np.int64
                 np.testing.assert_array_equal(found.total[tensor], array)
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 def test_a_sum_on_a_device_is_the_sum(row, pictures):
     assert_same_sums(row, pictures, "cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+def test_a_sum_on_the_gpu_is_the_sum(row, pictures, device):
+    """Of modules to a part in 10^4: float32 sums are taken in another order there."""
+    assert_same_sums(row, pictures, device, of_modules=1e-4)
+
+
+#: Of every method one that a whole run of is compared.
+WHOLE = (
+    "dp-sgd-conversions, as installed",
+    "softmax, micro-batches",
+    "logistic, AdaDPS, exact sum",
+    "one-vs-all, DP-AGD",
+    "huber, Bolt-on",
+    "own module, DP-SGD",
+)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_run_on_a_device_ends_where_a_run_ends(name, tmp_path):
+    experiment = ROWS[name].experiment
+    summaries, params = [], []
+    for place, backend in (("here", {}), ("there", {"make_backend": serial_on("cpu")})):
+        prepared = start_run(experiment, None, None, tmp_path / place, **backend)
+        summaries.append(prepared.run())
+        params.append(fp.load(tmp_path / place).params)
+    assert summaries[0]["rounds"] == summaries[1]["rounds"] >= 1
+    assert summaries[0]["epsilon"] == summaries[1]["epsilon"]
+    gap = {n: params[1][n].astype(np.float64) - a for n, a in params[0].items()}
+    assert tree.l2_norm(gap) <= 1e-6 * tree.l2_norm(params[0])
+
+
+def test_a_device_that_is_not_here_is_refused_before_a_run_folder_is_made(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for name in WHOLE:
+        with pytest.raises(ValueError, match=r"'cuda:0': torch .* sees no GPU here"):
+            start_run(
+                ROWS[name].experiment, None, None, tmp_path / "r", make_backend=serial_on("cuda:0")
+            )
+    assert not (tmp_path / "r").exists()
 
 
 def test_the_table_has_every_installed_experiment_by_example():

@@ -23,7 +23,6 @@ from fedpriv.training.adaptive_clipping import (
     CLIP,
     AdaptiveClip,
     AdaptivelyClipped,
-    CountingTrainer,
     clip_norm_of,
 )
 from fedpriv.training.work import UserByUser
@@ -62,9 +61,13 @@ class Users:
 
 
 def vector(norm, clip_norm, clip=CLIPPING):
-    trainer = CountingTrainer(trainer=Sending(), clip=clip)
+    return sent_under(clip, clip_norm, update(norm))
+
+
+def sent_under(clip, clip_norm, examples):
+    work = UserByUser(trainer=Sending(), transform=clip)
     params = {**PARAMS, CLIP: np.array([clip_norm], np.float32)}
-    return trainer.train(params, update(norm), Key.simulation(0))
+    return work.contribution(params, examples, Key.simulation(0))
 
 
 def test_a_users_vector_is_no_longer_than_one(subtests):
@@ -76,11 +79,7 @@ def test_a_users_vector_is_no_longer_than_one(subtests):
                     sent = (
                         vector(norm, clip_norm, clip)
                         if norm
-                        else CountingTrainer(trainer=Sending(), clip=clip).train(
-                            {**PARAMS, CLIP: np.array([clip_norm], np.float32)},
-                            PARAMS,
-                            Key.simulation(0),
-                        )
+                        else sent_under(clip, clip_norm, PARAMS)
                     )
                     assert tree.l2_norm(sent) <= 1 + 1e-6
                     below = (
@@ -105,7 +104,7 @@ def played(norms, number, noise=0.0, clip=CLIPPING, seed=0):
         bound=Rounded(bound=Clip(l2_clip_norm=1.0)),
         privatizer=privatizer,
     )
-    work = UserByUser(trainer=CountingTrainer(trainer=Sending(), clip=clip))
+    work = UserByUser(trainer=Sending(), transform=clip)
     data = Users([update(norm, seed) for seed, norm in enumerate(norms)])
 
     class Door:

@@ -57,6 +57,7 @@ _STUDY = "tuning/test_study.py"
 _RELEASED = f"{_STUDY}::test_the_best_is_released_and_no_loser"
 _DRAWN_ONCE = f"{_STUDY}::test_the_number_is_drawn_once"
 _HOSTILE = "backends/flower/hostile"
+_DEVICE = "laws/test_device_path.py"
 _REAL = "backends/flower/real"
 _FIFTY = "trust/kills/test_fifty_kills.py"
 _LEDGER = "privacy/ledger"
@@ -256,6 +257,19 @@ ROWS = (
         twins=(
             Twin(name="settings_of_all_posts", tests=(_ASKERS_SET,)),
             Twin(name="judged_by_all_posts", tests=(_ASKERS_JUDGE,)),
+        ),
+    ),
+    Row(
+        number=18,
+        claim="A user trained with others on a device moves the sum by its own bounded update",
+        tests=(
+            _DEVICE,
+            "training/local/vectorised/test_sums.py",
+            "training/local/test_device_sum.py",
+        ),
+        twins=(
+            Twin(name="batches_by_who_is_drawn", tests=(_DEVICE,)),
+            Twin(name="one_percent_long_on_a_device", tests=(_DEVICE,)),
         ),
     ),
 )

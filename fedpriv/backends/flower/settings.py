@@ -246,9 +246,7 @@ def open_node(run_config: Config, node_config: Config) -> Node:
         task = make_task(experiment, corpus, read_node_data(node_config))
     return Node(
         task=task,
-        trainer=experiment.make_trainer(task)
-        if device is None
-        else experiment.make_trainer(task, device=device),
+        trainer=experiment.make_trainer(task, device=device),
         bounds=BOUNDS | experiment.known_bounds(),
         device=device,
     )

@@ -3,11 +3,14 @@
 The params go once into the object store, which the workers of a machine share, and are read in
 place. Users are sharded longest first. What comes back from a worker is one sum over all its users,
 stored by rows where that is smaller; no user's own update ever leaves the worker that trained it.
+Large sums of many workers are added by the workers, two by two, through the object store: not by a
+collective operation of the GPUs, which would hang where a worker dies.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -29,6 +32,8 @@ from fedpriv.tree import Params
 _LOG = logging.getLogger(__name__)
 _TRIES_OF_A_SHARE = 3
 _TRIES_OF_A_USER = 2
+# The server adds sums of fewer workers, or of fewer bytes, sooner than they are handed around.
+_FEWEST_OF_A_TREE, _BYTES_OF_A_TREE = 4, 4 << 20
 
 
 class RayBackend(ShardedBackend):
@@ -61,7 +66,9 @@ class RayBackend(ShardedBackend):
             num_cpus=share.num_cpus, num_gpus=share.num_gpus, max_restarts=0, max_task_retries=0
         )
         self._pool = Pool(
-            actor.remote, Call("open", (open_backend, share.logical)), share.num_workers
+            actor.remote,
+            Call("open", (open_backend, share.logical, share.device)),
+            share.num_workers,
         )
 
     def sums(self, order: Order, shards: Shards) -> tuple[Sequence[PartialSum], int]:
@@ -70,12 +77,13 @@ class RayBackend(ShardedBackend):
         # The template is the server's alone.
         sent = ray.put(replace(order, template=None))
 
-        def tried(shards: Shards, tries: int) -> list[PartialSum]:
-            return self._pool.run([Call("partial_sum", (sent, s)) for s in shards], tries=tries)
+        def tried(shards: Shards, tries: int) -> list[Any]:
+            calls = [Call("partial_sum", (sent, shard)) for shard in shards]
+            return self._pool.run(calls, tries=tries, references=True)
 
         with users_not_logged(order.key):
             sums = tried(shards, _TRIES_OF_A_SHARE)
-            found = [done for done in sums if done is not LOST]
+            found = self._added([done for done in sums if done is not LOST], order)
             suspects = [u for s, done in zip(shards, sums, strict=True) if done is LOST for u in s]
             num_lost = 0
             for start in range(0, len(suspects), self.num_workers):
@@ -83,11 +91,28 @@ class RayBackend(ShardedBackend):
                 sums = tried([(user,) for user in few], _TRIES_OF_A_USER)
                 num_lost += sum(done is LOST for done in sums)
                 if done := [done for done in sums if done is not LOST]:
-                    found = [merged(order.shapes, [*found, *done])]  # a few are held at a time
+                    found = [merged(order.shapes, [*found, *ray.get(done)])]  # few at a time
             if num_lost:
                 lost = "%d drawn users contribute zero: each kills its worker"
                 log_of_users(_LOG, logging.WARNING, lost, num_lost)
         return found, num_lost
+
+    def _added(self, sums: list[Any], order: Order) -> list[PartialSum]:
+        """Return sums whose references are given, added by workers until fewer than four are left.
+
+        Args:
+            sums: References.
+            order: Whose sums they are; its public shapes decide who adds.
+        """
+        num_bytes = 4 * sum(math.prod(shape.shape) for shape in order.shapes.values())
+        while len(sums) >= _FEWEST_OF_A_TREE and num_bytes >= _BYTES_OF_A_TREE:
+            pairs = list(zip(sums[::2], sums[1::2], strict=False))
+            calls = [Call("add", pair) for pair in pairs]
+            added = self._pool.run(calls, tries=_TRIES_OF_A_SHARE, references=True)
+            if any(one is LOST for one in added):
+                break  # the server adds them
+            sums = [*added, *sums[2 * len(pairs) :]]
+        return ray.get(sums)
 
     def measures(self, params: Params, public: bool, parts: Sequence[Part]) -> Measured:
         """Return the metrics of all workers' parts of the examples.
@@ -118,6 +143,9 @@ class RayBackend(ShardedBackend):
 class _Actor(Worker):
     """A worker that is reached through Ray, which hands out its device."""
 
-    def open(self, open_backend: OpenBackend, logical: bool) -> Opened:  # type: ignore[override]
+    def open(  # type: ignore[override]
+        self, open_backend: OpenBackend, logical: bool, device: str | None
+    ) -> Opened:
         """Open the backend on the device that Ray set aside."""
-        return super().open(open_backend, device_ids=ray.get_gpu_ids(), logical=logical)
+        ids = ray.get_gpu_ids()
+        return super().open(open_backend, device_ids=ids, logical=logical, device=device)

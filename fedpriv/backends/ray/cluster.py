@@ -44,12 +44,15 @@ class Request:
         address: A running Ray cluster to join, as `host:port` or "auto"; None starts Ray here.
         logical_gpus: Pretend that this machine has so many GPUs, all of them its CPU: a way to try
             the placement of workers without any.
+        device: "cpu" trains many users at once, as on a GPU, where workers have none; None for what
+            is quickest on a processor.
     """
 
     workers: int | None = None
     gpus_per_worker: float = 0.0
     address: str | None = None
     logical_gpus: int = 0
+    device: str | None = None
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:
@@ -70,12 +73,14 @@ class Share:
         num_cpus: Cores of each; less than one where workers share cores.
         num_gpus: GPUs of each.
         logical: Whether those GPUs are simulated.
+        device: As of `Request`.
     """
 
     num_workers: int
     num_cpus: float = 1.0
     num_gpus: float = 0.0
     logical: bool = False
+    device: str | None = None
 
 
 def share_of(request: Request, machines: Sequence[Mapping[str, float]]) -> Share:
@@ -121,6 +126,7 @@ def share_of(request: Request, machines: Sequence[Mapping[str, float]]) -> Share
         num_cpus=num_cpus,
         num_gpus=part,
         logical=request.logical_gpus > 0,
+        device=request.device,
     )
 
 

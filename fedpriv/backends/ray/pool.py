@@ -84,13 +84,21 @@ class Pool:
         """Answers of the actors when they were opened."""
         return [slot.opened for slot in self._slots if slot.opened is not None]
 
-    def run(self, calls: Sequence[Call], *, tries: int = 3, all_open: bool = False) -> list[Any]:
+    def run(
+        self,
+        calls: Sequence[Call],
+        *,
+        tries: int = 3,
+        all_open: bool = False,
+        references: bool = False,
+    ) -> list[Any]:
         """Return the results of the calls, in their order; `LOST` for those given up.
 
         Args:
             calls: Assigned in order to actors as they become free.
             tries: How many actors a call may kill.
             all_open: Also wait for actors that are still starting.
+            references: Return references to the results, which stay in the object store.
 
         Raises:
             Exception: What a call itself raised.
@@ -127,7 +135,7 @@ class Pool:
                 if number is None:
                     slot.opened, slot.failed_starts = answer, 0
                 else:
-                    results[number] = answer
+                    results[number] = reference if references else answer
         return results
 
     def close(self) -> None:

@@ -43,7 +43,6 @@ class CompiledSoftmaxTrainer:
 
     #: Nothing of it ever changes, so threads may share it.
     thread_safe: ClassVar[bool] = True
-    cpu_only: ClassVar[str] = "its work is scattered rows, which a processor's caches serve best"
 
     schedule: Schedule
     inputs: str = "tff"

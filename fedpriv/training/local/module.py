@@ -134,6 +134,11 @@ class ArrayExamples:
         return ArrayExamples(self.x[index], self.y[index])
 
 
+def as_arrays(examples: Any) -> tuple[Any, Any]:
+    """Return the inputs and targets of `ArrayExamples`."""
+    return examples.x, examples.y
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleTrainer:
     """Local training of one resident module, one user after another.
@@ -159,6 +164,7 @@ class ModuleTrainer:
         schedule: How much work.
         multiplier: 1/A by parameter name, applied to every gradient before the step.
         device: Where the module lives, such as "cpu" or "cuda:0".
+        encode: From some examples to inputs and targets.
         make_optimizer: From `learning_rate=` and `multiplier=` to the client optimiser.
         optimizer: Takes the steps, at the schedule's rate and with the multiplier.
     """
@@ -168,6 +174,7 @@ class ModuleTrainer:
     schedule: Schedule
     multiplier: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
     device: str | torch.device = "cpu"
+    encode: Callable[[Any], tuple[Any, Any]] = as_arrays
     make_optimizer: Callable[..., ClientOptimizer] = SGD
     _own: Mapping[str, nn.Parameter] = field(init=False, repr=False)
     optimizer: ClientOptimizer = field(init=False, repr=False)
@@ -225,7 +232,8 @@ class ModuleTrainer:
         """
         rng = key.generator()
         chosen = examples.take(self.schedule.choose(len(examples), rng))
-        x, y = self.on_device(model_inputs(chosen.x)), self.on_device(model_targets(chosen.y))
+        arrays = self.encode(chosen)
+        x, y = self.on_device(model_inputs(arrays[0])), self.on_device(model_targets(arrays[1]))
         trained = {name: self._own[name] for name in start}
         with self.as_made() as module, own_stream(key, self.device), one_thread():
             with torch.no_grad():

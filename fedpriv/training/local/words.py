@@ -3,7 +3,8 @@
 PyTorch's own backward pass makes a matrix of a gradient for the scores, which local SGD then reads
 once more. Here scores are computed for words that count only, their gradient is written down by
 hand, and a step adds the product of its two factors to the weights in place. The recurrent part is
-left to PyTorch, whose fused LSTM (oneDNN's on the CPU, cuDNN's on a GPU) is faster than any loop.
+left to PyTorch, whose fused LSTM (oneDNN's) is faster than any loop. This is the way on the CPU; on
+a device `VectorisedTrainer` trains many users at once.
 """
 
 from __future__ import annotations
@@ -154,8 +155,8 @@ class WordTrainer:
 
     It is `ModuleTrainer` on a `WordLSTM` with `next_word_loss`, to a relative 1e-4 of the update
     (float32 in another order), and keeps no model of its own, so that threads may share it. Several
-    users side by side were measured and are slower: every user has weights of its own, and a
-    product of stacked matrices reads them just as often (`benchmarks/words.py` prints the ratio).
+    users side by side were measured on a processor and are slower: every user has weights of its
+    own, and a product of stacked matrices reads them just as often.
 
     Guarantees:
         * A user's update depends on the params, its examples and its key, and on no other user.
@@ -165,7 +166,6 @@ class WordTrainer:
         schedule: How much work.
         encode: From chosen sentences to tokens.
         multiplier: 1/A by parameter name, applied to every gradient before the step.
-        device: Where, such as "cpu" or "cuda:0".
     """
 
     #: Nothing of it ever changes, so threads may share it.
@@ -174,22 +174,21 @@ class WordTrainer:
     schedule: Schedule
     encode: Encode
     multiplier: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
-    device: str | torch.device = "cpu"
 
     def train(self, params: Params, examples: Any, key: Key) -> Tree:
         """Return `local - global` params, float32; zeros of a user without sentences."""
         rng = key.generator()
         chosen = examples.take(self.schedule.choose(len(examples), rng))
-        x, y = (torch.from_numpy(array).to(self.device) for array in self.encode(chosen))
-        start = {n: as_tensor(np.ascontiguousarray(a)).to(self.device) for n, a in params.items()}
+        x, y = (torch.from_numpy(array) for array in self.encode(chosen))
+        start = {n: as_tensor(np.ascontiguousarray(a)) for n, a in params.items()}
         local = {name: tensor.clone() for name, tensor in start.items()}
         factors = {
-            name: multiplier_tensor(name, np.asarray(m, np.float32), local[name].ndim, self.device)
+            name: multiplier_tensor(name, np.asarray(m, np.float32), local[name].ndim, "cpu")
             for name, m in self.multiplier.items()
         }
 
         def parts(batch: np.ndarray) -> Iterator[tuple[str, Gradient]]:
-            index = torch.from_numpy(batch).to(self.device)
+            index = torch.from_numpy(batch)
             return gradients(local, x[index], y[index])
 
         with one_thread():
@@ -202,4 +201,4 @@ class WordTrainer:
                 optimizer=SGD(learning_rate=self.schedule.learning_rate, multiplier=factors),
             )
             # Subtracted in place: a copy of the whole model less.
-            return {name: local[name].sub_(start[name]).cpu().numpy() for name in local}
+            return {name: local[name].sub_(start[name]).numpy() for name in local}

@@ -2,6 +2,8 @@
 
 Column *as the paper ran it*: the paper's features, micro-batches of 4, noise of σ C although one
 example moves the sum by 2 C, and the clip norms and learning rates of Table 5 where it gives them.
+Column *as its code ran it*, where the authors' code has features that the text does not describe:
+the same with those features, of the methods of Table 5 alone.
 Column *done right*: every example bounded alone, Poisson batches, and one grid for every method of
 a family, searched on a tenth of the private training set.
 """
@@ -10,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
 
@@ -34,12 +36,14 @@ class Method:
         options: Of the experiment, but for clip norm, learning rate and what a setup adds.
         family: Whose learning rates it searches.
         public: Whether it looks at public gradients, in batches of the setup's size.
+        table5_as: Label of the method whose settings of Table 5 it has; none for its own.
     """
 
     label: str
     options: Mapping[str, Option] = field(default_factory=dict)
     family: Family = "plain"
     public: bool = False
+    table5_as: str | None = None
 
     @property
     def is_private(self) -> bool:
@@ -92,6 +96,11 @@ METHODS: Mapping[str, Method] = {
         _guided("AdaDPS, public RMSProp", "public-rmsprop"),
         _guided("AdaDPS, public Adam", "public-adam"),
         _guided("AdaDPS, public AdaGrad", "public-adagrad"),
+        # Algorithm 1 as it is written. The authors' code, as the other rows, looks once an epoch.
+        replace(
+            _guided("AdaDPS, public RMSProp, every step", "public-rmsprop", {"refresh": "step"}),
+            table5_as="AdaDPS, public RMSProp",
+        ),
         _knowing("AdaDPS, token frequency", "frequency"),
         _knowing("AdaDPS, TF-IDF", "tf-idf"),
         _knowing("AdaDPS, mean magnitude", "magnitude"),
@@ -130,13 +139,13 @@ METHODS: Mapping[str, Method] = {
 }
 
 
-Column = Literal["paper", "right"]
+Column = Literal["paper", "coded", "right"]
 Rates = Mapping[Family, tuple[float, ...]]
 
 #: Expected examples a step, of every setup.
 BATCH = 64
 
-COLUMNS: Mapping[str, str] = {"paper": "as the paper ran it", "right": "done right"}
+COLUMNS: Mapping[Column, str] = {"paper": "as the paper ran it", "right": "done right"}
 
 
 def experiment_of(
@@ -155,14 +164,14 @@ def experiment_of(
     Args:
         name: Of the data and the model; the column is appended.
         title: In words, likewise.
-        column: In the paper's one micro-batches are of 4 examples.
+        column: In the paper's ones micro-batches are of 4 examples.
         task: Makes it.
         epochs: Over batches of `BATCH`.
         delta: δ.
         presets: Of parts that a method may choose.
         options: Of the experiment.
     """
-    paper = column == "paper"
+    paper = column != "right"
     return CentralExperiment(
         name=f"{name}-{column}",
         description=f"{title}, {'as the paper ran it' if paper else 'done right'}.",
@@ -183,14 +192,15 @@ class Setup:
     Attributes:
         key: Ends the names of its tables.
         title: Of it in their headings.
+        columns: Headings of its tables' columns.
         base: From (column, split, reduced) to the experiment, before its method.
         measure: As in `Reproduction`.
         scale: Likewise.
-        public: Options of every method that looks at public gradients.
+        public: Options of every method that looks at public gradients, unless it has its own.
         own: Options of single methods, by label.
         table5: Clip norm and learning rate of the paper's Table 5, by label.
-        table5_regularisers: ε_s searched with them by what divides by moments; none for the
-            experiment's own.
+        table5_regularisers: ε_s searched with them by what divides by moments, by column; none
+            for the experiment's own.
         regulariser: ε_s, in the paper's column, of what divides and is not in Table 5.
         rates: Learning rates by column and family.
         clips: Clip norms by family; "plain" for those not named.
@@ -202,13 +212,14 @@ class Setup:
 
     key: str
     title: str
+    columns: Mapping[Column, str] = field(default_factory=lambda: dict(COLUMNS))
     base: Callable[[Column, Split, bool], Experiment] = field(repr=False)
     measure: Measure = ACCURACY
     scale: float = 1.0
     public: Mapping[str, Option]
     own: Mapping[str, Mapping[str, Option]] = field(default_factory=dict)
     table5: Mapping[str, tuple[float, float]]
-    table5_regularisers: tuple[float, ...] = ()
+    table5_regularisers: Mapping[Column, tuple[float, ...]] = field(default_factory=dict)
     regulariser: float | None = None
     rates: Mapping[Column, Rates]
     clips: Mapping[Family, tuple[float, ...]]
@@ -223,10 +234,10 @@ class Setup:
 
     def row(self, label: str, paper: float | None) -> Row:
         """Return a method's row, with a grid a column."""
-        columns: tuple[Column, Column] = ("paper", "right")
         cells = {
             column: Cell(make=partial(self.make, label, column), grid=self.grid(label, column))
-            for column in columns
+            for column in self.columns
+            if column != "coded" or self.printed(label) is not None
         }
         return Row(label=label, paper=paper, cells=cells)
 
@@ -234,18 +245,22 @@ class Setup:
         """Return a method's experiment, before its clip norm and learning rate."""
         method = METHODS[label]
         public = self.public if method.public else {}
-        given = {**method.options, **public, **self.own.get(label, {})}
+        given = {**public, **method.options, **self.own.get(label, {})}
         return self.base(column, split, reduced).with_options(given)
+
+    def printed(self, label: str) -> Settings | None:
+        """Return a method's clip norm and learning rate in Table 5; None where it has none."""
+        found = self.table5.get(METHODS[label].table5_as or label)
+        return None if found is None else {"l2-clip-norm": found[0], "learning-rate": found[1]}
 
     def grid(self, label: str, column: Column) -> tuple[Settings, ...]:
         """Return the settings a method is searched over; the paper's own where it gives them."""
-        method = METHODS[label]
-        if column == "paper" and label in self.table5:
-            clip, rate = self.table5[label]
-            printed: Settings = {"l2-clip-norm": clip, "learning-rate": rate}
-            if not method.divides or not self.table5_regularisers:
+        method, printed = METHODS[label], self.printed(label)
+        if column != "right" and printed is not None:
+            tried = self.table5_regularisers.get(column)
+            if not method.divides or tried is None:
                 return (printed,)
-            return tuple({**printed, "regulariser": value} for value in self.table5_regularisers)
+            return tuple({**printed, "regulariser": value} for value in tried)
         given: Settings = {}
         if column == "paper" and method.divides and self.regulariser is not None:
             given = {"regulariser": self.regulariser}
@@ -288,7 +303,7 @@ def table(
         title=f"{title}: {setup.title}",
         measure=setup.measure,
         scale=setup.scale,
-        columns=COLUMNS,
+        columns={c: n for c, n in setup.columns.items() if any(c in row.cells for row in rows)},
         rows=rows,
         points=points,
         paper_epsilon=setup.paper_epsilon,

@@ -146,14 +146,18 @@ def test_sums_of_nodes_on_a_device_are_the_oracles(own, stub):
     assert length > 0 and tree.l2_norm(gap) <= 1e-6 * length
 
 
-def test_a_run_of_nodes_on_a_device_ends_where_the_run_ends(own, deploy, tmp_path):
+@pytest.mark.parametrize("name", ["own", "adadps-tags", "dp-fedavg-words"])
+def test_a_run_of_nodes_on_a_device_ends_where_the_run_ends(name, own, deploy, tmp_path):
+    asked = {"experiment": own, "corpus": ""} if name == "own" else {"experiment": name}
+    if name == "dp-fedavg-words":
+        asked |= {"start": "fresh"}
     for place, device in (("here", ""), ("there", "cpu")):
-        deploy(experiment=own, corpus="", out=tmp_path / place, device=device)
+        deploy(out=tmp_path / place, device=device, **asked)
     here, there = (fp.load(tmp_path / place) for place in ("here", "there"))
     assert here.summary["rounds"] == there.summary["rounds"] == 3
     assert here.summary["epsilon"] == there.summary["epsilon"]
     for name, array in here.params.items():
-        np.testing.assert_allclose(there.params[name], array, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(there.params[name], array, rtol=1e-6, atol=1e-6)
 
 
 def test_a_node_without_its_device_says_so_and_contributes_nothing(
@@ -174,6 +178,17 @@ def test_where_no_node_has_the_device_nothing_is_charged(own, deploy, tmp_path, 
     with pytest.raises(ValueError, match=r"3 nodes failed, the first with: .*'cuda:0': torch"):
         deploy(experiment=own, corpus="", out=tmp_path / "run", device="cuda:0")
     assert not read_ledger(tmp_path / "run" / "ledger.jsonl")[1].charges
+
+
+def test_a_task_that_trains_on_no_device_is_refused_before_the_run_folder_is_made(
+    own, deploy, tmp_path
+):
+    name = own.replace(":experiment", ":without_devices")
+    with pytest.raises(ValueError, match="takes no device"):
+        deploy(experiment=name, corpus="", out=tmp_path / "run", device="cuda:0")
+    assert not (tmp_path / "run").exists()
+    deploy(experiment=name, corpus="", out=tmp_path / "run", device="none")
+    assert fp.load(tmp_path / "run").summary["rounds"] == 3
 
 
 @pytest.mark.parametrize(

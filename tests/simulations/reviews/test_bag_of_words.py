@@ -102,7 +102,7 @@ def reviews():
     return synthetic_reviews(600, 300)
 
 
-WEIGHTS = ("padded-counts", "counts", "binary", "tf-idf", "binary-tf-idf")
+WEIGHTS = ("padded-counts", "padded-shares", "counts", "binary", "tf-idf", "binary-tf-idf")
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)
@@ -183,6 +183,11 @@ def test_the_papers_features(reviews):
     assert data.provenance["features"]["vocabulary"]["words"] == 297
     same = review_features(reviews, weights="sequences", vocabulary="private", size=300, length=50)
     assert abs(bags.count_ids(same.x_train, 300) - data.x_train).max() == 0
+    shares = review_features(
+        reviews, weights="padded-shares", unit_rows=False, vocabulary="private", size=300, length=50
+    )
+    np.testing.assert_allclose(shares.x_train.data, data.x_train.data / 50, rtol=1e-6)
+    np.testing.assert_allclose(shares.x_train.sum(axis=1), 1.0, rtol=1e-5)
 
 
 def test_public_reviews_from_elsewhere_remove_nothing(reviews):

@@ -157,64 +157,87 @@ def test_hostile_imdb_files_are_refused_and_nothing_is_kept(tmp_path):
 
 
 def amazon(*rows):
-    return packed(b"".join(json.dumps(row).encode() + b"\n" for row in rows))
+    return b"".join(row if isinstance(row, bytes) else star(*row) + b"\n" for row in rows)
 
 
-def packed(content):
-    return gzip.compress(content, mtime=0)
+def star(stars, text="words", title="a title"):
+    return ",".join(f'"{part}"' for part in (stars, title, text)).encode()
 
 
-def star(stars, text="words"):
-    return {"overall": stars, "reviewText": text, "asin": "x"}
+def archive(content, name="amazon_review_full_csv/train.csv"):
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        for member, held in (("amazon_review_full_csv/readme.txt", b"no rows"), (name, content)):
+            entry = tarfile.TarInfo(member)
+            entry.size = len(held)
+            tar.addfile(entry, io.BytesIO(held))
+    return gzip.compress(packed.getvalue(), mtime=0)
 
 
-def test_amazon_stars_become_labels(tmp_path):
-    path = tmp_path / "reviews_Movies_and_TV_5.json.gz"
-    kept = [star(5.0, "e"), star(1.0, "a"), star(3.0, "c"), star(2, "b"), star(4, "d")]
-    path.write_bytes(amazon(*kept, star(5, "  "), {"overall": 5.0}))
+ARCHIVE = "amazon_review_full_csv.tar.gz"
+
+
+@pytest.mark.parametrize("name", [ARCHIVE, "amazon_review_full_csv.tgz", "train.csv"])
+def test_amazon_stars_become_labels(tmp_path, name):
+    path = tmp_path / name
+    content = amazon((5, "e"), (1, "a"), (3, "c"), (2, "b"), (4, "d"), (5, "  "))
+
+    def write(content):
+        path.write_bytes(content if name == "train.csv" else archive(content))
+
+    write(content)
     got = read_amazon(path, per_label=2)
     assert got.texts == ("e", "a", "b", "d") and got.labels.tolist() == [1, 0, 0, 1]
     rows = load_amazon(tmp_path, per_label=1)
     assert rows_as_words(rows) == [["e"], ["a"]] and rows.labels.tolist() == [1, 0]
-    path.write_bytes(amazon(star(5, "a"), star(5, "b"), star(1, "c"), "no review any more"))
-    assert read_amazon(path, per_label=1).texts == ("a", "c")
-    path.write_bytes(amazon(*kept))
     with pytest.raises(ValueError, match="2 bad and 2 good reviews, not 3 of each"):
         load_amazon(path, per_label=3)
+    write(amazon((5, "a"), (5, "b"), (1, "c"), b"no review any more"))
+    assert read_amazon(path, per_label=1).texts == ("a", "c")
+
+
+def test_amazon_quotes_and_line_breaks(tmp_path):
+    path = tmp_path / "train.csv"
+    path.write_bytes(amazon((5, 'so ""good"", really'), (1, r"first\nsecond")))
+    assert read_amazon(path, per_label=1).texts == ('so "good", really', "first second")
 
 
 @pytest.mark.parametrize(
     "content, message",
     [
-        (amazon(star(5), star(0)), "line 2: overall is 0, not 1 to 5"),
-        (amazon({"reviewText": "x"}), "line 1 is no JSON review"),
-        (amazon(star(5, 7)), "reviewText is no string"),
-        (packed(b"{'overall': 5.0}\n"), "line 1 is no JSON review"),
-        (amazon(star(5))[:-6], "truncated"),
-        (amazon(star(5)), "0 bad and 1 good reviews, not 1 of each"),
+        (archive(amazon((5,), (0,))), "line 2: class '0' is not 1 to 5"),
+        (archive(b'"5","x"\n'), "line 1 is no review"),
+        (archive(b'"5","x","never closed\n'), "line 1 is no review"),
+        (archive(b'"5","x","\xff"\n'), "line 1 is no review"),
+        (archive(amazon(*[(5,)] * 3000))[:-40], "truncated|damaged"),
+        (b"no archive", "damaged|truncated"),
+        (archive(b"", "amazon_review_full_csv/test.csv"), "holds no train.csv"),
+        (archive(amazon((5,))), "0 bad and 1 good reviews, not 1 of each"),
     ],
     # Names of our own: packed bytes may hold a clock, and ids must be alike in every process.
     ids=[
         "zero stars",
-        "no stars",
         "no text",
-        "no JSON",
+        "an open quote",
+        "no text of UTF-8",
         "cut off",
+        "no archive",
+        "no rows",
         "one label",
     ],
 )
 def test_hostile_amazon_files_are_refused(tmp_path, content, message):
-    (tmp_path / "r.json.gz").write_bytes(content)
+    (tmp_path / ARCHIVE).write_bytes(content)
     with pytest.raises(ValueError, match=message):
-        read_amazon(tmp_path / "r.json.gz", per_label=1)
+        read_amazon(tmp_path / ARCHIVE, per_label=1)
 
 
 def test_absent_amazon_files_come_with_the_way_to_get_them(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDPRIV_DATA", str(tmp_path))
-    with pytest.raises(ValueError, match=r"download a file.*folder `amazon` of FEDPRIV_DATA"):
+    with pytest.raises(ValueError, match=r"figshare\.com.*folder `amazon` of FEDPRIV_DATA"):
         load_amazon(tmp_path / "nowhere")
     (tmp_path / "amazon").mkdir()
-    (tmp_path / "amazon" / "r.json.gz").write_bytes(amazon(star(5), star(1)))
+    (tmp_path / "amazon" / ARCHIVE).write_bytes(archive(amazon((5,), (1,))))
     assert len(load_amazon(per_label=1)) == 2
 
 

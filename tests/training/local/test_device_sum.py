@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedpriv.training.local import vectorised
-from fedpriv.training.local.vectorised import DeviceSum, l2_norms
+from fedpriv.training import device_sum
+from fedpriv.training.device_sum import DeviceSum, l2_norms
 
 SHAPES = {"kernel": (31, 7), "bias": (7,), "conv": (3, 2, 3, 3)}
 
@@ -63,7 +63,7 @@ class TestOnTheGrid:
     def test_small_blocks_change_nothing(self, monkeypatch):
         updates, factors = random_updates(50), [0.25] * 50
         expected = summed(updates, factors, 1e-6)
-        monkeypatch.setattr(vectorised, "_BYTES_AT_A_TIME", 8 * 31 * 7 * 3)
+        monkeypatch.setattr(device_sum, "_BYTES_AT_A_TIME", 8 * 31 * 7 * 3)
         found = summed(updates, factors, 1e-6)
         assert all(np.array_equal(found[name], expected[name]) for name in SHAPES)
 
@@ -118,8 +118,8 @@ class TestNorms:
         updates["kernel"][2] = 0
         updates["conv"][2], updates["bias"][2] = 0, 0
         expected = l2_norms(tensors(updates))
-        monkeypatch.setattr(vectorised, "_BYTES_AT_A_TIME", 8 * 31 * 7 * 2)
-        found = vectorised._norms_on_device(tensors(updates))
+        monkeypatch.setattr(device_sum, "_BYTES_AT_A_TIME", 8 * 31 * 7 * 2)
+        found = device_sum._norms_on_device(tensors(updates))
         np.testing.assert_allclose(found, expected, rtol=1e-12)
         assert found[2] == 0.0
 
@@ -127,5 +127,5 @@ class TestNorms:
     def test_what_is_not_finite_stays_so_for_that_user_alone(self, bad):
         updates = random_updates(3)
         updates["bias"][1, 2] = bad
-        for norms in (l2_norms(tensors(updates)), vectorised._norms_on_device(tensors(updates))):
+        for norms in (l2_norms(tensors(updates)), device_sum._norms_on_device(tensors(updates))):
             assert [math.isfinite(norm) for norm in norms] == [True, False, True]

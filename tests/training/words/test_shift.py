@@ -16,10 +16,12 @@ from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.next_words import NextWords, Size
 from fedpriv.training.failures import raised_failures
 from fedpriv.training.local.schedule import Schedule
-from fedpriv.training.periodic_shift import SHARE, Shift, shifted_users
+from fedpriv.training.periodic_shift import SHARE, Shift
+from fedpriv.training.work import transformed
 from tests.tasks.words import phrases
 
 BOUND = Rounded(bound=Clip(l2_clip_norm=0.05))
+SHIFT = Shift(kind="smooth", period=6)
 KEY = Key.simulation(1).fold("users").fold(4).fold(2)
 SCHEDULE = Schedule(learning_rate=1.0, batch_size=2)
 TINY = Size(num_words=40, width=8, units=12, tied=True)
@@ -52,7 +54,7 @@ class Users:
 def kinds_seen(share, users=("a",)):
     seen = Seen()
     params = {"w": np.zeros(2, np.float32), SHARE: np.array([share], np.float32)}
-    work = shifted_users(seen)
+    work = transformed(seen, SHIFT)
     work.partial_sum(params=params, bound=BOUND, data=Users(), user_ids=users, key=KEY)
     return seen.kinds
 
@@ -85,9 +87,9 @@ def test_a_users_part_is_its_own_whoever_else_is_there():
 
 def test_the_sum_has_no_row_for_what_users_are_told():
     params = {"w": np.zeros(2, np.float32), SHARE: np.ones(1, np.float32)}
-    assert set(shifted_users(Seen()).template(params)) == {"w"}
+    assert set(transformed(Seen(), SHIFT).template(params)) == {"w"}
     with raised_failures(), pytest.raises(ValueError, match="shift at none"):
-        shifted_users(Seen()).partial_sum(
+        transformed(Seen(), SHIFT).partial_sum(
             params={"w": params["w"]}, bound=BOUND, data=Users(), user_ids=["a"], key=KEY
         )
 

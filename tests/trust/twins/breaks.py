@@ -410,6 +410,29 @@ def judged_by_all_posts(tag_prediction):
     )
 
 
+def batches_by_who_is_drawn(batched):
+    """A user's update depends on how many share its batch, and nobody tries whether it does."""
+    from dataclasses import replace
+
+    right = batched.BatchedTrainer._many
+
+    def wrong(self, start, works):
+        for found in right(self, start, works):
+            bias = found.tensors["bias"] * (1 + 1e-3 * len(works))
+            yield replace(found, tensors={**found.tensors, "bias": bias})
+
+    batched.BatchedTrainer._many = wrong
+    batched.is_batch_invariant = lambda *given: True
+
+
+def one_percent_long_on_a_device(device_sum):
+    """Updates are added one part in a hundred too long."""
+    right = device_sum.DeviceSum.add
+    device_sum.DeviceSum.add = lambda self, updates, factors: right(
+        self, updates, [1.01 * factor for factor in factors]
+    )
+
+
 _PRIVACY, _DOOR = "fedpriv.privacy", "fedpriv.runs.door"
 BREAKS = {
     change.__name__: (module, change)
@@ -454,5 +477,7 @@ BREAKS = {
         (f"{_PRIVACY}.accounting", target_passed_by_a_thousandth),
         (_DOOR, named_queries_by_the_round),
         ("fedpriv.mechanisms.rounded_gaussian", undecided_bits_shared),
+        ("fedpriv.training.local.batched", batches_by_who_is_drawn),
+        ("fedpriv.training.device_sum", one_percent_long_on_a_device),
     )
 }

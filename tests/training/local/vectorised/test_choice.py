@@ -1,9 +1,14 @@
-"""When users are trained at once, and how many."""
+"""How many users are trained at once: by the model, the device and a user's own size."""
+
+from torch import nn
 
 from fedpriv.tasks.module_task import ModuleTask
+from fedpriv.training.local import vectorised
+from fedpriv.training.local.module import ModuleTrainer
 from fedpriv.training.local.schedule import Schedule
-from fedpriv.training.local.vectorised import users_that_fit
+from fedpriv.training.local.vectorised import Cost, VectorisedTrainer
 from tests.training.local.vectorised.users import (
+    CLASSES,
     built,
     cohort,
     cross_entropy,
@@ -11,27 +16,52 @@ from tests.training.local.vectorised.users import (
     trainers,
 )
 
+KIND = (4, (12,), "float32", (), "int64")
+
+
+def task(module, **changes):
+    return ModuleTask(
+        name="t", module=module, loss=cross_entropy, users=cohort((12,), (3, 4)), **changes
+    )
+
 
 class TestChoice:
-    def task(self, module, **changes):
-        return ModuleTask(
-            name="t",
-            module=lambda: module,
-            loss=cross_entropy,
-            users=cohort((12,), (3, 4)),
-            **changes,
-        )
+    def test_operations_and_memory_of_an_example_are_counted(self):
+        module, shape = built("mlp")
+        alone, _ = trainers(module)
+        cost = Cost.of(alone, examples_of(3, shape, seed=0).x)
+        assert cost.flops == 3 * 2 * (12 * 9 + 9 * CLASSES)
+        assert cost.num_bytes >= 4 * (12 + 9)  # the input and the hidden layer, float32
+        assert Cost.of(alone, examples_of(0, shape, seed=0).x) == Cost()
 
-    def trainer(self, task, **changes):
-        return task.trainer(Schedule(learning_rate=0.1), {}, **changes)
+    def test_work_and_memory_decide_how_many_fit(self, monkeypatch):
+        module, _ = built("mlp")
+        alone, _ = trainers(module)
 
-    def test_memory_decides_how_many_fit(self):
-        module, shape = built("cnn")
-        alone, _ = trainers(module, batch_size=8)
-        x = examples_of(3, shape, seed=0).x
-        few, many = (users_that_fit(alone, x, num_bytes) for num_bytes in (1 << 17, 1 << 18))
-        assert 1 < few < many < 32
-        assert users_that_fit(alone, x, 0) == 1
-        assert users_that_fit(alone, x, 1 << 40) == 32
-        larger, _ = trainers(module, batch_size=32)
-        assert users_that_fit(larger, x, 1 << 18) < many
+        def slots(cost, width=4):
+            many = VectorisedTrainer(alone=alone, cost=cost)
+            return many.slots((width, *KIND[1:]))
+
+        assert slots(Cost()) == 32
+        assert slots(Cost(flops=2e9 / 4 / 8)) == 8 and slots(Cost(flops=2e9 / 4 / 8), 8) == 4
+        assert slots(Cost(flops=1e12)) == 4
+        assert slots(Cost(num_bytes=1 << 24)) == 8
+        monkeypatch.setattr(vectorised, "_GPU_BYTES", 1)
+        assert slots(Cost()) == 1
+
+    def test_what_draws_at_random_or_takes_other_steps_is_trained_one_by_one(self):
+        drawn = nn.Sequential(nn.Linear(12, 9), nn.Dropout(0.5), nn.Linear(9, CLASSES))
+        _, many = trainers(drawn)
+        assert many.slots(KIND) == 1
+
+    def test_a_device_trains_many_and_none_one_by_one(self):
+        schedule = Schedule(learning_rate=0.1)
+
+        def made(device, **changes):
+            return task(lambda: built("mlp")[0], **changes).trainer(schedule, {}, device=device)
+
+        assert isinstance(made(None), ModuleTrainer)
+        assert isinstance(made(None, users_at_once=1), ModuleTrainer)
+        assert made(None, users_at_once=4).slots(KIND) == 4
+        assert made("cpu").slots(KIND) == 32
+        assert made("cpu", users_at_once=2).slots(KIND) == 2

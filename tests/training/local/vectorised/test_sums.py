@@ -1,5 +1,6 @@
 """Bounded sums of users trained at once: one by one's, bit for bit what each contributed."""
 
+import functools
 import logging
 
 import numpy as np
@@ -8,11 +9,9 @@ from torch import nn
 
 from fedpriv import tree
 from fedpriv.mechanisms.bounds import Clip, Normalise, Preconditioned, Rounded, Unbounded
+from fedpriv.training.local.batched import is_batch_invariant
 from fedpriv.training.local.module import ArrayExamples, module_params
-from fedpriv.training.local.vectorised import (
-    VectorisedTrainer,
-    is_batch_invariant,
-)
+from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.training.work import as_work
 from tests.combinations import each_once
 from tests.training.local.vectorised.users import (
@@ -25,6 +24,8 @@ from tests.training.local.vectorised.users import (
     difference,
     trainers,
 )
+
+KIND = (4, (12,), "float32", (), "int64")
 
 
 class Hostile(ArrayExamples):
@@ -190,7 +191,7 @@ class TestBatchInvariance:
 
     def test_a_device_that_mixes_users_trains_them_one_by_one(self, monkeypatch, caplog):
         """Such a device is made up: the second half of a chunk is a last bit off."""
-        together = VectorisedTrainer._together
+        together = VectorisedTrainer.together
 
         def mixing(self, start, works):
             local, well = together(self, start, works)
@@ -198,7 +199,7 @@ class TestBatchInvariance:
                 tensor[len(tensor) // 2 :] *= 1 + 2**-23
             return local, well
 
-        monkeypatch.setattr(VectorisedTrainer, "_together", mixing)
+        monkeypatch.setattr(VectorisedTrainer, "together", mixing)
         many, params, users = steep("mlp")
         with caplog.at_level(logging.WARNING):
             found = self.sum(many, params, users)
@@ -223,21 +224,21 @@ class TestBatchInvariance:
         start = many.alone.start(params)
 
         def train(works):
-            local = many._together(start, works)[0]
+            local = many.together(start, works)[0]
             local["0.bias"][slot, 0] *= 1 + 2**-22
             return local
 
-        kind = (4, (12,), "float32", (), "int64")
-        assert is_batch_invariant(lambda works: many._together(start, works)[0], kind, 32)
-        assert not is_batch_invariant(train, kind, 32)
+        synthetic = functools.partial(many.synthetic, KIND)
+        assert is_batch_invariant(lambda works: many.together(start, works)[0], synthetic, 32)
+        assert not is_batch_invariant(train, synthetic, 32)
 
     def test_the_trial_sees_a_batch_that_leaks(self):
         many, params, _ = steep("mlp")
         start = many.alone.start(params)
 
         def train(works):
-            local = many._together(start, works)[0]
+            local = many.together(start, works)[0]
             local["0.bias"] += 1e-6 * float(len({work.user for work in works}) > 1)
             return local
 
-        assert not is_batch_invariant(train, (4, (12,), "float32", (), "int64"), 32)
+        assert not is_batch_invariant(train, functools.partial(many.synthetic, KIND), 32)

@@ -84,11 +84,13 @@ def keys(users):
 
 
 def together(trainer, params, users):
-    """Every user's update by `train_many`, as numpy trees."""
-    updates = trainer.train_many(
-        trainer.alone.start(params), list(users.values()), keys(users), batch_invariant=False
-    )
-    return [
-        None if user in updates.failed else {n: t[user].numpy() for n, t in updates.tensors.items()}
-        for user in range(len(users))
+    """Every user's update in batches, as numpy trees; None of one that failed."""
+    found = dict.fromkeys(range(len(users)))
+    works = [
+        trainer.prepare(params, user, examples, key)
+        for user, (examples, key) in enumerate(zip(users.values(), keys(users), strict=True))
     ]
+    for updates in trainer.batches(trainer.start(params), works, batch_invariant=False):
+        for row, user in enumerate(updates.users):
+            found[user] = {n: t[row].cpu().numpy() for n, t in updates.tensors.items()}
+    return list(found.values())

@@ -1,0 +1,193 @@
+"""Training on a device: what the processor computes, and each time the same bits.
+
+    pytest -m gpu                  on the first GPU
+    pytest -m gpu --device cpu     the same path on the processor
+
+A test fails where no tensor was trained on the device: falling back to the processor is no pass.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from torch import nn
+
+from fedpriv import tree
+from fedpriv.backends import SerialBackend
+from fedpriv.backends.in_process import shards_of, work_of
+from fedpriv.backends.ray.cluster import Cluster, Request
+from fedpriv.experiments.build import make_task
+from fedpriv.experiments.load import load_experiment
+from fedpriv.mechanisms import Clip, Rounded
+from fedpriv.rng import Key
+from fedpriv.runs.backends import open_worker, serial, serial_on
+from fedpriv.runs.prepared import start_run
+from fedpriv.sums import merged
+from fedpriv.tasks.module_task import ModuleTask
+from fedpriv.training.devices import usable_device
+from fedpriv.training.local.batched_softmax import BatchedSoftmaxTrainer
+from fedpriv.training.local.module import ArrayExamples
+from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.vectorised import VectorisedTrainer
+from fedpriv.training.work import as_work
+
+pytestmark = pytest.mark.gpu
+KEY = Key.simulation(5).fold("users")
+BOUND = Clip(l2_clip_norm=0.3)
+GRID = Rounded(bound=BOUND)
+TAGS = ("dp-fedavg-tags", "adadps-tags", "adadps-tags-paper", "dp-fedavg-words", "adadps-words")
+
+
+@pytest.fixture(autouse=True)
+def entered(monkeypatch, device):
+    """Note the devices on which batches are trained; the test's own must be among them."""
+    seen = set()
+
+    def noting(method, self, start, works):
+        local, well = method(self, start, works)
+        seen.update(each.device for each in (*start.values(), *local.values(), well))
+        return local, well
+
+    for kind in (BatchedSoftmaxTrainer, VectorisedTrainer):
+        method = functools.partial(noting, kind.together)
+        # A plain function, so that it is bound to the trainer.
+        monkeypatch.setattr(kind, "together", lambda self, a, b, method=method: method(self, a, b))
+    yield seen
+    assert seen == {usable_device(device)}
+
+
+def made(name, corpus):
+    experiment = load_experiment(name).with_options({"delta": 1e-2})
+    if "task.roster" in experiment.options():
+        experiment = experiment.with_options({"roster": None, "users": None})
+    return experiment, make_task(experiment, corpus)
+
+
+def params_of(task):
+    rng, start = np.random.default_rng(3), task.init_params(Key.simulation(0))
+    return {n: a + 0.05 * rng.standard_normal(a.shape).astype(np.float32) for n, a in start.items()}
+
+
+def total(trainer, task, params, bound, users=None):
+    done = trainer.partial_sum(
+        params=params, bound=bound, user_ids=list(users or task.roster), key=KEY, data=task.data
+    )
+    assert done.num_failed == 0
+    return done
+
+
+def processors(experiment, task, params, bound):
+    backend = SerialBackend(trainer=experiment.make_trainer(task), data=task.data)
+    return backend.partial_sum(params=params, bound=bound, cohort=task.roster, key=KEY)
+
+
+def assert_near(found, expected, relative):
+    found, expected = (tree.to_dense(sums.real()) for sums in (found, expected))
+    apart = tree.l2_norm({name: found[name] - expected[name] for name in expected})
+    assert apart <= relative * tree.l2_norm(expected)
+
+
+@pytest.mark.parametrize("name", TAGS)
+def test_a_round_is_the_processors_before_rounding(tiny_corpus, device, name):
+    experiment, task = made(name, tiny_corpus)
+    trainer, params = experiment.make_trainer(task, device=device), params_of(task)
+    expected = processors(experiment, task, params, BOUND)
+    assert_near(total(trainer, task, params, BOUND), expected, 5e-6)
+
+
+@pytest.mark.parametrize("name", TAGS)
+def test_exact_sums_are_the_same_bits_every_time_and_over_any_workers(tiny_corpus, device, name):
+    experiment, task = made(name, tiny_corpus)
+    trainer, params = experiment.make_trainer(task, device=device), params_of(task)
+    whole = total(trainer, task, params, GRID).total
+    again = total(experiment.make_trainer(task, device=device), task, params, GRID).total
+    sizes = work_of(task.data, task.roster, 256)
+    parts = [total(trainer, task, params, GRID, shard) for shard in shards_of(sizes, 3)]
+    shared = merged(tree.to_dense(whole), parts).total
+    for tensor, expected in tree.to_dense(whole).items():
+        np.testing.assert_array_equal(again[tensor], expected)
+        np.testing.assert_array_equal(shared[tensor], expected)
+
+
+@pytest.mark.parametrize("name", ["dp-fedavg-tags", "dp-fedavg-words"])
+def test_users_of_a_batch_do_not_meet(tiny_corpus, device, name):
+    experiment, task = made(name, tiny_corpus)
+    trainer, params = experiment.make_trainer(task, device=device), params_of(task)
+    whole = total(trainer, task, params, GRID).total
+    for user in (task.roster[0], task.roster[-1]):
+        own = total(trainer, task, params, GRID, [user]).total
+        rest = total(trainer, task, params, GRID, [u for u in task.roster if u != user]).total
+        for tensor in whole:
+            np.testing.assert_array_equal(whole[tensor] - rest[tensor], own[tensor])
+
+
+@pytest.mark.parametrize("kind", ["linear", "convolutional"])
+def test_modules(device, kind):
+    rng = np.random.default_rng(0)
+    layers = {
+        "linear": lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 9), nn.Tanh(), nn.Linear(9, 3)),
+        "convolutional": lambda: nn.Sequential(
+            nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Tanh(), nn.Flatten(), nn.Linear(64, 3)
+        ),
+    }[kind]
+    users = {
+        f"u{n}": ArrayExamples(
+            rng.normal(size=(n, 1, 6, 6)).astype(np.float32), rng.integers(0, 3, n)
+        )
+        for n in (1, 2, 3, 4, 5, 7, 12, 30)
+    }
+    task = ModuleTask(
+        name="own", module=layers, loss=nn.functional.cross_entropy, users=users, synthetic=True
+    )
+    schedule, params = Schedule(learning_rate=0.1, batch_size=4), task.init_params(KEY)
+    trainer = task.trainer(schedule, {}, device=device)
+    expected = total(as_work(task.trainer(schedule, {})), task, params, BOUND)
+    assert_near(total(trainer, task, params, BOUND), expected, 1e-5)
+    first, second = (total(trainer, task, params, GRID).total for _ in range(2))
+    for tensor in first:
+        np.testing.assert_array_equal(first[tensor], second[tensor])
+
+
+def test_a_run_on_the_device_is_the_processors_but_for_rounding(tiny_corpus, device, tmp_path):
+    options = {"cohort": 8, "rounds": 3, "noise-multiplier": 1.0, "delta": 0.001}
+    experiment = load_experiment("adadps-tags").with_options(options)
+    ends = []
+    for name, backend in (("processor", serial), ("device", serial_on(device))):
+        out = tmp_path / name
+        start_run(experiment, "adadps-tags", tiny_corpus, out, make_backend=backend).run()
+        ends.append(load_file(out / "checkpoints" / "round-000003.safetensors"))
+    assert f'"{device.split(":")[0]}' in (tmp_path / "device" / "backends.jsonl").read_text()
+    for tensor, expected in ends[0].items():
+        np.testing.assert_allclose(ends[1][tensor], expected, atol=1e-5)
+
+
+@pytest.mark.ray
+def test_every_worker_of_ray_trains_and_they_add_up_to_one(no_ray, tiny_corpus, device):
+    from fedpriv.backends.ray.backend import RayBackend
+
+    experiment, task = made("adadps-tags", tiny_corpus)
+    params = params_of(task)
+    expected = tree.to_dense(
+        total(experiment.make_trainer(task, device=device), task, params, GRID).total
+    )
+    logical = 0 if device.startswith("cuda") else 1
+    request = Request(workers=2, gpus_per_worker=0.5, logical_gpus=logical)
+    with Cluster(request) as cluster:
+        cluster.start(1 << 20)
+        backend = RayBackend(
+            share=cluster.share,
+            open_backend=functools.partial(
+                open_worker, "adadps-tags", experiment.options(), str(tiny_corpus.directory)
+            ),
+            data=task.data,
+            max_examples=256,
+        )
+        with contextlib.closing(backend):
+            assert all("cpu" not in name or logical for name in backend.describe()["devices"])
+            found = backend.partial_sum(params=params, bound=GRID, cohort=task.roster, key=KEY)
+    for tensor, array in expected.items():
+        np.testing.assert_array_equal(tree.to_dense(found.total)[tensor], array)

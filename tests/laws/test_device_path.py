@@ -1,0 +1,312 @@
+"""Training many users at once on a device is the default training, for every task of the catalogue.
+
+`--device cpu` takes the path of a GPU on the processor. What it adds up before rounding is what the
+compiled kernels, and users one by one, add up; and its bounding and rounding are theirs to the bit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import os
+import signal
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fedpriv import tree
+from fedpriv.backends import SerialBackend
+from fedpriv.backends.in_process import shards_of, work_of
+from fedpriv.experiments.build import make_task
+from fedpriv.experiments.load import find_experiments, load_experiment
+from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded
+from fedpriv.mechanisms.bounds import Mixture
+from fedpriv.rng import Key
+from fedpriv.runs.backends import open_worker
+from fedpriv.sums import RunningSum, merged
+from fedpriv.training.adaptive_clipping import CLIP
+from fedpriv.training.device_sum import DeviceSum, StackedRows, l2_norms
+from fedpriv.training.local.batched import BatchedTrainer
+from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.work import TRAIN, UserByUser, as_works
+from fedpriv.tree import RowSparse
+
+OF_USERS = sorted(name for name in find_experiments() if load_experiment(name).unit == "user")
+KEY = Key.simulation(5).fold("users").fold(1).fold(1)
+BOUND = Clip(l2_clip_norm=0.3)
+GRID = Rounded(bound=BOUND)
+
+
+def made(name, corpus, **options):
+    experiment = load_experiment(name).with_options({"delta": 1e-2, **options})
+    if "task.roster" in experiment.options():
+        experiment = experiment.with_options({"roster": None, "users": None})
+    return experiment, make_task(experiment, corpus)
+
+
+def trained_params(task, size=0.05):
+    """Params away from the start, where every gradient and every row matters."""
+    rng, start = np.random.default_rng(3), task.init_params(Key.simulation(0))
+    return {n: a + size * rng.standard_normal(a.shape).astype(np.float32) for n, a in start.items()}
+
+
+def total(trainer, task, params, bound, users=None):
+    tensors = {} if task.round_tensors is None else task.round_tensors(3)
+    done = as_works(trainer)[TRAIN].partial_sum(
+        params={**params, **tensors},
+        bound=bound,
+        user_ids=list(users or task.roster),
+        key=KEY,
+        data=task.data,
+    )
+    assert done.num_failed == 0
+    return done
+
+
+def inner_trainer(trainer):
+    """Return what trains users, within whatever scales what they send."""
+    work = as_works(trainer)[TRAIN]
+    return work.trainer if isinstance(work, UserByUser) else work
+
+
+def difference(found, expected):
+    """Return the l2 norm of a difference over that of what is expected."""
+    found, expected = (tree.to_dense(sums.real()) for sums in (found, expected))
+    apart = tree.l2_norm({name: found[name] - expected[name] for name in expected})
+    return apart / tree.l2_norm(expected)
+
+
+class TestEveryTask:
+    @pytest.mark.parametrize("name", OF_USERS)
+    def test_a_round_before_rounding(self, tiny_corpus, name):
+        experiment, task = made(name, tiny_corpus)
+        params = trained_params(task)
+        usual, batched = (experiment.make_trainer(task, device=each) for each in (None, "cpu"))
+        expected = total(usual, task, params, BOUND)
+        assert difference(total(batched, task, params, BOUND), expected) <= 1e-6
+
+    @pytest.mark.parametrize("name", OF_USERS)
+    def test_it_is_the_path_of_a_device(self, tiny_corpus, name):
+        experiment, task = made(name, tiny_corpus)
+        inner = inner_trainer(experiment.make_trainer(task, device="cpu"))
+        assert isinstance(inner, BatchedTrainer)
+        assert inner.device == torch.device("cpu")
+
+
+KIND = (16, 16, 64, 10)
+TAGS = ["dp-fedavg-tags", "adadps-tags", "adadps-update-tags"]
+
+
+class TestTags:
+    @pytest.mark.parametrize("name", TAGS)
+    def test_however_users_are_shared_out_the_exact_sum_is_the_same(self, tiny_corpus, name):
+        experiment, task = made(name, tiny_corpus)
+        trainer, params = experiment.make_trainer(task, device="cpu"), trained_params(task)
+        whole = tree.to_dense(total(trainer, task, params, GRID).total)
+        assert all(a.any() for a in whole.values())
+        sizes = work_of(task.data, task.roster, 256)
+        for number in (2, 3, 8):
+            parts = [
+                total(experiment.make_trainer(task, device="cpu"), task, params, GRID, shard)
+                for shard in shards_of(sizes, number)
+            ]
+            found = merged(whole, parts).total
+            for tensor in whole:
+                np.testing.assert_array_equal(found[tensor], whole[tensor])
+
+    def test_one_user_moves_the_exact_sum_by_its_own_contribution(self, tiny_corpus):
+        """The smallest, the largest, one without known words and one without a record."""
+        experiment, task = made("adadps-tags", tiny_corpus)
+        trainer, params = experiment.make_trainer(task, device="cpu"), trained_params(task)
+        by_size = sorted(task.roster, key=task.data.num_examples)
+        whole = tree.to_dense(total(trainer, task, params, GRID).total)
+        for user in (by_size[0], by_size[1], by_size[-1], "u58", "u59"):
+            own = tree.to_dense(total(trainer, task, params, GRID, [user]).total)
+            others = [each for each in task.roster if each != user]
+            rest = tree.to_dense(total(trainer, task, params, GRID, others).total)
+            for name in whole:
+                np.testing.assert_array_equal(whole[name] - rest[name], own[name])
+
+    def test_users_share_batches(self, tiny_corpus, monkeypatch):
+        experiment, task = made("adadps-tags", tiny_corpus)
+        trainer = experiment.make_trainer(task, device="cpu")
+        sizes, kind = [], type(trainer)
+        many = kind._many
+
+        def counting(self, start, works):
+            sizes.append(len(works))
+            return many(self, start, works)
+
+        monkeypatch.setattr(kind, "_many", counting)
+        total(trainer, task, trained_params(task), GRID)
+        assert set(trainer._batch_invariant.values()) == {True}
+        assert sum(sizes) == sum(task.data.num_examples(user) > 0 for user in task.roster)
+        assert sum(sizes) > 0.7 * sum(map(trainer.slots, [KIND] * len(sizes)))
+
+    @pytest.mark.parametrize("kind", ["normalise", "mixed", "preconditioned"])
+    def test_every_bound(self, tiny_corpus, kind):
+        experiment, task = made("dp-fedavg-tags", tiny_corpus)
+        usual, batched = (experiment.make_trainer(task, device=each) for each in (None, "cpu"))
+        params = trained_params(task)
+        rows = len(params["kernel"])
+        multiplier = {"kernel": np.linspace(0.1, 3, rows, dtype=np.float32)[:, None]}
+        offset = {name: np.full_like(array, 0.01) for name, array in params.items()}
+        bound = {
+            "normalise": Normalise(l2_clip_norm=0.3, regulariser=0.1),
+            "mixed": Preconditioned(
+                multiplier=multiplier, mixture=Mixture(own=0.75, offset=offset), bound=BOUND
+            ),
+            "preconditioned": Preconditioned(multiplier=multiplier, bound=BOUND),
+        }[kind]
+        expected = total(usual, task, params, bound)
+        assert difference(total(batched, task, params, bound), expected) <= 1e-6
+
+    def test_who_fails_contributes_zero_alone(self, tiny_corpus):
+        experiment, task = made("dp-fedavg-tags", tiny_corpus)
+        trainer, params = experiment.make_trainer(task, device="cpu"), trained_params(task)
+        good, bad = task.roster[:12], task.roster[12:14]
+
+        class Data:
+            num_examples = task.data.num_examples
+
+            def examples(self, user_id):
+                found = task.data.examples(user_id)
+                return found if user_id not in bad else found.take(np.array([10**6]))
+
+        arguments = {"params": params, "bound": GRID, "key": KEY}
+        found = trainer.partial_sum(user_ids=[*good, *bad], data=Data(), **arguments)
+        expected = trainer.partial_sum(user_ids=list(good), data=task.data, **arguments)
+        assert (found.num_users, found.num_failed) == (14, 2)
+        for name in expected.total:
+            np.testing.assert_array_equal(found.total[name], expected.total[name])
+        params["bias"][0] = math.inf  # nobody's logits are finite
+        empty = trainer.partial_sum(user_ids=list(good), data=task.data, **arguments)
+        assert empty.num_failed == sum(task.data.num_examples(user) > 0 for user in good)
+
+    def test_a_clip_norm_that_adapts(self, tiny_corpus):
+        experiment, task = made("dp-fedavg-tags", tiny_corpus, **{"clip-norm": "adaptive"})
+        clip = {CLIP: np.array([0.05], np.float32)}
+        params, bound = {**trained_params(task), **clip}, Clip(l2_clip_norm=1.0)
+        usual, batched = (experiment.make_trainer(task, device=each) for each in (None, "cpu"))
+        assert isinstance(batched, BatchedTrainer)
+        found, expected = (total(each, task, params, bound) for each in (batched, usual))
+        assert difference(found, expected) <= 1e-6
+        assert set(found.total) == {"kernel", "bias", CLIP}
+        np.testing.assert_allclose(found.total[CLIP], expected.total[CLIP], rtol=1e-6)
+
+
+class TestGivenTheSameUpdates:
+    """Bound and rounding are the compiled kernel's, bit for bit."""
+
+    def test_rows(self):
+        rng, rows = np.random.default_rng(0), 60
+        template = {"kernel": np.zeros((rows, 7), np.float32), "bias": np.zeros(7, np.float32)}
+        counts = [1, 17, 32, 5, 0]
+        index, values = np.zeros((5, 32), np.int64), np.zeros((5, 32, 7), np.float32)
+        bias = rng.normal(size=(5, 7)).astype(np.float32)
+        for user, count in enumerate(counts):
+            index[user, :count] = np.sort(rng.choice(rows, count, replace=False))
+            values[user, :count] = rng.normal(size=(count, 7)) * 10.0**user
+        stacked = {
+            "bias": torch.from_numpy(bias),
+            "kernel": StackedRows(
+                rows=torch.from_numpy(index),
+                values=torch.from_numpy(values),
+                counts=counts,
+                num_rows=rows,
+            ),
+        }
+        updates = [
+            {
+                "bias": bias[user],
+                "kernel": RowSparse(
+                    rows=index[user, :count], values=values[user, :count], num_rows=rows
+                ),
+            }
+            for user, count in enumerate(counts)
+        ]
+        assert l2_norms(stacked) == [tree.l2_norm(update) for update in updates]
+        for bound in (BOUND, GRID):
+            zeros = {name: torch.from_numpy(array) for name, array in template.items()}
+            found = DeviceSum(zeros, bound.granularity)
+            expected = RunningSum(template, bound.granularity)
+            scaled = [bound.scaled(update) for update in updates]
+            assert found.add(stacked, [factor for _, factor in scaled]) == []
+            for update, factor in scaled:
+                expected.add(update, factor)
+            for name, array in expected.result().items():
+                assert found.result()[name].dtype == array.dtype
+                if bound is GRID:
+                    np.testing.assert_array_equal(found.result()[name], array)
+                else:
+                    np.testing.assert_allclose(found.result()[name], array, rtol=1e-12, atol=1e-15)
+
+    def test_a_user_without_a_known_word_and_one_without_examples(self, tiny_corpus):
+        experiment, task = made("dp-fedavg-tags", tiny_corpus)
+        trainer, params = experiment.make_trainer(task, device="cpu"), trained_params(task)
+        update = trainer.train(params, task.data.examples("u58"), KEY)
+        assert len(update["kernel"].rows) == 0 and update["bias"].any()
+        nothing = trainer.train(params, task.data.examples("u59"), KEY)
+        assert tree.l2_norm(nothing) == 0.0
+
+
+def test_a_task_that_knows_no_devices_is_refused_before_the_run(tiny_corpus):
+    experiment, task = made("dp-fedavg-tags", tiny_corpus)
+
+    class Plain(type(task)):
+        def trainer(self, schedule, multiplier):
+            return super().trainer(schedule, multiplier)
+
+    task.__class__ = Plain
+    assert experiment.make_trainer(task) is not None
+    with pytest.raises(ValueError, match=r"trainer\(\) of the task Plain takes no device"):
+        experiment.make_trainer(task, device="cpu")
+
+
+def test_steps_of_the_schedule_are_the_kernels(tiny_corpus):
+    """Batches smaller and larger than a user, and several epochs."""
+    _, task = made("dp-fedavg-tags", tiny_corpus)
+    params = trained_params(task)
+    for batch_size, epochs, most in [(1, 1, 8), (4, 3, 256), (100, 2, 10), (7, 1, 256)]:
+        schedule = Schedule(
+            learning_rate=0.5, batch_size=batch_size, epochs=epochs, max_examples=most
+        )
+        usual, batched = (task.trainer(schedule, {}, device=each) for each in (None, "cpu"))
+        expected = total(usual, task, params, BOUND)
+        assert difference(total(batched, task, params, BOUND), expected) <= 2e-6
+    backend = SerialBackend(trainer=batched, data=task.data, device="cpu")
+    assert backend.describe()["devices"] == ["cpu"]
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["adadps-tags", "dp-fedavg-words"])
+def test_every_logical_gpu_trains_and_the_exact_sum_is_one_workers(ray, tiny_corpus, name):
+    """Also after a worker was killed in between. Ray's logical GPUs are the processor."""
+    from fedpriv.backends.ray.backend import RayBackend
+
+    experiment, task = made(name, tiny_corpus)
+    params = trained_params(task)
+    expected = total(experiment.make_trainer(task, device="cpu"), task, params, GRID)
+    backend = RayBackend(
+        share=replace(ray.share, num_workers=2, num_cpus=0.1, num_gpus=1.0),
+        open_backend=functools.partial(
+            open_worker, name, experiment.options(), str(tiny_corpus.directory)
+        ),
+        data=task.data,
+        max_examples=256,
+    )
+    with contextlib.closing(backend):
+        devices = backend.describe()["devices"]
+        assert len(set(devices)) == 2 and all(d.startswith("logical device ") for d in devices)
+        for victim in (None, *backend.processes()[:1]):
+            if victim is not None:
+                os.kill(victim, signal.SIGKILL)
+            found = backend.partial_sum(params=params, bound=GRID, cohort=task.roster, key=KEY)
+            assert (found.num_users, found.num_failed) == (len(task.roster), 0)
+            whole, one = tree.to_dense(found.total), tree.to_dense(expected.total)
+            for tensor in one:
+                np.testing.assert_array_equal(whole[tensor], one[tensor])
