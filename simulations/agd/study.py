@@ -47,8 +47,8 @@ from simulations.reproduction.study import (
     table,
 )
 
-#: At which ε one thing at a time is changed, and of how many seeds at most.
-_ABLATED, _ABLATION_SEEDS = (1.6,), 3
+#: At which ε one thing at a time is changed, of which loss, and of how many seeds at most.
+_ABLATED, _ABLATED_LOSS, _ABLATION_SEEDS = (1.6,), "logistic", 3
 #: Both forms of DP-AGD, and the methods that each is compared with.
 _OURS = ("agd-paper", "agd")
 _RIVALS = ("output", "objective", "fixed", "sgd", "sgd-old")
@@ -124,7 +124,9 @@ def complete(study: Study, *, ablated: Sequence[float] = ()) -> None:
     parts += [("references", study.references)]
     parts += [(f"over steps {at}", partial(over_steps, study, *at)) for at in places]
     parts += [
-        (f"ablation {at}", partial(ablation, study, *at)) for at in places if at[1] in ablated
+        (f"ablation {e}", partial(ablation, study, _ABLATED_LOSS, e))
+        for e in _epsilons(study)
+        if e in ablated
     ]
     pace = Pace(len(parts), of="cells", rows=study.store.rows)
     for name, make in parts:
@@ -146,7 +148,7 @@ def page(
         "agd/page.md.jinja",
         study=study, command=command, picture=picture, ablated=ablated, reduced=REDUCED,
         losses=LOSS_KINDS, labels=LABELS, delta=format_delta(DELTA),
-        ablation_seeds=min(study.seeds, _ABLATION_SEEDS),
+        ablated_loss=_ABLATED_LOSS, ablation_seeds=min(study.seeds, _ABLATION_SEEDS),
         epsilon_terms=_EPSILON, listed=_list, paper_epsilons=_paper_epsilons,
         accuracy_table=_accuracy_table, standings_table=_standings_table,
         old_bound=_old_bound, best_of_all=_best_of_all, steps_table=_steps_table,
@@ -316,12 +318,12 @@ def _lengths_table(study: Study) -> str:
 
 
 def _ablation_table(study: Study, ablated: Sequence[float]) -> str:
-    places = [at for at in product(LOSS_KINDS, _epsilons(study)) if at[1] in ablated]
-    found = [ablation(study, *at) for at in places]
+    chosen = [e for e in _epsilons(study) if e in ablated]
+    found = [ablation(study, _ABLATED_LOSS, e) for e in chosen]
     rows = [
         [label, *(mean_and_spread(accuracies(one[label])) for one in found)] for label in ABLATIONS
     ]
-    return table(["", *(f"{loss}, ε = {e:g}" for loss, e in places)], rows)
+    return table(["", *(f"{_ABLATED_LOSS}, ε = {e:g}" for e in chosen)], rows)
 
 
 def _settings_table(study: Study) -> str:
@@ -356,7 +358,7 @@ def reproduce(
     tiny: bool = False,
 ) -> None:
     """Run the study of a problem, at some ε with one thing changed at a time; publish its page."""
-    store = Store.at(results_of("agd", results))
+    store = Store.at(results_of(f"agd-{problem}", results))
     study = study_of(problem, store, seeds=seeds, epsilons=epsilons, tiny=tiny)
     complete(study, ablated=ablated)
     if plot is not None:

@@ -504,9 +504,10 @@ def reproduce(
     tiny: bool = False,
 ) -> None:
     """Run studies, and any of the three sides, and publish one page of them."""
-    store, found, pictures = Store.at(results_of("bolt-on", results)), [], []
+    found, pictures = list[Found](), list[str]()
 
     def study(name: str) -> Study:
+        store = Store.at(results_of(f"bolt-on-{name}", results))
         return study_of(*STUDIES[name], store, seeds=seeds, epsilons=epsilons, tiny=tiny)
 
     def picture(name: str) -> Path:

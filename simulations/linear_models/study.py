@@ -142,7 +142,7 @@ def search(grid: Grid, value: Callable[[Settings], float], *, most: int | None =
 
 
 def settings_in_words(grid: Grid, settings: Settings) -> str:
-    """Return settings in words: † at a bound of the method, * at an edge beyond which more is."""
+    """Return settings in words: † where an axis ends for a reason, * where it merely ends."""
     marks = {name: "†" if why else "*" for name, why in grid.edges(settings).items()}
     return ", ".join(f"{n.replace('_', ' ')} {v:g}{marks.get(n, '')}" for n, v in settings.items())
 
@@ -160,7 +160,7 @@ def edge_notes(chosen: Iterable[tuple[str, Grid, Settings]]) -> str:
             (bounds if why else open_)[f"{words} ({why})" if why else words] = None
     parts = []
     if bounds:
-        parts.append(f"†: a bound of the method, beyond which nothing may be tried: "
+        parts.append(f"†: an end of what may be tried: "
                      f"{'; '.join(bounds)}.")  # fmt: skip
     if open_:
         parts.append(f"*: an edge of what was tried; the method may do better beyond it: "
