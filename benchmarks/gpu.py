@@ -111,7 +111,8 @@ def path(device: torch.device, arguments: argparse.Namespace) -> list[str]:
     }
     bound = Rounded(bound=Clip(l2_clip_norm=1.0))
     slots, many = Slots(), BatchedSoftmaxTrainer._many
-    for cohort in [5] if arguments.smallest else [20, 100, len(task.roster)]:
+    cohorts = [20] if device.type == "cpu" else [20, 100, len(task.roster)]
+    for cohort in [5] if arguments.smallest else cohorts:
         users = [str(user) for user in rng.choice(task.roster, cohort, replace=False)]
 
         def summed(name: str | None, users: list[str] = users) -> Callable:

@@ -8,6 +8,7 @@ same arguments give the same bits.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -171,10 +172,14 @@ class BatchedSoftmaxTrainer(BatchedTrainer):
         )
 
     def slots(self, kind: Kind) -> int:
-        """Return how many users a batch has slots for: by the operations and memory of one."""
+        """Return how many users a batch has slots for: 4, or fewer of very large users.
+
+        Users differ in examples and in words, so that few of a round are of one kind: with more
+        slots most would be blank.
+        """
         width, most, num_rows, num_classes = kind
         num_bytes = 4 * (num_rows * (most + width + 4 * num_classes) + 3 * width * num_classes)
-        return num_slots(4.0 * width * num_rows * num_classes, num_bytes, _ROOM)
+        return num_slots(math.inf, num_bytes, _ROOM)
 
     def by_itself(self, start: Mapping[str, torch.Tensor], work: UserWork) -> Stacked:
         """Return the update of a user in a batch of its own.
