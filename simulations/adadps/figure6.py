@@ -225,6 +225,7 @@ METHODS: Mapping[str, Method] = {
         options={"precondition": "both", **_MOMENTUM}, tuned_as="AdaDPS, both"
     ),
     "DP-FedAvg": Method(options={}),
+    "DP-FedAvg, server momentum": Method(options=_MOMENTUM, tuned_as="DP-FedAvg"),
     "DP-FedAdam": Method(options={"server": "adam"}),
     "DP-NormFedAvg": Method(options={"bound": "normalise"}),
     "FedAvg, not private": Method(options={}, private=False),
@@ -349,6 +350,11 @@ REPRODUCTIONS = (
         rows=rows(),
         given=_GIVEN,
         paper_epsilon="not known; its setting is the last table's",
+        orderings=(
+            ("AdaDPS, local, server momentum", "DP-FedAvg, server momentum"),
+            ("AdaDPS, local, server momentum", "DP-FedAdam"),
+            ("AdaDPS, local, server momentum", "AdaDPS, update, server momentum"),
+        ),
         minutes=(90, 8),
         layout=Layout(
             digits=1,

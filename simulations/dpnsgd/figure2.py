@@ -48,7 +48,7 @@ CURVES: Mapping[str, tuple[Rule, float]] = {
     "clipped, c = 0.1": ("clip", 0.1),
     "clipped, c = 1": ("clip", 1.0),
 }
-POINTS = 32
+POINTS = 16
 _TITLES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 
 #: Rows by label and whether they are private, one a seed.

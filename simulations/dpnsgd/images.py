@@ -149,7 +149,7 @@ def _curves_task(key: str) -> CentralTask:
 
 
 def with_training_loss(
-    make: Callable[[Dataset], CentralTask], data: Dataset, number: int = 5_000
+    make: Callable[[Dataset], CentralTask], data: Dataset, number: int = 2_000
 ) -> CentralTask:
     """Return a task that also measures the loss on training examples, evenly spread.
 

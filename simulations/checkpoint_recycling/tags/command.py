@@ -118,6 +118,7 @@ def shift(
     roster: str | None = None,
     families: tuple[str, ...] = _ALL,
     epsilons: tuple[Epsilon, ...] = (8.0,),
+    tuning_seeds: tuple[int, ...] = (100,),
     tiny: bool = False,
 ) -> None:
     """Train what is missing under a periodic shift, and publish the page.
@@ -131,6 +132,7 @@ def shift(
         roster: Of the corpus; None for its own.
         families: That are trained.
         epsilons: At which.
+        tuning_seeds: Whose mean on validation threads chooses rates.
         tiny: Whether with few runs, short ones.
 
     Raises:
@@ -138,7 +140,12 @@ def shift(
     """
     size = _size(tiny, seeds)
     number = (2 if tiny else 3) if seeds is None else size.seeds
-    period = Period(halves="questions", rounds=4 if tiny else 20, seeds=number)
+    period = Period(
+        halves="questions",
+        rounds=4 if tiny else 20,
+        seeds=number,
+        tuning_seeds=tuning_seeds,
+    )
     site = _site(corpus, roster, results, tiny)
     asked, every = _with_halves(epsilons, families), _with_halves((8.0,), _ALL)
     runs = shifted_runs(size, period)

@@ -322,12 +322,14 @@ class Period:
         halves: What alternates.
         rounds: Of a period; the first half of it has one of the two alone.
         seeds: From 0.
+        tuning_seeds: Whose mean on validation threads chooses rates.
         decays: Of moving averages, at inference.
     """
 
     halves: Halves
     rounds: int = 20
     seeds: int = 3
+    tuning_seeds: Sequence[int] = (100,)
     decays: Sequence[float] = (0.9, 0.95)
 
     @property
@@ -376,14 +378,14 @@ class Shifted:
 def shifted(site: Site, family: Family, size: Size, epsilon: Epsilon, period: Period) -> Shifted:
     """Return what a family does under a shift; rates are chosen under the same shift.
 
-    By the mean accuracy over the last period on validation threads, of the tuning seeds.
+    By the mean accuracy over the last period on validation threads, of `period.tuning_seeds`.
     """
     names = (LAST, *period.aggregates)
     reached: dict[float, dict[str, float]] = {}
     for rate in size.rates:
         rows = [
             _shifted_run(site, family, size, epsilon, rate, period, seed, validation=True)
-            for seed in size.tuning_seeds
+            for seed in period.tuning_seeds
         ]
         reached[rate] = {
             name: float(np.mean([row["over"][name] for row in rows])) for name in names
@@ -417,7 +419,8 @@ def shifted(site: Site, family: Family, size: Size, epsilon: Epsilon, period: Pe
 
 def shifted_runs(size: Size, period: Period) -> int:
     """Return how many runs `shifted` asks for."""
-    return len(size.tuning_seeds) * len(size.rates) + period.seeds * (1 + len(period.aggregates))
+    tuning = len(period.tuning_seeds) * len(size.rates)
+    return tuning + period.seeds * (1 + len(period.aggregates))
 
 
 def _shifted_run(
