@@ -422,7 +422,7 @@ REPRODUCTIONS = (
         *(_PLAIN_SGD, _PLAIN_ADAM, _SGD, _ADAM),
     ),
     *(
-        _figures(4, "public data", setup, *_FIVE)
+        _figures(4, "public data", setup, *_FIVE, _R_PUB)
         for setup in (imdb.SETUP, pooled_tags.SETUP, mnist.AUTOENCODER)
     ),
     _figures(5, "no public data", imdb.SETUP, _SGD, _ADAM, _TOKENS, "AdaDPS, TF-IDF", _IDEAL),

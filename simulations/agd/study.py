@@ -371,9 +371,9 @@ def reproduce(
 def _studies() -> Iterator[items.Study]:
     small = {"tiny": True, "seeds": 2, "epsilons": (0.4, 1.6), "ablated": ()}
     for key, title, minutes in (
-        ("mnist-3-8", "MNIST 3 or 8", 25),
-        ("covertype", "Covertype", 20),
-        ("imdb", "IMDB", 20),
+        ("mnist-3-8", "MNIST 3 or 8", 20),
+        ("covertype", "Covertype", 60),
+        ("imdb", "IMDB", 60),
     ):
         yield items.Study(
             name=f"agd-{key}",

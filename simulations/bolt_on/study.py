@@ -541,12 +541,12 @@ def reproduce(
 def _items() -> Iterator[items.Study]:
     small = {"tiny": True, "seeds": 2, "epsilons": (1.0,), "passes": (1,)}
     for name, title, minutes, *more in (
-        ("mnist", "MNIST, softmax", 20),
-        ("mnist-ova", "MNIST, one against all", 15, {"passes": (1, 10)}),
-        ("pair-logistic", "MNIST 3 or 8, logistic", 5),
-        ("pair-svm", "MNIST 3 or 8, Huber SVM", 5),
-        ("covertype", "Covertype, logistic", 15),
-        ("imdb", "IMDB, logistic", 15),
+        ("mnist", "MNIST, softmax", 30),
+        ("mnist-ova", "MNIST, one against all", 20, {"passes": (1, 10)}),
+        ("pair-logistic", "MNIST 3 or 8, logistic", 6),
+        ("pair-svm", "MNIST 3 or 8, Huber SVM", 6),
+        ("covertype", "Covertype, logistic", 20),
+        ("imdb", "IMDB, logistic", 12),
     ):
         yield items.Study(
             name=f"bolt-on-{name}",
