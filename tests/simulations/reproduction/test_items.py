@@ -17,7 +17,7 @@ LISTED = {
     "recycling": (
         "convex", "stackoverflow", "pds", "uncertainty", "cifar10", "cifar100", "pcvr", "words",
     ),
-    "adadps": ("figure2", "figure3", "table5"),
+    "adadps": ("figure2", "figure3", "table5", "average-gain"),
     "public-only": ("examples", "tags"),
     "defaults": ("cross-fitted", "grid"),
     "dpnsgd": (
