@@ -29,7 +29,7 @@ import torch
 from compare import measure, tell
 from growing.case import Case
 from harness import contestants, figures
-from harness.main_job import about, open_job, parser
+from harness.main_job import open_job, parser
 from jobs.cifar_job import NUM_USERS
 from torch import nn
 
@@ -118,7 +118,13 @@ def path(device: torch.device, arguments: argparse.Namespace) -> list[str]:
         def summed(name: str | None, users: list[str] = users) -> Callable:
             work = as_works(experiment.make_trainer(task, device=name))[TRAIN]
             asked = {"params": params, "bound": bound, "key": Key.simulation(0), "data": task.data}
-            return lambda: work.partial_sum(user_ids=users, **asked)
+
+            def once() -> None:
+                failed = work.partial_sum(user_ids=users, **asked).num_failed
+                if failed:  # a round of nobody would be quick
+                    raise SystemExit(f"{failed} of {len(users)} users failed on {name}")
+
+            return once
 
         ways = {
             "compiled, one core": summed(None),
@@ -151,7 +157,7 @@ def path(device: torch.device, arguments: argparse.Namespace) -> list[str]:
     if device.type == "cuda":
         memory = f" At most {torch.cuda.max_memory_allocated(device) / 2**20:,.0f} MiB of the GPU."
     return [
-        f"## One round's sum: {about(arguments, corpus)}",
+        f"## One round's sum: {'SYNTHETIC ' if corpus.synthetic else ''}corpus {corpus.name}",
         "",
         f"{sum(a.size for a in params.values()):,} parameters.{memory}",
         "",
@@ -227,18 +233,22 @@ def main() -> None:
     ]
     if device.type == "cpu":
         lines += ["**Not measured on a GPU**: this is the device path on the processor.", ""]
+    arguments.results.mkdir(parents=True, exist_ok=True)
     for part in arguments.parts or PARTS:
         tell(part)
-        if part == "path":
-            lines += path(device, arguments)
-        elif part == "users":
-            lines += with_many_users(str(device), arguments.smallest)
-        else:
-            lines += compared(part, str(device), number, arguments)
-    text = "\n".join(lines)
-    arguments.results.mkdir(parents=True, exist_ok=True)
-    (arguments.results / "gpu.md").write_text(text, "utf-8")
-    sys.stdout.write(text)
+        try:
+            if part == "path":
+                lines += path(device, arguments)
+            elif part == "users":
+                lines += with_many_users(str(device), arguments.smallest)
+            else:
+                lines += compared(part, str(device), number, arguments)
+        except Exception as error:  # what was measured before stays
+            if arguments.smallest:
+                raise
+            lines += [f"## {part}", "", f"Not measured: {type(error).__name__}: {error}", ""]
+        (arguments.results / "gpu.md").write_text("\n".join(lines), "utf-8")
+    sys.stdout.write("\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -43,19 +43,19 @@ _RAY = pytest.StashKey["Cluster"]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let whoever has no GPU run the tests of one on the processor."""
     parser.addoption(
-        "--device", default="cuda:0", help="of the tests marked gpu; cpu tries them without one"
+        "--device", default=None, help="of the tests marked gpu; cpu tries them without one"
     )
 
 
 @pytest.fixture
 def device(request: pytest.FixtureRequest) -> str:
-    """The device that tests marked gpu train on; skips where there is none."""
+    """The device that tests marked gpu train on; skips where there is none and none was named."""
     import torch
 
-    name = str(request.config.getoption("--device"))
-    if name.startswith("cuda") and not torch.cuda.is_available():
+    name = request.config.getoption("--device")
+    if name is None and not torch.cuda.is_available():
         pytest.skip("no GPU here; --device cpu takes the same path on the processor")
-    return name
+    return name or "cuda:0"  # one that was named and is not there is an error
 
 
 @pytest.hookimpl(tryfirst=True)

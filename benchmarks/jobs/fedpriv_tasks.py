@@ -111,9 +111,7 @@ class ClientTask(Task):
         columns = min(500, self._job.num_params)
         return {"params": np.zeros((self._job.num_params // columns, columns), np.float32)}
 
-    def trainer(
-        self, schedule: Schedule, multiplier: Mapping[str, np.ndarray], device: str = "cpu"
-    ) -> LocalTrainer:
+    def trainer(self, schedule: Schedule, multiplier: Mapping[str, np.ndarray]) -> LocalTrainer:
         """Return the client."""
         if self._users is None:
             return EchoTrainer(self._job)
@@ -190,6 +188,9 @@ def open_worker(
     experiment = make_experiment(job).with_options(options)
     corpus = None if corpus_path is None else Corpus.open(Path(corpus_path))
     components = build(experiment, corpus)
+    trainer = components.trainer
+    if device is not None:
+        trainer = experiment.make_trainer(components.task, components.side_information, device)
     return SerialBackend(
-        trainer=components.trainer, data=components.task.data, measure=components.task.evaluate
+        trainer=trainer, data=components.task.data, measure=components.task.evaluate
     )

@@ -36,14 +36,16 @@ def local_sgd(
 ) -> None:
     """Train the model in place: one epoch."""
     optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)
-    indices = torch.from_numpy(np.asarray(examples.indices))
-    values = torch.from_numpy(np.asarray(examples.values))
-    labels = torch.from_numpy(np.asarray(examples.labels))
+    device = next(model.parameters()).device
+    indices = torch.from_numpy(np.asarray(examples.indices)).to(device)
+    values = torch.from_numpy(np.asarray(examples.values)).to(device)
+    labels = torch.from_numpy(np.asarray(examples.labels)).to(device)
     for start in range(0, len(labels), batch_size):
         stop = min(start + batch_size, len(labels))
         indptr = examples.indptr[start : stop + 1]
         entries = slice(indptr[0], indptr[-1])
         optimizer.zero_grad()
-        scores = model(indices[entries], torch.from_numpy(indptr[:-1] - indptr[0]), values[entries])
+        starts = torch.from_numpy(indptr[:-1] - indptr[0]).to(device)
+        scores = model(indices[entries], starts, values[entries])
         nn.functional.cross_entropy(scores, labels[start:stop]).backward()
         optimizer.step()

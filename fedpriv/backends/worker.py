@@ -38,6 +38,12 @@ class Opened:
     device: str
 
 
+def _num_gpus() -> int:
+    import torch
+
+    return torch.cuda.device_count()
+
+
 class Worker:
     """One worker. It does one thing at a time, on one thread.
 
@@ -74,6 +80,11 @@ class Worker:
         elif device_ids:
             # Ray shows a worker only its own GPU, and so it is the first one there.
             gpu = usable_device("cuda:0")
+            if _num_gpus() != 1:
+                raise ValueError(
+                    f"{_num_gpus()} GPUs are visible to a worker that was given one; unset "
+                    "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"
+                )
             device, description = str(gpu), f"GPU {device_ids[0]}: {device_description(gpu)}"
         self._backend = open_backend(device)
         return Opened(host=platform.node(), process=os.getpid(), device=description)

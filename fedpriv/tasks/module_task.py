@@ -372,7 +372,10 @@ class ModuleTask(Task):
             return alone
         batch, _ = self._batch()
         cost = Cost() if batch is None else Cost.of(alone, batch.x)
-        return VectorisedTrainer(alone=alone, users_at_once=self._users_at_once, cost=cost)
+        many = VectorisedTrainer(alone=alone, users_at_once=self._users_at_once, cost=cost)
+        if device is not None:
+            many.check(module_params(module), batch)
+        return many
 
     def losses_along(
         self, params: Params, direction: Params, sizes: Sequence[float], examples: ArrayExamples

@@ -61,12 +61,31 @@ def usable_device(name: str) -> torch.device:
         raise ValueError(
             f"device {name!r}: there are {torch.cuda.device_count()} GPUs here, numbered from 0"
         )
+    found = torch.device("cuda", number)
+    _set_up(found)
+    return found
+
+
+def _set_up(device: torch.device) -> None:
+    """Have this process's torch give the same bits each time on a GPU, in full float32.
+
+    Raises:
+        ValueError: If the GPU was used before under other settings.
+    """
+    import torch
+
     # cuBLAS reads it when its handle is made; without it some of its products are not repeatable.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = False
     torch.use_deterministic_algorithms(True)
-    return torch.device("cuda", number)
+    try:
+        torch.mm(torch.ones(2, 2, device=device), torch.ones(2, 2, device=device))
+    except RuntimeError as error:
+        raise ValueError(
+            f"device {str(device)!r}: a product fails there ({error}); start a new process, in "
+            "which nothing has used the GPU before"
+        ) from error
 
 
 def device_description(device: torch.device) -> str:

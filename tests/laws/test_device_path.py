@@ -20,6 +20,7 @@ import torch
 from fedpriv import tree
 from fedpriv.backends import SerialBackend
 from fedpriv.backends.in_process import shards_of, work_of
+from fedpriv.datasets.stackexchange.tag_view import TagExamples
 from fedpriv.experiments.build import make_task
 from fedpriv.experiments.load import find_experiments, load_experiment
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded
@@ -30,6 +31,7 @@ from fedpriv.sums import RunningSum, merged
 from fedpriv.training.adaptive_clipping import CLIP
 from fedpriv.training.device_sum import DeviceSum, StackedRows, l2_norms
 from fedpriv.training.local.batched import BatchedTrainer
+from fedpriv.training.local.batched_softmax import BatchedSoftmaxTrainer
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.work import TRAIN, UserByUser, as_works
 from fedpriv.tree import RowSparse
@@ -185,6 +187,49 @@ class TestTags:
         params["bias"][0] = math.inf  # nobody's logits are finite
         empty = trainer.partial_sum(user_ids=list(good), data=task.data, **arguments)
         assert empty.num_failed == sum(task.data.num_examples(user) > 0 for user in good)
+
+    def test_a_user_at_its_end_is_not_undone_by_a_longer_neighbour(self):
+        """One more step of it would not be finite; only its neighbour takes one."""
+
+        def user(number, word, labels):
+            labels = np.resize(np.asarray(labels, np.int32), number)
+            return TagExamples(
+                indptr=np.arange(number + 1),
+                indices=np.full(number, word, np.int32),
+                counts=np.ones(number, np.uint16),
+                num_tokens=np.ones(number, np.int32),
+                labels=labels,
+                tag_indptr=np.arange(number + 1),
+                tag_indices=labels,
+                num_words=4,
+                num_tags=2,
+            )
+
+        users = {"one step": user(3, 0, [1]), "two steps": user(4, 1, [0, 1])}
+
+        class Data:
+            def examples(self, user_id):
+                return users[user_id]
+
+            def num_examples(self, user_id):
+                return len(users[user_id])
+
+        schedule = Schedule(learning_rate=3.3e38, batch_size=3)
+        trainer = BatchedSoftmaxTrainer(schedule=schedule, device=torch.device("cpu"))
+        kernel = np.zeros((4, 2), np.float32)
+        kernel[0, 0] = 100
+        asked = {"params": {"kernel": kernel, "bias": np.zeros(2, np.float32)}, "key": KEY}
+        bound = Rounded(bound=Clip(l2_clip_norm=1.0))
+
+        def sum_of(*user_ids):
+            done = trainer.partial_sum(user_ids=user_ids, bound=bound, data=Data(), **asked)
+            return {name: array.astype(np.int64) for name, array in done.total.items()}
+
+        own = sum_of("one step")
+        assert any(array.any() for array in own.values())
+        both, other = sum_of(*users), sum_of("two steps")
+        for name, array in own.items():
+            np.testing.assert_array_equal(both[name] - other[name], array)
 
     def test_a_clip_norm_that_adapts(self, tiny_corpus):
         experiment, task = made("dp-fedavg-tags", tiny_corpus, **{"clip-norm": "adaptive"})

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from fedpriv.tasks.module_task import ModuleTask
+from fedpriv.training import devices
 from fedpriv.training.devices import device_description, usable_device
 from fedpriv.training.local.module import ArrayExamples
 from fedpriv.training.local.schedule import Schedule
@@ -13,6 +14,7 @@ from fedpriv.training.local.schedule import Schedule
 def two_gpus(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(devices, "_set_up", lambda device: None)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"Synthetic {device.index}")
 
 

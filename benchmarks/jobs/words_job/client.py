@@ -68,7 +68,8 @@ def local_sgd(
 ) -> None:
     """Train the model in place: one epoch, in the order they come."""
     optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)
-    x, y = (torch.from_numpy(array) for array in examples)
+    device = next(model.parameters()).device
+    x, y = (torch.from_numpy(array).to(device) for array in examples)
     model.train()
     for start in range(0, len(x), batch_size):
         scores, targets = model(x[start : start + batch_size]), y[start : start + batch_size]

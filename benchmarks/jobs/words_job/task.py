@@ -10,11 +10,18 @@ import numpy as np
 from protocol import Job
 from torch import nn
 
-from fedpriv.models.text import WordLSTM
+from fedpriv.models.text import WordLSTM, next_word_loss
 from fedpriv.rng import Key
 from fedpriv.tasks.task import Task, TaskDescription
-from fedpriv.training.local.module import ArrayExamples, load_params, module_params
+from fedpriv.training.devices import usable_device
+from fedpriv.training.local.module import (
+    ArrayExamples,
+    ModuleTrainer,
+    load_params,
+    module_params,
+)
 from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.vectorised import Cost, VectorisedTrainer
 from fedpriv.training.local.words import WordTrainer
 from fedpriv.training.work import LocalTrainer
 from fedpriv.tree import Params, Tree
@@ -81,12 +88,34 @@ class WordsTask(Task):
         return module_params(WordLSTM())
 
     def trainer(
-        self, schedule: Schedule, multiplier: Mapping[str, np.ndarray], device: str = "cpu"
+        self,
+        schedule: Schedule,
+        multiplier: Mapping[str, np.ndarray],
+        device: str | None = None,
     ) -> LocalTrainer:
-        """Return the client."""
+        """Return the client.
+
+        Raises:
+            ValueError: If the torch client is asked for on a device.
+        """
         if self._job.client == "words-torch":
+            if device is not None:
+                raise ValueError(
+                    f"device {device!r}: the peers' client is trained on the processor"
+                )
             return TorchTrainer(client.make_model(), self._job)
-        return WordTrainer(schedule=schedule, encode=_arrays)
+        if device is None:
+            return WordTrainer(schedule=schedule, encode=_arrays)
+        module = WordLSTM()
+        module.fused = False
+        alone = ModuleTrainer(
+            module=module,
+            loss=next_word_loss,
+            schedule=schedule,
+            device=usable_device(device),
+            encode=_arrays,
+        )
+        return VectorisedTrainer(alone=alone, cost=Cost.of(alone, np.zeros((1, 20), np.int64)))
 
     def evaluate(self, params: Params, *, public: bool, part: Any = None) -> None:
         """Measure nothing: evaluation is timed apart."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -142,6 +143,15 @@ class RayBackend(ShardedBackend):
 
 class _Actor(Worker):
     """A worker that is reached through Ray, which hands out its device."""
+
+    def partial_sum(self, order: Order, user_ids: Sequence[str]) -> PartialSum:
+        """Return one sum; a worker whose GPU has failed ends, and another takes its place."""
+        try:
+            return super().partial_sum(order, user_ids)
+        except RuntimeError as error:
+            if type(error).__name__ == "AcceleratorError":  # nothing can be computed there again
+                os._exit(1)
+            raise
 
     def open(  # type: ignore[override]
         self, open_backend: OpenBackend, logical: bool, device: str | None

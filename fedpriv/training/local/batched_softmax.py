@@ -218,7 +218,9 @@ class BatchedSoftmaxTrainer(BatchedTrainer):
         self, start: Mapping[str, torch.Tensor], works: Sequence[SoftmaxWork], slots: int
     ) -> tuple[Stacked, torch.Tensor]:
         device, (most, num_rows, num_classes) = self.device, works[0].shape
-        rows = np.zeros((slots, num_rows), np.int64)
+        # Behind a user's own rows others of which it adds zeros, each once: adding many numbers to
+        # one row is slow where a device does it in a fixed order.
+        rows = np.tile(np.arange(num_rows), (slots, 1))
         labels = np.zeros((slots, most), np.int64)
         places = []
         for slot, work in enumerate(works):
@@ -246,8 +248,11 @@ class BatchedSoftmaxTrainer(BatchedTrainer):
             well &= sound if taken.all() else sound | ~_on(device, taken)
             residual = torch.softmax(logits, dim=2)
             residual -= _one_hot(label[slot, index], classes)
-            # Users at their end have weights of zero, and take a step of zeros.
             residual *= (weight * -self.schedule.learning_rate).unsqueeze(2)
+            if not taken.all():
+                # Users at their end take no step, whatever a longer neighbour makes of one: their
+                # weights are zero, but zero times a number that is not finite is not.
+                residual = torch.where(_on(device, taken)[:, None, None], residual, 0.0)
             step = torch.bmm(inputs.transpose(1, 2), residual)
             change += step if factor is None else step * factor
             moved += residual.sum(dim=1)

@@ -75,7 +75,7 @@ def check_module(module: nn.Module) -> nn.Module:
         if not buffer.dtype.is_floating_point:
             raise ValueError(
                 f"buffer {name!r} is {buffer.dtype}: an integer cannot be clipped or noised; "
-                "keep a constant as a plain attribute of the module instead"
+                "make a constant in forward(), on the inputs' device, instead"
             )
     for name, parameter in module.named_parameters():
         if parameter.dtype != torch.float32:
@@ -182,6 +182,8 @@ class ModuleTrainer:
 
     def __post_init__(self) -> None:
         check_module(self.module).to(self.device)
+        if isinstance(self.loss, nn.Module):
+            self.loss.to(self.device)  # weights of classes, say
         own = dict(self.module.named_parameters())
         factors = {
             n: multiplier_tensor(n, m, own[n].ndim, self.device) for n, m in self.multiplier.items()

@@ -30,6 +30,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.utils.flop_counter import FlopCounterMode
 
+from fedpriv.models.text import IGNORED
 from fedpriv.rng import Key
 from fedpriv.training.device_sum import Stacked
 from fedpriv.training.local.batched import (
@@ -42,6 +43,7 @@ from fedpriv.training.local.batched import (
 from fedpriv.training.local.module import ModuleTrainer, model_inputs, model_targets
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.sgd import SGD, one_thread
+from fedpriv.training.stopping import end_if_interrupted
 from fedpriv.training.work import UserTransform
 from fedpriv.tree import Params
 
@@ -78,10 +80,10 @@ def _padded(arrays: Sequence[np.ndarray], slots: int) -> np.ndarray:
 
 
 def _values(rng: np.random.Generator, shape: Any, dtype: str, scale: float) -> np.ndarray:
-    """Return numbers that any model takes: normal ones, or the first of classes and words."""
+    """Return numbers that any model takes: normal ones, or the first two of classes and words."""
     if np.issubdtype(np.dtype(dtype), np.floating):
         return (scale * rng.standard_normal(shape)).astype(dtype)
-    return np.zeros(shape, dtype)
+    return rng.integers(0, 2, shape).astype(dtype)
 
 
 _GPU_BYTES = 2 << 30
@@ -108,10 +110,12 @@ class Cost:
     Attributes:
         flops: Floating-point operations forwards and backwards, of products and convolutions.
         num_bytes: What PyTorch keeps of its forward pass.
+        most_classes: The longest axis of its outputs; None where that is not known.
     """
 
     flops: float = 0.0
     num_bytes: int = 0
+    most_classes: int | None = None
 
     @classmethod
     def of(cls, trainer: ModuleTrainer, x: np.ndarray) -> Cost:
@@ -133,9 +137,14 @@ class Cost:
         counter = FlopCounterMode(display=False)
         with counter, torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
             one = trainer.on_device(model_inputs(x[:1]))
-            functional_call(trainer.module.eval(), buffers, (one,))
+            outputs = functional_call(trainer.module.eval(), buffers, (one,))
+        sizes = outputs.shape[1:] if isinstance(outputs, torch.Tensor) else ()
         # Backwards each product is two: of the inputs and of the weights.
-        return cls(flops=3.0 * counter.get_total_flops(), num_bytes=kept)
+        return cls(
+            flops=3.0 * counter.get_total_flops(),
+            num_bytes=kept,
+            most_classes=max(sizes, default=None),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +209,8 @@ class VectorisedTrainer(BatchedTrainer):
         """Return the work that `ModuleTrainer` does with the same key."""
         rng = key.generator()
         chosen = examples.take(self.schedule.choose(len(examples), rng))
-        x, y = self.alone.encode(chosen)
+        x, y = map(np.asarray, self.alone.encode(chosen))
+        self._check_indices(x, y)
         return ModuleWork(
             user=user,
             examples=examples,
@@ -210,6 +220,41 @@ class VectorisedTrainer(BatchedTrainer):
             batches=self.schedule.batches(len(chosen), rng),
             width=batch_width(len(chosen), self.schedule),
         )
+
+    def _check_indices(self, x: np.ndarray, y: np.ndarray) -> None:
+        """Refuse words and classes that the model has not got.
+
+        On a GPU an index beyond a tensor ends the process, and with it every user's training.
+
+        Raises:
+            ValueError: If there is one.
+        """
+        embeddings = [m for m in self.alone.module.modules() if isinstance(m, nn.Embedding)]
+        words = max((layer.num_embeddings for layer in embeddings), default=None)
+        for array, most, what in ((x, words, "an input"), (y, self.cost.most_classes, "a target")):
+            if most is None or array.dtype.kind not in "iu" or not array.size:
+                continue
+            counted = array[array != IGNORED] if what == "a target" else array
+            if counted.size and not 0 <= counted.min() <= counted.max() < most:
+                raise ValueError(f"{what} is not in 0 to {most - 1}: the model has no more of them")
+
+    def check(self, params: Params, examples: Any) -> None:
+        """Train one synthetic user on the device, to find out beforehand that none can be.
+
+        Raises:
+            ValueError: If that fails; says how.
+        """
+        if examples is None or not len(examples):
+            return
+        try:
+            self.alone.train(params, examples, Key.simulation(0).fold("device check"))
+        except Exception as error:
+            end_if_interrupted(error)
+            raise ValueError(
+                f"device {str(self.device)!r}: training a synthetic user there failed "
+                f"({type(error).__name__}: {error}); mend the module or the loss, or leave the "
+                "device out"
+            ) from error
 
     def synthetic(self, kind: Kind, number: int, *, steps: int, scale: float = 1.0) -> ModuleWork:
         """Return a user with as many examples as a batch is wide."""

@@ -1,10 +1,14 @@
 """How many users are trained at once: by the model, the device and a user's own size."""
 
+import numpy as np
+import pytest
+import torch
 from torch import nn
 
+from fedpriv.rng import Key
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local import vectorised
-from fedpriv.training.local.module import ModuleTrainer
+from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.vectorised import Cost, VectorisedTrainer
 from tests.training.local.vectorised.users import (
@@ -65,3 +69,33 @@ class TestChoice:
         assert made(None, users_at_once=4).slots(KIND) == 4
         assert made("cpu").slots(KIND) == 32
         assert made("cpu", users_at_once=2).slots(KIND) == 2
+
+    def test_a_loss_that_fails_on_the_device_is_refused_beforehand(self):
+        def failing(outputs, targets):
+            raise RuntimeError("no kernel of it here")
+
+        own = ModuleTask(
+            name="t",
+            module=lambda: built("mlp")[0],
+            loss=failing,
+            users=cohort((12,), (3, 4)),
+            synthetic_batch=examples_of(2, (12,), seed=0),
+        )
+        with pytest.raises(ValueError, match="no kernel of it here"):
+            own.trainer(Schedule(learning_rate=0.1), {}, device="cpu")
+
+    def test_a_class_that_the_model_has_not_got_is_refused_before_the_device_sees_it(self):
+        many = task(lambda: built("mlp")[0]).trainer(Schedule(learning_rate=0.1), {}, device="cpu")
+        good = examples_of(3, (12,), seed=0)
+        params, key = module_params(built("mlp")[0]), Key.simulation(0)
+        many.prepare(params, 0, good, key)
+        for label in (-1, CLASSES):
+            bad = ArrayExamples(good.x, np.full(3, label))
+            with pytest.raises(ValueError, match=f"a target is not in 0 to {CLASSES - 1}"):
+                many.prepare(params, 0, bad, key)
+
+    def test_weights_of_a_loss_are_where_the_module_is(self):
+        loss = nn.CrossEntropyLoss(weight=torch.ones(CLASSES))
+        schedule = Schedule(learning_rate=0.1)
+        ModuleTrainer(module=built("mlp")[0], loss=loss, schedule=schedule, device="meta")
+        assert loss.weight.device == torch.device("meta")
