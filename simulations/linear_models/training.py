@@ -242,7 +242,7 @@ def perturbed_objective(
 
 @dataclass(slots=True)
 class Remembered(Work):
-    """Permutation SGD whose end is computed once a seed: only the noise of its release changes.
+    """Permutation SGD whose order is of the seed alone, and whose end is computed once a seed.
 
     For studies that perturb the same training for several ε.
     """
@@ -252,9 +252,10 @@ class Remembered(Work):
     seed: int = 0
 
     def answer(self, request: SumRequest) -> PartialSum:
-        """Return the trained params, of the first key that came with this seed."""
+        """Return the trained params, whose order hangs on no plan: a run replays alone."""
         if self.seed not in self.found:
-            self.found[self.seed] = self.sgd.answer(request)
+            order = Key.simulation(self.seed).fold("order")
+            self.found[self.seed] = self.sgd.answer(replace(request, key=order))
         known = self.found[self.seed]
         total = {name: np.array(array) for name, array in known.total.items()}
         return PartialSum(total=total, num_users=known.num_users)

@@ -329,6 +329,18 @@ class TestBoltOn:
         assert risk("pure", 1e-3) > 2 * plain
         assert risk(None, 1.0, seed=4) != plain
 
+    def test_a_run_replays_whatever_was_run_before_it(self):
+        place = {"problem": "mnist-3-8", "loss": "logistic", "split": "test", "rows": None,
+                 "tiny": True, "guarantee": "pure", "method": "bolt-on", "passes": 1, "batch": 50,
+                 "settings": {"rate": 0.3}, "seed": 5}  # fmt: skip
+        found = []
+        for others in ((), (0.5, 4.0)):
+            bolt_on._remembered.cache_clear()
+            for target in (*others, 1.0):
+                row = bolt_on.perform({**place, "epsilon": target})
+            found.append(row["objective"])
+        assert found[0] == found[1]
+
     def test_excess_risk_falls_with_noise(self):
         study = small("mnist-3-8", "logistic")
         loud, quiet = (
