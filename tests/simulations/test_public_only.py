@@ -107,4 +107,5 @@ def test_the_pages_say_what_was_measured(page, name, row, said):
     text = f"{np.mean(figures):.3f}"
     if len(figures) > 1:
         text += f" ({min(figures):.3f}-{max(figures):.3f})"
-    assert text == said and said in (RECORDED.parent / page).read_text("utf-8")
+    shown = (RECORDED.parent / page).read_text("utf-8").replace(" to ", "-")
+    assert text == said and said in shown

@@ -213,8 +213,8 @@ class TestRecorded:
     def test_published_rows_are_found_by_the_tables(self, file, monkeypatch):
         """Tables and figures of real data, whose names are all that an identity has of them."""
         from simulations.adadps.setups import imdb, mnist
-        from simulations.dpnsgd import images
-        from simulations.dpnsgd.figure3 import heat_maps
+        from simulations.dpnsgd import figure2, images
+        from simulations.dpnsgd.figure3 import heat_maps, scheduled
         from simulations.reproduction.command import find_reproductions
 
         for module, function, name in (
@@ -235,7 +235,12 @@ class TestRecorded:
             for runs in (tuning_runs, partial(final_runs, done=done, seeds=range(3))):
                 with suppress(ValueError):  # of a table that was not tuned
                     found |= {run.identity for run in runs(item, reduced=False)}
-        for grid in (grid for key in images.SETUPS for grid in heat_maps(key)):
+        maps = [grid for key in images.SETUPS for grid in heat_maps(key)]
+        if file == "dpnsgd.jsonl":
+            maps += scheduled("mnist", False, heat_maps("mnist"), ["cyclic"], done)
+            curves = figure2.runs("mnist", 1, reduced=False)
+            found |= {run.identity for runs in curves.values() for run in runs}
+        for grid in maps:
             found |= {run.identity for run in grid.tuning()}
             with suppress(ValueError):
                 found |= {run.identity for run in grid.finals(done)}
