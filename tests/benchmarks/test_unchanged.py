@@ -125,7 +125,7 @@ def test_what_may_differ_is_no_difference(comparing, change):
 
 
 def test_a_name_that_changed_is_no_difference(comparing, monkeypatch):
-    """Seen red: without the map ε is gone from the summary."""
+    """Without the map ε is gone from the summary."""
     monkeypatch.setattr(comparing, "KEYS", {"epsilon": "privacy_loss"})
     new = {}
     for name, run in copy.deepcopy(OLD).items():

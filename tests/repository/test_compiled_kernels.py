@@ -13,7 +13,7 @@ NOT_COMPILED = {"__init__", "bits", "compiled"}
 
 @pytest.mark.parametrize("file", ["Makefile", "server/Dockerfile"])
 def test_every_kernel_is_compiled_beforehand(file):
-    """Seen red: an image did not build, because a kernel had become part of another."""
+    """An image is not built where one is missing."""
     there = {path.stem for path in (ROOT / "fedpriv" / "kernels").glob("*.py")} - NOT_COMPILED
     text = (ROOT / file).read_text("utf-8").replace("\\\n", " ")
     found = re.search(r'from fedpriv\.kernels import ([^"]+)"', text)

@@ -194,7 +194,7 @@ class TestRows:
 
 
 class TestChoice:
-    """Rates are chosen for each method alone; seen red with one rate for all of them."""
+    """Rates are chosen for each method alone."""
 
     @pytest.fixture
     def chosen(self, site, monkeypatch):
@@ -360,7 +360,7 @@ def test_methods_at_the_last_iterates_rate_stand_beside_those_at_their_own(tmp_p
 
 class TestCorpus:
     def test_reduced_without_a_corpus_is_small_and_synthetic(self, tmp_path, monkeypatch):
-        """Seen red: it took the corpus of 5,000,000 parameters for a quarter of an hour."""
+        """The reduced size takes a small corpus where none is named."""
         monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path))
         corpus = small_corpus(None, tiny=True)
         view = corpus.view()
@@ -395,7 +395,7 @@ class TestCorpus:
 
 
 def test_each_pair_of_halves_has_columns_of_its_own(site):
-    """Seen red: the second study of one process had the first one's halves."""
+    """Each study of one process has halves of its own."""
     experiment = site.experiment("adadps-tags", given(site, "dp-sgd"))
     questions, tags = (
         site.components(experiment, name, lambda name=name: one_half(site, name)).trainer.columns

@@ -129,7 +129,7 @@ def test_threads_of_a_pool_train_the_same_update(view):
 
 @pytest.mark.parametrize("public", [True, False])
 def test_probabilities_are_of_the_targets_that_count(view, public):
-    """Seen red with those of all targets: ends and unknown words were counted too."""
+    """Ends and unknown words are no targets of it."""
     task = NextWords(view, size=TINY, length=5)
     params = task.init_params(Key.simulation(3))
     found = list(task.class_scores(params, public=public))
