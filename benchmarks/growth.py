@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -206,16 +207,21 @@ def run_case(case: Case) -> dict[str, Any]:
 
 
 def summarise(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Return a user's CPU cost among many users over that among few, medians of the repeats."""
+    """Return a user's CPU cost among many users over that among few, medians of the repeats.
 
-    def cost(said: str, figure: str) -> float:
-        return median(row[figure] for row in rows if row["said"] == said)
+    It is NaN where the few took no time that the clock of a thread shows, as in the smallest cases.
+    """
+
+    def ratio(said: str, figure: str) -> float:
+        many, few = (
+            median(row[figure] for row in rows if row["said"] == each) for each in (said, "few")
+        )
+        return many / few if few else math.nan
 
     return {
-        "work": cost("many", "cpu_per_user") / cost("few", "cpu_per_user"),
-        "work_large_cohort": cost("many, large cohort", "cpu_per_user")
-        / cost("few", "cpu_per_user"),
-        "round": cost("many", "round_cpu_per_user") / cost("few", "round_cpu_per_user"),
+        "work": ratio("many", "cpu_per_user"),
+        "work_large_cohort": ratio("many, large cohort", "cpu_per_user"),
+        "round": ratio("many", "round_cpu_per_user"),
     }
 
 
