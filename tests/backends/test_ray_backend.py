@@ -111,12 +111,15 @@ def test_a_user_that_raises_costs_no_worker(backend, deeds, staff):
 
 def test_what_comes_back_is_one_sum_from_each_worker(backend, staff, monkeypatch):
     """Never an individual update: as many results as workers, over all their users."""
+    import ray as api
+
     results, run = [], backend._pool.run
     monkeypatch.setattr(
         backend._pool, "run", lambda *a, **more: results.append(run(*a, **more)) or results[-1]
     )
     total(backend, staff)
-    [sums] = results
+    [references] = results
+    sums = api.get(references)
     assert len(sums) == 2 and sorted(done.num_users for done in sums) == [4, 5]
 
 
