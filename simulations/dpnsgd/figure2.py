@@ -169,12 +169,14 @@ def draw(key: str, found: Found, path: Path) -> None:
         panel.grid(color="#dddddd", linewidth=0.8)
     panels[0].set_yscale("log")
     panels[0].legend(frameon=False, fontsize=8)
-    row = found[next(iter(CURVES)), True][0]
+    rows = found[next(iter(CURVES)), True]
+    row, number = rows[0], len(rows)
+    seeds = "One seed" if number == 1 else f"Mean of {number} seeds, bands of a standard deviation"
     model = SETUPS[key].model
     figure.suptitle(model[0].upper() + model[1:] + synthetic_words(row["synthetic"]), weight="bold")
     note_below(
         figure,
-        f"Mean of seeds, bands of one standard deviation. Private: ε = "
+        f"{seeds}. Private: ε = "
         f"{rounded_up_to(row['epsilon'], 3):.3g} at δ = {format_delta(row['delta'])} "
         f"({row['relation']}, per {row['unit']}, {row['accountant']}, simulated).",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -195,8 +196,11 @@ def save(figure: Any, path: Path, *, name: str = "", dpi: int = 150) -> None:
 
 
 def note_below(figure: Any, text: str, size: float = 7.5) -> None:
-    """Write what every ε of a picture is below it."""
-    figure.supxlabel(text, fontsize=size, color="#666666", x=0.01, ha="left")
+    """Write what every ε of a picture is below it, on as many lines as its width needs."""
+    # A letter is about half as wide as its size, which is in 72nds of an inch.
+    width = int(figure.get_figwidth() * 72 / (0.53 * size))
+    lines = [line for part in text.split("\n") for line in textwrap.wrap(part, width)]
+    figure.supxlabel("\n".join(lines), fontsize=size, color="#666666", x=0.01, ha="left")
 
 
 def t_half(values: Sequence[float] | np.ndarray) -> float:
