@@ -289,9 +289,9 @@ class UserByUser(Work):
 
 def template_of(params: Params, transform: UserTransform | None) -> Params:
     """Return names and shapes of a sum: the params', and what a transform adds to it."""
-    return (
-        params if transform is not None and transform.summed else split_params(params, transform)[0]
-    )
+    if transform is not None and transform.summed:
+        return params
+    return split_params(params, transform)[0]
 
 
 def transformed(trainer: Trainers, transform: UserTransform) -> Work:

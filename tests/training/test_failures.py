@@ -64,8 +64,7 @@ def test_nor_from_a_trainer_whose_library_quotes_the_data(caplog, users_at_once)
         params=params, bound=Clip(l2_clip_norm=1.0), data=task.data, user_ids=list(users), key=key
     )
     assert total.num_failed == 1
-    kind = "IndexError" if users_at_once == 1 else "ValueError"
-    assert f"contributes zero: {kind}" in caplog.text and "777" not in caplog.text
+    assert "contributes zero: IndexError" in caplog.text and "777" not in caplog.text
 
 
 @pytest.mark.parametrize(("mode", "said"), [("simulation", 1), ("secure", 0)])

@@ -176,8 +176,9 @@ def is_batch_invariant(train: Train, synthetic: Synthetic, slots: int) -> bool:
         alone, among = _bits(train([user])), _bits(train(mixed))
     except Exception as error:
         end_if_interrupted(error)
-        # Of synthetic users: nobody's data is in the text.
-        _LOG.warning("users cannot be trained in a batch: %s: %s", type(error).__name__, error)
+        # The text is of synthetic users, but that this kind is tried tells who was drawn.
+        said = "users cannot be trained in a batch: %s: %s"
+        log_of_users(_LOG, logging.WARNING, said, type(error).__name__, error)
         return False
     found = [*expected, alone[0], *(among[place] for place in places)]
     return all(np.array_equal(row, expected[0], equal_nan=True) for row in found)

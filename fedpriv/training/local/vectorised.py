@@ -30,7 +30,6 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedpriv.models.text import IGNORED
 from fedpriv.rng import Key
 from fedpriv.training.device_sum import Stacked
 from fedpriv.training.local.batched import (
@@ -40,7 +39,7 @@ from fedpriv.training.local.batched import (
     batch_width,
     num_slots,
 )
-from fedpriv.training.local.module import ModuleTrainer, model_inputs, model_targets
+from fedpriv.training.local.module import ModuleTrainer, as_arrays, model_inputs, model_targets
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.sgd import SGD, one_thread
 from fedpriv.training.stopping import end_if_interrupted
@@ -86,6 +85,13 @@ def _values(rng: np.random.Generator, shape: Any, dtype: str, scale: float) -> n
     return rng.integers(0, 2, shape).astype(dtype)
 
 
+def _may_be_beyond(indices: np.ndarray, number: int | None) -> bool:
+    """Return whether whole numbers are not all from 0 to below a number; None is no limit."""
+    if number is None or indices.dtype.kind not in "iu" or not indices.size:
+        return False
+    return not 0 <= indices.min() <= indices.max() < number
+
+
 _GPU_BYTES = 2 << 30
 # For each user: its params while it trains, its gradient, and its update.
 _COPIES = 3
@@ -110,12 +116,12 @@ class Cost:
     Attributes:
         flops: Floating-point operations forwards and backwards, of products and convolutions.
         num_bytes: What PyTorch keeps of its forward pass.
-        most_classes: The longest axis of its outputs; None where that is not known.
+        num_classes: How many classes its outputs have, or fewer where they have more axes than one.
     """
 
     flops: float = 0.0
     num_bytes: int = 0
-    most_classes: int | None = None
+    num_classes: int = 0
 
     @classmethod
     def of(cls, trainer: ModuleTrainer, x: np.ndarray) -> Cost:
@@ -143,7 +149,7 @@ class Cost:
         return cls(
             flops=3.0 * counter.get_total_flops(),
             num_bytes=kept,
-            most_classes=max(sizes, default=None),
+            num_classes=min(sizes, default=0),
         )
 
 
@@ -210,7 +216,8 @@ class VectorisedTrainer(BatchedTrainer):
         rng = key.generator()
         chosen = examples.take(self.schedule.choose(len(examples), rng))
         x, y = map(np.asarray, self.alone.encode(chosen))
-        self._check_indices(x, y)
+        if self.device.type != "cpu" and self.alone.encode is as_arrays:
+            self._try_indices(x, y)
         return ModuleWork(
             user=user,
             examples=examples,
@@ -221,22 +228,26 @@ class VectorisedTrainer(BatchedTrainer):
             width=batch_width(len(chosen), self.schedule),
         )
 
-    def _check_indices(self, x: np.ndarray, y: np.ndarray) -> None:
-        """Refuse words and classes that the model has not got.
+    def _try_indices(self, x: np.ndarray, y: np.ndarray) -> None:
+        """Try on the processor whether a user's whole numbers are words and classes of the model.
 
-        On a GPU an index beyond a tensor ends the process, and with it every user's training.
+        On a GPU an index beyond a tensor ends the process, and with it every user's training. On
+        the processor it raises, and its user contributes zero alone. Only numbers that may be
+        beyond one are tried; what they are for, such as counts, is the module's affair.
 
         Raises:
-            ValueError: If there is one.
+            Exception: What the module or the loss raises.
         """
-        embeddings = [m for m in self.alone.module.modules() if isinstance(m, nn.Embedding)]
-        words = max((layer.num_embeddings for layer in embeddings), default=None)
-        for array, most, what in ((x, words, "an input"), (y, self.cost.most_classes, "a target")):
-            if most is None or array.dtype.kind not in "iu" or not array.size:
-                continue
-            counted = array[array != IGNORED] if what == "a target" else array
-            if counted.size and not 0 <= counted.min() <= counted.max() < most:
-                raise ValueError(f"{what} is not in 0 to {most - 1}: the model has no more of them")
+        layers = [m for m in self.alone.module.modules() if isinstance(m, nn.Embedding)]
+        words = min((layer.num_embeddings for layer in layers), default=None)
+        if not (_may_be_beyond(x, words) or _may_be_beyond(y, self.cost.num_classes)):
+            return
+        module, loss = copy.deepcopy((self.alone.module, self.alone.loss))
+        for part in (module, loss):
+            if isinstance(part, nn.Module):
+                part.cpu()
+        with torch.no_grad():
+            loss(module(torch.from_numpy(model_inputs(x))), torch.from_numpy(model_targets(y)))
 
     def check(self, params: Params, examples: Any) -> None:
         """Train one synthetic user on the device, to find out beforehand that none can be.

@@ -1,5 +1,7 @@
 """How many users are trained at once: by the model, the device and a user's own size."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import torch
@@ -84,15 +86,25 @@ class TestChoice:
         with pytest.raises(ValueError, match="no kernel of it here"):
             own.trainer(Schedule(learning_rate=0.1), {}, device="cpu")
 
-    def test_a_class_that_the_model_has_not_got_is_refused_before_the_device_sees_it(self):
-        many = task(lambda: built("mlp")[0]).trainer(Schedule(learning_rate=0.1), {}, device="cpu")
-        good = examples_of(3, (12,), seed=0)
+    def test_whole_numbers_beyond_the_model_are_tried_before_a_gpu_sees_them(self, monkeypatch):
+        """A label is refused; as large a count, of which the loss makes nothing else, is not."""
         params, key = module_params(built("mlp")[0]), Key.simulation(0)
-        many.prepare(params, 0, good, key)
-        for label in (-1, CLASSES):
-            bad = ArrayExamples(good.x, np.full(3, label))
-            with pytest.raises(ValueError, match=f"a target is not in 0 to {CLASSES - 1}"):
+        good = examples_of(3, (12,), seed=0)
+
+        def counted(outputs, targets):
+            return nn.functional.poisson_nll_loss(outputs[:, 0], targets.float())
+
+        for loss, refused in ((cross_entropy, True), (counted, False)):
+            own = ModuleTask(
+                name="t", module=lambda: built("mlp")[0], loss=loss, users=cohort((12,), (3, 4))
+            )
+            many = own.trainer(Schedule(learning_rate=0.1), {}, device="cpu")
+            monkeypatch.setattr(VectorisedTrainer, "device", torch.device("cuda"))
+            many.prepare(params, 0, good, key)
+            bad = ArrayExamples(good.x, np.full(3, CLASSES))
+            with pytest.raises(IndexError) if refused else contextlib.nullcontext():
                 many.prepare(params, 0, bad, key)
+            monkeypatch.undo()
 
     def test_weights_of_a_loss_are_where_the_module_is(self):
         loss = nn.CrossEntropyLoss(weight=torch.ones(CLASSES))

@@ -9,6 +9,8 @@ from torch import nn
 
 from fedpriv import tree
 from fedpriv.mechanisms.bounds import Clip, Normalise, Preconditioned, Rounded, Unbounded
+from fedpriv.rng import Key
+from fedpriv.training.failures import users_not_logged
 from fedpriv.training.local.batched import is_batch_invariant
 from fedpriv.training.local.module import ArrayExamples, module_params
 from fedpriv.training.local.vectorised import VectorisedTrainer
@@ -231,6 +233,19 @@ class TestBatchInvariance:
         synthetic = functools.partial(many.synthetic, KIND)
         assert is_batch_invariant(lambda works: many.together(start, works)[0], synthetic, 32)
         assert not is_batch_invariant(train, synthetic, 32)
+
+    @pytest.mark.parametrize(("key", "said"), [(KEY, True), (Key.secure(), False)])
+    def test_of_a_secure_run_nothing_is_logged_of_trials(self, caplog, monkeypatch, key, said):
+        """Which kinds of users are tried tells who was drawn."""
+
+        def failing(self, start, works):
+            raise RuntimeError("no rule")
+
+        monkeypatch.setattr(VectorisedTrainer, "together", failing)
+        many, params, _ = steep("mlp")
+        with caplog.at_level(logging.DEBUG), users_not_logged(key):
+            assert not many._is_batch_invariant(many.start(params), KIND, 32)
+        assert bool(caplog.records) == said
 
     def test_the_trial_sees_a_batch_that_leaks(self):
         many, params, _ = steep("mlp")
