@@ -91,7 +91,6 @@ class Bound(ABC):
         granularity: Spacing of the grid that outputs are rounded to; None for none.
         multiplier: Factors of an update before its norm is taken, by tensor name; may be empty.
         mixture: Public update that is mixed in before the multiplication; None for nothing.
-        unchanged_norm: An update of a norm up to here leaves as it comes; 0 where none need do so.
         batched: Whether outputs of many users (or examples) are computed in one batch, so that one
             may turn the rounding of another; a mechanism of it is not exact.
     """
@@ -102,7 +101,6 @@ class Bound(ABC):
     granularity: float | None = None
     multiplier: Mapping[str, np.ndarray] = MappingProxyType({})
     mixture: Mixture | None = None
-    unchanged_norm: float = 0.0
     batched: bool = False
 
     @abstractmethod
@@ -201,14 +199,9 @@ class Clip(Bound):
         """C."""
         return self.l2_clip_norm
 
-    @property
-    def unchanged_norm(self) -> float:
-        """Just below C."""
-        return self.l2_clip_norm * _ROUNDING
-
     def bounded_norm(self, norm: float, num_elements: int) -> float:
         """Return the smaller of the norm and (just below) C."""
-        return min(norm, self.unchanged_norm)
+        return min(norm, self.l2_clip_norm * _ROUNDING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -128,14 +128,12 @@ def factors_of(
             "give the bound inside it (exact-sum false)"
         )
     factors = np.zeros(len(norms))
-    counts = ~(norms <= tiny)  # or NaN
-    unchanged = counts & (norms <= bound.unchanged_norm)
-    factors[unchanged] = 1.0
-    for place in np.flatnonzero(counts & ~unchanged).tolist():
-        try:  # no context manager: this is run for every example
-            factors[place] = scaling_factor(bound, float(norms[place]), num_elements)
-        except ValueError as error:
-            contributes_zero(error)
+    for place, norm in enumerate(norms.tolist()):
+        if not norm <= tiny:  # or NaN
+            try:  # no context manager: this is run for every example
+                factors[place] = scaling_factor(bound, norm, num_elements)
+            except ValueError as error:
+                contributes_zero(error)
     return factors
 
 

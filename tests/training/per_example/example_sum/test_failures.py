@@ -128,14 +128,27 @@ def test_a_run_says_how_many_examples_failed():
     assert [r.diagnostics.num_failed for r in records] == [2] * 6
 
 
+class Half(Clip):
+    """A user-defined bound, half as long as the one that it is derived from."""
+
+    @property
+    def l2_bound(self):
+        return self.l2_clip_norm / 2
+
+    def bounded_norm(self, norm, num_elements):
+        return min(norm, self.l2_bound * (1 - 2.0**-20))
+
+
 def test_factors_are_those_of_single_norms_to_the_bit():
     rng = np.random.default_rng(0)
     edges = [0.0, 1e-150, 1e-139, np.nextafter(0.7, 0), 0.7, np.nextafter(0.7, 1), 1e300]
     norms = np.concatenate([edges, 0.7 * (1 + 2.0**-22 * rng.normal(size=200)), rng.random(200)])
-    for bound in (Clip(l2_clip_norm=0.7), Normalise(l2_clip_norm=0.7, regulariser=0.1)):
+    bounds = Clip(l2_clip_norm=0.7), Normalise(l2_clip_norm=0.7, regulariser=0.1)
+    for bound in (*bounds, Half(l2_clip_norm=0.7)):
         found = factors_of(bound, norms, 10)
         expected = [scaling_factor(bound, norm, 10) if norm > 1e-140 else 0.0 for norm in norms]
         assert found.tolist() == expected
+        assert (found * norms <= bound.l2_bound).all()
     with counted_failures() as failures:
         assert factors_of(Clip(l2_clip_norm=0.7), np.array([math.nan, math.inf]), 1).sum() == 0
     assert failures.count == 2
