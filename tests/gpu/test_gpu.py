@@ -1,6 +1,6 @@
 """Training on a device: what the processor computes, and each time the same bits.
 
-    pytest -m gpu --device cuda:0  on the first GPU
+    pytest -m gpu                  on the first GPU; an error where there is none
     pytest -m gpu --device cpu     the same path on the processor
 
 A test fails where no tensor was trained on the device: falling back to the processor is no pass.
