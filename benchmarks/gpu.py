@@ -83,7 +83,7 @@ def dense_loop(task: Any, schedule: Any, device: torch.device, users: list[str])
 
 
 class Slots:
-    """How full the batches of a trainer are; put it around `_many`."""
+    """Count of slots, and of those that users take; put it around `_many`."""
 
     def __init__(self) -> None:
         self.taken = self.all = 0

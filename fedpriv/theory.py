@@ -54,7 +54,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What a theorem says of a setting.
+    """Bound of a theorem in a setting, with the values that it is made of.
 
     Attributes:
         title: The theorem.

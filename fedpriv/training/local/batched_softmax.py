@@ -153,7 +153,7 @@ class BatchedSoftmaxTrainer(BatchedTrainer):
     def synthetic(self, kind: Kind, number: int, *, steps: int, scale: float = 1.0) -> SoftmaxWork:
         """Return a user with as many examples as a batch is wide, each of every eighth row."""
         width, *shape = kind
-        key = Key.simulation(0).fold("made-up user").fold(number)
+        key = Key.simulation(0).fold("synthetic user").fold(number)
         rng = key.generator()
         num_rows = shape[1]
         filled = rng.random((width, num_rows)) < 0.125

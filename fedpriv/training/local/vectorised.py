@@ -111,7 +111,7 @@ def random_layer(module: nn.Module) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What one example costs a model; of the model and the shape of an input alone.
+    """Cost of one example, which follows from the model and the shape of an input alone.
 
     Attributes:
         flops: Floating-point operations forwards and backwards, of products and convolutions.
@@ -270,7 +270,7 @@ class VectorisedTrainer(BatchedTrainer):
     def synthetic(self, kind: Kind, number: int, *, steps: int, scale: float = 1.0) -> ModuleWork:
         """Return a user with as many examples as a batch is wide."""
         width, x_shape, x_dtype, y_shape, y_dtype = kind
-        key = Key.simulation(0).fold("made-up user").fold(number)
+        key = Key.simulation(0).fold("synthetic user").fold(number)
         rng = key.generator()
         x = _values(rng, (width, *x_shape), x_dtype, scale)
         return ModuleWork(

@@ -54,7 +54,7 @@ Place = tuple[str, Epsilon]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What all pages say of their runs.
+    """Description of the runs behind a page.
 
     Attributes:
         site: Description of the corpus.

@@ -176,7 +176,7 @@ def accuracy_of(row: Row, name: str) -> float:
     return sum(row["right"][name]) / sum(row["examples"])
 
 
-def tried(
+def validation_accuracies(
     site: Site, family: Family, size: Size, epsilon: Epsilon
 ) -> dict[float, dict[str, float]]:
     """Return accuracies on validation threads by rate and method, mean of the tuning seeds."""
@@ -199,7 +199,7 @@ def choose(site: Site, family: Family, size: Size, epsilon: Epsilon) -> dict[str
 
     Of equals the lowest rate, and of one rate the first name in alphabetical order.
     """
-    reached, chosen = tried(site, family, size, epsilon), {}
+    reached, chosen = validation_accuracies(site, family, size, epsilon), {}
     for kind in (LAST, *KINDS):
         missed, rate, name = min(
             (-accuracy, rate, name)

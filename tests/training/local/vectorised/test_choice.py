@@ -1,4 +1,4 @@
-"""How many users are trained at once: by the model, the device and a user's own size."""
+"""Slots of a batch follow from the model, the device and the user's own size."""
 
 import contextlib
 
