@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import median, quantiles
@@ -24,12 +25,14 @@ from harness.main_job import about, open_job, parser
 from jobs.ledger_only import LedgerOnly
 from numba import njit
 
+from fedpriv.backends.backend import Order
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Components
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.loop import rounds
+from fedpriv.sums import PartialSum
 
 F = np.float32
 _ONE: Any = F(1.0)  # what the kernel is compiled for
@@ -166,28 +169,30 @@ def main() -> None:
     arguments = parser("The round beside its unavoidable work.", rounds=60).parse_args()
     experiment, corpus = open_job(arguments, rounds=arguments.rounds + 5, eval_every=10**6)
     components = build(experiment, corpus)
-    floor = Floor(components, experiment)
-    root = Key.simulation(0)
+    floor, backend = Floor(components, experiment), serial(experiment, components)
+    root, drawn, sum_over = Key.simulation(0), [], backend.sum_over
+
+    def noting(cohort: Sequence[str], order: Order) -> PartialSum:
+        drawn.append(cohort)  # the floor is of the very users that the round had
+        return sum_over(cohort, order)
+
+    backend.sum_over = noting
     with tempfile.TemporaryDirectory() as folder:
         kept = LedgerOnly.create(Path(folder) / "run", experiment, components)
         running = rounds(
             components,
-            serial(experiment, components),
+            backend,
             root,
             folder=cast(RunFolder, kept),
             eval_every=10**6,
         )
         seconds, bare, pieces = [], [], []
-        for number in range(1, arguments.rounds + 5):
+        for _ in range(1, arguments.rounds + 5):
             started = time.perf_counter()
             next(running)
             seconds.append(time.perf_counter() - started)
-            sampler: Any = components.plan.live_mechanism.sampler
-            cohort = sampler.cohort(
-                root.fold("cohort").fold(number).fold(1), components.task.roster
-            )
             started = time.perf_counter()
-            pieces.append(floor.round(cohort))
+            pieces.append(floor.round(drawn[-1]))
             bare.append(time.perf_counter() - started)
         seconds, bare, pieces = seconds[4:], bare[4:], pieces[4:]
         params = components.task.init_params(root)
