@@ -80,7 +80,7 @@ def ema(decay: float, warmup: bool = False) -> Transform:
         # The caller's old state is the only owner of the old arrays: they are freed with it.
         return average, {"average": average, "count": {"num_updates": np.array(t, np.int64)}}
 
-    return Transform(init=init, next=next_)
+    return Transform(init=init, next=next_, averages=True)
 
 
 def _move(old: np.ndarray, new: np.ndarray, share: float, name: str) -> np.ndarray:
@@ -174,7 +174,7 @@ def of_last(k: int, function: Aggregation) -> Transform:
         average = _checked(function(last_checkpoints(kept)), params)
         return average, {"average": average, **kept}
 
-    return Transform(init=init, next=next_)
+    return Transform(init=init, next=next_, averages=function is uniform)
 
 
 def keeping(k: int) -> Transform:

@@ -271,6 +271,17 @@ class TestAggregates:
         assert all(same(out, params) for out in outputs)
 
 
+    @pytest.mark.parametrize("name", [name for name in AGGREGATES if EVERY[name]().averages])
+    def test_an_average_lies_between_the_params(self, name):
+        params, *others = trees(20, 8)
+        outputs, _ = run(EVERY[name](), params, others)
+        for number, out in enumerate(outputs, start=1):
+            for tensor, array in out.items():
+                seen = np.stack([tree[tensor] for tree in [params, *others[:number]]])
+                assert (array >= seen.min(axis=0) - 1e-6).all()
+                assert (array <= seen.max(axis=0) + 1e-6).all()
+
+
 def _form(state):
     return {(n, t): (a.shape, a.dtype) for n, tree in state.items() for t, a in tree.items()}
 
