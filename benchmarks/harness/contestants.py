@@ -39,7 +39,7 @@ class Contestant:
 
     Attributes:
         name: In tables.
-        tool: "fedpriv", "flower" or "pfl".
+        tool: "fedpriv", "flower", "pfl" or "none".
         command: Arguments of its Python, which start its worker.
         python: Returns that Python, once it has made the environment if there is none yet.
         environment: Added to the harness's own.
@@ -67,6 +67,15 @@ def _fedpriv(
         tool="fedpriv",
         command=[*command, *options],
         environment={**_QUIET, "PYTHONPATH": _OURS, "OMP_NUM_THREADS": str(threads)},
+    )
+
+
+def _bare(job: Job) -> Contestant:
+    return Contestant(
+        name="local steps alone, 1 process",
+        tool="none",
+        command=[str(JOBS / "bare_jobs.py"), job.to_json()],
+        environment={**_QUIET, "PYTHONPATH": _OURS, "OMP_NUM_THREADS": "1"},
     )
 
 
@@ -102,6 +111,7 @@ def same(corpus: str | None, *, peers_too: bool = True) -> list[Contestant]:
         _fedpriv(job, "serial"),
         _fedpriv(job, "serial", threads=cores),
         _fedpriv(job, "ray"),
+        _bare(job),
     ]
     if not peers_too:
         return ours
@@ -173,6 +183,7 @@ def cifar(file: Path | None, num_users: int, cohort: int) -> list[Contestant]:
     return [
         _fedpriv(job, "serial"),
         _fedpriv(job, "ray"),
+        _bare(job),
         _pfl(job),
         _pfl(job, threads=_cores()),
         _pfl(job, processes=_cores()),

@@ -12,7 +12,7 @@ from harness import machine
 from harness.contestants import Contestant
 from harness.worker_process import Block
 
-COLOURS = {"fedpriv": "#0b6e4f", "flower": "#c77d0a", "pfl": "#4a6fa5"}
+COLOURS = {"fedpriv": "#0b6e4f", "flower": "#c77d0a", "pfl": "#4a6fa5", "none": "#555555"}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -132,6 +132,12 @@ def _headlines(entries: list[Entry], base: Entry) -> list[str]:
                 f"- {base.contestant.name} against {peer.contestant.name}: "
                 f"**{ratio(peer, base):.2f} times** the rounds a second of {name}."
             )
+    bare = quickest(entries, "none")
+    one = next((e for e in entries if e.contestant.name == "fedpriv" and e.counts), None)
+    if bare is not None and one is not None:
+        rows.append(
+            f"- fedpriv in one process takes **{ratio(one, bare):.2f} times** local steps alone."
+        )
     return rows
 
 
