@@ -100,10 +100,16 @@ def ways(job: str, kept: bool, num_users: int) -> dict[str, Callable[[], object]
         return found
 
     # The trial of batch invariance is made once a trainer, in the block that warms up.
-    trainers = {size: VectorisedTrainer(alone=alone, users_at_once=size) for size in at_once}
+    trainers = {
+        f"{size} users at once": VectorisedTrainer(alone=alone, users_at_once=size)
+        for size in at_once
+    }
+    for size in at_once[-1:]:
+        trainers[f"{size} users at once, compiled"] = VectorisedTrainer(
+            alone=alone, users_at_once=size, compiled=True
+        )
 
-    def together(size: int) -> None:
-        many = trainers[size]
+    def together(many: VectorisedTrainer) -> None:
         works = [
             many.prepare(params, number, user, own)
             for number, (user, own) in enumerate(zip(users, keys, strict=True))
@@ -111,8 +117,8 @@ def ways(job: str, kept: bool, num_users: int) -> dict[str, Callable[[], object]
         for _ in many.batches(many.start(params), works):
             pass
 
-    for size in at_once:
-        found[f"{size} users at once"] = lambda size=size: together(size)
+    for name, many in trainers.items():
+        found[name] = lambda many=many: together(many)
     return {name + KEPT: way for name, way in found.items()}
 
 

@@ -8,7 +8,8 @@
 blocks: the compiled kernels, the device path, and plain dense PyTorch on the device, which trains
 one user after another on all rows of the kernel. `best`, `words` and `cifar` are those of
 `compare.py`, with fedpriv on the device, on Ray with a GPU for each worker, and pfl on the device.
-`users` is `growth.py`'s 342,477 SYNTHETIC users. Results go to `benchmarks/results/gpu.md`.
+`users` is `growth.py`'s 342,477 SYNTHETIC users, with up to a thousand for every GPU.
+Results go to `benchmarks/results/gpu.md`.
 """
 
 from __future__ import annotations
@@ -193,15 +194,25 @@ def compared(part: str, device: str, num_gpus: int, arguments: argparse.Namespac
     return [figures.markdown(part, entries, options.get("cohort", 20), []), ""]
 
 
-def with_many_users(device: str, smallest: bool) -> list[str]:
-    """Return the table of rounds of many users, on the processor and on the device."""
-    users, cohorts = (80, (5,)) if smallest else (342_477, (20, 200, 1_000))
+def with_many_users(device: str, num_gpus: int, smallest: bool) -> list[str]:
+    """Return the table of rounds of many users: processor, one device, and all of them by Ray.
+
+    The largest cohort gives every GPU a thousand users, of which hardly a slot stays empty.
+    """
+    users, cohorts = 342_477, (20, 200, 1_000, *([1_000 * num_gpus] if num_gpus > 1 else []))
+    if smallest:
+        users, cohorts = 80, (5,)
     corpus = growth.equal_users(users, 100 if smallest else 34_247)
     lines = [f"## {users:,} SYNTHETIC users", "", "| cohort | | s a round | peak MiB |"]
     lines.append("|---:|---|---:|---:|")
     for cohort in cohorts:
         case = Case(corpus=corpus, cohort=cohort, rounds=2 if smallest else 15)
-        for name, each in (("compiled", case), (device, replace(case, device=device))):
+        ways = {"compiled": case, device: replace(case, device=device)}
+        if num_gpus > 1:
+            ways[f"Ray, {num_gpus} × {device.split(':')[0]}"] = replace(
+                case, device=device, backend="ray", workers=num_gpus
+            )
+        for name, each in ways.items():
             found = growth.run_case(each)
             lines.append(
                 f"| {cohort} | {name} | {found['median']:.4f} | {found['peak_pss_mib']:.0f} |"
@@ -240,7 +251,7 @@ def main() -> None:
             if part == "path":
                 lines += path(device, arguments)
             elif part == "users":
-                lines += with_many_users(str(device), arguments.smallest)
+                lines += with_many_users(str(device), number, arguments.smallest)
             else:
                 lines += compared(part, str(device), number, arguments)
         except Exception as error:  # what was measured before stays

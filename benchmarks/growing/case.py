@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from statistics import median, quantiles
@@ -35,7 +35,8 @@ class Case:
         warm_up: Rounds before them.
         backend: "serial", "threads" or "ray".
         workers: Of the backend.
-        device: Of the backend "serial"; None for its usual way.
+        device: Of the backend "serial", or one of its kind for each worker of Ray's; None for the
+            usual way.
         look_every: Endurance: memory is read after so many rounds, and evaluated there; 0 for a
             plain timing.
     """
@@ -72,7 +73,11 @@ def backend_factory(case: Case) -> Iterator[Any]:
     try:
         from fedpriv.backends.ray.cluster import Cluster, Request
 
-        cluster = Cluster(Request(workers=case.workers))
+        request = Request(workers=case.workers)
+        if case.device is not None:
+            logical = case.workers if case.device == "cpu" else 0
+            request = replace(request, gpus_per_worker=1.0, logical_gpus=logical)
+        cluster = Cluster(request)
     except (ImportError, ValueError) as error:
         raise UnavailableError(str(error)) from error
     with cluster:

@@ -45,6 +45,7 @@ from fedpriv.ranges import Range
 from fedpriv.rng import Key
 from fedpriv.tasks.central import CentralTask
 from fedpriv.tasks.task import Task
+from fedpriv.training.devices import keep_freed_memory
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.per_example.example_sum import (
     CentralSum,
@@ -234,9 +235,12 @@ def trainer_on(
 ) -> Trainers:
     """Return a task's trainer on a device, or its default one for None.
 
+    The process is set to keep the memory that training frees (`fedpriv.training.devices`).
+
     Raises:
         ValueError: If the task's `trainer` takes no device, or this machine has not got it.
     """
+    keep_freed_memory()
     if device is None:
         return task.trainer(schedule, multiplier)
     if "device" not in signature(task.trainer).parameters:

@@ -19,7 +19,7 @@ from fedpriv.datasets.local_data import NodeUsers
 from fedpriv.measures import Measure
 from fedpriv.rng import Key
 from fedpriv.tasks.task import Task, TaskDescription
-from fedpriv.training.devices import keep_freed_memory, usable_device
+from fedpriv.training.devices import usable_device
 from fedpriv.training.evaluate import WHOLE, ClassScores, Metrics, Part
 from fedpriv.training.local.module import (
     ArrayExamples,
@@ -261,6 +261,9 @@ class ModuleTask(Task):
             the model cannot take those that `synthetic_batch()` makes.
         users_at_once: How many users a trainer trains together; None for the rule of
             `fedpriv.training.local.vectorised` (on the CPU one by one), 1 for one by one.
+        compiled: Whether steps of many users at once are compiled by `torch.compile`, which takes
+            seconds for each size of batch and a C++ compiler on a CPU; for `users_at_once` or a
+            device.
         client_optimizer: Takes a user's local steps: `SGD`, `Momentum` or `Adam` of
             `fedpriv.training.local.sgd` (settings by `functools.partial`), or your own. With any
             but `SGD` users are trained one by one.
@@ -281,6 +284,7 @@ class ModuleTask(Task):
         files: Mapping[str, bytes] | None = None,
         synthetic_batch: ArrayLike | None = None,
         users_at_once: int | None = None,
+        compiled: bool = False,
         client_optimizer: Callable[..., ClientOptimizer] = SGD,
     ) -> None:
         if users_at_once is not None and (users_at_once is True or users_at_once < 1):
@@ -307,6 +311,7 @@ class ModuleTask(Task):
         if synthetic_batch is not None:
             self._synthetic_batch = array_examples(synthetic_batch, "the synthetic_batch examples")
         self._users_at_once, self._client_optimizer = users_at_once, client_optimizer
+        self._compiled = compiled
         self._files = dict(files or {})
         if FROZEN in self._files:
             raise ValueError(
@@ -348,8 +353,7 @@ class ModuleTask(Task):
             schedule: How much work.
             multiplier: 1/A by parameter name, empty for none.
             device: Where to train many users at once, such as "cuda:0"; None for one by one on the
-                CPU, unless `users_at_once` says otherwise. On the CPU the process is also set to
-                keep the memory that steps free (`fedpriv.training.devices`).
+                CPU, unless `users_at_once` says otherwise.
 
         Raises:
             ValueError: If there is no such device here, or the loss or a measure is not of each
@@ -366,14 +370,18 @@ class ModuleTask(Task):
             device=where,
             make_optimizer=self._client_optimizer,
         )
-        if where.type == "cpu":
-            keep_freed_memory()
         if device is None and self._users_at_once in (None, 1):
+            if self._compiled:
+                raise ValueError(
+                    "compiled=True is for many users at once; give users_at_once, or a device"
+                )
             return alone
         batch, _ = self._batch()
         cost = Cost() if batch is None else Cost.of(alone, batch.x)
-        many = VectorisedTrainer(alone=alone, users_at_once=self._users_at_once, cost=cost)
-        if device is not None:
+        many = VectorisedTrainer(
+            alone=alone, users_at_once=self._users_at_once, cost=cost, compiled=self._compiled
+        )
+        if device is not None or self._compiled:
             many.check(module_params(module), batch)
         return many
 

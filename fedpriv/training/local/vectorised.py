@@ -166,13 +166,17 @@ class VectorisedTrainer(BatchedTrainer):
         users_at_once: Slots of a batch; 1 trains one by one, and only sums on the device. None for
             `num_slots` by the cost and within 2 GiB, and 1 where a layer draws at random.
         cost: Of an example.
+        compiled: Whether `torch.compile` compiles the gradients of a batch, once for every shape;
+            with CUDA graphs on a GPU. The same updates to rounding.
         transform: As of `fedpriv.training.work.UserByUser`.
     """
 
     alone: ModuleTrainer
     users_at_once: int | None = None
     cost: Cost = Cost()
+    compiled: bool = False
     transform: UserTransform | None = None
+    _gradients: Any = field(init=False, repr=False)
     _batch_invariant: dict[Any, bool] = field(init=False, repr=False, default_factory=dict)
     _apart: bool = field(init=False, repr=False)
 
@@ -186,6 +190,12 @@ class VectorisedTrainer(BatchedTrainer):
             _LOG.warning("layer %r draws at random: users are trained one by one", drawn)
         plain = type(self.alone.optimizer) is SGD  # of which steps of many users are one product
         object.__setattr__(self, "_apart", drawn is not None or not plain)
+        gradients = vmap(grad(self._loss, has_aux=True))
+        if self.compiled:
+            mode = None if self.device.type == "cpu" else "reduce-overhead"  # CUDA graphs
+            # An error, and not a plain call, where a part of it cannot be compiled.
+            gradients = torch.compile(gradients, fullgraph=True, dynamic=False, mode=mode)
+        object.__setattr__(self, "_gradients", gradients)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> VectorisedTrainer:
         """Return a trainer with a module of its own; what was tried on this machine both know."""
@@ -257,8 +267,12 @@ class VectorisedTrainer(BatchedTrainer):
         """
         if examples is None or not len(examples):
             return
+        key = Key.simulation(0).fold("device check")
         try:
-            self.alone.train(params, examples, Key.simulation(0).fold("device check"))
+            self.alone.train(params, examples, key)
+            if self.compiled:
+                work = self.prepare(params, 0, examples, key)
+                self.together(self.start(params), [work] if work.batches else [])
         except Exception as error:
             end_if_interrupted(error)
             raise ValueError(
@@ -320,30 +334,11 @@ class VectorisedTrainer(BatchedTrainer):
         slots = self.slots(users[0].kind)
         local = {n: t.expand(slots, *t.shape).contiguous() for n, t in start.items()}
         well = torch.ones(slots, dtype=torch.bool, device=self.device)
-
-        def loss(
-            params: Mapping[str, torch.Tensor],
-            x: torch.Tensor,
-            y: torch.Tensor,
-            weight: torch.Tensor,
-        ) -> Any:
-            state = {**params, **buffers}
-            outputs = functional_call(module, state, (x,))
-            # Writing into a buffer raises by itself; a new one would be one for all users.
-            if any(state[name] is not buffer for name, buffer in buffers.items()):
-                raise ValueError("forward() replaces a buffer")
-            each = vmap(self._loss_of_one)(outputs, y)
-            with torch.no_grad():
-                batch = self.alone.loss(outputs, y)
-                mean = (batch - each.mean()).abs() <= _RELATIVE * batch.abs() + _ABSOLUTE
-            return (each * weight).sum(), mean
-
         assert type(self.alone.optimizer) is SGD  # another takes other steps than `SGD.move`
-        each_user, optimizer = vmap(grad(loss, has_aux=True)), cast("SGD", self.alone.optimizer)
-        with self.alone.as_made() as module, one_thread():
-            buffers = dict(module.named_buffers())
+        optimizer = cast("SGD", self.alone.optimizer)
+        with self.alone.as_made(), one_thread():
             for x, y, weight, whose in self._steps(users, slots):
-                gradients, mean = each_user(local, x, y, weight)
+                gradients, mean = self._gradients(local, x, y, weight)
                 well &= mean if whose is None else mean | ~whose
                 for name, gradient in gradients.items():
                     move = optimizer.move(name, gradient)
@@ -353,6 +348,30 @@ class VectorisedTrainer(BatchedTrainer):
             for name, tensor in local.items():
                 tensor.sub_(start[name])
         return local, well
+
+    def _loss(
+        self,
+        params: Mapping[str, torch.Tensor],
+        x: torch.Tensor,
+        y: torch.Tensor,
+        weight: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return one user's weighted loss of a batch, and whether the loss is its examples' mean.
+
+        Raises:
+            ValueError: If forward() replaces a buffer.
+        """
+        buffers = dict(self.alone.module.named_buffers())
+        state = {**params, **buffers}
+        outputs = functional_call(self.alone.module, state, (x,))
+        # Writing into a buffer raises by itself; a new one would be one for all users.
+        if any(state[name] is not buffer for name, buffer in buffers.items()):
+            raise ValueError("forward() replaces a buffer")
+        each = vmap(self._loss_of_one)(outputs, y)
+        with torch.no_grad():
+            batch = self.alone.loss(outputs, y)
+            mean = (batch - each.mean()).abs() <= _RELATIVE * batch.abs() + _ABSOLUTE
+        return (each * weight).sum(), mean
 
     def _loss_of_one(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return self.alone.loss(output.unsqueeze(0), target.unsqueeze(0))

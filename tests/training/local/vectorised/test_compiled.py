@@ -1,0 +1,65 @@
+"""Steps that `torch.compile` compiled: the updates of those that are not, to rounding."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedpriv.tasks.module_task import ModuleTask
+from fedpriv.training.local.module import module_params
+from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.vectorised import VectorisedTrainer
+from tests.training.local.vectorised.users import (
+    built,
+    cohort,
+    cross_entropy,
+    examples_of,
+    together,
+    trainers,
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mlp", "cnn", "partly_frozen"])
+def test_updates_agree(name):
+    module, shape = built(name)
+    alone, plain = trainers(module)
+    compiled = VectorisedTrainer(alone=alone, users_at_once=4, compiled=True)
+    params, users = module_params(module), cohort(shape)
+    calls = torch._dynamo.utils.counters["stats"]["calls_captured"]
+    expected, found = (together(one, params, users) for one in (plain, compiled))
+    assert torch._dynamo.utils.counters["stats"]["calls_captured"] > calls, "nothing was compiled"
+    for one, other in zip(expected, found, strict=True):
+        for tensor, array in one.items():
+            assert np.allclose(array, other[tensor], rtol=1e-5, atol=1e-6)
+
+
+def task(forward=None, **options):
+    class Model(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) if forward is None else forward(super().forward(x))
+
+    users = {user: examples_of(6, (12,), seed=1) for user in "ab"}
+    return ModuleTask(
+        name="synthetic", module=lambda: Model(12, 5), loss=cross_entropy, users=users,
+        synthetic=True, **options,
+    )  # fmt: skip
+
+
+SCHEDULE = Schedule(learning_rate=0.1, batch_size=4)
+
+
+def test_users_one_by_one_are_not_compiled():
+    with pytest.raises(ValueError, match="give users_at_once, or a device"):
+        task(compiled=True).trainer(SCHEDULE, {})
+
+
+@pytest.mark.slow
+def test_what_cannot_be_compiled_is_refused_beforehand():
+    def leaving(outputs):
+        print("a call that no compiler takes along", end="")
+        return outputs
+
+    given = task(leaving, compiled=True, users_at_once=2)
+    with pytest.raises(ValueError, match="training a synthetic user there failed"):
+        given.trainer(SCHEDULE, {})
