@@ -61,7 +61,8 @@ CASES = (
     ),
     Case(argv="dense_training.py softmax --blocks 1 --users 3"),
     Case(
-        argv="gpu.py path users --device cpu --smallest --corpus {corpus} --results {out}/results",
+        argv="gpu.py path linear users --device cpu --smallest --corpus {corpus} "
+        "--results {out}/results",
         runs=("growing/case.py",),
     ),
     Case(
