@@ -44,13 +44,13 @@ class _Descent(Experiment):
         None, "ε of the whole run, whatever is spent of it.", Range.ABOVE_ZERO
     )
     conversion: Literal["tight", "plain"] = option(
-        "tight", "Of ε to ρ: over all Rényi orders, or Bun and Steinke's, as the paper has it."
+        "tight", "Of ε to ρ: over all Rényi orders, or Bun and Steinke's, as published code."
     )
     prices: Literal["split", "paper"] = option(
-        "split", "Of an iteration: by iterations and gradient-share, or the paper's by iterations."
+        "split", "Of an iteration: by iterations and gradient-share, or the published code's."
     )
     iterations: int = option(
-        30, "Iterations without a rejection that the budget is split by; 60 in the paper.",
+        30, "Iterations without a rejection that the budget is split by; 60 in published code.",
         Range.AT_LEAST_ONE,
     )  # fmt: skip
     gradient_share: float = option(

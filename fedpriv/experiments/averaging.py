@@ -300,7 +300,9 @@ class CentralExperiment(Averaging):
     bound: ExampleBound = place(Clipped(), "How each gradient is bounded.")
     optimizer: GradientOptimizer = place(Sgd(), "What is made of the released mean gradient.")
     schedule: Literal["constant", "step", "cyclic", "inverse-root"] = option(
-        "constant", "Of the learning rate: a tenth at half, one triangle, or α/√t."
+        "constant",
+        "Of the learning rate: a tenth from half and a hundredth from three quarters of the steps, "
+        "one triangle, or α/√t.",
     )
     preconditioner: ExamplePreconditioner = place(
         NotPreconditioned(), "What public data or past releases add."

@@ -221,7 +221,7 @@ class Normalise(Bound):
         * Adding or removing one user moves the sum by at most C; replacing one by at most 2C.
 
     With r = 0 this is the normalised update of DP-NormFedAvg (Das et al. 2021); r > 0 is the
-    regulariser of DP-NSGD (Yang et al. 2022, Algorithm 2), scaled by C.
+    regulariser of DP-NSGD (Yang et al. 2022, Algorithm 1), scaled by C.
     """
 
     l2_clip_norm: float
@@ -298,8 +298,8 @@ class Preconditioned(_Wrapper):
           user's own: without users it is not in the sum.)
 
     Reference: Li et al., "Private Adaptive Optimization with Side Information" (2022),
-    Algorithm 1, lines 5 and 6, where ψ mixes with public moments and divides; and the server-side
-    variant discussed with Algorithm 3.
+    Algorithm 1, where ψ mixes with public moments and divides; and the server-side variant
+    discussed with Algorithm 3.
     """
 
     multiplier: Mapping[str, np.ndarray] = field(repr=False)

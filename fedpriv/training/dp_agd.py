@@ -307,7 +307,7 @@ class Prices:
 
     @classmethod
     def of_paper(cls, *, epsilon: float, delta: float, splits: float = 60.0) -> Prices:
-        """Return the paper's: ε/(2 splits) for a choice, and as much for a Gaussian by (ε, δ).
+        """Return the published code's: ε/(2 splits) for a choice, as much for a Gaussian by (ε, δ).
 
         The choice is then dearer than the gradient by 2 ln(1.25/δ), 37 times at δ = 1e-8.
         """

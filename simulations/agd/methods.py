@@ -79,13 +79,14 @@ LOSS_KINDS = ("logistic", "hinge")
 REGULARISER = 1e-4
 CLIP = Clip(l2_clip_norm=1.0)
 
-#: As published (Lee and Kifer 2018), where nothing else is said.
+#: Of the published code (ppmlguy/DP-AGD), where nothing else is said; of the paper (Lee and Kifer
+#: 2018) only a summary could be read, which has none of these numbers.
 SPLITS, LOSS_CAP, GROWTH, LARGEST_STEP = 60, 3.0, 0.1, 2.0
-#: The most steps of SGD that the paper takes; its output perturbation has 50.
+#: The most steps of SGD that the published code takes; its output perturbation has 50.
 MOST_STEPS = 20_000
 
 LABELS = {
-    "agd-paper": "DP-AGD (the paper's prices, NoisyMax)",
+    "agd-paper": "DP-AGD (published prices, NoisyMax)",
     "agd": "DP-AGD (split prices, exponential mechanism)",
     "fixed": "noisy gradient descent of T steps, the same ρ",
     "output": "output perturbation",
@@ -102,7 +103,7 @@ GRIDS: Mapping[str, Grid] = {
         "splits": Axis(
             values=(4, 7, 10, 20, 40, 60, 80, 100, 120), first=(20, 40),
             least="of 3 splits one iteration costs more than ρ",
-            most="the most that the paper tries",
+            most="the most that the published code tries",
         ),
     }),
     "agd": Grid({
@@ -138,17 +139,17 @@ GRIDS: Mapping[str, Grid] = {
     "sgd": Grid({
         "steps": Axis(
             values=(6, 25, 100, 400, 1600, 6400, MOST_STEPS), first=(400, 1600),
-            most="the most steps of the paper's SGD",
+            most="the most steps of the published code's SGD",
         ),
         "rate": Axis(values=_RATES, first=(0.5, 2.0)),
     }),
 }  # fmt: skip
 
-#: What of the paper's DP-AGD is changed alone, beside the settings that were chosen.
+#: What of DP-AGD at published prices is changed alone, beside the settings that were chosen.
 ABLATIONS: Mapping[str, Settings] = {
     "as chosen": {},
-    "60 splits, as published": {"splits": SPLITS},
-    "C_grad 3, as published": {"gradient_clip": 3.0},
+    "60 splits, as in the published code": {"splits": SPLITS},
+    "C_grad 3, as in the published code": {"gradient_clip": 3.0},
     "γ = 0.5": {"growth": 0.5},
     "a rejected gradient is discarded": {"estimates": "discard"},
     "ε converted over all orders": {"conversion": "tight"},
@@ -187,7 +188,7 @@ def perform(asked: Spec) -> Row:
 
 
 def _agd_paper(model: Model, epsilon: float, seed: int, chosen: dict[str, Any]) -> Any:
-    """Run DP-AGD as published: its prices, NoisyMax as ε'-DP, and ε by Bun and Steinke's bound."""
+    """Run DP-AGD at published prices: NoisyMax as ε'-DP, and ε by Bun and Steinke's bound."""
     convert = rho_of_epsilon if chosen.get("conversion") == "tight" else rho_bs16
     prices = Prices.of_paper(epsilon=epsilon, delta=DELTA, splits=chosen["splits"])
     if "gradient_share" in chosen:  # of the same price of an iteration
@@ -284,7 +285,7 @@ def _objective(model: Model, epsilon: float, seed: int, chosen: dict[str, Any]) 
 
 
 def _batch(model: Model) -> float:
-    """Return the paper's √n + 10."""
+    """Return √n + 10, the published code's."""
     return float(round(math.sqrt(model.num_train) + 10))
 
 

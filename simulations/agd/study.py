@@ -95,7 +95,7 @@ def cell(study: Study, loss: str, method: str, epsilon: float) -> list[Row]:
 
 
 def ablation(study: Study, loss: str, epsilon: float) -> dict[str, list[Row]]:
-    """Return the runs of the paper's DP-AGD with one thing changed, by what."""
+    """Return the runs of DP-AGD at published prices with one thing changed, by what."""
     place: dict[str, Any] = {"loss": loss, "method": "agd-paper", "epsilon": epsilon}
     settings, seeds = study.tuned(**place).settings, min(study.seeds, _ABLATION_SEEDS)
     return {
@@ -195,7 +195,7 @@ def _heads(study: Study) -> list[str]:
 
 
 def _paper_epsilons(study: Study) -> str:
-    """Return the ε that the paper's ρ is over all Rényi orders, at each ε."""
+    """Return the ε that the ρ of published prices is over all Rényi orders, at each ε."""
     rows = (cell(study, LOSS_KINDS[0], "agd-paper", e)[0] for e in _epsilons(study))
     return ", ".join(f"{rounded_up(row['true_epsilon'], 3):g}" for row in rows)
 
@@ -240,8 +240,8 @@ def _standings_table(study: Study, loss: str) -> str:
 def _old_bound(study: Study, loss: str) -> dict[str, Any]:
     """Return the ε at which SGD by the old bound has a run, and where both SGD are ahead.
 
-    It "crosses" where the least ε at which it has a run is the least at which it is ahead of the
-    paper's DP-AGD, and by true accounting SGD is ahead of that below.
+    It "crosses" where the least ε at which it has a run is the least at which it is ahead of DP-AGD
+    at published prices, and by true accounting SGD is ahead of that below.
     """
     has = [e for e in _epsilons(study) if cell(study, loss, "sgd-old", e)]
     ahead = {
@@ -258,7 +258,8 @@ def _old_bound(study: Study, loss: str) -> dict[str, Any]:
 
 def _best_of_all(study: Study, loss: str, epsilon: float) -> dict[str, str]:
     """Return the best of all rows of DP-AGD, what was changed alone included, beside DP-SGD."""
-    found = {f"paper's, {name}": rows for name, rows in ablation(study, loss, epsilon).items()}
+    changed = ablation(study, loss, epsilon)
+    found = {f"published prices, {name}": rows for name, rows in changed.items()}
     found[LABELS["agd"]] = cell(study, loss, "agd", epsilon)
     label = max(found, key=lambda name: mean(accuracies(found[name])))
     own, other = accuracies(found[label]), accuracies(cell(study, loss, "sgd", epsilon))

@@ -2,7 +2,9 @@
 
 Every ε is of one example that is there or not, whose place in the order stays empty then: how many
 there are is public (add-remove). The papers' neighbours differ by a replaced example, which is two
-of ours: what is stated here as ε they would call 2ε, of all methods.
+of ours: what is stated here as pure ε they would call 2ε. Under (ε, δ) that of one Gaussian release
+is 2.06 to 2.16 times as large at the same δ = 1/11,862², for ε 0.1 to 4, and sampled batches have a
+ratio of their own.
 """
 
 from __future__ import annotations

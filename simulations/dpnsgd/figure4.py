@@ -8,9 +8,10 @@ r"""DP-NSGD on language: RoBERTa-base on SST-2, its embeddings frozen; clipping 
     fedpriv reproduce dpnsgd-figure4-sst2 --reduced          # minutes, SYNTHETIC sentences
 
 `DIR` holds RoBERTa-base as transformers saves it: `config.json`, `model.safetensors` and a
-tokeniser. As in the paper: 67,349 training sentences, batches of 1000, 10 epochs (680 steps), full
-precision; ε = 8, 4 or 2 at δ = 1e-5 as RDP counts it (σ = .6558, .8429, 1.1457). Its grids, dropout
-and schedule are not known here; these grids are ours, nothing is dropped, rates are constant.
+tokeniser. As in the paper: embeddings frozen, batches of 1000, 10 epochs (680 steps), full
+precision. Its ε, δ, σ and grids are lost in the text at hand: ε = 8, 4 or 2 at δ = 1e-5 as RDP
+counts it (σ = .6558, .8429, 1.1457) and these grids are ours. Its dropout and schedule are not
+known here; nothing is dropped, rates are constant.
 
 One core took 0.24 s an example (16 sentences of 4 to 40 tokens), so about 45 hours a run, and 4
 GiB; the command times some examples first and says how long it will take. Every run is one line of
@@ -22,7 +23,7 @@ unit is one of these examples, not the sentence, nor who wrote it. That the weig
 of them is an assumption.
 
 Source: Yang, Zhang, Chen and Liu, "Normalized/Clipped SGD with Perturbation for Differentially
-Private Non-Convex Optimization" (2022, arXiv:2206.13033), section 5.
+Private Non-Convex Optimization" (2022, arXiv:2206.13033), Appendix D.1.
 """
 
 from __future__ import annotations

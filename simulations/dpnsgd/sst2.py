@@ -219,7 +219,7 @@ class Setup:
 
     def __post_init__(self) -> None:
         if not self.reduced and self.epsilon not in SIGMA:
-            raise ValueError(f"epsilon {self.epsilon!r} is not one of the paper's: 8, 4 or 2")
+            raise ValueError(f"epsilon {self.epsilon!r} is not known; use 8, 4 or 2")
 
     @property
     def batch(self) -> int:
@@ -227,7 +227,7 @@ class Setup:
         return 200 if self.reduced else BATCH
 
     def steps(self, split: Split) -> int:
-        """Return the steps of a run: whole ones an epoch, as the paper counts."""
+        """Return the steps of a run: whole ones an epoch, one for a last part."""
         epochs = 5 if self.reduced else EPOCHS
         return epochs * math.ceil(len(rows(self, split)) / self.batch)
 

@@ -180,6 +180,10 @@ class TestFigure2:
 
     def test_claims_are_computed(self):
         """Of values made so that each claim holds but the last."""
+
+        def said(found):
+            return [holds for _, holds in figure2.claims(found)]
+
         values = {
             ("normalised, r = 0.01", False): (0.3, 0.95, (1.0, 0.5, 0.9, 0.3)),
             ("normalised, r = 1", False): (0.1, 0.96, (1.0, 0.9, 0.8, 0.7)),
@@ -197,4 +201,13 @@ class TestFigure2:
             }]
             for place, (loss, accuracy, curve) in values.items()
         }  # fmt: skip
-        assert [holds for _, holds in figure2.claims(found)] == [True, True, True, False]
+        assert said(found) == ["not told apart by one seed", "yes", "yes", "NO"]
+        several = {place: 3 * rows for place, rows in found.items()}
+        assert said(several) == ["yes", "yes", "yes", "NO"]
+        alike = several | {("clipped, c = 1", False): several["normalised, r = 0.01", False]}
+        assert said(alike)[0] == "not told apart by 3 seeds"
+        calmer = several | {
+            ("clipped, c = 1", False): several["normalised, r = 0.01", False],
+            ("normalised, r = 0.01", False): several["clipped, c = 1", False],
+        }
+        assert said(calmer)[0] == "NO"

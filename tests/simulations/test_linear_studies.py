@@ -196,7 +196,7 @@ class TestVerdicts:
 
     def test_what_was_changed_alone_is_not_left_out_of_the_verdict(self, made_up):
         best = agd_study._best_of_all(made_up, "logistic", 1.6)
-        assert best["label"] == "paper's, exponential mechanism, by its bounded range"
+        assert best["label"] == "published prices, exponential mechanism, by its bounded range"
         assert (best["own"], best["stands"]) == ("93.0 ± 0.5", "ahead of")
         worse = agd_study._best_of_all(made_up, "logistic", 0.4)
         assert worse["label"] == agd.LABELS["agd"] and worse["stands"] == "behind"
@@ -205,7 +205,7 @@ class TestVerdicts:
         old = agd_study._old_bound(made_up, "logistic")
         assert old == {"has": [1.6], "ahead": [1.6], "truly ahead": [0.4], "crosses": True}
         text = agd_study.page(made_up, command="c", ablated=(0.4, 1.6))
-        assert "has a run at ε 1.6, and is ahead of the paper's DP-AGD at ε 1.6" in text
+        assert "has a run at ε 1.6, and is ahead of DP-AGD at published prices at ε 1.6" in text
         assert "first leaves room for a step" in text
 
 

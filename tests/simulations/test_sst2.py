@@ -228,7 +228,10 @@ class TestCommand:
         for options, says in (
             ({}, "give -s weights=DIR, or --reduced"),
             ({**given, "data": str(weights)}, "fedpriv data fetch sst2"),
-            ({**given, "data": str(made), "epsilon": 5.0}, r"epsilon 5\.0 is not one of the paper"),
+            (
+                {**given, "data": str(made), "epsilon": 5.0},
+                r"epsilon 5\.0 is not known; use 8, 4 or 2",
+            ),
             ({**given, "data": str(made)}, "pickled weights .* convert them once"),
         ):
             with pytest.raises(ValueError, match=says):
