@@ -6,7 +6,8 @@
 
 `path` times one round's sum of the 400 users' softmax regression in this process, in alternating
 blocks: the compiled kernels, the device path, and plain dense PyTorch on the device, which trains
-one user after another on all rows of the kernel. `best`, `words` and `cifar` are those of
+one user after another on all rows of the kernel. `linear` times one step of linear models by
+example, of SYNTHETIC rows, in the same three ways. `best`, `words` and `cifar` are those of
 `compare.py`, with fedpriv on the device, on Ray with a GPU for each worker, and pfl on the device.
 `users` is `growth.py`'s 342,477 SYNTHETIC users, with up to a thousand for every GPU.
 Results go to `benchmarks/results/gpu.md`.
@@ -20,6 +21,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -32,6 +34,7 @@ from growing.case import Case
 from harness import contestants, figures
 from harness.main_job import open_job, parser
 from jobs.cifar_job import NUM_USERS
+from scipy import sparse
 from torch import nn
 
 from fedpriv.experiments.averaging import FederatedExperiment
@@ -40,10 +43,11 @@ from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 from fedpriv.training.devices import device_description, usable_device
 from fedpriv.training.local.batched_softmax import BatchedSoftmaxTrainer
+from fedpriv.training.per_example.linear import LogisticGradients, SoftmaxGradients
 from fedpriv.training.work import TRAIN, as_works
 
 RESULTS = Path(__file__).resolve().parent / "results"
-PARTS = ("path", "best", "words", "cifar", "users")
+PARTS = ("path", "linear", "best", "words", "cifar", "users")
 
 
 def finished(device: torch.device) -> None:
@@ -169,6 +173,90 @@ def path(device: torch.device, arguments: argparse.Namespace) -> list[str]:
     ]
 
 
+def dense_step(model: Any, params: Any, index: np.ndarray, device: torch.device) -> Callable:
+    """Return what a plain PyTorch program does for the clipped sum of a linear model's gradients.
+
+    Args:
+        model: Dense rows, float64, and labels.
+        params: Kernel or weight, and bias.
+        index: The batch.
+        device: Where rows and params lie beforehand.
+    """
+    rows, labels = (torch.from_numpy(array).to(device) for array in model)
+    kernel, bias = (torch.from_numpy(array).to(device).double() for array in params)
+    chosen, kernel = torch.from_numpy(index).to(device), kernel.reshape(len(kernel), -1)
+
+    def step() -> None:
+        x, y = rows[chosen], labels[chosen]
+        residuals = x @ kernel + bias
+        if kernel.shape[1] == 1:
+            residuals = torch.sigmoid(residuals) - y[:, None]
+        else:
+            residuals = torch.softmax(residuals, 1) - nn.functional.one_hot(y, kernel.shape[1])
+        norms = ((x.square().sum(1) + 1.0) * residuals.square().sum(1)).sqrt()
+        residuals *= torch.clamp(1.0 / norms, max=1.0)[:, None]
+        for total in (x.T @ residuals, residuals.sum(0)):
+            total.cpu()
+
+    return step
+
+
+def linear(device: torch.device, arguments: argparse.Namespace) -> list[str]:
+    """Return the table of one step's sum of linear models by example."""
+    lines, rng = [], np.random.default_rng(0)
+    clock = time.process_time if device.type == "cpu" else time.perf_counter
+    shapes = [(784, 0.19, 10), (784, 0.19, 2), (100, 0.14, 2), (10_000, 0.01, 2)]
+    for columns, share, classes in shapes[2:3] if arguments.smallest else shapes:
+        number = 50 if arguments.smallest else 2_000
+        kept = rng.random((number, columns)) < share
+        x = sparse.csr_matrix(kept * rng.standard_normal((1, columns), np.float32))
+        y = rng.integers(0, classes, number)
+        if classes == 2:
+            made, kernel = LogisticGradients(x, y), rng.normal(size=columns).astype(np.float32)
+        else:
+            made = SoftmaxGradients(x, y, classes)
+            kernel = rng.normal(size=(columns, classes)).astype(np.float32)
+        there, bound = made.on_device(str(device)), Clip(l2_clip_norm=1.0)
+        bias = np.zeros(1 if classes == 2 else classes, np.float32)
+        params = {"weight" if classes == 2 else "kernel": kernel, "bias": bias}
+        for batch in [20] if arguments.smallest else [64, 256, 1024]:
+            index = np.sort(rng.choice(number, batch, replace=False))
+            asked = params, index, bound
+            ways = {
+                "compiled, one core": partial(made.bounded_sum, *asked),
+                f"device path on {device}": partial(there.bounded_sum, *asked),
+                f"plain dense PyTorch on {device}": dense_step(
+                    (x.toarray().astype(np.float64), y), (kernel, bias), index, device
+                ),
+            }
+            seconds: dict[str, list[float]] = {name: [] for name in ways}
+            for block in range(arguments.blocks + 1):
+                for name, way in ways.items():
+                    finished(device)
+                    began, steps = clock(), 1 if arguments.smallest else 50
+                    for _ in range(steps):
+                        way()
+                    finished(device)
+                    if block:
+                        seconds[name].append((clock() - began) / steps)
+            plain = seconds[f"plain dense PyTorch on {device}"]
+            for name, times in seconds.items():
+                ratio = median([own / t for t, own in zip(plain, times, strict=True)])
+                took = f"{1000 * median(times):.3f} ms"
+                lines.append(f"| {columns} | {classes} | {batch} | {name} | {took} | {ratio:.2f} |")
+        tell(f"linear: {columns} columns, {classes} classes done")
+    return [
+        "## One step of linear models by example: SYNTHETIC rows",
+        "",
+        f"{'CPU time' if device.type == 'cpu' else 'Time'} from a batch to its clipped sum.",
+        "",
+        "| columns | classes | batch | | a step | × plain dense PyTorch |",
+        "|---:|---:|---:|---|---:|---:|",
+        *lines,
+        "",
+    ]
+
+
 def compared(part: str, device: str, num_gpus: int, arguments: argparse.Namespace) -> list[str]:
     """Return the section of one of `compare.py`'s jobs."""
     small = arguments.smallest
@@ -250,6 +338,8 @@ def main() -> None:
         try:
             if part == "path":
                 lines += path(device, arguments)
+            elif part == "linear":
+                lines += linear(device, arguments)
             elif part == "users":
                 lines += with_many_users(str(device), number, arguments.smallest)
             else:
