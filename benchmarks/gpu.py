@@ -6,7 +6,8 @@
 
 `path` times one round's sum of the 400 users' softmax regression in this process, in alternating
 blocks: the compiled kernels, the device path, and plain dense PyTorch on the device, which trains
-one user after another on all rows of the kernel. `best`, `words` and `cifar` are those of
+one user after another on all rows of the kernel. `linear` times one step of linear models by
+example, of SYNTHETIC rows, in the same three ways. `best`, `words` and `cifar` are those of
 `compare.py`, with fedpriv on the device, on Ray with a GPU for each worker, and pfl on the device.
 `users` is `growth.py`'s 342,477 SYNTHETIC users, with up to a thousand for every GPU.
 Results go to `benchmarks/results/gpu.md`.
@@ -20,6 +21,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -32,6 +34,7 @@ from growing.case import Case
 from harness import contestants, figures
 from harness.main_job import open_job, parser
 from jobs.cifar_job import NUM_USERS
+from scipy import sparse
 from torch import nn
 
 from fedpriv.experiments.averaging import FederatedExperiment
@@ -40,10 +43,11 @@ from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 from fedpriv.training.devices import device_description, usable_device
 from fedpriv.training.local.batched_softmax import BatchedSoftmaxTrainer
+from fedpriv.training.per_example.linear import SoftmaxGradients
 from fedpriv.training.work import TRAIN, as_works
 
 RESULTS = Path(__file__).resolve().parent / "results"
-PARTS = ("path", "best", "words", "cifar", "users")
+PARTS = ("path", "linear", "best", "words", "cifar", "users")
 
 
 def finished(device: torch.device) -> None:
@@ -169,6 +173,74 @@ def path(device: torch.device, arguments: argparse.Namespace) -> list[str]:
     ]
 
 
+def dense_step(
+    rows: np.ndarray, labels: np.ndarray, kernel: np.ndarray, batch: np.ndarray, device: Any
+) -> Callable:
+    """Return what a plain PyTorch program does for a batch's clipped sum of softmax gradients."""
+    arrays = rows.astype(np.float64), labels, kernel.astype(np.float64), batch
+    inputs, targets, weights, index = (torch.from_numpy(array).to(device) for array in arrays)
+
+    def step() -> None:
+        x = inputs[index]
+        residuals = torch.softmax(x @ weights, 1)
+        residuals -= nn.functional.one_hot(targets[index], weights.shape[1])
+        norms = ((x.square().sum(1) + 1.0) * residuals.square().sum(1)).sqrt()
+        residuals *= torch.clamp(1.0 / norms, max=1.0)[:, None]
+        for total in (x.T @ residuals, residuals.sum(0)):
+            total.cpu()
+
+    return step
+
+
+def linear(device: torch.device, arguments: argparse.Namespace) -> list[str]:
+    """Return the table of one step's sum of softmax regressions by example."""
+    lines, rng = [], np.random.default_rng(0)
+    clock = time.process_time if device.type == "cpu" else time.perf_counter
+    shapes = [(100, 0.1, 2), (784, 0.2, 2), (784, 0.2, 10), (10_000, 0.01, 2)]
+    for columns, share, classes in shapes[:1] if arguments.smallest else shapes:
+        dense = rng.normal(size=(2_000, columns)) * (rng.random((2_000, columns)) < share)
+        labels = rng.integers(0, classes, len(dense))
+        here = SoftmaxGradients(sparse.csr_matrix(dense, dtype=np.float32), labels, classes)
+        there = here.on_device(str(device))
+        kernel = rng.normal(size=(columns, classes)).astype(np.float32)
+        params = {"kernel": kernel, "bias": np.zeros(classes, np.float32)}
+        steps = 1 if arguments.smallest else 40_000 // columns
+        for size in (64, 256, 1024):
+            batch = rng.choice(len(dense), size, replace=False)
+            asked = params, batch, Clip(l2_clip_norm=1.0)
+            ways = {
+                "plain dense PyTorch": dense_step(dense, labels, kernel, batch, device),
+                "device path": partial(there.bounded_sum, *asked),
+                "compiled, one core": partial(here.bounded_sum, *asked),
+            }
+            seconds: dict[str, list[float]] = {name: [] for name in ways}
+            for block in range(arguments.blocks + 1):
+                for name, way in ways.items():
+                    finished(device)
+                    began = clock()
+                    for _ in range(steps):
+                        way()
+                    finished(device)
+                    if block:
+                        seconds[name].append((clock() - began) / steps)
+            for name, times in seconds.items():
+                pairs = zip(times, seconds["plain dense PyTorch"], strict=True)
+                ratio = median([own / plain for own, plain in pairs])
+                took = f"{1000 * median(times):.3f} ms"
+                lines.append(f"| {columns} | {classes} | {size} | {name} | {took} | {ratio:.2f} |")
+        tell(f"linear: {columns} columns, {classes} classes done")
+    return [
+        f"## One step of softmax regression by example, on SYNTHETIC rows, on {device}",
+        "",
+        f"{'CPU time' if device.type == 'cpu' else 'Time'} from a batch to its clipped sum.",
+        "",
+        "| columns | classes | batch | | a step | × plain dense PyTorch |",
+        "|---:|---:|---:|---|---:|---:|",
+        *lines,
+        "",
+    ]
+
+
 def compared(part: str, device: str, num_gpus: int, arguments: argparse.Namespace) -> list[str]:
     """Return the section of one of `compare.py`'s jobs."""
     small = arguments.smallest
@@ -250,6 +322,8 @@ def main() -> None:
         try:
             if part == "path":
                 lines += path(device, arguments)
+            elif part == "linear":
+                lines += linear(device, arguments)
             elif part == "users":
                 lines += with_many_users(str(device), number, arguments.smallest)
             else:

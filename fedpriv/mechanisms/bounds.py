@@ -108,7 +108,8 @@ class Bound(ABC):
         """Return the norm with which an update leaves, before it is rounded to a grid.
 
         Args:
-            norm: The norm it comes with, after the multiplier; finite.
+            norm: The norm it comes with, after the multiplier; finite. Of many examples it is
+                an array: one that raises a TypeError or ValueError is given them one by one.
             num_elements: Coordinates of the params.
 
         Returns:
@@ -163,15 +164,22 @@ def scaling_factor(bound: Bound, norm: float, num_elements: int) -> float:
 
     Args:
         bound: Its multiplier and mixture are in the norm already.
-        norm: l2 norm over all tensors, not checked yet.
+        norm: l2 norm over all tensors, not checked yet; or an array of them, finite and not 0.
         num_elements: Coordinates of the params.
 
     Raises:
         ValueError: If the norm is not finite.
     """
+    if isinstance(norm, np.ndarray):
+        return bound.bounded_norm(norm, num_elements) / norm
     if not math.isfinite(norm):
         raise ValueError(f"the update's norm is {norm}; a diverged or hostile user contributes 0")
     return 1.0 if norm == 0.0 else bound.bounded_norm(norm, num_elements) / norm
+
+
+def _least(norm: float, limit: float) -> float:
+    """Return the lesser of the two; of an array of norms each with the limit."""
+    return np.minimum(norm, limit) if isinstance(norm, np.ndarray) else min(norm, limit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +209,7 @@ class Clip(Bound):
 
     def bounded_norm(self, norm: float, num_elements: int) -> float:
         """Return the smaller of the norm and (just below) C."""
-        return min(norm, self.l2_clip_norm * _ROUNDING)
+        return _least(norm, self.l2_clip_norm * _ROUNDING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -433,7 +441,7 @@ class RoundedSum(_OnGrid):
                 f"{num_elements} coordinates and a float64 error of {error:.2g} are too "
                 f"much for a grid of 2^{BITS} steps; sum floats (exact-sum false)"
             )
-        return min(self.bound.bounded_norm(norm, num_elements), self.l2_bound * share)
+        return _least(self.bound.bounded_norm(norm, num_elements), self.l2_bound * share)
 
     def apply(self, update: Tree) -> Tree:
         """Return the bounded contribution, not rounded: its sum is."""

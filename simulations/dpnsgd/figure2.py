@@ -29,8 +29,7 @@ from fedpriv.measures import ACCURACY, Measure
 from fedpriv.privacy.epsilon import format_delta, rounded_up_to
 from fedpriv.runs.progress import Pace
 from simulations.dpnsgd.grid import Done
-from simulations.dpnsgd.images import SETUPS, TRAINING_LOSS, Rule
-from simulations.reproduction.items import Study
+from simulations.dpnsgd.images import SETUPS, TRAINING_LOSS, Rule, studies
 from simulations.reproduction.page import fluctuation
 from simulations.reproduction.runs import Run, complete, curve_of, pending, read
 from simulations.reproduction.study import (
@@ -241,17 +240,4 @@ def reproduce(
     publish(text, out)
 
 
-REPRODUCTIONS = tuple(
-    Study(
-        name=f"dpnsgd-figure2-{key}",
-        title=f"DP-NSGD, Figure 2, curves of normalised and clipped SGD: {title}",
-        run=reproduce,
-        options={"data": key},
-        reduced={"small": True},
-        minutes=minutes,
-    )
-    for key, title, minutes in (
-        ("mnist", "a CNN on MNIST", (18, 2)),
-        ("cifar10", "ResNet-20 on CIFAR-10", (2_000, 10)),
-    )
-)
+REPRODUCTIONS = studies(2, "curves of normalised and clipped SGD", reproduce, (18, 2), (2_000, 10))

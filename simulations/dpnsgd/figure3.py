@@ -26,8 +26,8 @@ import numpy as np
 
 from fedpriv.privacy.epsilon import format_delta, rounded_up_to
 from simulations.dpnsgd.grid import HEAD, SEEDS, Done, Grid, trained
-from simulations.dpnsgd.images import RULES, SETUPS, Images, Rule, Schedule
-from simulations.reproduction.items import Split, Study
+from simulations.dpnsgd.images import RULES, SETUPS, Images, Rule, Schedule, studies
+from simulations.reproduction.items import Split
 from simulations.reproduction.study import Store, drawing, render, save, table, write
 
 RATES = (0.4, 1.6, 6.4)
@@ -232,17 +232,4 @@ def reproduce(
     write(text, out)
 
 
-REPRODUCTIONS = tuple(
-    Study(
-        name=f"dpnsgd-figure3-{key}",
-        title=f"DP-NSGD, Figure 3, heat maps of DP-NSGD and DP-SGD: {title}",
-        run=reproduce,
-        options={"data": key},
-        reduced={"small": True},
-        minutes=minutes,
-    )
-    for key, title, minutes in (
-        ("mnist", "a CNN on MNIST", (35, 3)),
-        ("cifar10", "ResNet-20 on CIFAR-10", (4_000, 10)),
-    )
-)
+REPRODUCTIONS = studies(3, "heat maps of DP-NSGD and DP-SGD", reproduce, (35, 3), (4_000, 10))

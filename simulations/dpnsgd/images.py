@@ -21,7 +21,7 @@ from fedpriv.tasks.dataset_tasks import module_task
 from fedpriv.training.evaluate import Metrics
 from fedpriv.tree import Params
 from simulations.adadps.setups import mnist
-from simulations.reproduction.items import Split
+from simulations.reproduction.items import Split, Study
 
 Rule = Literal["normalise", "clip"]
 Schedule = Literal["constant", "step", "cyclic"]
@@ -196,3 +196,35 @@ CIFAR10 = Images(
     rate=0.8,
 )
 SETUPS: Mapping[str, Images] = {setup.key: setup for setup in (MNIST, CIFAR10)}
+
+
+def studies(
+    figure: int,
+    title: str,
+    run: Callable[..., None],
+    mnist: tuple[float, float],
+    cifar10: tuple[float, float],
+) -> tuple[Study, ...]:
+    """Return a figure's study of each data set.
+
+    Args:
+        figure: Its number in the paper.
+        title: What it shows.
+        run: Runs it; its option `data` is the data set's name.
+        mnist: Minutes on MNIST, and of the reduced study.
+        cifar10: The same on CIFAR-10.
+    """
+    return tuple(
+        Study(
+            name=f"dpnsgd-figure{figure}-{key}",
+            title=f"DP-NSGD, Figure {figure}, {title}: {model}",
+            run=run,
+            options={"data": key},
+            reduced={"small": True},
+            minutes=minutes,
+        )
+        for key, model, minutes in (
+            ("mnist", "a CNN on MNIST", mnist),
+            ("cifar10", "ResNet-20 on CIFAR-10", cifar10),
+        )
+    )

@@ -51,8 +51,8 @@ CASES = (
     ),
     Case(
         argv="compare.py words cifar --smallest --only fedpriv --only fedpriv,?torch* "
-        "--corpus {corpus} --results {out}/results",
-        runs=("export_words.py", "jobs/fedpriv_jobs.py"),
+        "--only local?steps* --corpus {corpus} --results {out}/results",
+        runs=("export_words.py", "jobs/fedpriv_jobs.py", "jobs/bare_jobs.py"),
     ),
     Case(
         argv="compare.py plumbing --smallest --only fedpriv* --results {out}/results",
@@ -61,8 +61,13 @@ CASES = (
     ),
     Case(argv="dense_training.py softmax --blocks 1 --users 3"),
     Case(
-        argv="gpu.py path users --device cpu --smallest --corpus {corpus} --results {out}/results",
+        argv="gpu.py path linear users --device cpu --smallest --gpus 1 --corpus {corpus} "
+        "--results {out}/results",
         runs=("growing/case.py",),
+    ),
+    Case(
+        argv="gpu.py users --device cpu --smallest --gpus 2 --results {out}/results",
+        slow="starts Ray with two logical GPUs",
     ),
     Case(
         argv="gpu.py best words cifar --device cpu --smallest --gpus 1 --corpus {corpus} "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 
@@ -127,13 +127,18 @@ def factors_of(
             f"{bound!r} rounds each update to a grid, and single examples are summed as floats; "
             "give the bound inside it (exact-sum false)"
         )
-    factors = np.zeros(len(norms))
-    for place, norm in enumerate(norms.tolist()):
-        if not norm <= tiny:  # or NaN
-            try:  # no context manager: this is run for every example
-                factors[place] = scaling_factor(bound, norm, num_elements)
-            except ValueError as error:
-                contributes_zero(error)
+    factors, rest = np.zeros(len(norms)), ~(norms <= tiny)  # or NaN
+    fine = rest & np.isfinite(norms)
+    try:
+        factors[fine] = scaling_factor(bound, cast(Any, norms[fine]), num_elements)
+        rest &= ~fine
+    except (TypeError, ValueError):  # takes single numbers, or refuses each
+        pass
+    for place in np.flatnonzero(rest):
+        try:
+            factors[place] = scaling_factor(bound, float(norms[place]), num_elements)
+        except ValueError as error:
+            contributes_zero(error)
     return factors
 
 

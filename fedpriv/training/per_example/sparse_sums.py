@@ -294,7 +294,8 @@ def bounded_outer_sum(
     mixed = public.offset.size > 0
     with np.errstate(over="ignore", invalid="ignore"):  # what is not finite contributes zero
         sizes = np.diff(starts)
-        own = residuals * np.repeat(-public.own / sizes, sizes)[:, np.newaxis]
+        weights = -public.own if alone else np.repeat(-public.own / sizes, sizes)[:, np.newaxis]
+        own = residuals * weights
         biases = own if alone else np.add.reduceat(own, starts[:-1], axis=0)
         biases = (biases + public.bias_offset) * public.bias_multiplier
         squared = np.einsum("gk,gk->g", biases, biases)

@@ -284,28 +284,17 @@ def _command(name: str, seeds: int | None, tiny: bool) -> str:
     return f"fedpriv reproduce {name}{given}{' --reduced' if tiny else ''}"
 
 
-_SMALL = {"tiny": True, "epsilons": (8.0,)}
-
-REPRODUCTIONS = (
+REPRODUCTIONS = tuple(
     Study(
-        name="recycling-stackoverflow",
-        title="Recycling checkpoints: aggregates, tags of real threads by user",
-        run=recycle,
-        reduced=_SMALL,
-        minutes=(90, 1),
-    ),
-    Study(
-        name="recycling-pds",
-        title="Recycling checkpoints under periodic shift, tags of real threads by user",
-        run=shift,
-        reduced=_SMALL,
-        minutes=(25, 1),
-    ),
-    Study(
-        name="recycling-uncertainty",
-        title="Checkpoints of one run against independent runs, tags of real threads by user",
-        run=uncertainty,
-        reduced=_SMALL,
-        minutes=(20, 1),
-    ),
+        name=f"recycling-{name}",
+        title=f"{title}, tags of real threads by user",
+        run=run,
+        reduced={"tiny": True, "epsilons": (8.0,)},
+        minutes=minutes,
+    )
+    for name, title, run, minutes in (
+        ("stackoverflow", "Recycling checkpoints: aggregates", recycle, (90, 1)),
+        ("pds", "Recycling checkpoints under periodic shift", shift, (25, 1)),
+        ("uncertainty", "Checkpoints of one run against independent runs", uncertainty, (20, 1)),
+    )
 )

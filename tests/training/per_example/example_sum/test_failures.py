@@ -14,7 +14,7 @@ from torch import nn
 
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.build import build
-from fedpriv.mechanisms import Clip, Normalise
+from fedpriv.mechanisms import Clip, Normalise, RoundedSum
 from fedpriv.mechanisms.bounds import scaling_factor
 from fedpriv.runs.loop import rounds
 from fedpriv.training.failures import contributes_zero, counted_failures
@@ -144,7 +144,8 @@ def test_factors_are_those_of_single_norms_to_the_bit():
     edges = [0.0, 1e-150, 1e-139, np.nextafter(0.7, 0), 0.7, np.nextafter(0.7, 1), 1e300]
     norms = np.concatenate([edges, 0.7 * (1 + 2.0**-22 * rng.normal(size=200)), rng.random(200)])
     bounds = Clip(l2_clip_norm=0.7), Normalise(l2_clip_norm=0.7, regulariser=0.1)
-    for bound in (*bounds, Half(l2_clip_norm=0.7)):
+    rounded = RoundedSum(bound=bounds[0], float_error=2.0**-30).inside
+    for bound in (*bounds, rounded, Half(l2_clip_norm=0.7)):
         found = factors_of(bound, norms, 10)
         expected = [scaling_factor(bound, norm, 10) if norm > 1e-140 else 0.0 for norm in norms]
         assert found.tolist() == expected

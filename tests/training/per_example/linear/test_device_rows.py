@@ -6,7 +6,12 @@ import torch
 from scipy import sparse
 
 from fedpriv.training.per_example import device_rows
-from fedpriv.training.per_example.device_rows import DeviceRows, folded
+from fedpriv.training.per_example.device_rows import (
+    DeviceRows,
+    folded,
+    keeps_rows_apart,
+    product_width,
+)
 from fedpriv.training.per_example.sparse_sums import SparseRows
 
 ROWS, INPUTS, CLASSES = 40, 90, 5
@@ -14,17 +19,23 @@ NONE = np.zeros((0, 0), np.float32)
 EVERY = np.arange(ROWS)
 
 
-@pytest.fixture(params=["whole", "one by one"])
+@pytest.fixture(params=["blocks", "few blocks", "pairs", "few pairs"])
 def both(request, monkeypatch):
     """The same rows for loops and on a device, of lengths 0 to 90, and further operands."""
-    if request.param == "one by one":
+    if "few" in request.param:
         monkeypatch.setattr(device_rows, "bytes_at_once", lambda device: 1)
+    if "pairs" in request.param:
+        monkeypatch.setattr(device_rows, "_MOST_COLUMNS", 0)
+    return some_rows("cpu")
+
+
+def some_rows(device):
     rng = np.random.default_rng(0)
     kept = rng.random((ROWS, INPUTS)) < rng.permutation(np.linspace(0.0, 1.0, ROWS))[:, None]
     here = SparseRows.of(sparse.csr_matrix(rng.normal(size=(ROWS, INPUTS)) * kept))
     lengths = np.diff(here.indptr)
     assert lengths.min() == 0 and lengths.max() == INPUTS
-    return here, DeviceRows.on(torch.device("cpu"), here), rng
+    return here, DeviceRows.on(torch.device(device), here), rng
 
 
 def assert_near(found, expected):
@@ -104,11 +115,19 @@ def test_nobody_is_nothing(both):
 
 
 def test_what_else_is_in_a_batch_changes_no_bit(both):
+    assert_each_alone(*both[1:])
+
+
+@pytest.mark.gpu
+def test_what_else_is_in_a_batch_changes_no_bit_on_the_gpu(device):
+    assert_each_alone(*some_rows(device)[1:])
+
+
+def assert_each_alone(there, rng):
     """Of logits and norms, of rows and of groups: what the others contribute is the same.
 
     200 batches of random sizes and orders, in which rows are padded to many lengths.
     """
-    _, there, rng = both
     kernel = rng.normal(size=(INPUTS, CLASSES)).astype(np.float32)
     bias = rng.normal(size=CLASSES).astype(np.float32)
     own = rng.normal(size=(ROWS, CLASSES))
@@ -142,3 +161,59 @@ def test_zeros_at_the_end_change_no_bit():
         for more in (1, 2, 7, 100):
             padded = torch.cat([parts, torch.zeros(3, more, 2, dtype=torch.float64)], dim=1)
             assert torch.equal(folded(padded), expected)
+
+
+@pytest.fixture
+def blocks_product(monkeypatch):
+    """Puts another product in the place of that of a block, which is then tried anew."""
+
+    def put(product):
+        monkeypatch.setattr(device_rows, "blocks_product", product)
+        product_width.cache_clear()
+
+    yield put
+    product_width.cache_clear()
+
+
+def backwards_in_places(places):
+    """A product that adds up the columns of rows in some places from the last to the first."""
+
+    def product(rows, table, block):
+        products = rows[:, :, None] * table
+        backwards = places(torch.arange(len(rows)) % block, table.shape[1])
+        return torch.where(backwards[:, None], folded(products.flip(1)), folded(products))
+
+    return product
+
+
+@pytest.mark.parametrize("place", [0, 1, 31, -1])
+def test_a_product_that_depends_on_the_place_is_found_out(blocks_product, place):
+    """And then rows are added by pairs, so that each is what it is alone."""
+    blocks_product(backwards_in_places(lambda at, columns: at == (place % 128)))
+    assert product_width(torch.device("cpu"), 128, INPUTS, CLASSES, 1) is None
+    _, there, rng = some_rows("cpu")
+    assert_each_alone(there, rng)
+
+
+def test_a_matrix_is_padded_to_columns_that_keep_rows_apart(blocks_product):
+    blocks_product(backwards_in_places(lambda at, columns: (at == 5) & (columns % 4 > 0)))
+    widths = [product_width(torch.device("cpu"), 128, INPUTS, n, 1) for n in (1, 3, 4, 5, 8)]
+    assert widths == [4, 4, 4, 8, 8]
+    here, there, rng = some_rows("cpu")
+    kernel, bias = rng.normal(size=(INPUTS, CLASSES)).astype(np.float32), np.zeros(CLASSES)
+    assert_near(there.logits(EVERY, kernel, bias), here.logits(EVERY, kernel, bias.astype("f4")))
+    assert_each_alone(there, rng)
+
+
+def test_a_product_that_depends_on_the_neighbours_is_found_out():
+    rng = np.random.default_rng(2)
+    rows, table = (torch.from_numpy(rng.normal(size=size)) for size in ((64, 30), (30, 5)))
+
+    def alone(rows):
+        return folded(rows[:, :, None] * table)
+
+    assert keeps_rows_apart(alone, rows)
+    assert not keeps_rows_apart(lambda rows: alone(rows) + 1e-9 * rows.sum(), rows)
+    assert not keeps_rows_apart(lambda rows: alone(rows) + 0.0 * rows.sum(), rows)
+    some = lambda rows: 1e-9 * float((rows == 0.0).all(dim=1).any())  # noqa: E731
+    assert not keeps_rows_apart(lambda rows: alone(rows) + some(rows), rows)
