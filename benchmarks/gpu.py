@@ -126,7 +126,7 @@ def path(device: torch.device, arguments: argparse.Namespace) -> list[str]:
 
             def once() -> None:
                 failed = work.partial_sum(user_ids=users, **asked).num_failed
-                if failed:  # a round of nobody would be quick
+                if failed:  # a round without users would be quick
                     raise SystemExit(f"{failed} of {len(users)} users failed on {name}")
 
             return once

@@ -211,7 +211,7 @@ class SphereRows(Privatizer):
 
     Guarantees:
         * A row is ε/passes-DP, with noise of a density proportional to
-          exp(-(ε/passes) ‖κ‖₂ / Δ); all of them are ε-DP if nobody is in more than `passes`,
+          exp(-(ε/passes) ‖κ‖₂ / Δ); all of them are ε-DP if no one is in more than `passes`,
           which a sampler has to see to: only `Partition` (`fedpriv.privacy.cohorts`) takes the
           cost. As far as floating point is real arithmetic.
 
