@@ -1,4 +1,4 @@
-"""Training on GPUs: the path itself, beside the peers, with many users, on several GPUs.
+"""Training on GPUs: the path itself, the peers, many users, on several GPUs.
 
     python benchmarks/gpu.py                      on every GPU there is, about ten minutes
     python benchmarks/gpu.py --device cpu         the same on the processor, where it shows little
@@ -43,7 +43,7 @@ from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 from fedpriv.training.devices import device_description, usable_device
 from fedpriv.training.local.batched_softmax import BatchedSoftmaxTrainer
-from fedpriv.training.per_example.linear import LogisticGradients, SoftmaxGradients
+from fedpriv.training.per_example.linear import SoftmaxGradients
 from fedpriv.training.work import TRAIN, as_works
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -173,26 +173,17 @@ def path(device: torch.device, arguments: argparse.Namespace) -> list[str]:
     ]
 
 
-def dense_step(model: Any, params: Any, index: np.ndarray, device: torch.device) -> Callable:
-    """Return what a plain PyTorch program does for the clipped sum of a linear model's gradients.
-
-    Args:
-        model: Dense rows, float64, and labels.
-        params: Kernel or weight, and bias.
-        index: The batch.
-        device: Where rows and params lie beforehand.
-    """
-    rows, labels = (torch.from_numpy(array).to(device) for array in model)
-    kernel, bias = (torch.from_numpy(array).to(device).double() for array in params)
-    chosen, kernel = torch.from_numpy(index).to(device), kernel.reshape(len(kernel), -1)
+def dense_step(
+    rows: np.ndarray, labels: np.ndarray, kernel: np.ndarray, batch: np.ndarray, device: Any
+) -> Callable:
+    """Return what a plain PyTorch program does for a batch's clipped sum of softmax gradients."""
+    arrays = rows.astype(np.float64), labels, kernel.astype(np.float64), batch
+    inputs, targets, weights, index = (torch.from_numpy(array).to(device) for array in arrays)
 
     def step() -> None:
-        x, y = rows[chosen], labels[chosen]
-        residuals = x @ kernel + bias
-        if kernel.shape[1] == 1:
-            residuals = torch.sigmoid(residuals) - y[:, None]
-        else:
-            residuals = torch.softmax(residuals, 1) - nn.functional.one_hot(y, kernel.shape[1])
+        x = inputs[index]
+        residuals = torch.softmax(x @ weights, 1)
+        residuals -= nn.functional.one_hot(targets[index], weights.shape[1])
         norms = ((x.square().sum(1) + 1.0) * residuals.square().sum(1)).sqrt()
         residuals *= torch.clamp(1.0 / norms, max=1.0)[:, None]
         for total in (x.T @ residuals, residuals.sum(0)):
@@ -202,51 +193,44 @@ def dense_step(model: Any, params: Any, index: np.ndarray, device: torch.device)
 
 
 def linear(device: torch.device, arguments: argparse.Namespace) -> list[str]:
-    """Return the table of one step's sum of linear models by example."""
+    """Return the table of one step's sum of softmax regressions by example."""
     lines, rng = [], np.random.default_rng(0)
     clock = time.process_time if device.type == "cpu" else time.perf_counter
-    shapes = [(784, 0.19, 10), (784, 0.19, 2), (100, 0.14, 2), (10_000, 0.01, 2)]
-    for columns, share, classes in shapes[2:3] if arguments.smallest else shapes:
-        number = 50 if arguments.smallest else 2_000
-        kept = rng.random((number, columns)) < share
-        x = sparse.csr_matrix(kept * rng.standard_normal((1, columns), np.float32))
-        y = rng.integers(0, classes, number)
-        if classes == 2:
-            made, kernel = LogisticGradients(x, y), rng.normal(size=columns).astype(np.float32)
-        else:
-            made = SoftmaxGradients(x, y, classes)
-            kernel = rng.normal(size=(columns, classes)).astype(np.float32)
-        there, bound = made.on_device(str(device)), Clip(l2_clip_norm=1.0)
-        bias = np.zeros(1 if classes == 2 else classes, np.float32)
-        params = {"weight" if classes == 2 else "kernel": kernel, "bias": bias}
-        for batch in [20] if arguments.smallest else [64, 256, 1024]:
-            index = np.sort(rng.choice(number, batch, replace=False))
-            asked = params, index, bound
+    shapes = [(100, 0.1, 2), (784, 0.2, 2), (784, 0.2, 10), (10_000, 0.01, 2)]
+    for columns, share, classes in shapes[:1] if arguments.smallest else shapes:
+        dense = rng.normal(size=(2_000, columns)) * (rng.random((2_000, columns)) < share)
+        labels = rng.integers(0, classes, len(dense))
+        here = SoftmaxGradients(sparse.csr_matrix(dense, dtype=np.float32), labels, classes)
+        there = here.on_device(str(device))
+        kernel = rng.normal(size=(columns, classes)).astype(np.float32)
+        params = {"kernel": kernel, "bias": np.zeros(classes, np.float32)}
+        steps = 1 if arguments.smallest else 40_000 // columns
+        for size in (64, 256, 1024):
+            batch = rng.choice(len(dense), size, replace=False)
+            asked = params, batch, Clip(l2_clip_norm=1.0)
             ways = {
-                "compiled, one core": partial(made.bounded_sum, *asked),
-                f"device path on {device}": partial(there.bounded_sum, *asked),
-                f"plain dense PyTorch on {device}": dense_step(
-                    (x.toarray().astype(np.float64), y), (kernel, bias), index, device
-                ),
+                "plain dense PyTorch": dense_step(dense, labels, kernel, batch, device),
+                "device path": partial(there.bounded_sum, *asked),
+                "compiled, one core": partial(here.bounded_sum, *asked),
             }
             seconds: dict[str, list[float]] = {name: [] for name in ways}
             for block in range(arguments.blocks + 1):
                 for name, way in ways.items():
                     finished(device)
-                    began, steps = clock(), 1 if arguments.smallest else 50
+                    began = clock()
                     for _ in range(steps):
                         way()
                     finished(device)
                     if block:
                         seconds[name].append((clock() - began) / steps)
-            plain = seconds[f"plain dense PyTorch on {device}"]
             for name, times in seconds.items():
-                ratio = median([own / t for t, own in zip(plain, times, strict=True)])
+                pairs = zip(times, seconds["plain dense PyTorch"], strict=True)
+                ratio = median([own / plain for own, plain in pairs])
                 took = f"{1000 * median(times):.3f} ms"
-                lines.append(f"| {columns} | {classes} | {batch} | {name} | {took} | {ratio:.2f} |")
+                lines.append(f"| {columns} | {classes} | {size} | {name} | {took} | {ratio:.2f} |")
         tell(f"linear: {columns} columns, {classes} classes done")
     return [
-        "## One step of linear models by example: SYNTHETIC rows",
+        f"## One step of softmax regression by example, on SYNTHETIC rows, on {device}",
         "",
         f"{'CPU time' if device.type == 'cpu' else 'Time'} from a batch to its clipped sum.",
         "",

@@ -106,7 +106,7 @@ def print_overlaps(roster: str, shared: Mapping[str, Mapping[str, Any]]) -> None
     """Print what training and test share, a split a column."""
     table = Table(
         f"training and test of {roster}",
-        *(f"{kind}, as the papers did" if kind == "by-sentence" else kind for kind in shared),
+        *(f"{kind}, as AdaDPS's code did" if kind == "by-sentence" else kind for kind in shared),
         box=None,
         header_style="bold",
     )

@@ -51,7 +51,7 @@ class TagPredictionTask:
     )
     split: Kind = option(
         "by-thread",
-        "What is held out: whole threads; by-sentence as the papers did, threads in common.",
+        "What is held out: whole threads; by-sentence as AdaDPS's code did, threads in common.",
     )
     fold: int = option(0, "Which fifth of the threads is for testing, 0 to 4.", Range.AT_LEAST_ZERO)
     measured_on: Measured = option(

@@ -6,7 +6,9 @@ rows nothing is learnt of a private one; the paper counts some of it on the priv
 yet calls it known. A `SideInformation` remembers which; `source="private"` marks one whose use the
 reported ε does not cover.
 
-Reference: Li et al., "Private Adaptive Optimization with Side Information" (2022), Section 3.2.
+Reference: Li et al., "Private Adaptive Optimization with Side Information" (2022), Section 4,
+Option 2, and Section 6.1.2. The text gives no formulas: those called the reference code's are of
+its code.
 """
 
 from __future__ import annotations
@@ -93,14 +95,14 @@ def frequency_multiplier(
 ) -> np.ndarray:
     """Return min(cap, (max f / f)^power) / division for frequencies f, float32 `(num_words,)`.
 
-    f = (count + 0.1) / documents + 1e-10, the paper's.
+    f = (count + 0.1) / documents + 1e-10, as in the reference code.
 
     Args:
         counts: Occurrences of each word in the documents, `(num_words,)`.
         num_documents: How many documents there are.
         cap: Largest ratio.
-        power: 1 divides by the frequency (the paper's A); 1/2 by its root, which is what RMSProp's
-            second moment would be for sparse gradients of equal size.
+        power: 1 divides by the frequency (the paper's A, "proportional to" it); 1/2 by its root,
+            which is what RMSProp's second moment would be for sparse gradients of equal size.
         division: Divides all multipliers.
 
     Raises:
@@ -166,7 +168,8 @@ def tf_idf_mass_multiplier(
 ) -> np.ndarray:
     """Return 10 (sum of TF-IDF + 1e-10), the reserved ids' forced to 0.01, float32.
 
-    As the paper has it: note that this gives *much* weight to tokens of large TF-IDF mass, unlike
+    As the reference code has it, where A is inversely proportional to TF-IDF (Section 6.1.2;
+    Section 4 says proportional): this gives *much* weight to tokens of large TF-IDF mass, unlike
     `frequency_multiplier`.
 
     Args:
@@ -174,7 +177,7 @@ def tf_idf_mass_multiplier(
         num_containing: Document frequencies, of as many tokens.
         num_documents: How many documents those were counted over.
         times: The sum is multiplied by it: the formula grows with the number of rows, so 250
-            public rows need 100 here to give multipliers as large as the paper's 25,000.
+            public rows need 100 here to give multipliers as large as those of 25,000.
         reserved: How many first ids are no words; 0 where columns are words.
 
     Raises:

@@ -97,7 +97,7 @@ def counted_failures() -> Iterator[Failures]:
     """Count what contributes zero within the `with`, in this thread and no other.
 
     For sums that look at many examples at once and have nowhere to return a number. One inside
-    another counts for itself, and tells the other the kind of its first.
+    another counts for itself, and reports the kind of its first error to the other.
     """
     failures, outer = Failures(), _COUNTED.get()
     try:
@@ -109,7 +109,7 @@ def counted_failures() -> Iterator[Failures]:
 
 
 def only_places_of_errors() -> AbstractContextManager[None]:
-    """Keep of errors within the `with` their kinds and places in the code: it may leave a node."""
+    """Reduce errors within the `with` to kind and place in the code, which may leave a node."""
     return _within(_PLACES, True)
 
 
@@ -123,7 +123,7 @@ def raised_failures() -> AbstractContextManager[None]:
 
 @contextmanager
 def users_not_logged(key: Key) -> Iterator[None]:
-    """Log nothing of drawn users and their answers within the `with`, where the key is secure.
+    """Suppress logging of drawn users and their answers within the `with` under a secure key.
 
     How many failed, or answered, bounds the size of the cohort, which an ε takes to be secret; a
     log is read by more people than the raw sum. In a simulation everything is said. Warnings of
@@ -148,7 +148,7 @@ def log_of_users(log: logging.Logger, level: int, text: str, *values: object) ->
 
 
 def contributes_zero(error: BaseException) -> None:
-    """Count, and say in a simulation, that a user contributes zero; never its error's text.
+    """Count a user who contributes zero, and log it in a simulation, without the error's text.
 
     Raises:
         KeyboardInterrupt: If it was no failure of the user's but an interrupt of the run.
@@ -175,7 +175,7 @@ def contributes_zero(error: BaseException) -> None:
 def contributing_zero_on_failure(
     kind: type[BaseException] = BaseException,
 ) -> Iterator[None]:
-    """Let what is within the `with` fail alone: an error of the kind ends it, and is counted.
+    """Catch and count errors of a kind within the `with`: the contribution is zero.
 
     Raises:
         KeyboardInterrupt: As of `contributes_zero`.

@@ -1,6 +1,6 @@
 """AdaDPS (Li et al., "Private Adaptive Optimization with Side Information", ICML 2022).
 
-One file a table or figure, made of setups (`imdb`, `lstm`, `mnist`, `pooled_tags` and, by user,
-`federated_tags`) and `methods`. `fedpriv reproduce` lists them; Figure 3 is in
-`simulations.adadps.toy`.
+`tables` has the tables and figures that are made of `setups` (`imdb`, `lstm`, `mnist` and
+`pooled_tags`) and their methods; `figure2`, `figure6` (by user) and `toy` (Figure 3) stand alone.
+`public_only` trains on public data alone. `fedpriv reproduce` lists them.
 """

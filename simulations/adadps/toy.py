@@ -9,7 +9,7 @@ A is 1 for the frequent and 0.01 for the rare ones. About a minute on 2 cores fo
 As the paper ran it, a batch is a window of 8 neighbours from a random start. No accountant prices
 windows, so such runs have no ε to state; `-s sampling=poisson` draws batches that have one.
 
-Source: Li et al., "Private Adaptive Optimization with Side Information" (ICML 2022), section 6.1.
+Source: Li et al., "Private Adaptive Optimization with Side Information" (ICML 2022), Section 4.1.
 """
 
 from __future__ import annotations

@@ -34,6 +34,7 @@ from simulations.checkpoint_recycling.convex_studies import (
     ordinary_ratios,
     widths,
 )
+from simulations.linear_models.study import standing
 from simulations.reproduction.items import Study
 from simulations.reproduction.study import (
     Store,
@@ -96,6 +97,9 @@ def page(found: Found, *, command: str, picture: str = "", file: str = "") -> st
         runs=len(next(iter(found.ordinary.values()))["last"]),
         ordinary_table=_ordinary_table(found),
         ratios=[usual[steps] for steps in sorted(usual)],
+        clear=sum(
+            standing(one["last"], one["upa T/2"]) == "ahead" for one in found.ordinary.values()
+        ),
         seeds=len(control["last"].accuracy),
         rates={
             by: "The last iterate's best rate" if by == 1 else f"{by:g} times that rate"
@@ -105,7 +109,9 @@ def page(found: Found, *, command: str, picture: str = "", file: str = "") -> st
         verdicts=partial(_verdicts, found),
         coverage_table=_coverage_table(found),
         widths_table=_widths_table(found),
-        enough=all(w.within_two >= 0.8 for w in found.widths),
+        within=[f"{100 * w.within_two:.0f} %" for w in found.widths],
+        chance=[f"{100 * w.chance:.0f} %" for w in found.widths],
+        always=all(w.within_two == 1.0 for w in found.widths),
         lower=all(w.below > 0.5 and w.ratio < 1 for w in found.widths),
         below=[f"{100 * w.below:.0f} %" for w in found.widths],
         width_ratios=[f"{w.ratio:.2f}" for w in found.widths],

@@ -1,13 +1,16 @@
-"""Pages of tables and figures: ours beside the paper's, every ε, and what tuning chose."""
+"""Pages of tables and figures: ours and the paper's, every ε, and what tuning chose."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from statistics import mean, stdev
+from statistics import mean, stdev, variance
 from typing import Any
 
+from scipy import stats
+
+from fedpriv.experiments.options import Option
 from fedpriv.privacy.epsilon import format_delta, rounded_up
 from fedpriv.privacy.statement.coverage import Coverage
 from simulations.reproduction import study
@@ -204,7 +207,7 @@ def _choices(table: Table, done: Done, *, reduced: bool) -> dict[str, Any]:
     for column, row in _places(table):
         cell, heads = row.cells[column], [table.columns[column], row.label]
         settings = best(table, cell, done, reduced=reduced)
-        words = ", ".join(f"{name} {value}" for name, value in settings.items())
+        words = ", ".join(f"{name} {_setting(value)}" for name, value in settings.items())
         chosen.append([*heads, words])
         if cell.tuned_as is None and len(cell.grid) > 1:
             runs = [run.identity for run in runs_of_grid(cell, reduced=reduced)]
@@ -222,6 +225,11 @@ def _choices(table: Table, done: Done, *, reduced: bool) -> dict[str, Any]:
         "grid": study.table(head, grids, words=2).replace("---:|---:|---:|", "---:|---:|---|", 1),
         "runs": len(identities),
     }
+
+
+def _setting(value: Option) -> Option:
+    """Return a setting as it is read: a product such as 0.1 x 0.1 has digits that no one chose."""
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def edges_of(chosen: Settings, grid: Sequence[Settings]) -> list[str]:
@@ -257,7 +265,21 @@ def _verdict(table: Table, found: Found, first: str, second: str, column: str) -
     ahead = mean(one) - mean(other)
     if not table.measure.higher_is_better:
         ahead = -ahead
-    noise = max(stdev(one), stdev(other)) if min(len(one), len(other)) > 1 else 0.0
-    if abs(ahead) <= noise:
-        return "within the spread"
+    if abs(ahead) <= welch_half(one, other):
+        return "within the interval"
     return "held" if ahead > 0 else "NOT held"
+
+
+def welch_half(one: Sequence[float], other: Sequence[float]) -> float:
+    """Return half the 95 % interval of the difference of two means, by Welch's t.
+
+    Degrees of freedom are Welch and Satterthwaite's. 0 of single values, or where none differs.
+    """
+    if min(len(one), len(other)) < 2:
+        return 0.0
+    shares = [variance(values) / len(values) for values in (one, other)]
+    if not sum(shares):
+        return 0.0
+    parts = zip(shares, (one, other), strict=True)
+    freedom = sum(shares) ** 2 / sum(share**2 / (len(values) - 1) for share, values in parts)
+    return float(stats.t.ppf(0.975, freedom)) * math.sqrt(sum(shares))

@@ -159,7 +159,7 @@ def test_info_says_what_training_and_test_share(tmp_path, dump):
     rows = {line.strip().split("  ")[0]: line for line in text.splitlines()}
     assert rows["title in training text of the same user"].split()[-2:] == ["0.0%", "0.0%"]
     assert rows["title in training text of anyone"].split()[-2:] == ["100.0%", "0.0%"]
-    assert "by-sentence, as the papers did" in rows["training and test of cooking-all"]
+    assert "by-sentence, as AdaDPS's code did" in rows["training and test of cooking-all"]
     text = run("info", str(own))
     assert "title in training text of anyone" in text and "not kept" in text
 

@@ -95,6 +95,14 @@ class TestHeatMaps:
         figure3.draw_maps("mnist", maps, done, tmp_path / "maps.png")
         assert (tmp_path / "maps.png").stat().st_size > 10_000
 
+    def test_the_verdict_on_tuning_follows_the_spreads(self):
+        easy = figure3._verdict(over_r=0.02, over_c=0.8, at_one_length=0.01)
+        assert "c more than on r (0.8000 against 0.0200), as the paper says" in easy
+        assert "hangs on c less than on r (0.0100 against 0.0200)" in easy and "product" in easy
+        hard = figure3._verdict(over_r=0.02, over_c=0.01, at_one_length=0.03)
+        assert "no more than on r" in hard and "where the paper says more" in hard
+        assert "no less than on r" in hard and "product" not in hard
+
     def test_a_missing_square(self):
         maps = heat_maps(reduced=True)
         done = filled(maps)

@@ -1,4 +1,4 @@
-"""Public-only by the papers' split: the rows, and who is learnt from."""
+"""Public-only by sentence: the rows, and who is learnt from."""
 
 import json
 from pathlib import Path

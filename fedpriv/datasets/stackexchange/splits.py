@@ -53,7 +53,7 @@ _DESCRIPTIONS = {
         "in no training set"
     ),
     "by-sentence": (
-        "by sentence, as the papers did: a fifth of each user's sentences for testing, whose "
+        "by sentence, as AdaDPS's code did: a fifth of each user's sentences for testing, whose "
         "threads, titles and labels are in training too"
     ),
     "by-time": "by time: the last fifth of the threads is in no training set",
@@ -73,7 +73,7 @@ class Split:
     """Rule that divides examples.
 
     Attributes:
-        kind: "by-thread", the default; "by-sentence", as the papers did; "by-time", of threads;
+        kind: "by-thread", the default; "by-sentence", as AdaDPS's code did; "by-time", of threads;
             "by-user", of users and threads; "as-published", of users that the data's source holds
             out, as TFF does, and threads.
         fold: which fifth is for testing, 0 to 4; "by-sentence" and "by-time" have none.

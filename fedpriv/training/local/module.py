@@ -205,7 +205,7 @@ class ModuleTrainer:
 
     @contextmanager
     def as_made(self) -> Iterator[nn.Module]:
-        """Give the module as it was made, in training mode; nothing that it keeps stays."""
+        """Give the module in its initial state and training mode; what it kept is dropped."""
         with self._state.unchanged():
             yield self.module.train()
 

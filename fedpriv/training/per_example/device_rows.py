@@ -126,7 +126,7 @@ class DeviceRows(SparseRows):
         """Return squared norms of outer products; see `SparseRows.squared_norms`."""
         squares = self._squares_by(chosen, multiplier) if multiplier.size else self._squares[chosen]
         # In this order no factor overflows before the whole does.
-        return folded(torch.from_numpy(coefficients * (coefficients * squares))).numpy()
+        return np.einsum("gk,gk->g", coefficients, coefficients * squares)
 
     def add_outer(
         self,
@@ -224,21 +224,21 @@ class DeviceRows(SparseRows):
 
     def _sums(
         self, chosen: np.ndarray, starts: np.ndarray, coefficients: np.ndarray, groups: np.ndarray
-    ) -> Iterator[tuple[slice, Tensor]]:
-        """Yield which of the groups, and their sums, float64 `(some, num_inputs, num_classes)`.
+    ) -> Iterator[tuple[np.ndarray, Tensor]]:
+        """Yield places in `groups`, and their sums, float64 `(some, num_inputs, num_classes)`.
 
         A group's members are added one after the other, whatever other groups there are.
         """
-        num_classes, sizes = coefficients.shape[1], np.diff(starts)
+        num_classes, sizes = coefficients.shape[1], np.diff(starts)[groups]
+        order = np.argsort(-sizes, kind="stable")  # those with a next member come first
         for part in self._parts(len(groups), self.num_inputs * num_classes):
-            here = groups[part]
+            here = order[part]
             sums = self._zeros(len(here), self.num_inputs, num_classes)
             for member in range(int(sizes[here].max(initial=0))):
-                places = np.flatnonzero(sizes[here] > member)
-                rows = starts[here[places]] + member
+                rows = starts[groups[here[sizes[here] > member]]] + member
                 own = self._tensor(coefficients[rows])[:, None, :]
-                sums[self._tensor(places)] += self._dense(chosen[rows])[:, :, None] * own
-            yield part, sums
+                sums[: len(rows)] += self._dense(chosen[rows])[:, :, None] * own
+            yield here, sums
 
     def _parts(self, number: int, size: int, block: int = 1) -> Iterator[slice]:
         """Yield slices of `number` rows, or groups, of so many numbers each, that fit at once.

@@ -1,12 +1,13 @@
-"""Accuracy by the papers' split of public users' sentences alone, and of all sentences.
+"""Accuracy by sentence of public users' sentences alone, and of all sentences.
 
     fedpriv reproduce public-only-tags
 
-For the rows that stand in Figure 6 next to private training. Split by sentence as the papers did:
-test sentences share threads, titles and labels with training sentences, so every figure here, this
-one too, is of memory. Rate and passes of public-only are chosen on a fifth of the public users'
-sentences, then all of them are trained on. Training without privacy is shown as it goes, pass by
-pass, and its best pass is taken on the test sentences: it is an upper mark and chosen by looking.
+For the rows that stand in Figure 6 next to private training. Split by sentence as the code of
+AdaDPS does: test sentences share threads, titles and labels with training sentences, so every
+figure here, this one too, is of memory. Rate and passes of public-only are chosen on a fifth of the
+public users' sentences, then all of them are trained on. Training without privacy is shown as it
+goes, pass by pass, and its best pass is taken on the test sentences: it is an upper mark and chosen
+by looking.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ def reproduce(
 REPRODUCTIONS = (
     Study(
         name="public-only-tags",
-        title="Public users' sentences alone by the papers' split, and all sentences",
+        title="Public users' sentences alone, split by sentence, and all sentences",
         run=reproduce,
         minutes=(10, 1),
     ),

@@ -1,8 +1,9 @@
 """IMDB sentiment with a two-layer LSTM of 706,690 parameters.
 
 Reviews of 290 words go through a recurrence of Python steps: a step of 64 reviews takes a quarter
-of a second, the paper's 100 epochs most of three hours a run on one core. Reduced runs look at the
-last 40 words for a fifth of an epoch and show that everything runs, no more.
+of a second, 100 epochs (remembered; the text has no number) most of three hours a run on one core.
+Reduced runs look at the last 40 words for a fifth of an epoch and show that everything runs, no
+more.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ SETUP = Setup(
     rates={"paper": _RATES, "right": _RATES},
     clips={"plain": (0.1, 0.5), "preconditioned": (0.2, 1.0)},
     unbounded={"preconditioned": 0.1},
-    paper_epsilon="2.8 at δ = 4e-5 (remembered; 2.806 recomputed by RDP at 100 epochs)",
+    paper_epsilon="2.8 (remembered; 2.806 by RDP at 100 epochs) at δ = 1/25,000 (stated)",
     seconds=(10_000, 10),
     notes=paragraphs("adadps/notes/lstm.md"),
 )

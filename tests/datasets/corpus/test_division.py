@@ -234,7 +234,7 @@ def test_by_time_tests_on_the_last_threads_and_validates_on_those_before(corpus)
 def test_by_sentence_shares_threads_and_says_so(corpus):
     found = parts(corpus.view(split=BY_SENTENCE))
     assert found["test"] and found["test"] <= found["train"]
-    assert BY_SENTENCE.shares_threads and "as the papers did" in BY_SENTENCE.describe()
+    assert BY_SENTENCE.shares_threads and "as AdaDPS's code did" in BY_SENTENCE.describe()
     assert not any(split.shares_threads for split in SPLITS)
 
 

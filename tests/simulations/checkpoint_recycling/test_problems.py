@@ -113,6 +113,7 @@ def test_the_average_of_public_models_is_a_start(folder, tmp_path, monkeypatch):
     ]
     text = problems.page(made, found, command="c")
     assert "What starting from the average" in text and "classes 5 to 9" in text
+    assert "**Not run**: training over aggregates" in text
     assert "± inf" not in text and "nan" not in text and "(one seed)" in text
     # A page of kept runs needs no public model.
     monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "another"))

@@ -82,7 +82,7 @@ def test_what_a_reader_has_to_know(text):
     real = random_fold(threads=60, **MODELS)
     real = replace(real, data={**DATA, "synthetic": False}, split=BY_SENTENCE)
     told = markdown(evaluated(real), LAYOUT)
-    assert "ynthetic data" not in told and "by sentence, as the papers did" in told
+    assert "ynthetic data" not in told and "by sentence, as AdaDPS's code did" in told
 
 
 def test_the_wider_interval_is_shown():

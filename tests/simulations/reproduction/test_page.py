@@ -8,12 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.stats import t as student
+from scipy.stats import ttest_ind
 from tiny_tables import RATES, SEEDS, cell, done_for, figure, made, row, shown, table
 
 from fedpriv.measures import ACCURACY, LOSS
 from fedpriv.privacy.epsilon import rounded_up
 from simulations.reproduction.items import Block, Given, Layout, Row
-from simulations.reproduction.page import edges_of, jumps, markdown, spread
+from simulations.reproduction.page import edges_of, jumps, markdown, spread, welch_half
 from simulations.reproduction.runs import Run, perform, reported_runs
 
 
@@ -179,12 +181,23 @@ class TestOrderings:
         [
             ((0.80, 0.81), (0.60, 0.61), "held"),
             ((0.60, 0.61), (0.80, 0.81), "NOT held"),
-            ((0.60, 0.70), (0.64, 0.65), "within the spread"),
-            ((0.64, 0.65), (0.60, 0.70), "within the spread"),
+            ((0.60, 0.70), (0.64, 0.65), "within the interval"),
+            ((0.64, 0.65), (0.60, 0.70), "within the interval"),
+            # Further apart than either deviation (0.05), and p = 0.16 by Welch's t.
+            ((0.75, 0.82), (0.65, 0.72), "within the interval"),
         ],
     )
     def test_verdicts(self, first, second, verdict):
         assert self.verdict(first, second) == verdict
+
+    def test_the_interval_is_welchs(self):
+        """By hand: shares 1/3 and 4/3, 50/17 degrees of freedom."""
+        half = welch_half((1.0, 2.0, 3.0), (0.0, 2.0, 4.0))
+        assert half == pytest.approx(student.ppf(0.975, 50 / 17) * (5 / 3) ** 0.5, rel=1e-12)
+        one, other = np.arange(3.0), np.arange(5.0) ** 2
+        interval = ttest_ind(one, other, equal_var=False).confidence_interval(0.95)
+        assert welch_half(one, other) == pytest.approx((interval.high - interval.low) / 2)
+        assert welch_half((0.5, 0.5), (0.4, 0.4)) == welch_half((0.5,), (0.1, 0.2)) == 0.0
 
     def test_a_loss_is_better_when_lower(self):
         assert self.verdict((0.1, 0.11), (0.3, 0.31), measure=LOSS) == "held"
@@ -192,7 +205,7 @@ class TestOrderings:
 
     def test_one_seed_has_no_spread(self):
         assert self.verdict((0.8,), (0.79,), seeds=(0,)) == "held"
-        assert self.verdict((0.8,), (0.8,), seeds=(0,)) == "within the spread"
+        assert self.verdict((0.8,), (0.8,), seeds=(0,)) == "within the interval"
 
     @pytest.mark.parametrize("value", [None, float("nan")])
     def test_a_method_that_diverged_is_behind_every_other(self, value):
