@@ -1,4 +1,4 @@
-"""fedpriv beside its peers, in one run of alternating blocks.
+"""fedpriv and its peers, in one run of alternating blocks.
 
     python benchmarks/compare.py same            the dense torch client, unchanged, in every tool
     python benchmarks/compare.py best            what each tool's user would best write
@@ -10,7 +10,7 @@
 
 Every tool's worker is started once, runs one first round and its warm-up, and then sleeps while
 others run. Blocks of steady rounds alternate, their order drawn anew (fixed seed) for each block;
-fedpriv syncs its ledger in every round; nobody evaluates. Memory is measured in a block of its
+fedpriv syncs its ledger in every round; no tool evaluates. Memory is measured in a block of its
 own, because looking costs time. A peer that dies is left out from then on, and its row says so;
 if fedpriv's own worker dies, the comparison ends with the error. Results go to
 `benchmarks/results/`.
@@ -184,23 +184,24 @@ def about_data(part: str, arguments: argparse.Namespace) -> list[str]:
     if part.startswith("plumbing"):
         return ["20 of 400 users a round; the client returns the params it got."]
     if part == "words":
-        told = json.loads((contestants.words_folder(corpus) / "about.json").read_text("utf-8"))
-        label = "SYNTHETIC corpus" if told["synthetic"] else "Corpus"
+        about = json.loads((contestants.words_folder(corpus) / "about.json").read_text("utf-8"))
+        label = "SYNTHETIC corpus" if about["synthetic"] else "Corpus"
         return [
-            f"{label} {told['corpus']}, roster {told['roster']}: {arguments.cohort or 20} of "
-            f"{told['num_users']} users a round, at most {told['max_examples']} sentences a user "
+            f"{label} {about['corpus']}, roster {about['roster']}: {arguments.cohort or 20} of "
+            f"{about['num_users']} users a round, at most {about['max_examples']} sentences a user "
             "of 20 words at most "
-            f"({told['words_a_sentence']:.1f} targets on average), batches of 16, one local epoch, "
+            f"({about['words_a_sentence']:.1f} targets on average), batches of 16, "
+            "one local epoch, "
             "4.05 million float32 parameters, clipping and Gaussian noise. Peers train the torch "
             "client of `jobs/words_job`, fedpriv its own trainer (and, where it says so, theirs)."
         ]
-    told = json.loads((contestants.tag_folder(corpus) / "about.json").read_text("utf-8"))
-    label = "SYNTHETIC corpus" if told["synthetic"] else "Corpus"
-    size = (told["num_words"] + 1) * told["num_tags"]
+    about = json.loads((contestants.tag_folder(corpus) / "about.json").read_text("utf-8"))
+    label = "SYNTHETIC corpus" if about["synthetic"] else "Corpus"
+    size = (about["num_words"] + 1) * about["num_tags"]
     return [
-        f"{label} {told['corpus']}, roster {told['roster']}: 20 of {told['num_users']} users a "
+        f"{label} {about['corpus']}, roster {about['roster']}: 20 of {about['num_users']} users a "
         f"round, {size:,} float32 parameters, batches of 100, one local epoch, at most "
-        f"{told['max_examples']} examples a user, clipping and Gaussian noise."
+        f"{about['max_examples']} examples a user, clipping and Gaussian noise."
     ]
 
 
@@ -233,7 +234,7 @@ def run(part: str, arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="fedpriv beside its peers.")
+    parser = argparse.ArgumentParser(description="fedpriv and its peers.")
     parser.add_argument("parts", nargs="+", choices=(*PARTS, "full"))
     parser.add_argument("--blocks", type=int, default=7)
     parser.add_argument("--block-seconds", type=float, default=6.0, help="aimed at, for each tool")

@@ -4,7 +4,7 @@
 
 Every way to train trains the same users from the same params; blocks of all ways alternate, and
 what is printed is the median of the blocks' CPU time, and each block's ratio to the loop with
-`optim.SGD` beside it. Two processes take turns: one returns freed memory to the system, as any
+`optim.SGD` next to it. Two processes take turns: one returns freed memory to the system, as any
 process does, the other keeps it. Nothing is bounded, summed or noised here.
 """
 

@@ -1,4 +1,4 @@
-"""How near a round comes to the work that nobody can avoid.
+"""A round's time over that of its unavoidable work.
 
     OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/floor.py --corpus onstartups
 
@@ -166,7 +166,7 @@ def _stepped(total, noise, params):
 
 
 def main() -> None:
-    arguments = parser("The round beside its unavoidable work.", rounds=60).parse_args()
+    arguments = parser("A round's time over that of its unavoidable work.", rounds=60).parse_args()
     experiment, corpus = open_job(arguments, rounds=arguments.rounds + 5, eval_every=10**6)
     components = build(experiment, corpus)
     floor, backend = Floor(components, experiment), serial(experiment, components)

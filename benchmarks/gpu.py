@@ -1,4 +1,4 @@
-"""Training on GPUs: the path itself, beside the peers, with many users, on several GPUs.
+"""Training on GPUs: the path itself, the peers, many users, on several GPUs.
 
     python benchmarks/gpu.py                      on every GPU there is, about ten minutes
     python benchmarks/gpu.py --device cpu         the same on the processor, where it shows little

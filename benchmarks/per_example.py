@@ -1,4 +1,4 @@
-"""Per-example gradients: fedpriv's two ways beside plain Opacus 1.6, in time and memory.
+"""Per-example gradients: fedpriv's two ways and plain Opacus 1.6, in time and memory.
 
     python benchmarks/per_example.py [--blocks 9] [--threads 1 2]
 
@@ -122,7 +122,9 @@ def rows(model: str, threads: int, found: dict[str, Measured]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Time per-example gradients beside Opacus.")
+    parser = argparse.ArgumentParser(
+        description="Time per-example gradients of fedpriv and Opacus."
+    )
     parser.add_argument("--blocks", type=int, default=9)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])

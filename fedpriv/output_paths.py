@@ -152,7 +152,7 @@ def _check_parents(path: Path, folder: Path, option: str) -> None:
             f"{option} {path} cannot be written: {folder} is a file; give another place"
         )
     try:
-        # Only trying tells: permissions are no answer for root, or where the disk is read-only.
+        # Only a trial shows it: permissions are no answer for root, or where the disk is read-only.
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:

@@ -92,7 +92,7 @@ class Key:
 
     Guarantees:
         * The same key gives the same numbers, in any process and on any number of threads.
-        * `fold` is one way: a folded key tells nothing about its parent or its siblings.
+        * `fold` is one way: a folded key reveals nothing about its parent or its siblings.
         * The value never appears in `repr`, so not in logs or tracebacks either.
     """
 
@@ -184,14 +184,14 @@ class Key:
     def words(self, count: int, stream: int = 0) -> np.ndarray:
         """Return uniform bits, uint64 `(count,)`: the beginning of a ChaCha20 key stream.
 
-        In secure mode nobody without the key tells them from coin flips, which is what cohorts and
-        noise rest on.
+        In secure mode they are computationally indistinguishable from random bits to anyone without
+        the key, which is what cohorts and noise rest on.
 
         Args:
             count: How many words of 64 bits.
             stream: Which of the key's 2^64 streams.
         """
-        # The first half of the 16 bytes counts within a key stream, the second tells streams apart.
+        # The first half of the 16 bytes counts within a key stream, the second separates streams.
         nonce = bytes(8) + stream.to_bytes(8, "little")
         cipher = Cipher(ChaCha20(self._value, nonce), mode=None).encryptor()
         return np.frombuffer(cipher.update(bytes(8 * count)), "<u8")

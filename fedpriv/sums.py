@@ -53,7 +53,7 @@ class PartialSum:
         num_users: How many users were asked.
         num_failed: How many of them contributed zero because they failed (a diagnostic).
         first_error: What the first of them raised: a line, then the traceback where the users'
-            data are in this process's hands; None of a secure run, or where nobody knows.
+            data are in this process; None of a secure run, or where it is not known.
         granularity: The grid's spacing; None for a sum of floats.
     """
 

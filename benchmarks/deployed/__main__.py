@@ -1,4 +1,4 @@
-"""A deployed round: Flower's own processes beside the launcher's, and many nodes.
+"""A deployed round: Flower's own processes, the launcher's, and many nodes.
 
     python benchmarks/deployed                 three SuperNodes of ten users, 3 alternating blocks
     python benchmarks/deployed --many          one user each: 30 SuperNodes, 100 nodes in a process

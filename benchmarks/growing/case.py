@@ -101,7 +101,7 @@ class TimedBackend:
             self.users += len(arguments["cohort"])
 
     def under(self, plan: str) -> TimedBackend:
-        """Return this: no node is told of a plan."""
+        """Return this: no node receives a plan."""
         return self
 
     def __getattr__(self, name: str) -> Any:
@@ -213,8 +213,8 @@ def _endure(case: Case, loop: Iterator[Any]) -> dict[str, Any]:
         )
         took = time.perf_counter() - started
         memory = f"{looks[-1]['pss_mib']['total']:.0f} MiB, at most {peak.mib:.0f}"
-        told = f"  {done} rounds, {memory}, {took:.0f} s"
-        print(told, file=sys.stderr, flush=True)
+        line = f"  {done} rounds, {memory}, {took:.0f} s"
+        print(line, file=sys.stderr, flush=True)
     return {
         "looks": looks,
         "median": median(look["median"] for look in looks[1:]),

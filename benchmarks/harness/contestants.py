@@ -134,8 +134,8 @@ def best(corpus: str | None, *, peers_too: bool = True) -> list[Contestant]:
     folder = tag_folder(corpus)
     job = Job(client="sparse", data=str(folder), workers=_cores())
     dense = Job(client="dense", data=str(folder), workers=_cores())
-    told = json.loads((folder / "about.json").read_text("utf-8"))
-    own = [f"--corpus={told['directory']}", f"--roster={told['roster']}"]
+    about = json.loads((folder / "about.json").read_text("utf-8"))
+    own = [f"--corpus={about['directory']}", f"--roster={about['roster']}"]
     ours = [
         _fedpriv(job, "serial", *own),
         _fedpriv(job, "serial", *own, "--checkpoints"),
@@ -215,7 +215,7 @@ def words(corpus: str | None, cohort: int) -> list[Contestant]:
 def on_device(
     part: str, device: str, num_gpus: int, options: Mapping[str, Any]
 ) -> list[Contestant]:
-    """Return who trains a part's job on a device, beside fedpriv and the quickest peer without.
+    """Return who trains a part's job on a device, besides fedpriv and the quickest peer without.
 
     Args:
         part: "best" (called tags there), "cifar" or "words".

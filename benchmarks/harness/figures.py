@@ -237,9 +237,9 @@ def versions(entries: list[Entry]) -> str:
     """Return one line with each tool's versions."""
     tools: dict[str, str] = {}
     for entry in entries:
-        told = {k: v for k, v in entry.ready.items() if isinstance(v, str)}
-        if told:
-            words = ", ".join(f"{name} {value}" for name, value in sorted(told.items()))
+        found = {k: v for k, v in entry.ready.items() if isinstance(v, str)}
+        if found:
+            words = ", ".join(f"{name} {value}" for name, value in sorted(found.items()))
             tools.setdefault(entry.contestant.tool, words)
     return "- Versions: " + "; ".join(f"{tool}: {words}" for tool, words in tools.items()) + "."
 

@@ -13,7 +13,7 @@ _PACKAGES = ("fedpriv", "numpy", "numba", "scipy", "torch", "ray")
 
 
 def describe() -> dict[str, Any]:
-    """Return processor, memory, load, versions and commit, to be kept beside the figures."""
+    """Return processor, memory, load, versions and commit, to be kept with the results."""
     cpu = [
         line.partition(":")[2].strip()
         for line in Path("/proc/cpuinfo").read_text().splitlines()

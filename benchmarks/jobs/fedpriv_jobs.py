@@ -69,12 +69,12 @@ def carried(
     num_bytes = sum(
         array.nbytes for array in components.task.init_params(Key.simulation(0)).values()
     )
-    told: Any = partial(print, file=sys.stderr)
+    log: Any = partial(print, file=sys.stderr)
     request = Request(workers=job.workers)
     if device is not None:
         logical = job.workers if device == "cpu" else 0
         request = replace(request, gpus_per_worker=1.0, logical_gpus=logical)
-    with Cluster(request, tell=told) as cluster:
+    with Cluster(request, tell=log) as cluster:
         cluster.start(num_bytes)
         backend = RayBackend(
             share=cluster.share,

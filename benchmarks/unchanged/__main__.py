@@ -91,8 +91,8 @@ def record(
                 except (RuntimeError, OSError, KeyError, json.JSONDecodeError) as error:
                     found = {"failed": str(error) or repr(error)}
                 runs[case.name] = {"compared": case.compared, **found}
-                told = f"FAILED: {found['failed']}" if "failed" in found else ""
-                print(f"{time.monotonic() - since:6.1f} s  {case.name}  {told}", file=sys.stderr)
+                note = f"FAILED: {found['failed']}" if "failed" in found else ""
+                print(f"{time.monotonic() - since:6.1f} s  {case.name}  {note}", file=sys.stderr)
         finally:
             recorder.close()
     document = {
@@ -129,7 +129,7 @@ def as_typed(options: dict[str, Any]) -> dict[str, Option]:
 
 
 def processor() -> str:
-    """Return the processor's name, as far as the system tells it."""
+    """Return the processor's name, as far as the system reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
     except OSError:

@@ -41,7 +41,7 @@ def compare(
 
     Args:
         old: `runs` of the first recording, by name.
-        new: `runs` of the second; a run that only it has is told as new and differs in nothing.
+        new: `runs` of the second; a run that only it has is reported as new, not as a difference.
         old_arrays: By "run/tensor", of runs held to 1e-6.
         new_arrays: Likewise.
     """
@@ -116,7 +116,7 @@ def _tensors(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _values(where: str, old: Any, new: Any, tolerance: float) -> Iterator[str]:
-    """Compare what the first has; keys that only the second has are nobody's loss."""
+    """Compare what the first has; keys that only the second has are ignored."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key, value in old.items():
             if key in new:

@@ -1,4 +1,4 @@
-"""A small synthetic dump of threads, as a site publishes it: it tells who asked."""
+"""A small synthetic dump of threads, as a site publishes it, with who asked."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def _side_information() -> SideInformation:
 
 
 def logistic() -> Experiment:
-    """Logistic regression on sparse rows; every guide runs on it."""
+    """Logistic regression on sparse rows; every preconditioner runs on it."""
 
     def task(experiment, corpus):
         data = _data("rows", (NUM_FEATURES,), rows=True)

@@ -126,7 +126,7 @@ def describe_membership(found: Membership) -> list[tuple[str, str]]:
 
 
 def differs(control: Figure) -> str:
-    """Return a warning where the groups are told apart by a model that saw neither."""
+    """Return a warning where a model that saw neither distinguishes the groups."""
     if control.low <= 0.5 <= control.high:
         return "; the groups do not differ by it"
     return "; the groups DIFFER without training: part of the figures above may be that"

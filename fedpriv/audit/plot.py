@@ -1,4 +1,4 @@
-"""The plot of an audit: canaries' scores in and out, and the bounds beside the stated ε."""
+"""The plot of an audit: canaries' scores in and out, with the bounds and the stated ε."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Order:
     ) -> PartialSum:
         """Return the sum over users whose examples are here, with the first error among them.
 
-        Of a secure run nothing is logged of users, and no error is told.
+        A secure run logs nothing about users and reports no error.
 
         Raises:
             ValueError: If the work is not among these.

@@ -176,7 +176,7 @@ class Guard:
         if self.user_seconds:
             return begun + self.user_seconds * min(max(num_begun, 1), size)
         if (size == 1 and len(blocks) == 1) or math.isinf(end):
-            return end  # nobody else waits, or nobody at all
+            return end  # no other user waits, or there is no limit
         return last + _ONE_USERS * (end - last)
 
 

@@ -1,4 +1,4 @@
-"""Safetensors files, written atomically, and a run's models beside its checkpoints.
+"""Safetensors files, written atomically, and a run's models next to its checkpoints.
 
 Reading is left to the safetensors library, which checks every offset of the header. Writing is
 done here, for two reasons: the arrays go to the file without a copy, and the bytes are a function

@@ -254,7 +254,7 @@ def _comparison_table(section: Section) -> tuple[Table, str]:
     longest = max(len(word) for name in names for word in plain(name).split())
     table.add_column("experiment", overflow="fold", min_width=min(longest, 40))
     for column in (columns := _columns(groups)):
-        # Heads wrap between words and are never cut: what tells them apart is at their ends.
+        # Heads wrap between words and are never cut: what distinguishes them is at their ends.
         name = f"{column.measure.label}{'*' if column.diagnosed else '†'}"
         whole = [
             *name.split(),

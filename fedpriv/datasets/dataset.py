@@ -96,7 +96,7 @@ class Dataset:
 def split_public(n: int, share: float = 0.01, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Return which of n examples are private and which are public.
 
-    The choice depends on n, share and seed alone, so it tells nothing about any example, and a
+    The choice depends on n, share and seed alone, so it reveals nothing about any example, and a
     larger share contains a smaller one.
 
     Args:

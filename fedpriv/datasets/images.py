@@ -71,7 +71,7 @@ def load_mnist(
 
 
 def read_idx(path: Path, *, dimensions: int, progress: Progress | None = None) -> np.ndarray:
-    """Return the unsigned bytes of an idx file, uint8 of the shape its header tells.
+    """Return the unsigned bytes of an idx file, uint8 of the shape in its header.
 
     Args:
         path: The file, plain or packed.

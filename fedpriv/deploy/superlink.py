@@ -102,7 +102,7 @@ def register(
 
 
 def _program(name: str) -> list[str]:
-    """Return how a program that was installed beside this Python is started."""
+    """Return the command of a program that is installed next to this Python."""
     return [str(Path(sys.executable).with_name(name))]
 
 

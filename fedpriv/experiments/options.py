@@ -2,7 +2,7 @@
 
 A part is a frozen dataclass that derives from `Part`; its fields are options, each with a default,
 a type, a range and a line of help. A field that is typed as a part, or as a union of parts, is a
-place for one of them, told apart by their `kind`. The name of an option is its path, such as
+place for one of them, distinguished by their `kind`. The name of an option is its path, such as
 `noise.target_epsilon`; the kind of a part is set by the path of its place, such as `noise`. Any
 ending of a path that is unambiguous will do, and `-`, `_` and `.` are alike: `target-epsilon`.
 
@@ -312,7 +312,7 @@ def _parts(hint: Any) -> dict[str, type[Part]]:
         if (other := found.setdefault(member.kind, member)) is not member:
             raise TypeError(
                 f"{other.__name__} and {member.__name__} both have kind {member.kind!r}, by which "
-                "parts of one place are told apart; give yours another"
+                "parts of one place are distinguished; give yours another"
             )
     return found
 

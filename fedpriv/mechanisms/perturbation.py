@@ -253,7 +253,7 @@ class SphereRows(Privatizer):
         """Return the noised mean, float32.
 
         The noise is narrowed with the sum and not before: what float32 noise added to a sum leaves
-        behind has a grid that tells which sum it was. On a sum of whole numbers it is rounded to
+        behind has a grid that reveals which sum it was. On a sum of whole numbers it is rounded to
         the sum's own grid.
         """
         sums, update, squared = tree.to_dense(total.real()), dict[str, np.ndarray](), 0.0

@@ -328,7 +328,7 @@ class GaussianLoss(GaussianPrivacyLoss):
         factor, term = 1 / self.sampling_prob, 1 - 1 / self.sampling_prob
         signed = sign * losses
         limit = math.log(1 - self.sampling_prob)
-        # math.isclose, as theirs: numpy's is wider (1e-5 beside 1e-9).
+        # math.isclose, as theirs: numpy's is wider (1e-5 against 1e-9).
         at_limit = np.abs(signed - limit) <= 1e-9 * np.maximum(np.abs(signed), abs(limit))
         wrong = ~at_limit & (signed <= limit)
         if np.any(wrong):

@@ -231,7 +231,7 @@ _NUMBERS = ("description", "num_users", "expected_cohort_size", "micro_batch")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedPrivatizer(Privatizer):
-    """The name of a privatizer and how it is charged.
+    """A privatizer as recorded: its name and how it is charged.
 
     Attributes:
         name: Its name.
@@ -437,7 +437,7 @@ def numbers_of(mechanism: Mechanism | RecordedMechanism) -> dict[str, Any] | Non
 
 
 def _off_grid(bound: Bound) -> tuple[Bound, str | dict[str, float | None] | None]:
-    """Return a bound without its grid, and how `named_mechanism` is told of that."""
+    """Return a bound without its grid, and the argument of `named_mechanism` for that grid."""
     if type(bound) is Rounded:
         return bound.bound, "each"
     if type(bound) is RoundedSum:

@@ -134,7 +134,7 @@ class NoisePoint:
 
     @property
     def accumulated(self) -> float | None:
-        """√rounds times the noise on the mean: what a sum of all released means holds, over C."""
+        """√rounds times the noise on the mean: noise of the sum of all released means, over C."""
         return None if self.noise_on_mean is None else math.sqrt(self.rounds) * self.noise_on_mean
 
     @property

@@ -31,7 +31,7 @@ of its corpus (None without one) to what makes the backend of a run."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedFactory:
-    """A backend factory that says beforehand what it cannot carry.
+    """A backend factory that checks beforehand what it cannot run.
 
     Attributes:
         make: The factory itself.

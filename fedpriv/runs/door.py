@@ -160,7 +160,7 @@ class RunDoor:
 
     @contextmanager
     def hold(self, query: Query) -> Generator[HeldSum]:
-        """Ask, and keep the raw sum within the `with`, to be answered again.
+        """Ask a query, and hold its raw sum within the `with` for further answers.
 
         Raises:
             ValueError: If the answer is a row of noise with memory: no two rows meet one sum. If
@@ -466,7 +466,7 @@ class HeldSum(_Opaque):
         return self._answer
 
     def release(self, privatizer: Privatizer) -> Any:
-        """Return another answer of the same sum, charged for itself.
+        """Return another noised answer of the same sum, charged separately.
 
         Raises:
             BudgetSpentError: If the plan does not pay for it.
@@ -478,7 +478,7 @@ class HeldSum(_Opaque):
         return self._again(self._num, privatizer, _copy_sum(self._total))
 
     def close(self) -> None:
-        """Let go of the sum."""
+        """Drop the raw sum."""
         self._total = None
 
 
@@ -513,7 +513,7 @@ class Passes(_Opaque):
         """Return one raw sum over users of the query; it must not leave the program.
 
         Raises:
-            ValueError: If the program has ended, or a place is named twice or is nobody's.
+            ValueError: If the program has ended, or a position is named twice or out of range.
         """
         if self._make is None:
             raise ValueError("the program has ended; its raw sums are gone")

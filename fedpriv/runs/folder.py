@@ -220,7 +220,7 @@ class RunFolder:
         first: State,
         decided: Callable[[Mapping[str, float]], Mapping[str, float]] = lambda numbers: {},
     ) -> State:
-        """Return where the run stands, repairing what a kill left between two writes.
+        """Return the state to continue from, repairing what a kill left between two writes.
 
         A run that `of_plan` has begun stands at its beginning, and counts as not resumed: its first
         charge makes the keys of its noise anew, whatever lies in the folder.
@@ -286,7 +286,7 @@ class RunFolder:
         }
 
     def keep(self, state: State) -> None:
-        """Put a released state in place, then say so in the ledger; a round not due is not kept.
+        """Write a released checkpoint, then record it in the ledger; rounds not due are skipped.
 
         The checkpoint holds what is released; the state refers to it and adds what only the next
         round needs. The older checkpoints go last, so that a kill at any point leaves a state
@@ -316,7 +316,7 @@ class RunFolder:
             )
 
     def last_stated(self, round_num: int) -> Mapping[str, Any]:
-        """Return what was written down of the last round; empty if that is another round."""
+        """Return the values recorded for the last round; empty if the last line is of another."""
         lines = json_lines.read(self.path / "rounds.jsonl")
         return lines[-1] if lines and lines[-1]["round_num"] == round_num else {}
 
@@ -366,7 +366,7 @@ class RunFolder:
         write_json(self.path / "summary.json", summary)
 
     def close(self) -> None:
-        """Let go of the ledger."""
+        """Close the ledger and release its lock."""
         self.ledger.close()
 
 

@@ -27,12 +27,12 @@ class Participation:
     """Sizes of a round's last answer; they are private, and in secure mode they are not kept.
 
     Attributes:
-        ends: Whether the run ends where nobody's update is of use.
+        ends: Whether the run ends where no update is of use.
         has_learnt: Whether an update was of use in an earlier round.
         cohort_size: Users drawn.
         num_failed: Of these, users that contributed zero because they failed.
         first_error: What the first of them raised, a line and perhaps a traceback; None where
-            nobody failed or it is not known.
+            no user failed or it is not known.
     """
 
     ends: bool = True
@@ -51,7 +51,7 @@ class Participation:
         self._asked = self._useful = False
 
     def note(self, cohort_size: int, total: PartialSum) -> None:
-        """Keep what is true of a pass over so many users, of the answer just made the last."""
+        """Record the sizes and failures of a pass over this many users."""
         self._asked |= cohort_size > 0
         self._useful |= total.num_failed < cohort_size
         self.cohort_size, self.num_failed = cohort_size, total.num_failed

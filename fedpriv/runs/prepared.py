@@ -1,6 +1,6 @@
 """Prepared runs: one experiment on one corpus in one folder, started or resumed, then run.
 
-Before a run folder is made a task is tried once, on examples of nobody on the roster. Of an
+Before a run folder is made a task is tried once, on examples of users outside the roster. Of an
 algorithm other than federated averaging the first step is played: it asks for client work by name
 and gives it further tensors, made of earlier answers, so that they cannot be tried one by one.
 """

@@ -90,7 +90,7 @@ def moves(console: Console) -> bool:
 
 
 class PlainLines:
-    """Says how far long work is where no bar can move: one plain line every few seconds.
+    """Progress of long work as plain lines every few seconds, where no bar can be drawn.
 
     What is said first is printed at once, what is said last at the end; between two lines lie five
     seconds, in long work a hundredth of its time, but at most a minute. While nothing new is said
@@ -134,7 +134,7 @@ class PlainLines:
                 self._print(text)
 
     def remind(self) -> None:
-        """Say the news, or the old news with the time, if it is time."""
+        """Print the latest progress, with the elapsed time, if a line is due."""
         with self._lock:
             if self._is_time():
                 passed = ""
@@ -191,7 +191,7 @@ class Pace:
         self.done = self.kept = 0
 
     def work(self, what: str, make: Callable[[], _Made], *, counts: int = 1) -> _Made:
-        """Say what begins, make it, count it, and return it.
+        """Print what begins, run it, count it, and return its result.
 
         Args:
             what: It is.

@@ -75,7 +75,7 @@ def select(
     key: Key | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Selection:
-    """Return the model that public examples show to be best.
+    """Return the released model that is best on public examples.
 
     Args:
         components: Of the experiment; its task has public examples that no user trained on.

@@ -212,7 +212,7 @@ class SyntheticUsers:
 
     Args:
         batch: Where it can be halved, each of two users has a half.
-        extremes: Whether there is also one of many examples, and one of large numbers, and nobody
+        extremes: Whether there is also one of many examples, and one of large numbers, and no user
             has more than a few of the batch.
     """
 

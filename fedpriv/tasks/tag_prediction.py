@@ -328,7 +328,7 @@ class TagPrediction(ViewTask[TagView]):
         return found.mean(axis=0)
 
     def constants(self, *, regulariser: float) -> Constants:
-        """Return the constants of the loss: rows have at most unit norm, and a bias beside."""
+        """Return the constants of the loss: rows have at most unit norm, and there is a bias."""
         return softmax_constants(regulariser=regulariser, inputs=math.sqrt(2.0))
 
     def public_words(self) -> PublicWords:

@@ -15,7 +15,7 @@ down where more than the quantile are below it, and stays within public limits.
 
 Guarantees: one charge of the plan's mechanism a round pays for both; C is post-processing of what
 was released; noise is that of the C under which the sum was made. The share is of the expected
-cohort, so that neither dropouts nor the cohort's size are told. Noise that is correlated over
+cohort, so that neither dropouts nor the cohort's size are revealed. Noise that is correlated over
 rounds would have to begin anew with every C and is refused.
 
 Reference: Andrew et al., "Differentially Private Learning with Adaptive Clipping" (2021),
@@ -83,13 +83,13 @@ class AdaptiveClip(UserTransform):
 
     @property
     def update_weight(self) -> float:
-        """a, what the update takes of the vector's length."""
+        """a, the share of the bounded vector's length that the update gets."""
         return math.sqrt(1.0 - self.count_weight**2)
 
     def sent(
         self, tensor: np.ndarray | None, norm: Callable[[], float]
     ) -> tuple[float, Mapping[str, np.ndarray]]:
-        """Return a over the longer of norm and clip norm, and the user's ± h.
+        """Return the factor a / max(norm, C) of the update, and the user's ± h.
 
         Raises:
             ValueError: If the update is not finite.
@@ -104,7 +104,7 @@ class AdaptiveClip(UserTransform):
         return factor, {CLIP: np.array([count], np.float32)}
 
     def moved(self, norm: float, count: float) -> float:
-        """Return the next clip norm.
+        """Return the clip norm of the next round, from the released share.
 
         Args:
             norm: Of the round.
@@ -166,5 +166,5 @@ def clip_norm_of(state: ServerState) -> float:
 
 
 def _kept(norm: float) -> dict[str, dict[str, np.ndarray]]:
-    # float32, as users are told it: both sides divide by and multiply with the same number.
+    # float32, as it is sent to users: both sides divide by and multiply with the same number.
     return {_GROUP: {"norm": np.array([norm], np.float32)}}

@@ -36,7 +36,7 @@ _NO_CONTEXT = RoundContext()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """One question to private data. All of it is public.
+    """A query of private data: client work, params and bound, all of them public.
 
     Attributes:
         params: What the work is done with: the released params, and further public tensors.
@@ -54,7 +54,7 @@ class Query:
 
 
 class Held(Protocol):
-    """A raw sum that was answered once and may be answered again, at a price, while it is held."""
+    """A raw sum with one released answer, of which further ones may be charged while it is held."""
 
     @property
     def answer(self) -> Any:
@@ -62,7 +62,7 @@ class Held(Protocol):
         ...
 
     def release(self, privatizer: Privatizer) -> Any:
-        """Return another answer of the same sum, charged for itself.
+        """Return another noised answer of the same sum, charged separately.
 
         Raises:
             BudgetSpentError: If the plan does not pay for it.
@@ -136,7 +136,7 @@ class Door(Protocol):
         ...
 
     def hold(self, query: Query) -> AbstractContextManager[Held]:
-        """Ask, and keep the raw sum within the `with`, to be answered again."""
+        """Ask a query, and hold its raw sum within the `with` for further answers."""
         ...
 
     def run(self, query: Query, program: Program) -> Any:
@@ -146,7 +146,7 @@ class Door(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """A state taken apart into what files hold.
+    """A state as arrays and numbers, the form in which files hold it.
 
     Attributes:
         released: Goes into the checkpoint, by which others take it up.
@@ -216,7 +216,7 @@ class Algorithm(ABC):
         ...
 
     def result(self, state: Any) -> Params:
-        """Return the params that the run stands for."""
+        """Return the params that the run releases as its model."""
         return state.params
 
     def measured(self, state: Any) -> Params:
@@ -269,7 +269,7 @@ class Algorithm(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayState:
-    """The state of an algorithm that needs no form of its own.
+    """A state of named arrays and numbers, for algorithms without a class of their own.
 
     Attributes:
         round_num: Steps done so far.
@@ -285,7 +285,7 @@ class ArrayState:
 
     @property
     def update_norm(self) -> None:
-        """None: it keeps no update."""
+        """None: the state holds no update."""
         return None
 
     def after(self, params: Params, **changes: Any) -> ArrayState:

@@ -58,13 +58,13 @@ class KnowsConstants(Protocol):
     """A task whose users' mean loss is convex, and whose constants are known."""
 
     def constants(self, *, regulariser: float) -> Constants:
-        """Return them, of the loss with a regulariser λ/2 ‖w‖² that the server applies."""
+        """Return the constants of the loss with a regulariser λ/2 ‖w‖² that the server applies."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaledToRate(UserTransform):
-    """Scales an update, made of full gradient steps of rate `rate`, to the rate that is asked for.
+    """Rescales an update made by gradient steps of rate `rate` to the requested rate.
 
     For several local steps the two must be the same: their sum is not proportional to the rate.
 
@@ -81,7 +81,7 @@ class ScaledToRate(UserTransform):
     def sent(
         self, tensor: np.ndarray | None, norm: Callable[[], float]
     ) -> tuple[float, Mapping[str, np.ndarray]]:
-        """Return the quotient of the two rates, 1 if none is asked for; and nothing besides.
+        """Return the ratio of the two rates, 1 if none is requested, and no further tensor.
 
         Raises:
             ValueError: If several steps were taken at another rate than is asked for.
@@ -120,7 +120,7 @@ class ReleasesOnce(Algorithm):
         return ArrayState(params=params)
 
     def check_plan(self, plan: AnyPlan) -> None:
-        """Refuse a plan that pays for anything else than one perturbed result.
+        """Refuse a plan whose mechanism is not one release of a perturbed result.
 
         Raises:
             ValueError: If that is so.
@@ -231,7 +231,7 @@ class UserSchedule:
         return max(found, with_rounding(rounding) + 2.0**-23 * share * path + excess)
 
     def longest_update(self, constants: Constants, rate: float) -> float:
-        """Return how long one user's update is at most at a step size, K η L₀."""
+        """Return the largest norm of one user's update at a step size, K η L₀."""
         return rate * self.local_steps * constants.lipschitz
 
 
@@ -250,8 +250,8 @@ class BoltOnUsers(ReleasesOnce):
     Guarantees:
         * A user who is there or not moves the result by at most `schedule.sensitivity`, if every
           other user does the same work in both runs: their devices are trusted to do it.
-        * Whoever fails or is missing at the start's params, which nobody's data decide, counts as
-          one who is not there, in every update. Whoever fails or is missing later ends the run
+        * A user who fails or is missing at the start's params, which depend on no user's data,
+          counts as absent in every update. A user who fails or is missing later ends the run
           without a release, since who is missing may depend on the params; that it ended is not
           covered.
 
@@ -319,8 +319,8 @@ class BoltOnUsers(ReleasesOnce):
     def _able(self, brought: Params, bound: Checked, raw: RawSums) -> np.ndarray:
         """Return who does the work at the start's params, bool (users,).
 
-        It is decided here, before any update: at params that hang on no user each one's own data
-        alone say so, and what a neighbour has in his changes nobody else's part in the run.
+        It is decided here, before any update: the params depend on no user, so each user's own
+        data alone decide, and a change of one user's data changes no other user's participation.
         """
         able = np.ones(raw.num_users, bool)
         size = self.schedule.passes.batch_size
@@ -363,7 +363,7 @@ def candidate(number: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned(ReleasesOnce):
-    """Trains candidates on disjoint parts, asks once for one of them.
+    """Private tuning: trains candidates on disjoint parts and releases one of them.
 
     Attributes:
         choices: The trainings, of the same data set: the same model with other passes, steps or
@@ -387,7 +387,7 @@ class Tuned(ReleasesOnce):
 
     @property
     def num_examples(self) -> int:
-        """m, of which what does not fill an equal part sits out."""
+        """m, the examples; those that do not fill an equal part are not used."""
         return len(self.choices[0].y)
 
     @property
@@ -407,7 +407,7 @@ class Tuned(ReleasesOnce):
         )
 
     def works(self) -> Mapping[str, Work]:
-        """Return what trains and what judges, by name."""
+        """Return the client works that train a candidate and count its mistakes, by name."""
         trained = {candidate(n): TrainedOnPart(sgd=sgd) for n, sgd in enumerate(self.choices)}
         return {**trained, MISTAKES: Mistakes(sgd=self.choices[0])}
 
@@ -421,7 +421,7 @@ class Tuned(ReleasesOnce):
         return Plan(mechanism=mechanism, num_rounds=1, relation=relation, unit="example")
 
     def check_plan(self, plan: AnyPlan) -> None:
-        """Refuse a plan that pays for anything else than one choice.
+        """Refuse a plan whose mechanism is not one private choice among candidates.
 
         Raises:
             ValueError: If that is so.
@@ -486,7 +486,7 @@ class TrainedOnPart(Work):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mistakes(Work):
-    """On how many of some examples a linear model is wrong.
+    """Number of examples that a linear model classifies wrongly.
 
     Attributes:
         sgd: Has the examples, and the name of the params.

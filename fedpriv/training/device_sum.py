@@ -39,11 +39,11 @@ class StackedRows:
 
     @property
     def device(self) -> torch.device:
-        """Where they are."""
+        """Device that holds the values."""
         return self.values.device
 
     def own(self, user: int) -> torch.Tensor:
-        """Return a user's own rows' values `(rows, *tail)`."""
+        """Return the values of one user's rows, `(rows, *tail)`."""
         return self.values[user, : self.counts[user]]
 
     def take(self, users: Sequence[int]) -> StackedRows:
@@ -57,7 +57,7 @@ class StackedRows:
         )
 
     def dense(self) -> torch.Tensor:
-        """Return the tensors that are meant, `(users, num_rows, *tail)`."""
+        """Return the users' tensors with all rows, `(users, num_rows, *tail)`."""
         shape = (len(self), self.num_rows, *self.values.shape[2:])
         found = torch.zeros(shape, dtype=self.values.dtype, device=self.device)
         for user, count in enumerate(self.counts):

@@ -102,7 +102,7 @@ class StepSizes:
 
 
 def pack_line(params: Params, direction: Params, sizes: np.ndarray) -> Params:
-    """Return what a query for losses brings to users: params, direction and step sizes."""
+    """Return params, direction and step sizes packed as the tensors of a query for losses."""
     brought = {_DIRECTION + name: array for name, array in direction.items()}
     return {**params, **brought, _SIZES: sizes}
 
@@ -160,7 +160,7 @@ class KnowsLossesAlong(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossesAlong:
-    """Asks a task for one user's losses. Capped afterwards, by the mechanism's bound.
+    """Client work: one user's losses at several step sizes, capped afterwards by the bound.
 
     Attributes:
         task: Knows losses.
@@ -220,10 +220,10 @@ class ExampleLosses(Protocol):
 
 @runtime_checkable
 class ChecksLosses(Protocol):
-    """A model that has to be tried before it may be said that examples' losses are their own."""
+    """A model whose examples' losses must first be checked to be independent of each other."""
 
     def check_losses(self) -> object:
-        """Try it on synthetic examples; the training set is not looked at.
+        """Check it on synthetic examples; the training set is not read.
 
         Raises:
             ValueError: If one example's loss depends on another one.
@@ -307,7 +307,7 @@ class Prices:
 
     @classmethod
     def of_paper(cls, *, epsilon: float, delta: float, splits: float = 60.0) -> Prices:
-        """Return the published code's: ε/(2 splits) for a choice, as much for a Gaussian by (ε, δ).
+        """Return the published code's prices: ε/(2 splits) for a choice, the same for a Gaussian.
 
         The choice is then dearer than the gradient by 2 ln(1.25/δ), 37 times at δ = 1e-8.
         """
@@ -316,7 +316,7 @@ class Prices:
 
     @classmethod
     def split(cls, *, rho: float, iterations: float, gradient_share: float = 0.5) -> Prices:
-        """Return prices of which so many iterations without a rejection cost ρ."""
+        """Return prices at which this many iterations without a rejection cost ρ."""
         finite_float("gradient_share", gradient_share, Range.BETWEEN)
         each = positive_float("rho", rho) / positive_float("iterations", iterations)
         return cls(gradient=gradient_share * each, selection=(1.0 - gradient_share) * each)
@@ -375,7 +375,7 @@ class AdaptiveDescent(Algorithm):
             )
 
     def check_plan(self, plan: AnyPlan) -> None:
-        """Refuse a plan that is no filter, or of another relation.
+        """Refuse a plan that is not a ρ filter, or has another relation.
 
         Raises:
             ValueError: If that is so, or it does not pay for one iteration.

@@ -29,7 +29,7 @@ MadeOf = Literal["mean", "exp of mean", "root of mean"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Total:
-    """A sum over so many of whatever is counted: totals of parts add up to the whole's.
+    """A sum and the number of items in it: totals of parts add up to the total of the whole.
 
     Attributes:
         sum: Of a share, how many: a whole number, which adds up without rounding.
@@ -43,7 +43,7 @@ class Total:
 
     @classmethod
     def of_mean(cls, mean: float, count: int) -> Total:
-        """Return the total that a mean is of.
+        """Return the total of a mean over so many items.
 
         A sum that is whole but for the division's rounding is taken to be whole, so that a share
         counts as what it was counted from.
@@ -55,7 +55,7 @@ class Total:
 
     @property
     def value(self) -> float:
-        """The figure; 0 of nothing."""
+        """The mean, or its transform; 0 of no items."""
         mean = self.sum / max(self.count, 1)
         match self.value_is:
             case "exp of mean":

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 import traceback
+import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +54,34 @@ _UNSAID: ContextVar[bool] = ContextVar("users unsaid", default=False)
 _Value = TypeVar("_Value")
 
 
+class _Quiet:
+    """Ignoring of Python's warnings by this process, for as long as any thread asks for it.
+
+    Their filters are one set for all threads, so that a thread must not restore them alone.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._entered = threading.Lock(), 0
+        self._caught = warnings.catch_warnings()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._entered == 0:
+                self._caught = warnings.catch_warnings()
+                self._caught.__enter__()
+                warnings.simplefilter("ignore")
+            self._entered += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._entered -= 1
+            if self._entered == 0:
+                self._caught.__exit__(None, None, None)
+
+
+_QUIET = _Quiet()
+
+
 @contextmanager
 def _within(variable: ContextVar[_Value], value: _Value) -> Iterator[None]:
     """Give a variable a value within the `with`, in this thread and no other."""
@@ -67,7 +97,7 @@ def counted_failures() -> Iterator[Failures]:
     """Count what contributes zero within the `with`, in this thread and no other.
 
     For sums that look at many examples at once and have nowhere to return a number. One inside
-    another counts for itself, and tells the other the kind of its first.
+    another counts for itself, and reports the kind of its first error to the other.
     """
     failures, outer = Failures(), _COUNTED.get()
     try:
@@ -79,7 +109,7 @@ def counted_failures() -> Iterator[Failures]:
 
 
 def only_places_of_errors() -> AbstractContextManager[None]:
-    """Keep of errors within the `with` their kinds and places in the code: it may leave a node."""
+    """Reduce errors within the `with` to kind and place in the code, which may leave a node."""
     return _within(_PLACES, True)
 
 
@@ -93,17 +123,21 @@ def raised_failures() -> AbstractContextManager[None]:
 
 @contextmanager
 def users_not_logged(key: Key) -> Iterator[None]:
-    """Log nothing of drawn users and their answers within the `with`, where the key is secure.
+    """Suppress logging of drawn users and their answers within the `with` under a secure key.
 
     How many failed, or answered, bounds the size of the cohort, which an ε takes to be secret; a
-    log is read by more people than the raw sum. In a simulation everything is said.
+    log is read by more people than the raw sum. In a simulation everything is said. Warnings of
+    libraries are not shown either, of this process: PyTorch's and NumPy's tell what is in an array.
 
     Args:
         key: Of the round.
     """
     unsaid = _UNSAID.get() or key.mode == "secure"
+    if not unsaid:
+        yield
+        return
     # NumPy warns of what is in an array, such as a number that float32 cannot hold: a user's.
-    with _within(_UNSAID, unsaid), np.errstate(all="ignore") if unsaid else nullcontext():
+    with _within(_UNSAID, unsaid), np.errstate(all="ignore"), _QUIET:
         yield
 
 
@@ -114,7 +148,7 @@ def log_of_users(log: logging.Logger, level: int, text: str, *values: object) ->
 
 
 def contributes_zero(error: BaseException) -> None:
-    """Count, and say in a simulation, that a user contributes zero; never its error's text.
+    """Count a user who contributes zero, and log it in a simulation, without the error's text.
 
     Raises:
         KeyboardInterrupt: If it was no failure of the user's but an interrupt of the run.
@@ -141,7 +175,7 @@ def contributes_zero(error: BaseException) -> None:
 def contributing_zero_on_failure(
     kind: type[BaseException] = BaseException,
 ) -> Iterator[None]:
-    """Let what is within the `with` fail alone: an error of the kind ends it, and is counted.
+    """Catch and count errors of a kind within the `with`: the contribution is zero.
 
     Raises:
         KeyboardInterrupt: As of `contributes_zero`.

@@ -274,7 +274,7 @@ class Displacement:
 
 
 def shortened(rows: Any, length: float = 1.0) -> Any:
-    """Return rows within ‖x‖₂ <= length, float64: none is refused, and one not finite is zero.
+    """Return rows scaled to ‖x‖₂ <= length, float64; a row that is not finite becomes zero.
 
     Args:
         rows: One (d,), or several (n, d), dense or CSR, whose entries of one place are added up. A
@@ -528,7 +528,7 @@ def updates_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PermutationSgd(Work):
-    """The whole training of a linear model, whose "sum" is where it ends.
+    """Client work: the whole training of a linear model, whose "sum" is its final params.
 
     Params are `name` (d,) or (d, k) and "bias" (1,) or (k,): all of them are regularised, projected
     and noised. An input x with its constant 1 is shortened to `constants.inputs`; shortening turns
@@ -611,7 +611,7 @@ class PermutationSgd(Work):
 
 
 def refuse_long_start(params: Params, longest: float) -> None:
-    """Refuse to train from params that Δ has no room for.
+    """Refuse start params too long for the room for rounding in Δ.
 
     Raises:
         ValueError: If they are longer, or not finite.

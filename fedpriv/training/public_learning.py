@@ -36,7 +36,7 @@ _PATIENCE = 4
 
 
 class PublicLearner(Protocol):
-    """A model on public examples: what it begins from, how it learns, how it is measured."""
+    """A model that is trained and measured on public examples."""
 
     @property
     def num_examples(self) -> int:
@@ -45,7 +45,7 @@ class PublicLearner(Protocol):
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """The learning rates that are worth a try."""
+        """The learning rates to choose from."""
         ...
 
     def init(self) -> Params:

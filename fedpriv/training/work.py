@@ -27,7 +27,7 @@ TRAIN = "train"
 
 
 class UserData(Protocol):
-    """Examples by user. Whatever holds users, holds them behind this."""
+    """Examples by user: the interface to user data."""
 
     def examples(self, user_id: str) -> Any:
         """Return the user's training examples; raise `ValueError` for an unknown user."""
@@ -144,7 +144,7 @@ class Work(ABC):
 
 
 def checking_kept_state(work: Work, key: Key) -> AbstractContextManager[None]:
-    """Refuse at the end of the `with` what users left behind in a work, where that may be said.
+    """Raise at the end of the `with` if users changed state that the next user would read.
 
     Of a secure run nothing is looked at: whether it raises would depend on who was drawn.
 
@@ -154,8 +154,8 @@ def checking_kept_state(work: Work, key: Key) -> AbstractContextManager[None]:
 
     Raises:
         KeepsStateError: In a simulation, by a trainer or work that has `unchanged_by_users()`: a
-            context that raises at its end if users have left something behind. It tells of their
-            data.
+            context that raises at its end if users have left something behind. Its text
+            shows something of their data.
     """
     inner = work.trainer if isinstance(work, UserByUser) else work
     look = getattr(inner, "unchanged_by_users", None)
@@ -163,7 +163,7 @@ def checking_kept_state(work: Work, key: Key) -> AbstractContextManager[None]:
 
 
 class UserTransform:
-    """Base of what a tensor that a query brings next to the params changes of a user's work.
+    """Base of changes to a user's work, governed by a public tensor sent with the params.
 
     All of it looks at one user alone. By default nothing is changed.
 
@@ -190,7 +190,7 @@ class UserTransform:
     def sent(
         self, tensor: np.ndarray | None, norm: Callable[[], float]
     ) -> tuple[float, Mapping[str, np.ndarray]]:
-        """Return what the update is multiplied by, and which tensors are sent besides.
+        """Return the factor of the update, and further tensors that are sent with it.
 
         Args:
             tensor: What the query brought; None if nothing.
@@ -211,7 +211,7 @@ def split_params(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserByUser(Work):
-    """One user after another, each behind its own guard.
+    """Client work that trains users one by one; a user that fails contributes zero alone.
 
     Attributes:
         trainer: What a user does.
@@ -309,7 +309,7 @@ def transformed(trainer: Trainers, transform: UserTransform) -> Work:
 
 
 def as_work(trainer: LocalTrainer | Work) -> Work:
-    """Return a trainer as work: one that knows how to sum many users is that already.
+    """Return a trainer as client work; one that is client work already is returned as it is.
 
     Raises:
         TypeError: If it is neither a `Work` nor has a `train`.

@@ -82,7 +82,7 @@ class Wrapped(Work):
     Attributes:
         train: The training.
         constants: Of its loss.
-        passes: How long it goes on, as it is told to.
+        passes: Number of passes, batches and step sizes that it is asked for.
         num_examples: m, rows there are.
     """
 

@@ -3,7 +3,7 @@
 The guarantee (Papernot and Steinke 2022, arXiv:2110.03620) rests on four things, all of which are
 done here and not left to the caller:
 
-* the number of trials is drawn once from the law that the accountant is told, from the operating
+* the number of trials is drawn once from the law that the accountant is given, from the operating
   system's entropy (in a simulation from a seed, and labelled so), written down before the first
   trial and never drawn again, whatever crashes;
 * settings are drawn by a law of their own, which looks at no data, anew for every trial;

@@ -145,7 +145,7 @@ GRIDS: Mapping[str, Grid] = {
     }),
 }  # fmt: skip
 
-#: What of DP-AGD at published prices is changed alone, beside the settings that were chosen.
+#: Single changes to DP-AGD at published prices, next to the settings that were chosen.
 ABLATIONS: Mapping[str, Settings] = {
     "as chosen": {},
     "60 splits, as in the published code": {"splits": SPLITS},

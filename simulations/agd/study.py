@@ -1,4 +1,4 @@
-"""DP-AGD beside its comparators at ε 0.1 to 1.6 on one problem; one page of it.
+"""DP-AGD against its comparators at ε 0.1 to 1.6 on one problem; one page of it.
 
 fedpriv reproduce agd-mnist-3-8 --seeds 5 --out docs/results/agd.md --plot docs/results/agd.png
 """
@@ -257,7 +257,7 @@ def _old_bound(study: Study, loss: str) -> dict[str, Any]:
 
 
 def _best_of_all(study: Study, loss: str, epsilon: float) -> dict[str, str]:
-    """Return the best of all rows of DP-AGD, what was changed alone included, beside DP-SGD."""
+    """Return the best of all rows of DP-AGD, single changes included, and DP-SGD."""
     changed = ablation(study, loss, epsilon)
     found = {f"published prices, {name}": rows for name, rows in changed.items()}
     found[LABELS["agd"]] = cell(study, loss, "agd", epsilon)

@@ -1,4 +1,4 @@
-"""Bolt-on beside SCS13, BST14 and DP-SGD, problem by problem, and three sides of it; one page.
+"""Bolt-on against SCS13, BST14 and DP-SGD, problem by problem, and three sides of it; one page.
 
 fedpriv reproduce bolt-on-mnist --seeds 5 -s studies=mnist,pair-svm -s sides=batches,time,excess
 """

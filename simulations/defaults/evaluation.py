@@ -186,7 +186,7 @@ _THREADS = (10, 50), (50, 100), (100, 300), (300, 1_000), (1_000, 10_000)
 
 
 def _grid_table(compared: Sequence[dict[str, Any]]) -> str:
-    """Return the rule's settings beside the best of others on the same SYNTHETIC corpora."""
+    """Return the rule's settings against the best of others on the same SYNTHETIC corpora."""
     rows = []
     for (kind, users, _), found in sweep.cells(compared).items():
         rule = max(sweep.gain(one) for one in found if sweep.is_rule(one["spec"]))
@@ -196,7 +196,7 @@ def _grid_table(compared: Sequence[dict[str, Any]]) -> str:
 
 
 def _forecast_table(runs: Sequence[Run]) -> str:
-    """Return what was forecast before the run, beside what training gained and what was shown."""
+    """Return the forecasts before each run, with what training gained and what was printed."""
     rows = [
         [
             forecast,

@@ -1,7 +1,7 @@
 """Synthetic corpora that the rule of settings is fitted on, and others that it is evaluated on.
 
 The two sets share no seed and no shape. Sentences a user, classes, public share and how hard the
-classes are to tell differ, since these are what the rule must not depend on without being told.
+classes are to distinguish differ: the rule must not depend on these except as its inputs.
 Each is made on first use.
 """
 

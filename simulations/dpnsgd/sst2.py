@@ -112,7 +112,7 @@ def synthetic_sentences(
 ) -> TextSplits:
     """Return sentences of 3 to 9 plain words with two words at random places that tell the label.
 
-    Labels are drawn evenly; whoever knows the telling words is always right.
+    Labels are drawn evenly; the indicative words alone determine them.
     """
     rng = Key.simulation(seed).fold("made-up sentences").generator()
 

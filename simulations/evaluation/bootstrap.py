@@ -108,7 +108,7 @@ class Resampled:
         """Return the percentile interval of `CONFIDENCE`; None where the draws give none."""
         if self.value is None or not len(self.draws) or np.isnan(self.draws).any():
             return None
-        # To the wider side: between two draws an end would be made up, and no number if one is ∞.
+        # To the wider side: interpolated between two draws an end is no draw, and NaN if one is ∞.
         tail = (1 - CONFIDENCE) / 2
         low = float(np.quantile(self.draws, tail, method="lower"))
         high = float(np.quantile(self.draws, 1 - tail, method="higher"))

@@ -278,7 +278,7 @@ def standing(first: Sequence[float], second: Sequence[float]) -> Standing:
     return "ahead" if gap > 0.0 else "behind"
 
 
-#: Colours that are told apart without red and green.
+#: Colours that are distinguished without red and green.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 
 

@@ -191,7 +191,7 @@ def _done(table: Table, given: Mapping[str, Any], announced: set[str]) -> dict[s
 
 @contextmanager
 def _progress(name: str) -> Iterator[Callable[[str, int], Callable[[int], None]]]:
-    """Give what begins a stage of so many runs, and returns what tells how many are done.
+    """Give a function that begins a stage of so many runs and returns its progress callback.
 
     In a terminal it is a bar, elsewhere lines.
     """

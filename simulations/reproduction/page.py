@@ -1,4 +1,4 @@
-"""Pages of tables and figures: ours beside the paper's, every ε, and what tuning chose."""
+"""Pages of tables and figures: ours and the paper's, every ε, and what tuning chose."""
 
 from __future__ import annotations
 

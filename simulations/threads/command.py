@@ -8,11 +8,11 @@ gain over public-only, and the share that it closes of the gap to the best model
 `ablation-tags`: what each part of the best private method is worth. One thing is changed at a time:
 the start, adaptivity, cohort and rounds, averaging, features.
 
-`tags-by-method`: adaptive descent and bolt-on beside averaging at equal ε, on a reduced task (such
+`tags-by-method`: adaptive descent and bolt-on against averaging at equal ε, on a reduced task (such
 as `fedpriv data import FILE --max-words 200 --max-tags 20`), as bolt-on's pure ε perturbs by
 2d/(mε) of the furthest that a training can go. Neither draws cohorts.
 
-`tags-by-stream`: correlated noise beside independent noise, which comes twice: over Poisson
+`tags-by-stream`: correlated noise against independent noise, which comes twice: over Poisson
 cohorts, whose amplification ε counts, and over groups that take turns, where nothing may be claimed
 for sampling (one band). The others are all of the second kind, but for one of bands over
 independent draws within groups, which amplify it.

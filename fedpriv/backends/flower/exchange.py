@@ -49,7 +49,7 @@ class _Request:
         node_id: To whom.
         wait: How long to wait before the next look for its answer.
         overdue: Whether its exchange is over, so that an answer is only taken off the grid.
-        expiry: When nobody looks for it any longer; only where it is overdue.
+        expiry: When it is no longer looked for; only where it is overdue.
     """
 
     node_id: int
@@ -104,7 +104,7 @@ class Exchange:
     be reached does, because rounds without anybody would be charged for nothing.
 
     Guarantees:
-        * Nodes that are silent cost nobody else's answer, however many they are. So do answers
+        * Silent nodes cost no other node's answer, however many they are. Nor do answers
           whose upload never ends, while they are fewer than 60 windows of them at once.
         * Of no answer are more bytes read than of the largest honest one, whatever a node sends.
         * An exchange ends at its deadline, whatever pulls are still waiting for; what those bring

@@ -63,7 +63,7 @@ class _Counted:
 
         Raises:
             TooLargeError: Once there is more; the rest stays on the network.
-            TooLateError: If nobody waits any longer: an upload that has not ended is given up.
+            TooLateError: If the wait is over: an unfinished upload is abandoned.
         """
         if not self.open():
             raise TooLateError
@@ -105,7 +105,7 @@ def first_wait(grid: Grid) -> float:
 def counted(grid: Grid, most_bytes: int | None, open: Callable[[], bool]) -> PullMessages:
     """Return the grid's `pull_messages`, held to so many bytes a call.
 
-    What is too large, or not complete when nobody waits any longer, is taken off the SuperLink's
+    What is too large, or not complete when the wait is over, is taken off the SuperLink's
     store too, which then refuses what the node still sends of it. A grid within this process has no
     network, and what is on it is in memory already: it is pulled as it is.
 
@@ -146,10 +146,10 @@ class Pull:
         message_id: Of the request.
         node_id: Whom it went to.
         since: When it was asked for.
-        found: What was there; empty once it was taken, or nobody was left to take it.
+        found: What was there; empty once it was taken, or where the wait was over.
         error: What pulling raised.
         done: Whether it has come to an end.
-        was_late: Whether it brought something after nobody waited any longer.
+        was_late: Whether it brought something after the wait was over.
     """
 
     message_id: str
@@ -203,7 +203,7 @@ class Pulls:
         return look
 
     def close(self) -> list[Pull]:
-        """Wait for nothing any longer; return the pulls of which nobody took what they brought."""
+        """End the wait; return the pulls whose answers were not taken."""
         with self._lock:
             self._open = False
         left = list(self.running.values())

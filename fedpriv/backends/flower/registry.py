@@ -3,8 +3,8 @@
 Nodes answer a `query` with the opaque ids of the users they host. The roster is frozen in the plan
 and decides who may be drawn; the registry only says where a drawn user lives. A person's whole
 contribution must pass one bound, so an id that two nodes claim contributes zero rather than twice:
-nobody can tell which of them is right. With an operator's file of nodes' public keys only the node
-that an id is bound to is believed, and a claim of anybody else's is nothing but a number in a log.
+it is not known which of them is right. With an operator's file of nodes' public keys only the node
+that an id is bound to is believed; claims of other nodes are only counted in a log.
 
 Node ids are dealt out by the SuperLink, anew to whoever comes back; a key pair stays with a node,
 and with it every message to the SuperLink is signed. So users are bound to keys, in a file of TOML,
@@ -44,7 +44,7 @@ _MOST_BYTES = 1 << 26  # of a registration, besides those of the roster's own id
 _GRACE_SECONDS = 5.0
 
 NodeKeys = Mapping[bytes, frozenset[str]]
-"""The users that each key's node hosts, by public key as DER bytes; nobody else's claim counts."""
+"""The users that each key's node hosts, by public key as DER bytes; no other claim counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ def registration(user_ids: Iterable[str]) -> RecordDict:
 
 
 def read_registration(content: RecordDict) -> tuple[str, ...]:
-    """Return the ids a node claims, each once: who lists a user again hosts nobody more.
+    """Return the ids a node claims, each once: a user listed twice is one user.
 
     Raises:
         ValueError: If they are not a list of short strings.

@@ -137,8 +137,8 @@ class GridBackend(Backend):
                 numbers = order.round_num, order.attempt, dict(dropped)
                 log_of_users(_LOG, logging.WARNING, "round %d, attempt %d: %s", *numbers)
         # Nodes that are away may come back: a round without them is no failure of all users.
-        nobody_arrived = total.num_added == 0 and (dropped["missing"] or dropped["late"])
-        if order.key.mode == "secure" or nobody_arrived:
+        none_arrived = total.num_added == 0 and (dropped["missing"] or dropped["late"])
+        if order.key.mode == "secure" or none_arrived:
             total.first_error = None
         return total.result(len(cohort))
 

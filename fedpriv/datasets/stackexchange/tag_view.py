@@ -1,7 +1,7 @@
 """Tag prediction on a corpus: sparse word counts and tags of each sentence, by user.
 
 `write_tag_view` writes one roster's view from the sentences of a corpus, `open_view` maps it.
-Files in a view's folder, beside those of every view (`roster_view`):
+Files in a view's folder, besides those of every view (`roster_view`):
 
     word_users, word_sentences, tag_users      int64, see `vocabulary.RosterVocabulary`
     word_offsets, words, counts, num_tokens, labels, tag_offsets, tags    see `TagExamples`

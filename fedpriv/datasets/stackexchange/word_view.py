@@ -1,6 +1,6 @@
 """Next-word prediction on a corpus: the sentences of each user, word by word.
 
-Files in a view's folder, beside those of every view (`roster_view`), next to that of the tag view
+Files in a view's folder, besides those of every view (`roster_view`), next to that of the tag view
 it shares users, words and split with:
 
     kinds        uint8           of its post (`sentence_store.KINDS`)

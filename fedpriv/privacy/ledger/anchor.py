@@ -65,7 +65,7 @@ class Anchor(ABC):
     """Base of places outside the run folder that keep marks, written by one process at a time."""
 
     def hold(self) -> None:
-        """Take it for this process, where it has to be; raise `LedgerError` if that fails."""
+        """Lock the anchor for this process, where needed; raise `LedgerError` if that fails."""
         return
 
     @abstractmethod
@@ -74,7 +74,7 @@ class Anchor(ABC):
 
     @abstractmethod
     def advance(self, mark: Mark) -> None:
-        """Keep a mark for good before this returns; raise `LedgerError` where it cannot."""
+        """Store a mark durably before returning; raise `LedgerError` if that fails."""
 
     def close(self) -> None:
         """Release it, where it is held."""
@@ -92,7 +92,7 @@ class FileAnchor(Anchor):
         return f"the anchor {self.path}"
 
     def hold(self) -> None:
-        """Take its lock, and cut off half a mark that a crash left."""
+        """Lock the file, and cut off an incomplete mark that a crash left."""
         self._file = file = LedgerFile(self.path, new=True, called="anchor")
         whole = file.read().rfind(b"\n") + 1
         try:

@@ -175,7 +175,7 @@ def refuse_start_without_privacy(
 ) -> None:
     """Refuse to start a secure run from a model that was trained without privacy.
 
-    Whether those people are on this roster too cannot be told from another roster's digest.
+    Another roster's digest does not show whether those people are on this roster too.
 
     Raises:
         ValueError: With what the model was trained on, unless it was asked for by name.

@@ -127,7 +127,7 @@ def read_sealed(folder: str | os.PathLike[str]) -> SealedRun:
             "edited, or is another run's, and nothing is said from it; restore it"
         )
     if read_plan(document.get("plan")) != state.plan or document.get("mode") != state.mode:
-        raise ValueError(f"{file} tells another plan or mode than the ledger; restore both")
+        raise ValueError(f"{file} states another plan or mode than the ledger; restore both")
     return SealedRun(folder=folder, records=records, state=state, document=document)
 
 

@@ -176,7 +176,7 @@ def is_batch_invariant(train: Train, synthetic: Synthetic, slots: int) -> bool:
         alone, among = _bits(train([user])), _bits(train(mixed))
     except Exception as error:
         end_if_interrupted(error)
-        # The text is of synthetic users, but that this kind is tried tells who was drawn.
+        # The text is of synthetic users, but that this kind is tried reveals who was drawn.
         said = "users cannot be trained in a batch: %s: %s"
         log_of_users(_LOG, logging.WARNING, said, type(error).__name__, error)
         return False
@@ -255,7 +255,7 @@ class BatchedTrainer(Work):
 
     @abstractmethod
     def synthetic(self, kind: Any, number: int, *, steps: int, scale: float = 1.0) -> UserWork:
-        """Return a synthetic user of a kind, of so many steps and inputs about so large."""
+        """Return a synthetic user of a kind, with a number of steps and a scale of inputs."""
 
     @abstractmethod
     def slots(self, kind: Any) -> int:
@@ -265,11 +265,11 @@ class BatchedTrainer(Work):
     def together(
         self, start: Mapping[str, torch.Tensor], works: Sequence[UserWork]
     ) -> tuple[Stacked, torch.Tensor]:
-        """Return every slot's update, and whether it is one: bool `(slots,)`."""
+        """Return every slot's update, and which slots hold a valid one: bool `(slots,)`."""
 
     @abstractmethod
     def by_itself(self, start: Mapping[str, torch.Tensor], work: UserWork) -> Stacked:
-        """Return one user's update, which no other user is next to.
+        """Return one user's update, computed without other users in the batch.
 
         Raises:
             Exception: If the user cannot be trained.

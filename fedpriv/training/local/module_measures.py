@@ -72,7 +72,7 @@ class ModuleMeasure:
         return Total(sum=float(found) * count, count=count, value_is=self.value_is)
 
     def mean(self, outputs: Tensor, targets: Tensor) -> float:
-        """Return the mean of a batch, of which no root or power is made."""
+        """Return the mean of a batch, before any root or power is taken."""
         total = self.total(outputs, targets)
         return total.sum / total.count
 
@@ -146,7 +146,7 @@ def next_token(classes: Literal["last", "middle"] = "last") -> tuple[ModuleMeasu
 
 
 def fitting_measures(module: nn.Module, x: np.ndarray, y: np.ndarray) -> tuple[ModuleMeasure, ...]:
-    """Return the measures that outputs and targets ask for by shape and dtype, if any.
+    """Return the measures that fit the shapes and dtypes of outputs and targets, if any.
 
     A module that fails on the inputs is no matter of its measures: it is tried before a run, and
     its error is raised there.
@@ -184,7 +184,7 @@ def fitting_measures(module: nn.Module, x: np.ndarray, y: np.ndarray) -> tuple[M
 
 
 def with_loss(measures: Sequence[ModuleMeasure], loss: Loss) -> tuple[ModuleMeasure, ...]:
-    """Return measures with the mean loss of the batch among them, the last where it was not yet.
+    """Return the measures, with the mean loss appended where it is not among them.
 
     It is a diagnostic among others, and released where there is no other.
 

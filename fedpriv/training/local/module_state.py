@@ -40,7 +40,7 @@ _FROZEN = Key.simulation(0).fold("frozen parameters")
 
 @contextmanager
 def own_stream(key: Key | None, device: str | torch.device = _CPU) -> Iterator[None]:
-    """Let what draws from torch's generators draw from a key; leave the process's as they were.
+    """Seed torch's generators from a key within the `with`; restore them afterwards.
 
     Args:
         key: Whose stream; None for one that is the same for everybody, where nothing is drawn.
@@ -64,7 +64,7 @@ def made_from(key: Key, make: Callable[[], nn.Module]) -> nn.Module:
 
 
 class SameFrozen:
-    """Makes a module again and again, with the same values in what is not trained.
+    """Factory of modules whose untrained parameters always have the same values.
 
     A parameter with `requires_grad=False`, or a buffer that is drawn, is neither trained nor
     released, so that every module of a task must have it alike: those that train, on any machine,
@@ -142,7 +142,7 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def unchanged_buffers(module: nn.Module) -> Iterator[None]:
-    """Put buffers back that a forward pass changes: they would tell one example of another."""
+    """Restore buffers that a forward pass changes: they would reveal one example to the next."""
     before = _buffers_of(module.modules())
     try:
         yield
@@ -181,7 +181,7 @@ _CONSTANTS = (
 
 
 class OwnState:
-    """State of modules and a loss besides the values of their parameters, to be put back.
+    """State of modules and a loss besides parameters, kept so that it can be restored.
 
     A forward pass may keep something of the user that trains: a running mean in an attribute, the
     hidden state of a recurrent layer. The next user would contribute of it, past its bound.
@@ -235,7 +235,7 @@ class OwnState:
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Have everything as it was, at the beginning of the `with` and at its end."""
+        """Restore the state at the beginning and at the end of the `with`."""
         self.put_back()
         try:
             yield
@@ -243,7 +243,7 @@ class OwnState:
             self.put_back()
 
     def put_back(self) -> None:
-        """Have everything as it was."""
+        """Restore the state."""
         memo = dict(self._shared)
         for one, constants, rest, filled in self._objects:
             held = vars(one)
@@ -273,7 +273,7 @@ _SAME = 1e-4
 _MOST_LOOKED_AT = 100_000
 # Of what is looked at for every sum of a simulation.
 _MOST_OF_USERS = 5_000
-# Longer arrays are told apart by their sums.
+# Longer arrays are compared by their sums.
 _LONG = 1 << 20
 # A module of so few parameters is asked more often, and so many times more in the end.
 _CHEAP, _CALLS = 1 << 20, 40
@@ -399,7 +399,7 @@ def unchanged_by_users(*roots: Any) -> Iterator[None]:
 
     Looked at is what `refuse_kept_state` looks at, but for the global generators, which whoever
     brings the examples may draw from. What is new there, or was None, may be a constant that was
-    made at the first call, and is let pass. It tells something of the users' examples, and is for
+    made at the first call, and is let pass. It reveals something of the users' examples, and is for
     simulations alone.
 
     Raises:
@@ -512,7 +512,7 @@ def held(
 
 
 def _compared(value: Any) -> Any:
-    """Return what tells a value from another; None for what is looked into instead."""
+    """Return what distinguishes a value from another; None for what is looked into instead."""
     if isinstance(value, (*_SCALARS, itertools.count)):
         return type(value), repr(value)
     if isinstance(value, torch.Generator):

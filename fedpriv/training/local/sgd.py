@@ -48,10 +48,10 @@ def train_locally(
 
 
 class StructuredGradient(Protocol):
-    """A gradient that a plain step need not multiply out."""
+    """A gradient kept in factored form, which a plain SGD step applies without forming it."""
 
     def dense(self, like: torch.Tensor) -> torch.Tensor:
-        """Return it with the shape of a parameter."""
+        """Return the gradient as a dense tensor of the parameter's shape."""
         ...
 
     def step(self, parameter: torch.Tensor, rate: float) -> None:
@@ -63,7 +63,7 @@ Gradient = torch.Tensor | StructuredGradient
 
 
 class ClientOptimizer(Protocol):
-    """Takes a user's local steps; whatever it remembers begins anew with every user."""
+    """Base of client optimisers, whose state starts afresh for every user."""
 
     def init(self, params: Mapping[str, torch.Tensor]) -> Any:
         """Return its state before a user's first step."""
@@ -90,7 +90,7 @@ class SGD:
     multiplier: Mapping[str, torch.Tensor] = field(default_factory=dict, repr=False)
 
     def init(self, params: Mapping[str, torch.Tensor]) -> Any:
-        """Return nothing: it remembers nothing."""
+        """Return the empty state."""
         return None
 
     def step(self, name: str, parameter: torch.Tensor, gradient: Gradient, state: Any) -> None:
