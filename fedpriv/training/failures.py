@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 import traceback
+import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +52,34 @@ _RAISED: ContextVar[bool] = ContextVar("failures raised", default=False)
 _UNSAID: ContextVar[bool] = ContextVar("users unsaid", default=False)
 
 _Value = TypeVar("_Value")
+
+
+class _Quiet:
+    """Ignoring of Python's warnings by this process, for as long as any thread asks for it.
+
+    Their filters are one set for all threads, so that a thread must not restore them alone.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._entered = threading.Lock(), 0
+        self._caught = warnings.catch_warnings()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._entered == 0:
+                self._caught = warnings.catch_warnings()
+                self._caught.__enter__()
+                warnings.simplefilter("ignore")
+            self._entered += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._entered -= 1
+            if self._entered == 0:
+                self._caught.__exit__(None, None, None)
+
+
+_QUIET = _Quiet()
 
 
 @contextmanager
@@ -96,14 +126,18 @@ def users_not_logged(key: Key) -> Iterator[None]:
     """Suppress logging of drawn users and their answers within the `with` under a secure key.
 
     How many failed, or answered, bounds the size of the cohort, which an ε takes to be secret; a
-    log is read by more people than the raw sum. In a simulation everything is said.
+    log is read by more people than the raw sum. In a simulation everything is said. Warnings of
+    libraries are not shown either, of this process: PyTorch's and NumPy's tell what is in an array.
 
     Args:
         key: Of the round.
     """
     unsaid = _UNSAID.get() or key.mode == "secure"
+    if not unsaid:
+        yield
+        return
     # NumPy warns of what is in an array, such as a number that float32 cannot hold: a user's.
-    with _within(_UNSAID, unsaid), np.errstate(all="ignore") if unsaid else nullcontext():
+    with _within(_UNSAID, unsaid), np.errstate(all="ignore"), _QUIET:
         yield
 
 

@@ -2,6 +2,8 @@
 
 import logging
 import warnings
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.failures import contributes_zero, raised_at, users_not_logged
-from fedpriv.training.local.module import ArrayExamples
+from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.work import as_work
 
@@ -75,3 +77,34 @@ def test_numpy_warns_of_no_users_numbers_in_a_secure_run(mode, said):
         warnings.simplefilter("always")
         np.array([1e300]).astype(np.float32)
     assert len(found) == said
+
+
+@pytest.mark.parametrize(("mode", "said"), [("simulation", 1), ("secure", 0)])
+def test_libraries_warn_of_no_users_in_a_secure_run(mode, said):
+    """PyTorch warns of targets of another shape: who has such was drawn, whoever reads knows."""
+    key = Key.from_bytes(bytes(32), mode)
+    module, loss = nn.Linear(3, 1), nn.functional.mse_loss
+    trainer = ModuleTrainer(module=module, loss=loss, schedule=Schedule(learning_rate=0.1))
+    examples = ArrayExamples(np.ones((4, 3), np.float32), np.ones(4, np.float32))
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        with users_not_logged(key):
+            trainer.train(module_params(module), examples, key.fold("user"))
+    assert len(found) == said
+
+
+def test_warnings_stay_ignored_until_the_last_thread_has_left():
+    """Filters of warnings are one set for all threads: the first to leave must not restore them."""
+    key = Key.secure()
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        first, second = users_not_logged(key), ExitStack()
+        with ThreadPoolExecutor(1) as thread:
+            first.__enter__()
+            thread.submit(second.enter_context, users_not_logged(key)).result()
+            first.__exit__(None, None, None)
+            warnings.warn("of a user", stacklevel=1)
+            assert not found
+            thread.submit(second.close).result()
+        warnings.warn("of nobody", stacklevel=1)
+    assert len(found) == 1

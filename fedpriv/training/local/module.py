@@ -213,6 +213,22 @@ class ModuleTrainer:
         """Return an array as a tensor on the device; on the CPU over the same memory."""
         return as_tensor(np.asarray(array)).to(self.device)
 
+    def encoded(self, chosen: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return inputs and targets of chosen examples, one of each at least.
+
+        Raises:
+            ValueError: If there are fewer: beside users with more, what is missing would be read
+                as zeros, and alone it would raise.
+        """
+        x, y = map(np.asarray, self.encode(chosen))
+        if min(len(x), len(y)) < len(chosen):
+            raise ValueError(
+                f"{len(chosen)} examples are encoded as {len(x)} inputs and {len(y)} targets; "
+                "have encode return one of each for every example, and leave out of the data what "
+                "is not to be trained on"
+            )
+        return model_inputs(x), model_targets(y)
+
     def start(self, params: Params) -> dict[str, torch.Tensor]:
         """Return the global params on the device: copied once for as many users as there are."""
         return {name: self.on_device(np.ascontiguousarray(a)) for name, a in params.items()}
@@ -234,8 +250,7 @@ class ModuleTrainer:
         """
         rng = key.generator()
         chosen = examples.take(self.schedule.choose(len(examples), rng))
-        arrays = self.encode(chosen)
-        x, y = self.on_device(model_inputs(arrays[0])), self.on_device(model_targets(arrays[1]))
+        x, y = map(self.on_device, self.encoded(chosen))
         trained = {name: self._own[name] for name in start}
         with self.as_made() as module, own_stream(key, self.device), one_thread():
             with torch.no_grad():

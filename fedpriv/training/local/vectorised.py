@@ -225,15 +225,15 @@ class VectorisedTrainer(BatchedTrainer):
         """Return the work that `ModuleTrainer` does with the same key."""
         rng = key.generator()
         chosen = examples.take(self.schedule.choose(len(examples), rng))
-        x, y = map(np.asarray, self.alone.encode(chosen))
+        x, y = self.alone.encoded(chosen)
         if self.device.type != "cpu" and self.alone.encode is as_arrays:
             self._try_indices(x, y)
         return ModuleWork(
             user=user,
             examples=examples,
             key=key,
-            x=model_inputs(x),
-            y=model_targets(y),
+            x=x,
+            y=y,
             batches=self.schedule.batches(len(chosen), rng),
             width=batch_width(len(chosen), self.schedule),
         )

@@ -2,6 +2,7 @@
 
 import functools
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from tests.training.local.vectorised.users import (
     built,
     cohort,
     difference,
+    examples_of,
     trainers,
 )
 
@@ -183,6 +185,22 @@ class TestBatchInvariance:
             for tensor in whole:
                 np.testing.assert_array_equal(whole[tensor] - rest[tensor], own[tensor])
             assert tree.l2_norm(own) * self.BOUND.granularity <= 0.2
+
+    def test_examples_that_encode_drops_are_not_read_from_beside_others(self):
+        """Padded to the longest of a batch they would be zeros, and alone an IndexError."""
+        many, params, users = steep("mlp")
+        few = {"u4": users["u4"], "odd": examples_of(len(users["u4"]), (12,), seed=77)}
+        few["odd"].x[:2] = np.nan
+
+        def encode(examples):
+            kept = ~np.isnan(examples.x[:, 0])
+            return examples.x[kept], examples.y[kept]
+
+        many = replace(many, alone=replace(many.alone, encode=encode))
+        whole, rest = self.sum(many, params, few), self.sum(many, params, {"u4": few["u4"]})
+        own = self.sum(many, params, {"odd": few["odd"]})
+        for tensor in whole:
+            np.testing.assert_array_equal(whole[tensor] - rest[tensor], own[tensor])
 
     @pytest.mark.parametrize("name", ["softmax_regression", "mlp"])
     def test_batch_invariant_users_are_trained_together(self, name, only_vectorised):
