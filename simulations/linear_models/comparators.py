@@ -105,9 +105,51 @@ _SLOPE = 1e-4
 _OF_MARGINS = ("logistic", "Huber SVM", "modified Huber")
 
 
-def least_tolerance(num_examples: int) -> float:
-    """Return a τ above what the gradient of so many examples is rounded by, 3 m² 2^-53 or 1e-6."""
-    return max(1e-6, 3.0 * num_examples**2 * _UNIT)
+def gradient_rounding(
+    constants: Constants,
+    strength: float,
+    *,
+    num_examples: int,
+    num_params: int,
+    far: float,
+    term: float,
+) -> float:
+    """Return a bound on how far the gradient of F at w is rounded in float64.
+
+    Args:
+        constants: Of the loss.
+        strength: Λ.
+        num_examples: m.
+        num_params: d, the bias included.
+        far: ‖w‖.
+        term: ‖b‖.
+    """
+    each = num_examples * constants.lipschitz + constants.smoothness * num_params * far
+    found = num_examples * (each + 8.0 * constants.lipschitz)
+    return _UNIT * (found + 4.0 * (strength * far + term))
+
+
+def least_tolerance(
+    constants: Constants,
+    strength: float,
+    noise: ObjectiveNoise,
+    *,
+    num_examples: int,
+    num_params: int,
+) -> float:
+    """Return a τ above what the gradient is rounded by at the minimum, and at least 1e-6.
+
+    The minimum is at most (2‖b‖ + √(2Λm ℓ(0)))/Λ from 0, by F(w) <= F(0), where ℓ(0) <= 1. Of ‖b‖
+    it takes a length that is beyond ten standard deviations of the noise. All of it is public.
+    """
+    inside = noise.inside
+    term = num_params / inside if noise.form == "sphere" else inside * math.sqrt(num_params)
+    term *= constants.lipschitz * (1.0 + 10.0 / math.sqrt(num_params))
+    far = (2.0 * term + math.sqrt(2.0 * strength * num_examples)) / strength
+    rounded = gradient_rounding(
+        constants, strength, num_examples=num_examples, num_params=num_params, far=far, term=term
+    )
+    return max(1e-6, 3.0 * num_examples**2 * _UNIT, 1.1 * rounded)
 
 
 def shift_of(constants: Constants, strength: float) -> float:
@@ -277,12 +319,15 @@ class PerturbedMinimum(Work):
 
     def _is_short(self, gradient: np.ndarray, point: np.ndarray, term: np.ndarray) -> bool:
         """Return whether ‖∇F‖ <= τ, with room for what it was rounded by."""
-        number, width = len(self.sgd.y), len(point)
-        constants, far = self.sgd.constants, float(np.linalg.norm(point))
-        each = number * constants.lipschitz + constants.smoothness * width * far
-        rounding = number * (each + 8.0 * constants.lipschitz)
-        rounding += 4.0 * (self.strength * far + float(np.linalg.norm(term)))
-        return float(np.linalg.norm(gradient)) + _UNIT * rounding <= self.tolerance
+        rounded = gradient_rounding(
+            self.sgd.constants,
+            self.strength,
+            num_examples=len(self.sgd.y),
+            num_params=len(point),
+            far=float(np.linalg.norm(point)),
+            term=float(np.linalg.norm(term)),
+        )
+        return float(np.linalg.norm(gradient)) + rounded <= self.tolerance
 
     def _length(
         self,
@@ -355,6 +400,7 @@ def full_descent(*, num_examples: int, steps: int, rate: float) -> Passes:
 def objective_perturbation(
     *,
     num_examples: int,
+    num_params: int,
     epsilon: float,
     delta: float | None,
     constants: Constants,
@@ -369,6 +415,7 @@ def objective_perturbation(
 
     Args:
         num_examples: m.
+        num_params: d, the bias included.
         epsilon: ε of the release.
         delta: δ of a Gaussian term; None for pure ε.
         constants: Of the loss alone; one of margins.
@@ -397,16 +444,17 @@ def objective_perturbation(
             delta=delta,
             relation=Relation.ADD_REMOVE,
         )
+    noise = ObjectiveNoise(
+        form="sphere" if delta is None else "gaussian",
+        inside=inside,
+        shift=shift,
+        outside=_OUTSIDE * target,
+    )
+    tolerance = least_tolerance(
+        constants, strength, noise, num_examples=num_examples, num_params=num_params
+    )
     algorithm = ObjectivePerturbation(
-        constants=constants,
-        strength=strength,
-        tolerance=least_tolerance(num_examples),
-        noise=ObjectiveNoise(
-            form="sphere" if delta is None else "gaussian",
-            inside=inside,
-            shift=shift,
-            outside=_OUTSIDE * target,
-        ),
+        constants=constants, strength=strength, tolerance=tolerance, noise=noise
     )
     mechanism = Mechanism(
         sampler=Everybody(num_users=num_examples),

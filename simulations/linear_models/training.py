@@ -230,6 +230,7 @@ def perturbed_objective(
     sgd: PermutationSgd = train.permutation_sgd(once, regulariser=0.0)
     made = objective_perturbation(
         num_examples=model.num_train,
+        num_params=sgd.x.shape[1] + 1,
         epsilon=epsilon,
         delta=delta,
         constants=sgd.constants,

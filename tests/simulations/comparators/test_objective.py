@@ -48,9 +48,14 @@ LOSSES = {
 }
 
 
-def made(kind="logistic", number=1000, epsilon=1.0, delta=1e-5, **given):
+def made(kind="logistic", number=1000, epsilon=1.0, delta=1e-5, num_params=4, **given):
     return objective_perturbation(
-        num_examples=number, epsilon=epsilon, delta=delta, constants=LOSSES[kind][0], **given
+        num_examples=number,
+        num_params=num_params,
+        epsilon=epsilon,
+        delta=delta,
+        constants=LOSSES[kind][0],
+        **given,
     )
 
 
@@ -289,11 +294,27 @@ class TestThroughTheDoor:
         assert {name: a.shape for name, a in found.total.items()} == {"weight": (3,), "bias": (1,)}
 
 
+def test_a_minimum_far_away_is_found_too():
+    """Red with τ = 1e-6: what the gradient is rounded by there may be more."""
+    method = made(number=22_500, epsilon=0.2, delta=None, num_params=301, most_shift=0.9)
+    algorithm = method.algorithm
+    x, y = data(22_500, d=300)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    found = work("logistic", x, y, method)
+    template = {"weight": np.zeros(300), "bias": np.zeros(1)}
+    term = algorithm.noise.linear_term(template=template, lipschitz=1.0, key=KEY)
+    assert algorithm.tolerance > 1e-6
+    point = found.minimum(np.zeros(301), np.concatenate([term["weight"], term["bias"]]))
+    assert np.linalg.norm(point) > 1e4
+
+
 class TestRefusals:
     @pytest.mark.parametrize("constants", [softmax_constants(), one_vs_all_constants(3)])
     def test_losses_of_more_than_one_line(self, constants):
         with pytest.raises(ValueError, match="not along one line"):
-            objective_perturbation(num_examples=50, epsilon=1.0, delta=None, constants=constants)
+            objective_perturbation(
+                num_examples=50, num_params=4, epsilon=1.0, delta=None, constants=constants
+            )
 
     def test_numbers(self):
         with pytest.raises(ValueError, match="leave nothing of ε"):
@@ -301,6 +322,7 @@ class TestRefusals:
         with pytest.raises(ValueError, match=r"convexity 0\.1"):
             objective_perturbation(
                 num_examples=50,
+                num_params=4,
                 epsilon=1.0,
                 delta=None,
                 constants=logistic_constants(regulariser=0.1),

@@ -17,7 +17,11 @@ WIDTH = 0.1
 
 def made(epsilon, delta):
     return objective_perturbation(
-        num_examples=40, epsilon=epsilon, delta=delta, constants=huber_svm_constants(width=WIDTH)
+        num_examples=40,
+        num_params=1,
+        epsilon=epsilon,
+        delta=delta,
+        constants=huber_svm_constants(width=WIDTH),
     )
 
 
