@@ -27,7 +27,8 @@ class Transform:
             aggregate of params (`fedpriv.checkpoints.aggregates`) gets them read-only: the run
             goes on training from them.
         averages: Whether the state's "average" is a convex combination of the params seen, hence
-            finite where they are. A run then checks the first rounds only.
+            finite where they are (and differ by no more than float32 holds). A run then checks the
+            first rounds only.
     """
 
     init: Callable[[dict[str, np.ndarray]], State]

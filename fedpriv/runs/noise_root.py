@@ -19,7 +19,9 @@ The digest is of
 
 It is not of who works, what is measured or where it is written, nor of a name or description by
 which nothing is trained: the same experiment adds the same noise on every backend, and two that are
-the same mechanism on the same data release the same model.
+the same mechanism on the same data release the same model. On another device (`--device`) its sums
+end with other bits under the same noise, so that the difference of two such runs at one seed has no
+noise on it: publish one of them, or give the other a seed of its own.
 """
 
 from __future__ import annotations

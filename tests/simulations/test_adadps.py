@@ -181,6 +181,16 @@ class TestTables:
                 assert made["bound.l2_clip_norm"] == clip and made["micro_batch"] == 4
                 assert made["optimizer.learning_rate"] == rate
 
+    def test_further_rates_are_of_runs_without_bound_alone(self):
+        for column, too in imdb.SETUP.unbounded_too.items():
+            for label, method in METHODS.items():
+                tried = {one["learning-rate"] for one in imdb.SETUP.grid(label, column)}
+                further = set(too.get(method.family, ()))
+                if method.options.get("bound") == "none":
+                    assert further < tried
+                else:
+                    assert not further & tried
+
     def test_one_method_has_one_grid_in_every_table(self):
         """Or two tables would tune the same method twice and show two figures."""
         grids = {}
