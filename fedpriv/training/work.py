@@ -198,6 +198,16 @@ class UserTransform:
         """
         return 1.0, {}
 
+    def checked(self, tensor: np.ndarray | None, norm: Callable[[], float]) -> tuple[float, Tree]:
+        """Return what `sent` returns.
+
+        Raises:
+            ValueError: If the further tensors are not what `brought` and `summed` say.
+        """
+        factor, besides = self.sent(tensor, norm)
+        like = {self.brought: tensor} if self.summed and tensor is not None else {}
+        return factor, tree.check_like(like, besides)
+
 
 def split_params(
     params: Params, transform: UserTransform | None
@@ -261,7 +271,7 @@ class UserByUser(Work):
         update = tree.check_like(shapes, self.trainer.train(own, examples, key))
         if self.transform is None:
             return update
-        factor, besides = self.transform.sent(tensor, lambda: tree.l2_norm(update))
+        factor, besides = self.transform.checked(tensor, lambda: tree.l2_norm(update))
         return {**(update if factor == 1.0 else tree.scale(update, factor)), **besides}
 
     def answer(self, request: SumRequest) -> PartialSum:

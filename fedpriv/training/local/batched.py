@@ -338,9 +338,9 @@ class BatchedTrainer(Work):
         scales, besides = [], []
         for row, norm in enumerate(l2_norms(updates)):
             failed.add(row)
-            scale: tuple[float, Mapping[str, np.ndarray]] = (0.0, {})
+            scale: tuple[float, Mapping[str, Any]] = (0.0, {})
             with contributing_zero_on_failure():
-                scale = self.transform.sent(tensor, lambda norm=norm: norm)
+                scale = self.transform.checked(tensor, lambda norm=norm: norm)
                 failed.remove(row)
             scales.append(scale[0])
             besides.append(scale[1])
