@@ -41,6 +41,7 @@ def main() -> None:
     torch.set_num_threads(1)
     keep_freed_memory()
     users: Any
+    module: Any
     if JOB.client == "cnn":
         users = list(cifar_job.load_users(JOB.data).values())
         module, num_users = cifar_job.make_cnn().train(), len(users)
