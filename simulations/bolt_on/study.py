@@ -348,16 +348,17 @@ def _claimed(item: Found, guarantee: Guarantee) -> str:
     for epsilon in item.epsilons:
         own = _ours(item, guarantee, epsilon)
         published = item.best(guarantee, "bst14-published", epsilon)
-        ratios[mean(own) / mean(published)] = f"ε = {epsilon:g}"
+        shown = f"{rounded_up_to(epsilon, 3):g}"
+        ratios[mean(own) / mean(published)] = f"ε = {shown}"
         best = _best(item, guarantee, epsilon, ("bst14", "dp-sgd"))[0]
-        stands[standing(own, best)].append(f"{epsilon:g}")
+        stands[standing(own, best)].append(shown)
     most = max(ratios)
-    shown = "; ".join(f"{word} at ε {', '.join(where)}" for word, where in stands.items() if where)
+    verdicts = "; ".join(f"{word} at ε {', '.join(where)}" for word, where in stands.items() if where)
     return (
         "The talk says of MNIST's digits, convex, b = 50, 10 passes, under (ε, δ): up to four "
         f"times the accuracy. Here at most {most:.2f} times that of BST14 as published "
         f"({ratios[most]}), and against the better of BST14 with the least noise and DP-SGD: "
-        f"{shown}."
+        f"{verdicts}."
     )
 
 
