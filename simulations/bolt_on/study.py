@@ -353,7 +353,9 @@ def _claimed(item: Found, guarantee: Guarantee) -> str:
         best = _best(item, guarantee, epsilon, ("bst14", "dp-sgd"))[0]
         stands[standing(own, best)].append(shown)
     most = max(ratios)
-    verdicts = "; ".join(f"{word} at ε {', '.join(where)}" for word, where in stands.items() if where)
+    verdicts = "; ".join(
+        f"{word} at ε {', '.join(where)}" for word, where in stands.items() if where
+    )
     return (
         "The talk says of MNIST's digits, convex, b = 50, 10 passes, under (ε, δ): up to four "
         f"times the accuracy. Here at most {most:.2f} times that of BST14 as published "
