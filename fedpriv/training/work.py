@@ -198,8 +198,10 @@ class UserTransform:
         """
         return 1.0, {}
 
-    def checked(self, tensor: np.ndarray | None, norm: Callable[[], float]) -> tuple[float, Tree]:
-        """Return what `sent` returns.
+    def check_sent(
+        self, tensor: np.ndarray | None, norm: Callable[[], float]
+    ) -> tuple[float, Tree]:
+        """Return what `sent` returns, if its tensors are the declared ones.
 
         Raises:
             ValueError: If the further tensors are not what `brought` and `summed` say.
@@ -271,7 +273,7 @@ class UserByUser(Work):
         update = tree.check_like(shapes, self.trainer.train(own, examples, key))
         if self.transform is None:
             return update
-        factor, besides = self.transform.checked(tensor, lambda: tree.l2_norm(update))
+        factor, besides = self.transform.check_sent(tensor, lambda: tree.l2_norm(update))
         return {**(update if factor == 1.0 else tree.scale(update, factor)), **besides}
 
     def answer(self, request: SumRequest) -> PartialSum:

@@ -130,10 +130,10 @@ def _yes(holds: bool) -> str:
 def _told_apart(first: Sequence[float], second: Sequence[float]) -> str:
     """Return whether the first are clearly more, over paired seeds."""
     if len(first) == 1:
-        return "not told apart by one seed"
+        return "not distinguished by one seed"
     apart = [a - b for a, b in zip(first, second, strict=True)]
     if not abs(mean(apart)) > t_half(apart):  # of too few points there is none: NaN
-        return f"not told apart by {len(first)} seeds"
+        return f"not distinguished by {len(first)} seeds"
     return _yes(mean(apart) > 0)
 
 

@@ -209,11 +209,11 @@ class TestFigure2:
             }]
             for place, (loss, accuracy, curve) in values.items()
         }  # fmt: skip
-        assert said(found) == ["not told apart by one seed", "yes", "yes", "NO"]
+        assert said(found) == ["not distinguished by one seed", "yes", "yes", "NO"]
         several = {place: 3 * rows for place, rows in found.items()}
         assert said(several) == ["yes", "yes", "yes", "NO"]
         alike = several | {("clipped, c = 1", False): several["normalised, r = 0.01", False]}
-        assert said(alike)[0] == "not told apart by 3 seeds"
+        assert said(alike)[0] == "not distinguished by 3 seeds"
         calmer = several | {
             ("clipped, c = 1", False): several["normalised, r = 0.01", False],
             ("normalised, r = 0.01", False): several["clipped, c = 1", False],

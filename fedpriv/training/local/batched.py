@@ -340,7 +340,7 @@ class BatchedTrainer(Work):
             failed.add(row)
             scale: tuple[float, Mapping[str, Any]] = (0.0, {})
             with contributing_zero_on_failure():
-                scale = self.transform.checked(tensor, lambda norm=norm: norm)
+                scale = self.transform.check_sent(tensor, lambda norm=norm: norm)
                 failed.remove(row)
             scales.append(scale[0])
             besides.append(scale[1])

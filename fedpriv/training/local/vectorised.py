@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -192,9 +192,7 @@ class VectorisedTrainer(BatchedTrainer):
         object.__setattr__(self, "_apart", drawn is not None or not plain)
         gradients = vmap(grad(self._loss, has_aux=True))
         if self.compiled:
-            mode = None if self.device.type == "cpu" else "reduce-overhead"  # CUDA graphs
-            # An error, and not a plain call, where a part of it cannot be compiled.
-            gradients = torch.compile(gradients, fullgraph=True, dynamic=False, mode=mode)
+            gradients = _compiled(gradients, self.device)
         object.__setattr__(self, "_gradients", gradients)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> VectorisedTrainer:
@@ -377,6 +375,26 @@ class VectorisedTrainer(BatchedTrainer):
         return self.alone.loss(output.unsqueeze(0), target.unsqueeze(0))
 
 
+def _compiled(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
+    """Return a function compiled by `torch.compile`, once for every shape, however many there are.
+
+    PyTorch compiles eight shapes and refuses the next. Which are the first depends on who was drawn
+    before, and a user of a refused shape would be trained by itself, with other last bits: so one
+    user would change what others contribute. Its warning of that prints shapes of users, too.
+    """
+    mode = None if device.type == "cpu" else "reduce-overhead"  # CUDA graphs
+    # An error, and not a plain call, where a part of it cannot be compiled.
+    made = torch.compile(function, fullgraph=True, dynamic=False, mode=mode)
+    most = {"recompile_limit": _ANY_NUMBER, "accumulated_recompile_limit": _ANY_NUMBER}
+
+    def call(*given: Any) -> Any:
+        with torch._dynamo.config.patch(**most):
+            return made(*given)
+
+    return call
+
+
+_ANY_NUMBER = 1 << 40
 _LOG = logging.getLogger(__name__)
 # How far a mean over single examples may be from the loss of the batch: float32's rounding.
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-6

@@ -18,10 +18,18 @@ from tests.training.local.vectorised.users import (
     trainers,
 )
 
+# PyTorch's compiler imports what PyTorch deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
+
+
+def _by_itself(*given):
+    raise AssertionError("a user is not trained by what was compiled")
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mlp", "cnn", "partly_frozen"])
-def test_updates_agree(name):
+def test_updates_agree(name, monkeypatch):
+    monkeypatch.setattr(VectorisedTrainer, "by_itself", _by_itself)
     module, shape = built(name)
     alone, plain = trainers(module)
     compiled = VectorisedTrainer(alone=alone, users_at_once=4, compiled=True)
@@ -32,6 +40,20 @@ def test_updates_agree(name):
     for one, other in zip(expected, found, strict=True):
         for tensor, array in one.items():
             assert np.allclose(array, other[tensor], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_no_shape_is_left_out_whoever_came_first(monkeypatch):
+    """Red before: PyTorch's limit had users of the shapes after it trained by themselves."""
+    module, shape = built("mlp")
+    alone, _ = trainers(module, batch_size=64, max_examples=500)
+    many = VectorisedTrainer(alone=alone, users_at_once=2, compiled=True)
+    monkeypatch.setattr(VectorisedTrainer, "by_itself", _by_itself)
+    params = module_params(module)
+    with torch._dynamo.config.patch(recompile_limit=1, accumulated_recompile_limit=2):
+        for number in (1, 2, 4, 8):
+            users = cohort(shape, sizes=(number, number))
+            assert all(update is not None for update in together(many, params, users))
 
 
 def task(forward=None, **options):
