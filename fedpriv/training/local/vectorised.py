@@ -385,7 +385,7 @@ def _compiled(function: Callable[..., Any], device: torch.device) -> Callable[..
     mode = None if device.type == "cpu" else "reduce-overhead"  # CUDA graphs
     # An error, and not a plain call, where a part of it cannot be compiled.
     made = torch.compile(function, fullgraph=True, dynamic=False, mode=mode)
-    most = {"recompile_limit": _ANY_NUMBER, "accumulated_recompile_limit": _ANY_NUMBER}
+    most: Any = {"recompile_limit": _ANY_NUMBER, "accumulated_recompile_limit": _ANY_NUMBER}
 
     def call(*given: Any) -> Any:
         with torch._dynamo.config.patch(**most):
