@@ -1,4 +1,4 @@
-"""What noise with a memory costs a round, in independent noise: rows of five million numbers.
+"""What correlated noise costs a round, in independent noise: rows of five million numbers.
 
     python benchmarks/streams [--rows 40]
 

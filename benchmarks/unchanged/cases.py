@@ -179,7 +179,7 @@ SPELLED = [
     tags("spelled out, ε 8, Flower", nodes=3, options={**SPELLED_OUT, "rounds": 12}),
 ]
 
-# Noise with a memory, released models made one, budgets that adapt, a result that is perturbed.
+# Correlated noise, released models made one, budgets that adapt, a result that is perturbed.
 _SEPARATED: dict[str, Option] = {
     "rounds": 12, "sampling": "separated", "min-separation": 4, "noise-multiplier": 2.0,
 }  # fmt: skip

@@ -241,7 +241,7 @@ def _relation(relation: str) -> Relation:
     found = Relation.of(relation)
     if found is Relation.ADD_REMOVE:
         raise ValueError(
-            "noise with a memory is accounted for a user who contributes zero in all of its rows, "
+            "correlated noise is accounted for a user who contributes zero in all of its rows, "
             "or not; use relation 'zero-out'"
         )
     return found

@@ -71,7 +71,7 @@ class Relation(Enum):
     """One rostered user's records are replaced by any others."""
     ZERO_OUT = "zero-out"
     """One rostered user contributes zero wherever it takes part, or what its records make of it;
-    who takes part when is the same in either case. Noise with a memory is accounted under it."""
+    who takes part when is the same in either case. Correlated noise is accounted under it."""
 
     @classmethod
     def of(cls, value: Relation | str) -> Relation:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from statistics import mean, stdev, variance
+from statistics import mean, stdev
 from typing import Any
 
 from scipy import stats
@@ -273,13 +273,9 @@ def _verdict(table: Table, found: Found, first: str, second: str, column: str) -
 def welch_half(one: Sequence[float], other: Sequence[float]) -> float:
     """Return half the 95 % interval of the difference of two means, by Welch's t.
 
-    Degrees of freedom are Welch and Satterthwaite's. 0 of single values, or where none differs.
+    0 of single values, or where none differs.
     """
-    if min(len(one), len(other)) < 2:
+    if min(len(one), len(other)) < 2 or not stdev(one) + stdev(other):
         return 0.0
-    shares = [variance(values) / len(values) for values in (one, other)]
-    if not sum(shares):
-        return 0.0
-    parts = zip(shares, (one, other), strict=True)
-    freedom = sum(shares) ** 2 / sum(share**2 / (len(values) - 1) for share, values in parts)
-    return float(stats.t.ppf(0.975, freedom)) * math.sqrt(sum(shares))
+    interval = stats.ttest_ind(one, other, equal_var=False).confidence_interval(0.95)
+    return float(interval.high - interval.low) / 2.0

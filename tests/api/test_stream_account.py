@@ -1,4 +1,4 @@
-"""Prices of noise with a memory: golden values, and what is said before a run."""
+"""Prices of correlated noise: golden values, and what is said before a run."""
 
 from __future__ import annotations
 

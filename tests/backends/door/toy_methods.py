@@ -114,7 +114,7 @@ class OneShot(Algorithm):
         return state.after({"w": door.run(Query(params=state.params), program).astype(np.float32)})
 
 
-# -- (c) noise with a memory, discarded rows, one charge, a participation limit --------------------
+# -- (c) correlated noise, discarded rows, one charge, a participation limit --------------------
 
 
 class Correlated(Privatizer):
