@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -29,20 +29,26 @@ class Vocabulary:
     Attributes:
         words: Input words, in the order of the kernel's rows.
         tags: Tags, in the order of its columns.
-        inputs: "tff" (counts over the number of known tokens), "unit-norm" or "tf-idf".
+        inputs: "tff" (counts over the number of known tokens), "unit-norm", "tf-idf", or "encoder"
+            for rows of a pretrained encoder, scaled to unit norm.
         word_features: What becomes of words before a row gets unit norm; None for their counts.
+        encoder: Whose rows the inputs are; None for words.
     """
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
     inputs: str = "tff"
     word_features: WordFeatures | None = None
+    encoder: EncoderInputs | None = None
 
     def __post_init__(self) -> None:
-        if self.inputs not in ("tff", "unit-norm", "tf-idf"):
+        if self.inputs not in ("tff", "unit-norm", "tf-idf", "encoder"):
             raise ValueError(
-                f"inputs {self.inputs!r} are not known; use 'tf-idf', 'tff' or 'unit-norm'"
+                f"inputs {self.inputs!r} are not known; use 'tf-idf', 'tff', 'unit-norm' or "
+                "'encoder'"
             )
+        if (self.inputs == "encoder") != (self.encoder is not None):
+            raise ValueError(f"inputs {self.inputs!r} do not fit encoder {self.encoder!r}")
         made = self.word_features
         if made is not None and made.num_words != len(self.words):
             raise ValueError(f"features of {made.num_words} words, but {len(self.words)} words")
@@ -56,14 +62,21 @@ class Vocabulary:
 
     @property
     def num_rows(self) -> int:
-        """Rows of the kernel: one for each word, and those of pairs."""
+        """Rows of the kernel: one for each word, and those of pairs; or an encoder's."""
+        if self.encoder is not None:
+            return self.encoder.num_rows
         return len(self.words) if self.word_features is None else self.word_features.num_rows
 
     def features(self, tokens: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return the rows of the kernel that the tokens have, and their inputs, int64 and float64.
 
         Words outside the vocabulary change nothing, as in training.
+
+        Raises:
+            ValueError: If the inputs are an encoder's.
         """
+        if self.encoder is not None:
+            raise ValueError(f"inputs are rows of encoder {self.encoder.id}, not words")
         index = {word: row for row, word in enumerate(self.words)}
         known = [index[token] for token in tokens if token in index]
         rows, counts = np.unique(np.array(known, np.int64), return_counts=True)
@@ -86,6 +99,8 @@ def vocabulary_bytes(vocabulary: Vocabulary) -> bytes:
         "words": list(vocabulary.words),
         "tags": list(vocabulary.tags),
     }
+    if vocabulary.encoder is not None:
+        content["encoder"] = asdict(vocabulary.encoder)
     if vocabulary.word_features is not None:
         content["word_features"] = vocabulary.word_features.to_json()
     return json.dumps(content, ensure_ascii=False).encode()
@@ -115,15 +130,57 @@ def read_vocabulary(path: str | Path) -> Vocabulary:
         words, tags = content["words"], content["tags"]
         if not all(isinstance(item, str) for item in [*words, *tags]):
             raise ValueError("words and tags must be text")
-        made = content.get("word_features")
+        made, encoder = content.get("word_features"), content.get("encoder")
         return Vocabulary(
             words=tuple(words),
             tags=tuple(tags),
             inputs=content["inputs"],
             word_features=None if made is None else WordFeatures.from_json(len(words), made),
+            encoder=None if encoder is None else EncoderInputs(**encoder),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is not a vocabulary of version 1: {error}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderInputs:
+    """Rows of a pretrained encoder as a model's inputs.
+
+    Attributes:
+        id: Of the encoder.
+        sha256: Digest of its files.
+        texts: Of an example: "sentence", "title" or both, one behind the other.
+        width: Numbers of one text's row.
+    """
+
+    id: str
+    sha256: str
+    texts: Sequence[str]
+    width: int
+
+    @property
+    def num_rows(self) -> int:
+        """How many inputs an example has."""
+        return self.width * len(self.texts)
+
+
+class Bags(Protocol):
+    """Examples as bags of words: row starts, words and counts."""
+
+    @property
+    def indptr(self) -> np.ndarray:
+        """Row starts."""
+        ...
+
+    @property
+    def indices(self) -> np.ndarray:
+        """Words."""
+        ...
+
+    @property
+    def counts(self) -> np.ndarray:
+        """How often each occurs."""
+        ...
 
 
 PAIR_WEIGHT = 0.25
@@ -173,6 +230,10 @@ class WordFeatures:
     def num_rows(self) -> int:
         """Rows of the kernel: the words', and behind them the pairs'."""
         return self.num_words + self.num_pairs
+
+    def inputs(self, examples: Bags) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return `made` of examples."""
+        return self.made(examples.indptr, examples.indices, examples.counts)
 
     def made(
         self, indptr: np.ndarray, indices: np.ndarray, counts: np.ndarray

@@ -31,8 +31,16 @@ class TagPredictionTask:
     users: int | None = option(
         None, "Only the roster's first so many users, for quick trials.", Range.AT_LEAST_ONE
     )
-    inputs: Literal["tff", "unit-norm", "tf-idf"] = option(
-        "tff", "How a sentence's words are weighted; tf-idf by their rarity in public text."
+    inputs: Literal["tff", "unit-norm", "tf-idf", "encoder"] = option(
+        "tff",
+        "How a sentence's words are weighted; tf-idf by their rarity in public text; encoder: rows "
+        "of a pretrained encoder.",
+    )
+    encoder: str | None = option(
+        None, "Inputs encoder: its id, of `fedpriv encoder add`, or a folder with its files."
+    )
+    encoder_texts: Literal["both", "sentence", "title"] = option(
+        "both", "Inputs encoder: what of an example is encoded; both side by side."
     )
     tf_idf_power: float = option(
         0.5,
@@ -112,6 +120,25 @@ class TagPredictionTask:
             and self.public_text != "all-posts",
         )
 
+        encoded, weights = None, {}
+        if self.inputs == "encoder":
+            from fedpriv.datasets.encoders import Encoder, find_encoder
+            from fedpriv.datasets.stackexchange.embeddings import (
+                TEXTS,
+                EncodedTexts,
+                open_embeddings,
+            )
+
+            if self.encoder is None:
+                raise ValueError(
+                    "inputs encoder: set task.encoder to an encoder's id, which `fedpriv encoder "
+                    "add PATH` prints"
+                )
+            files = find_encoder(self.encoder)
+            weights = {"encoder": files.sha256}
+            texts = TEXTS if self.encoder_texts == "both" else (self.encoder_texts,)
+            encoded = EncodedTexts(embeddings=open_embeddings(corpus, Encoder(files), texts))
+
         def choosing() -> TagView:
             return corpus.view(roster=self.roster, users=self.users, split=split.choosing())
 
@@ -121,9 +148,10 @@ class TagPredictionTask:
             tf_idf_power=self.tf_idf_power,
             pairs=self.pairs,
             pair_weight=self.pair_weight,
+            encoded=encoded,
             choosing=None if split.shares_threads else choosing,
             public_text=self.public_text,
-            data_sha256=lambda: {"prepared": corpus.content_sha256},
+            data_sha256=lambda: {"prepared": corpus.content_sha256} | weights,
         )
 
 

@@ -20,9 +20,10 @@ from fedpriv.checkpoints.vocabulary import (
     rarity_weights,
     vocabulary_bytes,
 )
+from fedpriv.datasets.stackexchange.embeddings import EncodedTexts
 from fedpriv.datasets.stackexchange.roster_view import BATCH_EXAMPLES
 from fedpriv.datasets.stackexchange.splits import PublicText
-from fedpriv.datasets.stackexchange.tag_view import INPUTS, TagExamples, TagView
+from fedpriv.datasets.stackexchange.tag_view import INPUTS, Features, TagExamples, TagView
 from fedpriv.measures import ACCURACY, LOSS, RECALL_AT_5, Measure
 from fedpriv.mechanisms.side_information import PublicWords
 from fedpriv.rng import Key
@@ -142,7 +143,7 @@ def majority_share(label_counts: np.ndarray) -> float | None:
 
 
 NUM_FOLDS = 5
-TF_IDF = "tf-idf"
+TF_IDF, ENCODER = "tf-idf", "encoder"
 MOST_PARAMETERS = 10_000_000
 """Limit on a model's size with rows for pairs of words."""
 
@@ -220,10 +221,12 @@ class TagPrediction(ViewTask[TagView]):
     Args:
         view: A corpus seen through one roster.
         inputs: "tff" (mean one-hot words, as TensorFlow Federated), "unit-norm", or "tf-idf":
-            roots of counts times a power of the words' public idf, scaled to unit norm.
+            roots of counts times a power of the words' public idf, scaled to unit norm; or
+            "encoder": rows of a pretrained encoder, scaled to unit norm.
         tf_idf_power: Of the idf, with inputs "tf-idf".
         pairs: Rows of the kernel that pairs of words are hashed into; 0 for none.
         pair_weight: How much a pair counts next to its words.
+        encoded: The rows of an encoder, with inputs "encoder".
         choosing: Makes the view whose validation threads public models are chosen on; None where
             there is none, as by sentence: they are chosen on public users' test examples.
         public_text: What of public users' posts public models learn from.
@@ -238,13 +241,19 @@ class TagPrediction(ViewTask[TagView]):
         tf_idf_power: float = 0.5,
         pairs: int = 0,
         pair_weight: float = PAIR_WEIGHT,
+        encoded: EncodedTexts | None = None,
         choosing: Callable[[], TagView] | None = None,
         public_text: PublicText = "public-threads",
         data_sha256: Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
-        if inputs not in (*INPUTS, TF_IDF):
-            known = ", ".join((*INPUTS, TF_IDF))
+        if inputs not in (*INPUTS, TF_IDF, ENCODER):
+            known = ", ".join((*INPUTS, TF_IDF, ENCODER))
             raise ValueError(f"inputs {inputs!r} is not known; use one of {known}")
+        if (inputs == ENCODER) != (encoded is not None) or (pairs and encoded is not None):
+            raise ValueError(
+                f"inputs {inputs!r}, pairs {pairs!r}: an encoder goes with inputs encoder, which "
+                "have no pairs"
+            )
         if pairs and inputs == "tff":
             raise ValueError(
                 f"pairs {pairs!r} need rows of unit norm; set inputs to unit-norm or tf-idf, or "
@@ -252,7 +261,7 @@ class TagPrediction(ViewTask[TagView]):
             )
         super().__init__(view, data_sha256)
         self._inputs, self._power = inputs, tf_idf_power
-        self._pairs, self._pair_weight = pairs, pair_weight
+        self._pairs, self._pair_weight, self._encoded = pairs, pair_weight, encoded
         self._word_features = self.features_of(view)
         if pairs and self._num_parameters() > MOST_PARAMETERS:
             room = MOST_PARAMETERS // len(view.tags) - len(view.words) - 1
@@ -292,6 +301,12 @@ class TagPrediction(ViewTask[TagView]):
         """
         rows = multiplier.get("kernel")
         factors = None if rows is None else rows.reshape(-1)
+        if device is None and self._encoded is not None:
+            from fedpriv.training.local.dense_softmax import DenseSoftmaxTrainer
+
+            return DenseSoftmaxTrainer(
+                schedule=schedule, inputs=self._encoded.dense, multiplier=factors
+            )
         if device is None:
             return CompiledSoftmaxTrainer(
                 schedule=schedule,
@@ -335,7 +350,15 @@ class TagPrediction(ViewTask[TagView]):
         """Return how common the kernel's rows are among public users; the bias has no word.
 
         Pairs are not counted: which of them share a row is a matter of the hash.
+
+        Raises:
+            ValueError: If the inputs are an encoder's, whose rows are no words.
         """
+        if self._encoded is not None:
+            raise ValueError(
+                "inputs encoder: an encoder's rows are no words, so none is rarer than another; "
+                "set precondition to none"
+            )
         view = self._view
         return PublicWords(
             counts=view.word_counts,
@@ -359,16 +382,18 @@ class TagPrediction(ViewTask[TagView]):
             tag_indices=one,
             num_words=len(self._view.words),
             num_tags=len(self._view.tags),
+            texts=None if self._encoded is None else np.zeros((1, 2), np.int64),
         )
 
     def files(self) -> dict[str, bytes]:
         """Return the words and tags, in the order of the kernel's rows and columns."""
-        view = self._view
+        view, encoded, made = self._view, self._encoded, self._word_features
         found = Vocabulary(
-            words=tuple(view.words),
+            words=() if encoded is not None else tuple(view.words),
             tags=tuple(view.tags),
             inputs=self._inputs,
-            word_features=self._word_features,
+            word_features=made if isinstance(made, WordFeatures) else None,
+            encoder=None if encoded is None else encoded.description,
         )
         return {VOCABULARY: vocabulary_bytes(found)}
 
@@ -534,10 +559,12 @@ class TagPrediction(ViewTask[TagView]):
     @property
     def norm(self) -> str:
         """The scaling of rows once they have their features."""
-        return "unit-norm" if self._inputs == TF_IDF else self._inputs
+        return "unit-norm" if self._inputs in (TF_IDF, ENCODER) else self._inputs
 
-    def features_of(self, view: TagView) -> WordFeatures | None:
+    def features_of(self, view: TagView) -> Features | None:
         """Return what becomes of a view's words, by its own counts; None for their counts."""
+        if self._encoded is not None:
+            return self._encoded
         if self._inputs != TF_IDF and not self._pairs:
             return None
         number, weights = len(view.words), np.empty(0, np.float32)
@@ -558,7 +585,7 @@ class TagPrediction(ViewTask[TagView]):
         return (self._num_rows() + 1) * len(self._view.tags)
 
     def _measured(
-        self, params: Params, view: TagView, made: WordFeatures | None, rows: np.ndarray
+        self, params: Params, view: TagView, made: Features | None, rows: np.ndarray
     ) -> Metrics | None:
         if made is None:
             return evaluate_tags(params, view.columns, self.norm, rows)

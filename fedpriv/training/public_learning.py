@@ -22,9 +22,8 @@ from typing import Protocol
 import numpy as np
 
 from fedpriv import optimizers
-from fedpriv.checkpoints.vocabulary import WordFeatures
 from fedpriv.datasets.stackexchange.roster_view import BATCH_EXAMPLES
-from fedpriv.datasets.stackexchange.tag_view import TagExamples
+from fedpriv.datasets.stackexchange.tag_view import Features, TagExamples
 from fedpriv.measures import LOSS, Measure
 from fedpriv.rng import Key
 from fedpriv.training.evaluate import Metrics
@@ -370,7 +369,7 @@ class TagLearner:
     inputs: str
     key: Key
     measure: Callable[[Params], Metrics | None]
-    word_features: WordFeatures | None = None
+    word_features: Features | None = None
     rates: tuple[float, ...] = (0.1, 0.3, 1.0)
 
     @property

@@ -148,6 +148,10 @@ class SentenceStore:
                 wanted[number] = text
         return tuple(wanted[number] for number in numbers.tolist())
 
+    def all_names(self, kind: str) -> tuple[str, ...]:
+        """Return the strings of all numbers; `kind` is "words" or "tags"."""
+        return tuple(self._lines(kind))
+
     def numbers(self, kind: str, names: Collection[str]) -> dict[str, int]:
         """Return the number of each of `names` that occurs in the corpus."""
         wanted = set(names)

@@ -5,6 +5,7 @@ Files in a view's folder, besides those of every view (`roster_view`):
 
     word_users, word_sentences, tag_users      int64, see `vocabulary.RosterVocabulary`
     word_offsets, words, counts, num_tokens, labels, tag_offsets, tags    see `TagExamples`
+    sentences    int64          each example's row in the corpus's sentences
     listed       int64          of views that bound an owner's examples: each listed example's
                                 number here, -1 for one without a label
 """
@@ -15,11 +16,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from fedpriv.checkpoints.vocabulary import WordFeatures
 from fedpriv.datasets.arrays import array_writers, offsets, open_array, ranges
 from fedpriv.datasets.stackexchange.roster_view import RosterView, save_user_rows
 from fedpriv.datasets.stackexchange.sentence_store import OWN, SentenceStore
@@ -59,6 +59,8 @@ class TagExamples:
         tag_indices: int32, the post's tags that are in the tag list, strictly increasing.
         num_words: size of the vocabulary, with the rows of pairs where there are any.
         num_tags: size of the tag list.
+        texts: int64 (n, 2), row of the sentence in the corpus's sentences, and its thread; None
+            where they are not kept.
     """
 
     indptr: np.ndarray
@@ -70,6 +72,7 @@ class TagExamples:
     tag_indices: np.ndarray
     num_words: int
     num_tags: int
+    texts: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -87,6 +90,7 @@ class TagExamples:
             tag_indices=self.tag_indices[tags[0] : tags[-1]],
             num_words=self.num_words,
             num_tags=self.num_tags,
+            texts=None if self.texts is None else self.texts[start:end],
         )
 
     def take(self, rows: np.ndarray) -> TagExamples:
@@ -104,10 +108,11 @@ class TagExamples:
             tag_indices=self.tag_indices[tags],
             num_words=self.num_words,
             num_tags=self.num_tags,
+            texts=None if self.texts is None else self.texts[rows],
         )
 
-    def with_features(self, made: WordFeatures, rows: np.ndarray) -> TagExamples:
-        """Return the examples at the given row numbers, weighted and with pairs (a copy).
+    def with_features(self, features: Features, rows: np.ndarray) -> TagExamples:
+        """Return the examples at the given row numbers with other inputs (a copy).
 
         Their `counts` are float32 and to be scaled to unit norm. Only these rows are read.
 
@@ -115,9 +120,9 @@ class TagExamples:
             ValueError: a word is outside the vocabulary.
         """
         chosen = self.take(rows)
-        indptr, indices, values = made.made(chosen.indptr, chosen.indices, chosen.counts)
+        indptr, indices, values = features.inputs(chosen)
         return replace(
-            chosen, indptr=indptr, indices=indices, counts=values, num_words=made.num_rows
+            chosen, indptr=indptr, indices=indices, counts=values, num_words=features.num_rows
         )
 
     def features(self, inputs: str = "tff") -> sparse.csr_array:
@@ -153,6 +158,19 @@ class TagExamples:
         else:
             raise ValueError(f"inputs {inputs!r} is unknown; choose one of {INPUTS}")
         return values
+
+
+class Features(Protocol):
+    """Map from examples to a model's inputs, each a function of its own example alone."""
+
+    @property
+    def num_rows(self) -> int:
+        """How many inputs a model has."""
+        ...
+
+    def inputs(self, examples: TagExamples, /) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return row starts int64, rows int32 and values float32, before rows get unit norm."""
+        ...
 
 
 def row_positions(indptr: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -280,6 +298,10 @@ def open_view(directory: Path, fields: Mapping[str, Any], vocabulary: Mapping[st
             tag_indices=column("tags"),
             num_words=len(fields["words"]),
             num_tags=len(vocabulary["tags"]),
+            # A part of a corpus keeps no text.
+            texts=np.stack([column("sentences"), fields["threads"]], axis=1)
+            if (directory / "sentences.npy").is_file()
+            else None,
         ),
         _listed=None if fields["split"].examples_per_owner is None else column("listed"),
     )
@@ -335,6 +357,7 @@ def write_tag_view(
         "tags": np.int32,
         "threads": np.int32,
         "public_threads": np.uint8,
+        "sentences": np.int64,
     }
     with array_writers(directory, dtypes, offsets=("word_offsets", "tag_offsets")) as files:
         for batch in store.batches(users):
@@ -362,6 +385,7 @@ def write_tag_view(
             files["tags"].append(tags[tag_entries])
             files["threads"].append(batch.threads[keep])
             files["public_threads"].append(asked.astype(np.uint8))
+            files["sentences"].append(batch.rows[keep])
             owners, title_users = batch.users[keep], batch.title_users[keep]
             for subset in (TRAIN, VALIDATION, TEST):
                 here = subsets == subset

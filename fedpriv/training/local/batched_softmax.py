@@ -16,8 +16,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from fedpriv.checkpoints.vocabulary import WordFeatures
-from fedpriv.datasets.stackexchange.tag_view import INPUTS, TagExamples
+from fedpriv.datasets.stackexchange.tag_view import INPUTS, Features, TagExamples
 from fedpriv.rng import Key
 from fedpriv.training.device_sum import Stacked, StackedRows
 from fedpriv.training.local.batched import (
@@ -84,7 +83,7 @@ class BatchedSoftmaxTrainer(BatchedTrainer):
     device: torch.device
     inputs: str = "tff"
     multiplier: np.ndarray | None = field(default=None, repr=False)
-    word_features: WordFeatures | None = None
+    word_features: Features | None = None
     transform: UserTransform | None = None
     _batch_invariant: dict[Any, bool] = field(init=False, repr=False, default_factory=dict)
     _multiplier: torch.Tensor | None = field(init=False, repr=False, default=None)

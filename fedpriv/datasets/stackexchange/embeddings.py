@@ -1,0 +1,188 @@
+"""Embeddings of a corpus by a pretrained encoder: one row for each sentence and each title.
+
+Kept in the cache for each corpus and encoder, and shared by all rosters, splits and folds:
+
+    sentences.npy  float32 (S, d)  of every sentence of the store, its words apart by spaces
+    titles.npy     float32 (T, d)  of every thread's title; not there where titles are not kept
+
+A sentence's text is what the corpus keeps: lower case, without the characters outside ASCII. Made
+in chunks; what was made before a stop is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from fedpriv.checkpoints.vocabulary import EncoderInputs
+from fedpriv.datasets.cache import cache_dir, locked
+from fedpriv.datasets.encoders import Encoder, chunks, encode_texts
+from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.sentence_store import SentenceStore
+from fedpriv.datasets.stackexchange.tag_view import TagExamples
+from fedpriv.hashes import Progress, document_sha256
+
+TEXTS = ("sentence", "title")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Embeddings:
+    """Rows of a corpus's texts, mapped from files.
+
+    Attributes:
+        encoder: The encoder's id.
+        sha256: Digest of its files.
+        width: d, numbers of a row.
+        rows: Of each kind of text, float32: "sentence" `(S, d)` by row of the store, "title"
+            `(T, d)` by thread.
+    """
+
+    encoder: str
+    sha256: str
+    width: int
+    rows: Mapping[str, np.ndarray] = field(repr=False)
+
+
+def open_embeddings(
+    corpus: Corpus,
+    encoder: Encoder,
+    texts: Sequence[str] = TEXTS,
+    *,
+    processes: int | None = None,
+    progress: Progress | None = None,
+) -> Embeddings:
+    """Return the embeddings of a corpus, made on first use.
+
+    Args:
+        corpus: A prepared corpus.
+        encoder: Makes the rows.
+        texts: Which of `TEXTS`.
+        processes: As of `fedpriv.datasets.encoders.encode_texts`.
+        progress: Called with (texts done, texts), for one kind after the other.
+
+    Raises:
+        ValueError: As `Encoder.encode`; other texts than `TEXTS`; titles that the corpus does not
+            keep; a cache that cannot be written to.
+    """
+    if not texts or set(texts) - set(TEXTS):
+        raise ValueError(f"encoder texts {tuple(texts)!r}: give one or both of {TEXTS}")
+    store = SentenceStore(corpus.directory)
+    facts = {"corpus": corpus.content_sha256, "encoder": encoder.files.sha256, "version": 1}
+    name = f"{encoder.files.id}-{document_sha256(facts)[:16]}"
+    folder = cache_dir() / "embeddings" / name
+    of: dict[str, Callable[[], Sequence[str] | None]] = {
+        "title": store.titles,
+        "sentence": lambda: _Sentences(store),
+    }
+    rows = {}
+    for kind in texts:
+        found = of[kind]()
+        if found is None:
+            raise ValueError(
+                f"corpus {corpus.name!r} keeps no titles; set task.encoder-texts to sentence"
+            )
+        with locked(f"{name}-{kind}", cache_dir()):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            rows[kind] = _made(folder, f"{kind}s", found, encoder, processes, progress)
+    return Embeddings(
+        encoder=encoder.files.id, sha256=encoder.files.sha256, width=encoder.width, rows=rows
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EncodedTexts:
+    """Inputs of an example: the rows of its texts, side by side, scaled to unit norm.
+
+    Each is a function of that text alone, so an example's inputs depend on that example alone.
+
+    Attributes:
+        embeddings: Of the corpus, and of all texts that an example has.
+    """
+
+    embeddings: Embeddings
+
+    @property
+    def num_rows(self) -> int:
+        """How many inputs a model has."""
+        return self.embeddings.width * len(self.embeddings.rows)
+
+    @property
+    def description(self) -> EncoderInputs:
+        """What a model's file says of its inputs."""
+        of = self.embeddings
+        return EncoderInputs(id=of.encoder, sha256=of.sha256, texts=tuple(of.rows), width=of.width)
+
+    def dense(self, examples: TagExamples) -> np.ndarray:
+        """Return examples' inputs scaled to unit norm, float32 `(n, num_rows)`.
+
+        Raises:
+            ValueError: If the examples say not where their texts are.
+        """
+        if examples.texts is None:
+            raise ValueError(
+                "this corpus says not where its examples' sentences are: a part of a corpus keeps "
+                "no text; give the whole corpus"
+            )
+        found = [
+            table[examples.texts[:, TEXTS.index(kind)]]
+            for kind, table in self.embeddings.rows.items()
+        ]
+        rows = found[0] if len(found) == 1 else np.concatenate(found, axis=1)
+        norms = np.sqrt(np.einsum("nd,nd->n", rows, rows))
+        return rows / np.maximum(norms, np.finfo(np.float32).tiny)[:, None]
+
+    def inputs(self, examples: TagExamples) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return row starts, rows and values, as of `tag_view.Features`."""
+        rows = self.dense(examples)
+        number, width = rows.shape
+        places = np.tile(np.arange(width, dtype=np.int32), number)
+        return np.arange(number + 1) * width, places, rows.reshape(-1)
+
+
+class _Sentences(Sequence[str]):
+    """The sentences of a store as texts, a slice at a time."""
+
+    def __init__(self, store: SentenceStore) -> None:
+        self._store, self._words = store, store.all_names("words")
+
+    def __len__(self) -> int:
+        return int(self._store.offsets[-1])
+
+    def __getitem__(self, place: int | slice) -> str | list[str]:  # pyright: ignore
+        rows = np.arange(len(self))[place]
+        if isinstance(place, int):
+            return self[place : place + 1][0]
+        numbers, lengths = self._store.sequences(rows)
+        words = [self._words[number] for number in numbers.tolist()]
+        ends = np.cumsum(lengths).tolist()
+        return [
+            " ".join(words[end - length : end])
+            for end, length in zip(ends, lengths.tolist(), strict=True)
+        ]
+
+
+def _made(
+    folder: Path,
+    kind: str,
+    texts: Sequence[str],
+    encoder: Encoder,
+    processes: int | None,
+    progress: Progress | None,
+) -> np.ndarray:
+    """Return the rows of one kind of text; those that are missing are made."""
+    path, marks = folder / f"{kind}.npy", folder / f"{kind}-chunks.npy"
+    if not marks.is_file():
+        path.unlink(missing_ok=True)
+        shape = len(texts), encoder.width
+        np.lib.format.open_memmap(path, "w+", np.float32, shape).flush()
+        np.save(marks, np.zeros(chunks(len(texts)), np.uint8))
+    done = np.lib.format.open_memmap(marks, "r+")
+    if not done.all():
+        rows = np.lib.format.open_memmap(path, "r+")
+        encode_texts(encoder, texts, rows, done=done, processes=processes, progress=progress)
+        rows.flush()
+        done.flush()
+    return np.asarray(np.load(path, mmap_mode="r")).view(np.ndarray)
