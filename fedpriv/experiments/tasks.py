@@ -121,6 +121,11 @@ class TagPredictionTask:
         )
 
         encoded, weights = None, {}
+        if self.encoder is not None and self.inputs != "encoder":
+            raise ValueError(
+                f"encoder {self.encoder!r} is not read with inputs {self.inputs}; set task.inputs "
+                "to encoder, or leave task.encoder out"
+            )
         if self.inputs == "encoder":
             from fedpriv.datasets.encoders import Encoder, find_encoder
             from fedpriv.datasets.stackexchange.embeddings import (

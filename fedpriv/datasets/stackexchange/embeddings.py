@@ -46,7 +46,25 @@ class Embeddings:
     rows: Mapping[str, np.ndarray] = field(repr=False)
 
 
-def open_embeddings(
+def open_embeddings(corpus: Corpus, encoder: Encoder, texts: Sequence[str]) -> Embeddings:
+    """Return embeddings of a corpus that `make_embeddings` made.
+
+    Raises:
+        ValueError: If a row is missing.
+    """
+    folder = _folder(corpus, encoder)
+    for kind in texts:
+        marks = folder / f"{kind}s-chunks.npy"
+        if not (marks.is_file() and np.load(marks).all()):
+            raise ValueError(
+                f"the {kind}s of corpus {corpus.name!r} are not all embedded by "
+                f"{encoder.files.id}: run `fedpriv encoder embed {encoder.files.id}` with the same "
+                "--corpus first; it says how far it is, and goes on after a stop"
+            )
+    return make_embeddings(corpus, encoder, texts)
+
+
+def make_embeddings(
     corpus: Corpus,
     encoder: Encoder,
     texts: Sequence[str] = TEXTS,
@@ -70,9 +88,7 @@ def open_embeddings(
     if not texts or set(texts) - set(TEXTS):
         raise ValueError(f"encoder texts {tuple(texts)!r}: give one or both of {TEXTS}")
     store = SentenceStore(corpus.directory)
-    facts = {"corpus": corpus.content_sha256, "encoder": encoder.files.sha256, "version": 1}
-    name = f"{encoder.files.id}-{document_sha256(facts)[:16]}"
-    folder = cache_dir() / "embeddings" / name
+    folder = _folder(corpus, encoder)
     of: dict[str, Callable[[], Sequence[str] | None]] = {
         "title": store.titles,
         "sentence": lambda: _Sentences(store),
@@ -84,7 +100,7 @@ def open_embeddings(
             raise ValueError(
                 f"corpus {corpus.name!r} keeps no titles; set task.encoder-texts to sentence"
             )
-        with locked(f"{name}-{kind}", cache_dir()):
+        with locked(f"{folder.name}-{kind}", cache_dir()):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             rows[kind] = _made(folder, f"{kind}s", found, encoder, processes, progress)
     return Embeddings(
@@ -140,6 +156,12 @@ class EncodedTexts:
         number, width = rows.shape
         places = np.tile(np.arange(width, dtype=np.int32), number)
         return np.arange(number + 1) * width, places, rows.reshape(-1)
+
+
+def _folder(corpus: Corpus, encoder: Encoder) -> Path:
+    facts = {"corpus": corpus.content_sha256, "encoder": encoder.files.sha256, "version": 1}
+    name = f"{encoder.files.id}-{document_sha256(facts)[:16]}"
+    return cache_dir() / "embeddings" / name
 
 
 class _Sentences(Sequence[str]):

