@@ -23,7 +23,13 @@ from fedpriv.checkpoints.vocabulary import (
 from fedpriv.datasets.stackexchange.embeddings import EncodedTexts
 from fedpriv.datasets.stackexchange.roster_view import BATCH_EXAMPLES
 from fedpriv.datasets.stackexchange.splits import PublicText
-from fedpriv.datasets.stackexchange.tag_view import INPUTS, Features, TagExamples, TagView
+from fedpriv.datasets.stackexchange.tag_view import (
+    INPUTS,
+    Features,
+    TagExamples,
+    TagView,
+    model_inputs,
+)
 from fedpriv.measures import ACCURACY, LOSS, RECALL_AT_5, Measure
 from fedpriv.mechanisms.side_information import PublicWords
 from fedpriv.rng import Key
@@ -35,7 +41,7 @@ from fedpriv.training.local.compiled_softmax import CompiledSoftmaxTrainer
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.per_example.linear import losses_on_line, softmax_losses
 from fedpriv.training.permutation_sgd import Constants, softmax_constants
-from fedpriv.training.public_learning import TagLearner
+from fedpriv.training.public_learning import PublicLearner, tag_learner
 from fedpriv.training.work import LocalTrainer
 from fedpriv.tree import Params
 
@@ -178,7 +184,7 @@ class TagFold:
         """Return the params before training."""
         return self.task.init_params(key)
 
-    def public_learner(self, key: Key, *, choosing: bool) -> TagLearner | None:
+    def public_learner(self, key: Key, *, choosing: bool) -> PublicLearner | None:
         """Return a learner of the other folds; choosing keeps the next one back to measure on."""
         rows = self.learning if choosing else np.concatenate([self.learning, self.tuning])
         if not len(rows) or not len(self.tuning):
@@ -435,7 +441,7 @@ class TagPrediction(ViewTask[TagView]):
                 losses[place] = found.totals["loss"].value
         return losses, np.array(numbers, np.int64)
 
-    def public_learner(self, key: Key, *, choosing: bool) -> TagLearner | None:
+    def public_learner(self, key: Key, *, choosing: bool) -> PublicLearner | None:
         """Return what learns from public users' training examples; None where there are none.
 
         Args:
@@ -453,17 +459,17 @@ class TagPrediction(ViewTask[TagView]):
         if not len(rows) or (choosing and not len(seen)):
             return None
         features = self._word_features if view is self._view else self.features_of(view)
-        return TagLearner(
-            examples=view.columns.take(rows),
-            inputs=self.norm,
-            key=key,
-            measure=lambda params: self._measured(params, view, features, seen),
-            word_features=features,
+        return tag_learner(
+            view.columns.take(rows),
+            self.norm,
+            key,
+            lambda params: self._measured(params, view, features, seen),
+            features,
         )
 
     def learner(
         self, rows: np.ndarray, key: Key, measure: Callable[[Params], Metrics | None]
-    ) -> TagLearner:
+    ) -> PublicLearner:
         """Return a learner of rows of the view's columns.
 
         Args:
@@ -471,12 +477,8 @@ class TagPrediction(ViewTask[TagView]):
             key: Orders the examples.
             measure: From params to metrics on examples held out.
         """
-        return TagLearner(
-            examples=self._view.columns.take(rows),
-            inputs=self.norm,
-            key=key,
-            measure=measure,
-            word_features=self._word_features,
+        return tag_learner(
+            self._view.columns.take(rows), self.norm, key, measure, self._word_features
         )
 
     def examples(self, rows: np.ndarray) -> TagExamples:
@@ -518,7 +520,7 @@ class TagPrediction(ViewTask[TagView]):
             folds.append(TagFold(task=self, judging=judging, tuning=tuned, learning=learning))
         return tuple(folds)
 
-    def public_users_held_out(self) -> Iterator[tuple[TagLearner, list[TagExamples]]]:
+    def public_users_held_out(self) -> Iterator[tuple[PublicLearner, list[TagExamples]]]:
         """Yield learners of public examples, and users whose threads they do not learn from.
 
         Public users are dealt out in turns; each is held out once, with the examples that are
@@ -592,7 +594,7 @@ class TagPrediction(ViewTask[TagView]):
         # A block at a time: with pairs an example is several times as large as on disk.
         blocks = (rows[at : at + BATCH_EXAMPLES] for at in range(0, len(rows), BATCH_EXAMPLES))
         return combined(
-            evaluate_tags(params, view.columns.with_features(made, block), self.norm)
+            evaluate_tags(*model_inputs(params, view.columns, made, block), self.norm)
             for block in blocks
         )
 

@@ -20,10 +20,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
+from scipy.special import softmax
 
 from fedpriv import optimizers
 from fedpriv.datasets.stackexchange.roster_view import BATCH_EXAMPLES
-from fedpriv.datasets.stackexchange.tag_view import Features, TagExamples
+from fedpriv.datasets.stackexchange.tag_view import DenseFeatures, Features, TagExamples
 from fedpriv.measures import LOSS, Measure
 from fedpriv.rng import Key
 from fedpriv.training.evaluate import Metrics
@@ -409,6 +410,48 @@ class TagLearner:
             block = order[first : first + BATCH_EXAMPLES]
             examples = self.examples.with_features(self.word_features, block)
             yield columns_of(examples, self.inputs), np.arange(len(block))
+
+
+def tag_learner(
+    examples: TagExamples,
+    inputs: str,
+    key: Key,
+    measure: Callable[[Params], Metrics | None],
+    features: Features | None,
+) -> PublicLearner:
+    """Return a learner of softmax regression on tags.
+
+    Args:
+        examples: What it learns from.
+        inputs: "tff" or "unit-norm".
+        key: Orders the examples.
+        measure: From params to metrics on examples held out.
+        features: Of the examples; None for their counts. Dense ones are learnt by Adam, in
+            batches, others by AdaGrad.
+    """
+    if not isinstance(features, DenseFeatures):
+        return TagLearner(
+            examples=examples, inputs=inputs, key=key, measure=measure, word_features=features
+        )
+
+    def gradient(params: Params, index: np.ndarray, key: Key) -> Params:
+        batch = examples.take(index)
+        rows = features.dense(batch)
+        residual = softmax(rows @ params["kernel"] + params["bias"], axis=1)
+        residual[np.arange(len(batch)), batch.labels] -= 1.0
+        residual /= len(batch)
+        return {"bias": residual.sum(axis=0), "kernel": rows.T @ residual}
+
+    shape = features.num_rows, examples.num_tags
+    return GradientLearner(
+        num_examples=len(examples),
+        begun={"bias": np.zeros(shape[1], np.float32), "kernel": np.zeros(shape, np.float32)},
+        gradient=gradient,
+        key=key,
+        measure=measure,
+        rates=(3e-3, 1e-2, 3e-2),
+        batch_size=4 * BATCH_SIZE,
+    )
 
 
 def columns_of(examples: TagExamples, inputs: str) -> _Columns:

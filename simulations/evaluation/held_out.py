@@ -8,20 +8,27 @@ from typing import Any
 
 import numpy as np
 
-from fedpriv.checkpoints.vocabulary import WordFeatures
 from fedpriv.datasets.stackexchange.roster_view import BATCH_EXAMPLES
 from fedpriv.datasets.stackexchange.splits import PublicText, Split
-from fedpriv.datasets.stackexchange.tag_view import INPUTS, TagExamples, TagView
+from fedpriv.datasets.stackexchange.tag_view import (
+    INPUTS,
+    Features,
+    TagExamples,
+    TagView,
+    model_inputs,
+)
 from fedpriv.measures import ACCURACY
 from fedpriv.rng import Key
 from fedpriv.tasks.tag_prediction import evaluate_tags, measured_columns
+from fedpriv.training.evaluate import Metrics, combined
 from fedpriv.training.public_learning import (
     MOST_PASSES,
     AdaGrad,
-    TagLearner,
+    PublicLearner,
     choose,
     columns_of,
     learn,
+    tag_learner,
 )
 from fedpriv.tree import Params
 
@@ -105,7 +112,7 @@ def held_out(view: TagView) -> HeldOut:
 
 
 def outcomes(
-    params: Params, view: TagView, inputs: str, features: WordFeatures | None = None
+    params: Params, view: TagView, inputs: str, features: Features | None = None
 ) -> Outcomes:
     """Return what a model does to each held-out example of a view's roster.
 
@@ -123,8 +130,9 @@ def outcomes(
         return scored(params, view.columns, inputs, rows)
     found = []  # a block at a time: with pairs an example is several times as large as on disk
     for at in range(0, len(rows), BATCH_EXAMPLES):
-        made = view.columns.with_features(features, rows[at : at + BATCH_EXAMPLES])
-        found.append(scored(params, made, inputs, np.arange(len(made))))
+        block = rows[at : at + BATCH_EXAMPLES]
+        model, made = model_inputs(params, view.columns, features, block)
+        found.append(scored(model, made, inputs, np.arange(len(made))))
     return joined(found)
 
 
@@ -380,7 +388,7 @@ def central(
     public_text: PublicText | None = "public-threads",
     rates: Sequence[float] | None = None,
     most_passes: int = MOST_PASSES,
-    features: Callable[[TagView], WordFeatures | None] = lambda view: None,
+    features: Callable[[TagView], Features | None] = lambda view: None,
 ) -> list[Params]:
     """Return models of all training examples of a view, without privacy: float32, one a key.
 
@@ -416,18 +424,20 @@ def _learner(
     inputs: str,
     key: Key,
     public_text: PublicText | None,
-    features: WordFeatures | None,
-) -> TagLearner:
+    features: Features | None,
+) -> PublicLearner:
     rows = view.all_rows(view.roster, "train")
     if public_text is not None:
         rows = np.concatenate([rows, view.public_rows("train", of=public_text)])
-    seen, held = view.columns, held_rows(view)
-    if features is not None:
-        seen, held = seen.with_features(features, held), None
-    return TagLearner(
-        examples=view.columns.take(rows),
-        inputs=inputs,
-        key=key,
-        measure=lambda params: evaluate_tags(params, seen, inputs, held),
-        word_features=features,
-    )
+    held = held_rows(view)
+    blocks = np.split(held, range(BATCH_EXAMPLES, len(held), BATCH_EXAMPLES))
+
+    def measure(params: Params) -> Metrics | None:
+        if features is None:
+            return evaluate_tags(params, view.columns, inputs, held)
+        return combined(
+            evaluate_tags(*model_inputs(params, view.columns, features, block), inputs)
+            for block in blocks
+        )
+
+    return tag_learner(view.columns.take(rows), inputs, key, measure, features)

@@ -16,7 +16,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -171,6 +171,42 @@ class Features(Protocol):
     def inputs(self, examples: TagExamples, /) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return row starts int64, rows int32 and values float32, before rows get unit norm."""
         ...
+
+
+@runtime_checkable
+class DenseFeatures(Features, Protocol):
+    """Features of which no row is blank, so that dense products serve them better."""
+
+    def dense(self, examples: TagExamples, /) -> np.ndarray:
+        """Return examples' inputs scaled to unit norm, float32 `(n, num_rows)`."""
+        ...
+
+
+def model_inputs(
+    params: Mapping[str, np.ndarray], columns: TagExamples, features: Features, rows: np.ndarray
+) -> tuple[Mapping[str, np.ndarray], TagExamples]:
+    """Return a model and examples that have the logits of a model on features.
+
+    For dense features the examples have one input each, whose row of the kernel is their logits.
+
+    Args:
+        params: `kernel` and `bias` of softmax regression on the features.
+        columns: The examples; only those at `rows` are read.
+        features: Of the examples.
+        rows: int64 (n,), few enough to be held in memory.
+    """
+    if not isinstance(features, DenseFeatures):
+        return params, columns.with_features(features, rows)
+    examples, number = columns.take(rows), len(rows)
+    logits = features.dense(examples) @ params["kernel"] + params["bias"]
+    alike = replace(
+        examples,
+        indptr=np.arange(number + 1),
+        indices=np.arange(number, dtype=np.int32),
+        counts=np.ones(number, np.float32),
+        num_words=number,
+    )
+    return {"kernel": logits, "bias": np.zeros_like(params["bias"])}, alike
 
 
 def row_positions(indptr: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
