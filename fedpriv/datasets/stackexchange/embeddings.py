@@ -35,15 +35,18 @@ class Embeddings:
     Attributes:
         encoder: The encoder's id.
         sha256: Digest of its files.
-        width: d, numbers of a row.
         rows: Of each kind of text, float32: "sentence" `(S, d)` by row of the store, "title"
             `(T, d)` by thread.
     """
 
     encoder: str
     sha256: str
-    width: int
     rows: Mapping[str, np.ndarray] = field(repr=False)
+
+    @property
+    def width(self) -> int:
+        """Numbers of a row, d."""
+        return next(iter(self.rows.values())).shape[1]
 
 
 def open_embeddings(corpus: Corpus, encoder: Encoder, texts: Sequence[str]) -> Embeddings:
@@ -61,7 +64,8 @@ def open_embeddings(corpus: Corpus, encoder: Encoder, texts: Sequence[str]) -> E
                 f"{encoder.files.id}: run `fedpriv encoder embed {encoder.files.id}` with the same "
                 "--corpus first; it says how far it is, and goes on after a stop"
             )
-    return make_embeddings(corpus, encoder, texts)
+    rows = {kind: _mapped(folder / f"{kind}s.npy") for kind in texts}
+    return Embeddings(encoder=encoder.files.id, sha256=encoder.files.sha256, rows=rows)
 
 
 def make_embeddings(
@@ -103,9 +107,7 @@ def make_embeddings(
         with locked(f"{folder.name}-{kind}", cache_dir()):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             rows[kind] = _made(folder, f"{kind}s", found, encoder, processes, progress)
-    return Embeddings(
-        encoder=encoder.files.id, sha256=encoder.files.sha256, width=encoder.width, rows=rows
-    )
+    return Embeddings(encoder=encoder.files.id, sha256=encoder.files.sha256, rows=rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -207,4 +209,8 @@ def _made(
         encode_texts(encoder, texts, rows, done=done, processes=processes, progress=progress)
         rows.flush()
         done.flush()
+    return _mapped(path)
+
+
+def _mapped(path: Path) -> np.ndarray:
     return np.asarray(np.load(path, mmap_mode="r")).view(np.ndarray)
