@@ -55,6 +55,7 @@ from simulations.reproduction.study import (
     Store,
     drawing,
     note_below,
+    on_device,
     publish,
     render,
     results_of,
@@ -62,6 +63,7 @@ from simulations.reproduction.study import (
     synthetic_words,
     t_half,
     table,
+    trained_on,
 )
 
 
@@ -318,27 +320,33 @@ class Found:
         data: What is said of the data.
         synthetic: Whether they are.
         guarantee: What every ε is.
+        devices: Where they were trained, if not by the processor's path.
     """
 
     values: Mapping[Case, Mapping[str, np.ndarray]]
     data: str
     synthetic: bool
     guarantee: str
+    devices: str = ""
 
 
-def trained(problem: Problem, store: Store, corpus: Corpus | None = None) -> Found:
+def trained(
+    problem: Problem, store: Store, corpus: Corpus | None = None, device: str | None = None
+) -> Found:
     """Return what all runs of a problem gave; those that are missing are trained.
 
     Args:
         problem: What is asked.
         store: Of finished runs.
         corpus: Where it is by user.
+        device: Where those are trained, as `fedpriv run --device`; their rows name it.
 
     Raises:
         ValueError: If its data cannot be had.
     """
     values: dict[Case, dict[str, np.ndarray]] = {}
     facts: dict[str, Any] = {}
+    rows: list[dict[str, Any]] = []
     starts = 1 + len(_STARTS) * (problem.public is not None)
     pace = Pace(starts * len(problem.epsilons) * len(problem.rates) * problem.seeds)
     of = {} if corpus is None else {"corpus": corpus.content_sha256[:16]}
@@ -349,9 +357,10 @@ def trained(problem: Problem, store: Store, corpus: Corpus | None = None) -> Fou
             spec = {**of, **_spec(problem, experiment, case)}
             if store.find(spec) is not None:
                 pace.keep()
-            train = partial(_row, problem, experiment, corpus)
+            train = partial(_row, problem, experiment, corpus, device)
             label = f"{problem.name} {case.words()}, seed {seed}"
             facts = store.row(spec, lambda _: pace.work(label, train))  # noqa: B023 - called at once
+            rows.append(facts)
             own.append(facts["values"])
         values[case] = {name: np.array([one[name] for one in own]) for name in own[0]}
     return Found(
@@ -359,6 +368,7 @@ def trained(problem: Problem, store: Store, corpus: Corpus | None = None) -> Fou
         data=facts["data"],
         synthetic=facts["synthetic"],
         guarantee=facts["guarantee"],
+        devices=trained_on(rows),
     )
 
 
@@ -390,13 +400,15 @@ def _spec(problem: Problem, experiment: Experiment, case: Case) -> dict[str, Any
     return {"name": experiment.name, "start": case.start, "which": which, **options}
 
 
-def _row(problem: Problem, experiment: Experiment, corpus: Corpus | None) -> dict[str, Any]:
+def _row(
+    problem: Problem, experiment: Experiment, corpus: Corpus | None, device: str | None
+) -> dict[str, Any]:
     if problem.public is not None and not (file := _public_file(problem)).exists():
-        _train_public(_public_experiment(problem), file)
+        _train_public(_public_experiment(problem), file, device)
     started = time.perf_counter()
     made = build(experiment, corpus)
     task: Any = made.task
-    past = averages(checkpoints(experiment, made, experiment.seed), problem.which)
+    past = averages(checkpoints(experiment, made, experiment.seed, device), problem.which)
     plan = made.plan
     assert plan.delta is not None
     data = task.describe()
@@ -404,6 +416,7 @@ def _row(problem: Problem, experiment: Experiment, corpus: Corpus | None) -> dic
     drawn = "groups in turn" if problem.by_user else "Poisson batches"
     return {
         "seed": experiment.seed,
+        **on_device(device),
         "values": measured(problem, task, past),
         "synthetic": bool(data.synthetic),
         "data": f"{data.name}, {data.num_users:,} {kinds}",
@@ -453,9 +466,9 @@ def _public_file(problem: Problem) -> Path:
     return cache_dir() / "recycling" / f"public-{name}.safetensors"
 
 
-def _train_public(experiment: Experiment, file: Path) -> None:
+def _train_public(experiment: Experiment, file: Path, device: str | None) -> None:
     made = build(experiment, None)
-    (state,) = deque(states(experiment, made, experiment.seed), maxlen=1)
+    (state,) = deque(states(experiment, made, experiment.seed, device), maxlen=1)
     algorithm: Any = made.algorithm
     average = algorithm.result(state)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -568,6 +581,7 @@ def reproduce(
     results: Path = Path("results/reproductions.jsonl"),
     out: Path | None = None,
     plot: Path | None = None,
+    device: str | None = None,
     what: str = "cifar10",
     folder: str | None = None,
     reduced: bool = False,
@@ -579,6 +593,7 @@ def reproduce(
         results: Next to it, in `recycling-` of its name, runs are kept.
         out: Where the page is written.
         plot: Where gains are drawn.
+        device: Where is trained, as `fedpriv run --device`.
         what: Of `PROBLEMS`.
         folder: Of CIFAR's files; None to look around.
         reduced: Whether little, on two cores.
@@ -591,7 +606,7 @@ def reproduce(
         raise ValueError(f"folder {folder} is of photographs; the log is synthetic")
     if folder is not None:
         problem = within(problem, folder)
-    _publish(problem, None, seeds, results, out, plot, reduced)
+    _publish(problem, None, seeds, results, out, plot, device, reduced)
 
 
 def reproduce_words(
@@ -601,6 +616,7 @@ def reproduce_words(
     results: Path = Path("results/reproductions.jsonl"),
     out: Path | None = None,
     plot: Path | None = None,
+    device: str | None = None,
     reduced: bool = False,
 ) -> None:
     """Train what is missing of next words, and publish the page; arguments as of `reproduce`.
@@ -612,6 +628,7 @@ def reproduce_words(
         results: Next to it runs are kept.
         out: Where the page is written.
         plot: Where gains are drawn.
+        device: Where is trained.
         reduced: Whether little.
 
     Raises:
@@ -621,7 +638,7 @@ def reproduce_words(
         of = synthetic_corpus()
     else:
         of = resolve_corpus(corpus, allow_synthetic=False)
-    _publish(next_words(reduced=reduced), of, seeds, results, out, plot, reduced)
+    _publish(next_words(reduced=reduced), of, seeds, results, out, plot, device, reduced)
 
 
 def _publish(
@@ -631,13 +648,14 @@ def _publish(
     results: Path,
     out: Path | None,
     plot: Path | None,
+    device: str | None,
     reduced: bool,
 ) -> None:
     if seeds is not None:
         problem = replace(problem, seeds=seeds)
     path = results_of("recycling", results)
     assert path is not None
-    found = trained(problem, Store.at(path), corpus)
+    found = trained(problem, Store.at(path), corpus, device)
     if plot is not None:
         draw(problem, found, plot)
     size = " --reduced" if reduced else ""

@@ -163,3 +163,26 @@ class TestNextWords:
             own = measure_models(components.task, packed(rule, list(past.recent)), public=False)
             assert own is not None
             assert own.get("accuracy") == pytest.approx(found[f"{rule.upper()} 3"], abs=1e-12)
+
+
+def test_runs_on_a_device_are_the_processors_to_rounding_and_name_it(
+    conversions, tmp_path, monkeypatch
+):
+    one = replace(conversions, seeds=1)
+    usual = problems.trained(one, Store.at(tmp_path / "usual"))
+    store = Store.at(tmp_path / "device")
+    monkeypatch.setattr("simulations.checkpoint_recycling.checkpoints.serial", None)
+    found = problems.trained(one, store, device="cpu")
+    assert usual.devices == "" and found.devices == " Trained on cpu."
+    assert {row["device"] for row in store.rows.values()} == {"cpu"}
+    for case, values in usual.values.items():
+        for name, value in values.items():
+            np.testing.assert_allclose(found.values[case][name], value, rtol=1e-6)
+    page = problems.page(one, found, command="c", file="runs.jsonl")
+    assert "with its options and seed. Trained on cpu." in page
+
+
+@pytest.mark.parametrize("what", ["cifar10", "cifar100", "pcvr", "words"])
+def test_every_problem_trains_on_a_device(what):
+    (study,) = (one for one in problems.REPRODUCTIONS if one.name == f"recycling-{what}")
+    assert study.takes("device")
