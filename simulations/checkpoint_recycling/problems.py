@@ -492,7 +492,7 @@ def page(problem: Problem, found: Found, *, command: str, picture: str = "", fil
         "checkpoint_recycling/problems.md.jinja",
         problem=problem, found=found, command=command, picture=picture, verdict=verdict, file=file,
         synthetic=synthetic_words(found.synthetic), starts_table=_starts_table,
-        gains_table=partial(_gains_table, problem),
+        gains_table=partial(_gains_table, problem), summary=_summary(problem, found),
     )  # fmt: skip
 
 
@@ -529,6 +529,34 @@ def verdict(problem: Problem, values: Values) -> str:
             groups["better" if gain.mean() > 0 else "worse"].append(name)
     shown = [f"clearly {kind}: {', '.join(names)}" for kind, names in groups.items() if names]
     return f"Over seeds {'; '.join(shown)}." if shown else "No difference over seeds is clear."
+
+
+def _summary(problem: Problem, found: Found) -> list[str]:
+    """Return for every start and ε the rate that suits the last iterate best, and every verdict.
+
+    Nothing of one rate, which is no choice.
+    """
+    groups: dict[str, dict[float, Values]] = defaultdict(dict)
+    for case, values in found.values.items():
+        if len(problem.rates) > 1:
+            groups[case.words().replace(f", rate {case.rate:g}", "")][case.rate] = values
+    lines = []
+    for place, by_rate in groups.items():
+        sign = -1 if problem.measure.higher_is_better else 1
+        best = min(by_rate, key=lambda rate, own=by_rate: sign * own[rate][LAST].mean())
+        edge = ", an edge of what was tried" * (best in (min(by_rate), max(by_rate)))
+        said = [f"{place}: the last iterate is best at rate {best:g}{edge}"]
+        for rate, values in by_rate.items():
+            ratios = [(_stddev(v) / _stddev(values[LAST])) ** 2 for n, v in values.items()
+                      if n != LAST and _stddev(values[LAST])]  # fmt: skip
+            changed = ""
+            if ratios:
+                low, high = (100 * (ratio - 1) for ratio in (min(ratios), max(ratios)))
+                changed = f" (variance over seeds {low:+.0f} to {high:+.0f} %)"
+            words = verdict(problem, values)
+            said.append(f"at {rate:g}: {words[0].lower()}{words[1:-1]}{changed}")
+        lines.append("; ".join(said))
+    return lines
 
 
 def _starts_table(found: Found) -> str:
