@@ -42,6 +42,7 @@ from simulations.reproduction.study import (
     synthetic_words,
     t_half,
     table,
+    trained_on,
 )
 
 #: Curves by label: rule, and r or c.
@@ -156,6 +157,7 @@ def page(key: str, found: Found, *, command: str, picture: str, file: str) -> st
         model=setup.model, key=key, rate=setup.rate, batch=setup.batch_size, first=private,
         seeds=len(next(iter(found.values()))), picture=picture, file=file, claims=claims(found),
         epsilon=f"{rounded_up_to(private['epsilon'], 3):.3g}",
+        devices=trained_on(row for own in found.values() for row in own),
         delta=format_delta(private["delta"]), rows=table(head, rows, words=2),
     )  # fmt: skip
 
@@ -211,6 +213,7 @@ def reproduce(
     out: Path | None = None,
     plot: Path | None = None,
     processes: int = 1,
+    device: str | None = None,
     data: str = "mnist",
     small: bool = False,
 ) -> None:
@@ -225,7 +228,7 @@ def reproduce(
         pace.done += 1
         pace.say(f"accuracy {row['accuracy']:.4f} in {row['seconds']:.0f} s")
 
-    done: Done = complete(todo, results, processes=processes, tell=tell)
+    done: Done = complete(todo, results, processes=processes, device=device, tell=tell)
     found = {place: [done[run.identity] for run in own] for place, own in every.items()}
     plot = results.with_name(f"dpnsgd-figure2-{data}.png") if plot is None else plot
     draw(data, found, plot)

@@ -16,7 +16,7 @@ of 250, 1 epoch, ε = 4.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import mean
@@ -29,7 +29,7 @@ from simulations.dpnsgd.grid import HEAD, SEEDS, Done, Grid, trained
 from simulations.dpnsgd.images import RULES, SETUPS, Images, Rule, Schedule, studies
 from simulations.reproduction.items import Split
 from simulations.reproduction.page import welch_half
-from simulations.reproduction.study import Store, drawing, render, save, table, write
+from simulations.reproduction.study import Store, drawing, render, save, table, trained_on, write
 
 RATES = (0.4, 1.6, 6.4)
 DECADES = (1e-2, 1e-1, 1.0, 10.0)
@@ -126,7 +126,7 @@ def page(
     return render(
         "dpnsgd/figure3.md.jinja",
         key=key, title=_TITLES[key], model=SETUPS[key].model, batch=SETUPS[key].batch_size,
-        first=first, maps=maps,
+        first=first, maps=maps, devices=trained_on(_rows([*maps, *more], done)),
         epsilon=f"{rounded_up_to(first['epsilon'], 3):.3g}", delta=format_delta(first["delta"]),
         reduced=maps[0].reduced, picture=picture, file=file, seeds=len(SEEDS),
         tested_steps=next((done[run.identity]["steps"] for run in tested), None),
@@ -193,6 +193,14 @@ def _levels(key: str, levels: Store) -> str:
     return table(["", "ε", "test, mean (and range) of draws"], rows) if rows else ""
 
 
+def _rows(grids: Sequence[Grid], done: Done) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows of grids, those that settings were chosen from first."""
+    for grid in grids:
+        for run in (*grid.tuning(), *grid.finals(done)):
+            if run.identity in done:
+                yield done[run.identity]
+
+
 def _first(maps: Sequence[Grid], done: Done) -> Mapping[str, Any]:
     return done[next(iter(maps[0].tuning())).identity]
 
@@ -225,6 +233,7 @@ def reproduce(
     out: Path | None = None,
     plot: Path | None = None,
     processes: int = 1,
+    device: str | None = None,
     data: str = "mnist",
     schedules: tuple[Schedule, ...] = SCHEDULES,
     small: bool = False,
@@ -236,7 +245,7 @@ def reproduce(
     maps = heat_maps(data, small)
     further = len(RULES) * len(schedules) * (len(maps[0].rates) + len(SEEDS))
     done, more = trained(
-        maps, results, processes=processes, further=further,
+        maps, results, processes=processes, device=device, further=further,
         then=partial(scheduled, data, small, maps, schedules),
     )  # fmt: skip
     out = results.with_name(f"dpnsgd-{data}.md") if out is None else out

@@ -53,6 +53,7 @@ def markdown(
         item=table, picture=picture, reduced=reduced, seeds=len(seeds),
         heading=heading(table, found), measured=measured(table),
         spread=_SPREADS[table.layout.spread],
+        devices=study.trained_on(row for cell in found.values() for row in cell),
         is_figure=table.kind == "figure", tuning_seed=TUNING_SEED,
         blocks=table.layout.sections or (Block(title="", columns=table.columns),),
         values_table=partial(_values_table, table, found),

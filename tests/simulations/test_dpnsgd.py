@@ -150,7 +150,8 @@ class TestHeatMaps:
                 shortened(grid) for grid in scheduled("mnist", True, maps, ("step", "cyclic"), done)
             ]
 
-        done, more = grids.trained(maps, tmp_path / "r.jsonl", processes=1, then=then)
+        done, more = grids.trained(maps, tmp_path / "r.jsonl", processes=1, device="cpu", then=then)
+        assert {row["device"] for row in done.values()} == {"cpu"}
         # Two squares and two seeds of one map, and of each of its two schedules.
         assert len(done) == 3 * (2 + 2) and len(more) == 2
         monkeypatch.setattr("simulations.reproduction.runs.perform", never)
@@ -158,7 +159,7 @@ class TestHeatMaps:
         assert again == done and len(set(seen)) == 1
 
 
-def never(run):
+def never(run, device):
     raise AssertionError("it was done already")
 
 
@@ -189,7 +190,7 @@ class TestFigure2:
             assert words in text
         assert "nan" not in text and "SYNTHETIC" in (tmp_path / "p.svg").read_text("utf-8")
         monkeypatch.setattr("simulations.reproduction.runs.perform", never)
-        figure2.reproduce(**given)
+        figure2.reproduce(**given, device="cpu")  # where nothing is left to train
         assert (tmp_path / "p.md").read_text("utf-8") == text
 
     def test_claims_are_computed(self):
