@@ -544,7 +544,9 @@ def dp_nsgd(
             f"learning_rate {rate:g} is so large that steep places are not shown to be left; give "
             "a smaller one"
         )
-    limit, steady = bound(1e-300, math.inf), bound(rate, math.inf)
+    # Where every step goes downhill nothing is left; the least κ tried would leave a little.
+    limit = 0.0 if (downward[1:] > 0).all() else bound(1e-300, math.inf)
+    steady = bound(rate, math.inf)
     best = _best(lambda eta: min(bound(eta, rounds), 1e300), 1e-8 * rate, 1e4 * rate)
     normalised = regulariser is not None
     return Result(

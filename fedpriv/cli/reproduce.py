@@ -53,6 +53,13 @@ def reproduce(
         ),
     ] = None,
     processes: Annotated[int, typer.Option(help="Runs at once, each on one thread.")] = 1,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="Train on it: cuda:0, or cpu to try it. Its runs equal the others' to rounding, "
+            "and their lines name it."
+        ),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -73,6 +80,7 @@ def reproduce(
         out=out,
         plot=plot,
         processes=processes,
+        device=device,
         settings=tuple(settings or ()),
     )
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,18 @@ def use_one_thread() -> None:
         sys.modules["torch"].set_num_threads(1)
 
 
+def is_device_name(name: object) -> bool:
+    """Return whether a name is "cpu", "cuda", or "cuda:" and a number, here or elsewhere.
+
+    PyTorch's own reading is wider: it takes numbers modulo 256, so that "cuda:256" is the first
+    GPU, and any number of "cpu".
+    """
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
+_NAME = re.compile(r"cpu|cuda(:(0|[1-9][0-9]{0,3}))?")
+
+
 def usable_device(name: str) -> torch.device:
     """Return the device of a name such as "cpu", "cuda" (the first) or "cuda:1".
 
@@ -43,20 +56,17 @@ def usable_device(name: str) -> torch.device:
     """
     import torch
 
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = torch.device("meta")
-    if device.type == "cpu":
+    if not is_device_name(name):
+        raise ValueError(f"device {name!r:.80} is not one to train on; use 'cpu' or 'cuda:0'")
+    kind, _, index = name.partition(":")
+    if kind == "cpu":
         return torch.device("cpu")
-    if device.type != "cuda":
-        raise ValueError(f"device {name!r} is not one to train on; use 'cpu' or 'cuda:0'")
     if not torch.cuda.is_available():
         raise ValueError(
             f"device {name!r}: torch {torch.__version__} sees no GPU here; install a build of "
             "torch for your GPU and its driver, or train on the CPU (leave the device out)"
         )
-    number = 0 if device.index is None else device.index
+    number = int(index or 0)
     if number >= torch.cuda.device_count():
         raise ValueError(
             f"device {name!r}: there are {torch.cuda.device_count()} GPUs here, numbered from 0"

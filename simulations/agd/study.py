@@ -180,9 +180,10 @@ def draw_accuracies(study: Study, path: Path) -> None:
     draw(
         panels,
         path,
-        title=f"DP-AGD and what its paper compares it with: {study.title}",
+        title=f"DP-AGD beside other private training: {study.title}",
         below=f"{_EPSILON}. Dashed: at the ε that the old moments bound says, which is none of "
-        f"ours. Data: {data.name}{', SYNTHETIC' * data.synthetic}.",
+        f"ours. Mean and 95 % t-interval of {study.seeds} seeds. "
+        f"Data: {data.name}{', SYNTHETIC' * data.synthetic}.",
     )
 
 

@@ -166,7 +166,8 @@ def edge_notes(chosen: Iterable[tuple[str, Grid, Settings]]) -> str:
         parts.append(f"*: an edge of what was tried; the method may do better beyond it: "
                      f"{'; '.join(open_)}.")  # fmt: skip
     else:
-        parts.append("No chosen setting is on any other edge of what was tried.")
+        which = "any other edge" if bounds else "an edge"
+        parts.append(f"No chosen setting is on {which} of what was tried.")
     return " ".join(parts)
 
 

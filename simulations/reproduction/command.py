@@ -24,6 +24,7 @@ from rich.table import Table as Listing
 from fedpriv.cli.output import console, errors, print_table
 from fedpriv.output_paths import check_file, writing_to
 from fedpriv.runs.progress import Pace, moves, plain_lines
+from fedpriv.training.devices import usable_device
 from simulations.reproduction.items import Item, Table
 from simulations.reproduction.page import markdown
 from simulations.reproduction.plot import draw
@@ -79,8 +80,8 @@ def reproduce(*, name: str | None, settings: tuple[str, ...] = (), **given: Any)
     if plot is not None and plot.suffix.lower() not in (".png", ".svg"):
         raise ValueError(f"--plot {plot} must end in .png or .svg")
     items, pages = _named(found, name), list[str]()
-    for option in ("corpus", "out", "plot"):
-        # A table brings its own data, and is written and drawn anywhere.
+    for option in ("corpus", "out", "plot", "device"):
+        # A table brings its own data, is written and drawn anywhere, and trains on any device.
         without = [
             item.name
             for item in items
@@ -95,6 +96,13 @@ def reproduce(*, name: str | None, settings: tuple[str, ...] = (), **given: Any)
     for option in ("results", "out", "plot"):
         if given[option] is not None:
             check_file(given[option], f"--{option}")
+    if given["device"] is not None:
+        if given["processes"] > 1 and given["device"] != "cpu":
+            raise ValueError(
+                f"--processes {given['processes']} with --device {given['device']}: one process "
+                "trains on a GPU; leave --processes out"
+            )
+        usable_device(given["device"])
     missing: dict[str, ValueError] = {}
     announced: set[str] = set()
     for item in items:
@@ -128,7 +136,8 @@ def _reproduced(
     reduced = given["reduced"]
     if item.kind == "study":
         _tell(f"{item.name}: about {item.minutes[reduced]:,g} minutes on 2 cores")
-        shared = {n: given[n] for n in ("corpus", "seeds", "results", "out", "plot", "processes")}
+        names = ("corpus", "seeds", "results", "out", "plot", "processes", "device")
+        shared = {name: given[name] for name in names}
         item.call(shared, settings, reduced=reduced)
         return ""
     assert isinstance(item, Table)
@@ -181,7 +190,11 @@ def _done(table: Table, given: Mapping[str, Any], announced: set[str]) -> dict[s
             tell = shows(title, len(todo))
             with writing_to(results, "; runs that had ended are kept"):
                 return complete(
-                    todo, results, processes=given["processes"], tell=lambda done, row: tell(done)
+                    todo,
+                    results,
+                    processes=given["processes"],
+                    device=given["device"],
+                    tell=lambda done, row: tell(done),
                 )
 
         done = stage("tuning", tuning_runs(table, reduced=reduced))

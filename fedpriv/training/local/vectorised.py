@@ -20,7 +20,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.func import functional_call, grad, vmap
+from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedpriv.rng import Key
@@ -179,6 +180,7 @@ class VectorisedTrainer(BatchedTrainer):
     _gradients: Any = field(init=False, repr=False)
     _batch_invariant: dict[Any, bool] = field(init=False, repr=False, default_factory=dict)
     _apart: bool = field(init=False, repr=False)
+    _looks_up: list[bool] = field(init=False, repr=False, default_factory=lambda: [True])
 
     def __post_init__(self) -> None:
         given = self.users_at_once
@@ -226,6 +228,8 @@ class VectorisedTrainer(BatchedTrainer):
         x, y = self.alone.encoded(chosen)
         if self.device.type != "cpu" and self.alone.encode is as_arrays:
             self._try_indices(x, y)
+        if self.compiled and len(x) and self._looks_up[0]:
+            self._try_embeddings(x)
         return ModuleWork(
             user=user,
             examples=examples,
@@ -256,6 +260,18 @@ class VectorisedTrainer(BatchedTrainer):
                 part.cpu()
         with torch.no_grad():
             loss(module(torch.from_numpy(model_inputs(x))), torch.from_numpy(model_targets(y)))
+
+    def _try_embeddings(self, x: np.ndarray) -> None:
+        """Try whether a user's look-ups are within embeddings, where compiled steps do not look.
+
+        Raises:
+            IndexError: If one is not.
+        """
+        with torch.no_grad(), self.alone.as_made() as module, _EmbeddingsWithin() as looked_up:
+            module(torch.from_numpy(x).to(self.device))
+        if not all(map(bool, looked_up.within)):
+            raise IndexError("an index is beyond the rows of an embedding")
+        self._looks_up[0] = bool(looked_up.within)  # the model's, whoever is the first
 
     def check(self, params: Params, examples: Any) -> None:
         """Train one synthetic user on the device, to find out beforehand that none can be.
@@ -356,12 +372,17 @@ class VectorisedTrainer(BatchedTrainer):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return one user's weighted loss of a batch, and whether the loss is its examples' mean.
 
+        Nor is it taken for one where an index is beyond the rows of an embedding.
+
         Raises:
             ValueError: If forward() replaces a buffer.
         """
         buffers = dict(self.alone.module.named_buffers())
         state = {**params, **buffers}
-        outputs = functional_call(self.alone.module, state, (x,))
+        # PyTorch does not compile such a mode: `prepare` has looked before.
+        looked_up = None if torch.compiler.is_compiling() else _EmbeddingsWithin()
+        with looked_up or nullcontext():
+            outputs = functional_call(self.alone.module, state, (x,))
         # Writing into a buffer raises by itself; a new one would be one for all users.
         if any(state[name] is not buffer for name, buffer in buffers.items()):
             raise ValueError("forward() replaces a buffer")
@@ -369,10 +390,50 @@ class VectorisedTrainer(BatchedTrainer):
         with torch.no_grad():
             batch = self.alone.loss(outputs, y)
             mean = (batch - each.mean()).abs() <= _RELATIVE * batch.abs() + _ABSOLUTE
+            for within in looked_up.within if looked_up is not None else ():
+                mean = mean & within
         return (each * weight).sum(), mean
 
     def _loss_of_one(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return self.alone.loss(output.unsqueeze(0), target.unsqueeze(0))
+
+
+class _EmbeddingsWithin(TorchFunctionMode):
+    """Keep every look-up in an embedding within its rows, and write down whether it was.
+
+    Under `vmap` the tables of all users are one, one after the other, and PyTorch compares an index
+    with the rows of that: one beyond a user's own table would read its neighbour's and have its
+    gradient added to the neighbour's update, without an error.
+
+    Attributes:
+        within: A truth value for each look-up, of the user at hand.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.within: list[torch.Tensor] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> torch.Tensor:
+        if func not in _EMBEDDING:
+            return func(*args, **(kwargs or {}))
+        given = dict(zip(_EMBEDDING[func], args, strict=False)) | (kwargs or {})
+        name = "input" if "input" in given else "indices"
+        index, rows = given[name], len(given["weight"])
+        self.within.append(((index >= 0) & (index < rows)).all())
+        given[name] = index.clamp(0, rows - 1)
+        return func(**given)
+
+
+# Functions that look up an embedding, and the names of their first parameters.
+_EMBEDDING: dict[Any, tuple[str, ...]] = {
+    nn.functional.embedding: (
+        *("input", "weight", "padding_idx", "max_norm", "norm_type"),
+        *("scale_grad_by_freq", "sparse"),
+    ),
+    torch.embedding: ("weight", "indices", "padding_idx", "scale_grad_by_freq", "sparse"),
+}
 
 
 def _compiled(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:

@@ -5,6 +5,8 @@ import pytest
 import torch
 from torch import nn
 
+from fedpriv.mechanisms.bounds import Clip, Rounded
+from fedpriv.rng import Key
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import module_params
 from fedpriv.training.local.schedule import Schedule
@@ -54,6 +56,29 @@ def test_no_shape_is_left_out_whoever_came_first(monkeypatch):
         for number in (1, 2, 4, 8):
             users = cohort(shape, sizes=(number, number))
             assert all(update is not None for update in together(many, params, users))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("word", [-1, 20])
+def test_a_word_beyond_an_embedding_is_found_before_a_compiled_step(word):
+    users = {n: (np.full((4, 6), 3), np.arange(4) % 2) for n in ("a", "b")}
+    users["bad"] = (np.full((4, 6), word), np.arange(4) % 2)
+    words = ModuleTask(
+        name="words", loss=cross_entropy, users=users, synthetic=True, compiled=True,
+        module=lambda: nn.Sequential(nn.Embedding(20, 5), nn.Flatten(), nn.Linear(30, 2)),
+    )  # fmt: skip
+    many = words.trainer(SCHEDULE, {}, device="cpu")
+
+    def total(*user_ids):
+        return many.partial_sum(
+            params=words.init_params(Key.simulation(0)), bound=Rounded(bound=Clip(l2_clip_norm=1)),
+            user_ids=user_ids, key=Key.simulation(1), data=words.data,
+        )  # fmt: skip
+
+    beside, without = total("a", "bad", "b"), total("a", "b")
+    assert (beside.num_failed, without.num_failed) == (1, 0)
+    for name, array in without.total.items():
+        assert np.array_equal(beside.total[name], array)
 
 
 def task(forward=None, **options):
