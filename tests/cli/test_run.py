@@ -10,6 +10,9 @@ from fedpriv.backends import SerialBackend
 from fedpriv.cli.run import QUICK, shortened
 from fedpriv.experiments.load import find_experiments, load_experiment
 from fedpriv.experiments.settings import FEWEST_ROUNDS
+from fedpriv.report.comparison.groups import differences, read_groups
+from fedpriv.report.head import provenance_of
+from fedpriv.report.run_record import read_run
 from tests.cli.typed import SMALL, main, run
 from tests.command_line import CliRunner
 
@@ -336,3 +339,22 @@ def test_quick_never_makes_epochs_longer():
 def test_rounds_of_a_centralised_experiment_are_said_to_be_steps(monkeypatch, capsys):
     assert main(monkeypatch, "run", "dp-sgd-conversions", "--rounds", "10") == 2
     assert "has no rounds; give -s steps=10" in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_device_that_was_asked_for_is_in_the_folder_the_report_and_a_comparison(
+    tiny_corpus, tmp_path
+):
+    """It trains many users at once, and its models differ in their last bits."""
+    for name, asked in (("plain", ()), ("device", ("--device", "cpu"))):
+        given = (*SMALL, *asked, "--corpus", tiny_corpus.directory, "--out", tmp_path / name)
+        run("run", "dp-fedavg-tags", *given, "--json")
+    lines = [json_lines.read(tmp_path / name / "backends.jsonl") for name in ("plain", "device")]
+    same = {"first_round": 1, "name": "serial", "workers": 1, "devices": ["cpu"]}
+    assert lines == [[same], [{**same, "device": "cpu"}]]
+    plain, device = (read_run(tmp_path / name) for name in ("plain", "device"))
+    assert (plain.backend, device.backend) == ("serial", "serial, device cpu")
+    assert "serial, device cpu" in (tmp_path / "device" / "report.html").read_text("utf-8")
+    commands = [provenance_of(found).command for found in (plain, device)]
+    assert ["--device cpu" in str(command) for command in commands] == [False, True]
+    groups = read_groups([tmp_path / "plain", tmp_path / "device"])
+    assert differences(groups) == {"device": ["none", "cpu"]}
