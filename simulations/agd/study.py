@@ -1,6 +1,6 @@
 """DP-AGD against its comparators at ε 0.1 to 1.6 on one problem; one page of it.
 
-fedpriv reproduce agd-mnist-3-8 --seeds 5 --out docs/results/agd.md --plot docs/results/agd.png
+fedpriv reproduce agd-covertype --seeds 5 --out PAGE.md --plot PAGE.png
 """
 
 from __future__ import annotations
