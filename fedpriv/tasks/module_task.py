@@ -264,8 +264,8 @@ class ModuleTask(Task):
         users_at_once: How many users a trainer trains together; None for the rule of
             `fedpriv.training.local.vectorised` (on the CPU one by one), 1 for one by one.
         compiled: Whether steps of many users at once are compiled by `torch.compile`, which takes
-            seconds for each size of batch and a C++ compiler on a CPU; for `users_at_once` or a
-            device. Refused where users are trained one by one: with `nn.Dropout` or another layer
+            seconds for each size of batch and a C++ compiler on a CPU; with `users_at_once`.
+            Refused where users are trained one by one: with `nn.Dropout` or another layer
             that draws at random, and with any `client_optimizer` but `SGD`.
         client_optimizer: Takes a user's local steps: `SGD`, `Momentum` or `Adam` of
             `fedpriv.training.local.sgd` (settings by `functools.partial`), or your own. With any
@@ -376,7 +376,8 @@ class ModuleTask(Task):
         if device is None and self._users_at_once in (None, 1):
             if self._compiled:
                 raise ValueError(
-                    "compiled=True is for many users at once; give users_at_once, or a device"
+                    "compiled=True is for many users at once; give users_at_once too, or leave "
+                    "compiled=True out"
                 )
             return alone
         batch, _ = self._batch()

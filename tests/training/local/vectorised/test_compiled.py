@@ -1,15 +1,19 @@
 """Steps that `torch.compile` compiled: the updates of those that are not, to rounding."""
 
 import re
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from fedpriv.experiments import FederatedExperiment, GaussianNoise, PoissonCohorts
 from fedpriv.mechanisms.bounds import Clip, Rounded
 from fedpriv.rng import Key
+from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.module_task import ModuleTask
+from fedpriv.training.local import vectorised
 from fedpriv.training.local.module import module_params
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.sgd import Momentum
@@ -98,8 +102,22 @@ SCHEDULE = Schedule(learning_rate=0.1, batch_size=4)
 
 
 def test_users_one_by_one_are_not_compiled():
-    with pytest.raises(ValueError, match="give users_at_once, or a device"):
+    with pytest.raises(ValueError, match="give users_at_once too"):
         task(compiled=True).trainer(SCHEDULE, {})
+
+
+def test_a_run_says_that_its_first_steps_are_compiled(tmp_path, monkeypatch):
+    monkeypatch.setattr(vectorised, "_compiled", lambda function, device: function)
+    for compiled in (True, False):
+        experiment = FederatedExperiment(
+            name="own", description="", delta=0.01, rounds=1, noise=GaussianNoise(multiplier=1.0),
+            sampling=PoissonCohorts(cohort=2.0),
+            task=partial(lambda experiment, **options: task(**options), users_at_once=2,
+                         compiled=compiled),
+        )  # fmt: skip
+        said = []
+        start_run(experiment, None, None, tmp_path / f"{compiled}").run(tell=said.append)
+        assert said == (["compiling the first steps"] if compiled else [])
 
 
 @pytest.mark.slow
