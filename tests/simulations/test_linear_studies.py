@@ -441,7 +441,13 @@ class TestBoltOn:
         text = bolt_on_study.page(
             [], seeds=2, command="c", excess=excess, reduced=True, **synthetic
         )
-        for said in ("talk says", "m = 11,862", "five, and whatever", "No chosen setting"):
+        for said in (
+            "talk says",
+            "committed runs",
+            "m = 11,862",
+            "five, and whatever",
+            "No chosen setting",
+        ):
             assert said not in text, said
         text = bolt_on_study.page([], seeds=2, command="c", excess=excess)
         half = 12.706 * 0.2  # t of two values, and half of what they are apart
