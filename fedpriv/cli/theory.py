@@ -5,9 +5,8 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
-import click
 import typer
 from rich.markup import escape
 from rich.table import Table
@@ -20,9 +19,7 @@ from fedpriv.theory import FORMULAS, Result
 class _Theorems(TyperGroup):
     """Commands that answer the start of a name by the names that begin so."""
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         begin = [name for name in FORMULAS if name.startswith(args[0])]
         if begin and args[0] not in FORMULAS:
             ctx.fail(f"No such command {args[0]!r}; there are {', '.join(begin)}")

@@ -30,7 +30,7 @@ from fedpriv.privacy.statement.sealed import (
     read_sealed,
 )
 from fedpriv.privacy.statement.statement import describe_from_ledger
-from fedpriv.training.devices import is_device_name
+from fedpriv.untrusted_text import is_device_name
 
 Row = Mapping[str, Any]
 _OBJECTS = (

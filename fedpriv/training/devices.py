@@ -11,9 +11,10 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
-import re
 import sys
 from typing import TYPE_CHECKING, Any
+
+from fedpriv.untrusted_text import is_device_name
 
 if TYPE_CHECKING:
     import torch
@@ -31,18 +32,6 @@ def use_one_thread() -> None:
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
-
-
-def is_device_name(name: object) -> bool:
-    """Return whether a name is "cpu", "cuda", or "cuda:" and a number, here or elsewhere.
-
-    PyTorch's own reading is wider: it takes numbers modulo 256, so that "cuda:256" is the first
-    GPU, and any number of "cpu".
-    """
-    return isinstance(name, str) and _NAME.fullmatch(name) is not None
-
-
-_NAME = re.compile(r"cpu|cuda(:(0|[1-9][0-9]{0,3}))?")
 
 
 def usable_device(name: str) -> torch.device:

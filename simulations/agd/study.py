@@ -264,7 +264,7 @@ def _best_of_all(study: Study, loss: str, epsilon: float) -> dict[str, str]:
     found[LABELS["agd"]] = cell(study, loss, "agd", epsilon)
     label = max(found, key=lambda name: mean(accuracies(found[name])))
     own, other = accuracies(found[label]), accuracies(cell(study, loss, "sgd", epsilon))
-    words = {"ahead": "ahead of", "level": "level with", "behind": "behind"}
+    words = {"ahead": "ahead of", "not told apart": "not told apart from", "behind": "behind"}
     return {
         "label": label,
         "own": mean_and_spread(own),
@@ -342,9 +342,10 @@ def _settings_table(study: Study) -> str:
 
 def _edges(study: Study) -> str:
     return edge_notes(
-        (LABELS[method], GRIDS[method],
-         study.tuned(loss=loss, method=method, epsilon=epsilon).settings)
-        for method, loss, epsilon in product(GRIDS, LOSS_KINDS, _epsilons(study))
+        ((LABELS[method], GRIDS[method],
+          study.tuned(loss=loss, method=method, epsilon=epsilon).settings)
+         for method, loss, epsilon in product(GRIDS, LOSS_KINDS, _epsilons(study))),
+        tiny=study.tiny,
     )  # fmt: skip
 
 
@@ -365,7 +366,7 @@ def reproduce(
     complete(study, ablated=ablated)
     if plot is not None:
         draw_accuracies(study, plot)
-    command = f"fedpriv reproduce agd-{problem} {'--reduced' if tiny else f'--seeds {seeds}'}"
+    command = f"fedpriv reproduce agd-{problem} {'--reduced ' * tiny}--seeds {seeds}"
     picture = None if plot is None else plot.name
     publish(page(study, command=command, picture=picture, ablated=ablated), out)
 

@@ -131,7 +131,9 @@ def page(
         reduced=maps[0].reduced, picture=picture, file=file, seeds=len(SEEDS),
         tested_steps=next((done[run.identity]["steps"] for run in tested), None),
         stepped=any(_SCHEDULES["step"] in grid.title for grid in more),
-        verdict=_verdict(*(grid.spread(done) for grid in maps)),
+        verdict=_verdict(
+            *(grid.spread(done) for grid in maps), synthetic=first["synthetic"]
+        ),
         best=_best(*(_tested(grid, done) for grid in maps[:2])),
         rows=table(
             [*names, "spread over the decades"],
@@ -142,19 +144,21 @@ def page(
     )  # fmt: skip
 
 
-def _verdict(over_r: float, over_c: float, at_one_length: float) -> str:
+def _verdict(over_r: float, over_c: float, at_one_length: float, *, synthetic: bool = False) -> str:
     """Return whether the values agree that DP-NSGD is easier to tune than DP-SGD.
 
     Args:
         over_r: Spread of DP-NSGD over r.
         over_c: Spread of DP-SGD over c at one η.
         at_one_length: Spread of DP-SGD over c at one η c.
+        synthetic: Whether they are of synthetic data, which say nothing of the paper's claim.
     """
     more = "more" if over_c > over_r else "no more"
-    so = "as the paper says" if over_c > over_r else "where the paper says more"
+    so = ", as the paper says" if over_c > over_r else ", where the paper says more"
+    so = "" if synthetic else so
     held = "less" if at_one_length < over_r else "no less"
     return (
-        f"At one η accuracy depends on c {more} than on r ({over_c:.4f} against {over_r:.4f}), "
+        f"At one η accuracy depends on c {more} than on r ({over_c:.4f} against {over_r:.4f})"
         f"{so}. At one product η c it depends on c {held} than on r ({at_one_length:.4f} against "
         f"{over_r:.4f})"
         + (": of clipping only that product has to be tuned here." if held == "less" else ".")

@@ -38,6 +38,8 @@ from simulations.reproduction.runs import (
     tuning_runs,
 )
 
+#: How many seeds are reported if no one says so.
+SEEDS = 3
 #: Entry-point group of further packages with tables and figures.
 REPRODUCTIONS = "fedpriv.reproductions"
 
@@ -73,10 +75,9 @@ def reproduce(*, name: str | None, settings: tuple[str, ...] = (), **given: Any)
         _list(found)
         return
     out, plot = given["out"], given["plot"]
-    if given["seeds"] < 1 or given["processes"] < 1:
-        raise ValueError(
-            f"--seeds {given['seeds']} and --processes {given['processes']} must be at least 1"
-        )
+    seeds = SEEDS if given["seeds"] is None else given["seeds"]
+    if seeds < 1 or given["processes"] < 1:
+        raise ValueError(f"--seeds {seeds} and --processes {given['processes']} must be at least 1")
     if plot is not None and plot.suffix.lower() not in (".png", ".svg"):
         raise ValueError(f"--plot {plot} must end in .png or .svg")
     items, pages = _named(found, name), list[str]()
@@ -138,10 +139,12 @@ def _reproduced(
         _tell(f"{item.name}: about {item.minutes[reduced]:,g} minutes on 2 cores")
         names = ("corpus", "seeds", "results", "out", "plot", "processes", "device")
         shared = {name: given[name] for name in names}
+        if shared["seeds"] is None and not (reduced and "seeds" in (item.reduced or {})):
+            shared["seeds"] = SEEDS
         item.call(shared, settings, reduced=reduced)
         return ""
     assert isinstance(item, Table)
-    results, picture, seeds = given["results"], given["plot"], range(given["seeds"])
+    results, picture, seeds = given["results"], given["plot"], range(given["seeds"] or SEEDS)
     done = _done(item, given, announced)
     if picture is None and item.kind == "figure":
         picture = results.parent / f"{item.name}.png"
@@ -198,7 +201,7 @@ def _done(table: Table, given: Mapping[str, Any], announced: set[str]) -> dict[s
                 )
 
         done = stage("tuning", tuning_runs(table, reduced=reduced))
-        finals = final_runs(table, done, seeds=range(given["seeds"]), reduced=reduced)
+        finals = final_runs(table, done, seeds=range(given["seeds"] or SEEDS), reduced=reduced)
         return stage("seeds", finals)
 
 

@@ -51,7 +51,7 @@ def markdown(
     return study.render(
         "reproduction/page.md.jinja",
         item=table, picture=picture, reduced=reduced, seeds=len(seeds),
-        heading=heading(table, found), measured=measured(table),
+        heading=heading(table, found), synthetic=_synthetic(found), measured=measured(table),
         spread=_SPREADS[table.layout.spread],
         devices=study.trained_on(row for cell in found.values() for row in cell),
         is_figure=table.kind == "figure", tuning_seed=TUNING_SEED,
@@ -69,8 +69,11 @@ def markdown(
 
 def heading(table: Table, found: Found) -> str:
     """Return the title, and whether the data are synthetic."""
-    rows = [row for cell in found.values() for row in cell]
-    return table.title + synthetic_words(any(row["synthetic"] for row in rows))
+    return table.title + synthetic_words(_synthetic(found))
+
+
+def _synthetic(found: Found) -> bool:
+    return any(row["synthetic"] for cell in found.values() for row in cell)
 
 
 def measured(table: Table) -> str:

@@ -100,6 +100,7 @@ class TestHeatMaps:
         assert "c more than on r (0.8000 against 0.0200), as the paper says" in easy
         assert "depends on c less than on r (0.0100 against 0.0200)" in easy
         assert "only that product" in easy
+        assert "paper" in easy and "paper" not in figure3._verdict(0.02, 0.8, 0.01, synthetic=True)
         hard = figure3._verdict(over_r=0.02, over_c=0.01, at_one_length=0.03)
         assert "no more than on r" in hard and "where the paper says more" in hard
         assert "no less than on r" in hard and "only that product" not in hard
@@ -188,6 +189,7 @@ class TestFigure2:
         text = (tmp_path / "p.md").read_text("utf-8")
         for words in ("SYNTHETIC", "no guarantee", "add-remove, per example, PLD", "private"):
             assert words in text
+        assert "not judged" in text and "What the paper's text says" not in text
         assert "nan" not in text and "SYNTHETIC" in (tmp_path / "p.svg").read_text("utf-8")
         monkeypatch.setattr("simulations.reproduction.runs.perform", never)
         figure2.reproduce(**given, device="cpu")  # where nothing is left to train

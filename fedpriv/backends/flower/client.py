@@ -26,10 +26,10 @@ from fedpriv.kernels import load_compiled
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
 from fedpriv.tasks.task import Task
-from fedpriv.training.devices import is_device_name
 from fedpriv.training.failures import only_places_of_errors
 from fedpriv.training.work import Trainers, UserData, Work, as_works
 from fedpriv.tree import Params, Tree
+from fedpriv.untrusted_text import is_device_name
 
 _LOG = logging.getLogger(__name__)
 PLANS_VARIABLE, PLANS_KEY = "FEDPRIV_PLANS", "plans"

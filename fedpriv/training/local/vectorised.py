@@ -18,7 +18,7 @@ ratios.
 from __future__ import annotations
 
 import copy
-import logging
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -186,12 +186,13 @@ class VectorisedTrainer(BatchedTrainer):
         given = self.users_at_once
         if given is not None and (isinstance(given, bool) or given < 1):
             raise ValueError(f"users_at_once {given!r} must be at least 1, or None")
-        drawn = random_layer(self.alone.module)
-        if drawn is not None and given is not None and given > 1:
-            # Each user has a stream of its own, which no draw for many users can repeat.
-            _LOG.warning("layer %r draws at random: users are trained one by one", drawn)
-        plain = type(self.alone.optimizer) is SGD  # of which steps of many users are one product
-        object.__setattr__(self, "_apart", drawn is not None or not plain)
+        why = self.why_apart
+        if self.compiled and why:
+            raise ValueError(
+                f"compiled=True compiles steps of many users at once, and {why}: leave "
+                "compiled=True out"
+            )
+        object.__setattr__(self, "_apart", bool(why))
         gradients = vmap(grad(self._loss, has_aux=True))
         if self.compiled:
             gradients = _compiled(gradients, self.device)
@@ -202,6 +203,18 @@ class VectorisedTrainer(BatchedTrainer):
         made = replace(self, alone=copy.deepcopy(self.alone, memo))
         object.__setattr__(made, "_batch_invariant", self._batch_invariant)
         return made
+
+    @property
+    def why_apart(self) -> str:
+        """Why users are trained one by one whatever is given; "" where they need not be."""
+        drawn = random_layer(self.alone.module)
+        if drawn is not None:
+            # Each user has a stream of its own, which no draw for many users can repeat.
+            return f"layer {drawn!r} draws at random: users are trained one by one"
+        if type(self.alone.optimizer) is not SGD:  # of which steps of many users are one product
+            name = type(self.alone.optimizer).__name__
+            return f"with the client optimizer {name} users are trained one by one"
+        return ""
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
@@ -284,15 +297,23 @@ class VectorisedTrainer(BatchedTrainer):
         key = Key.simulation(0).fold("device check")
         try:
             self.alone.train(params, examples, key)
-            if self.compiled:
-                work = self.prepare(params, 0, examples, key)
-                self.together(self.start(params), [work] if work.batches else [])
         except Exception as error:
             end_if_interrupted(error)
             raise ValueError(
                 f"device {str(self.device)!r}: training a synthetic user there failed "
                 f"({type(error).__name__}: {error}); mend the module or the loss, or leave the "
                 "device out"
+            ) from error
+        if not self.compiled:
+            return
+        try:
+            work = self.prepare(params, 0, examples, key)
+            self.together(self.start(params), [work] if work.batches else [])
+        except Exception as error:
+            end_if_interrupted(error)
+            raise ValueError(
+                f"compiled=True: the model or the loss cannot be compiled ({_cause_of(error)}); "
+                "leave compiled=True out"
             ) from error
 
     def synthetic(self, kind: Kind, number: int, *, steps: int, scale: float = 1.0) -> ModuleWork:
@@ -455,7 +476,21 @@ def _compiled(function: Callable[..., Any], device: torch.device) -> Callable[..
     return call
 
 
+def _cause_of(error: Exception) -> str:
+    """Return in one line why PyTorch did not compile; its text has stack frames of its own."""
+    text = str(error)
+    found = (
+        re.search(r"got \w+\(([\"'])(?P<cause>.+?)\1\)$", text, re.MULTILINE)
+        or re.search(r"^ *Explanation: (?P<cause>.+)$", text, re.MULTILINE)
+        or re.search(r"(?P<cause>\S.*)", text)
+    )
+    cause = "" if found is None else found["cause"].strip()
+    if len(cause) > _LONGEST_CAUSE:
+        cause = f"{cause[:_LONGEST_CAUSE]} …"
+    return f"{type(error).__name__}: {cause}"
+
+
+_LONGEST_CAUSE = 300
 _ANY_NUMBER = 1 << 40
-_LOG = logging.getLogger(__name__)
 # How far a mean over single examples may be from the loss of the batch: float32's rounding.
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-6

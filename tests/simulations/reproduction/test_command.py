@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from dataclasses import replace
 from types import ModuleType
 
 import pytest
@@ -138,6 +139,12 @@ class TestCommand:
         monkeypatch.setattr(tables, "REPRODUCTIONS", (one,))
         assert self.run("drawn", "-s", "kind=some").exit_code == 0 and calls == [(3, "some")]
         assert "drawn: about 1 minutes on 2 cores" in self.errors.getvalue()
+        small = replace(one, reduced={"seeds": 2})
+        monkeypatch.setattr(tables, "REPRODUCTIONS", (small,))
+        for seeds in ((), ("--seeds", 4)):
+            assert self.run("drawn", "--reduced", *seeds).exit_code == 0
+        assert [calls.pop() for _ in range(2)] == [(4, "all"), (2, "all")]
+        monkeypatch.setattr(tables, "REPRODUCTIONS", (one,))
         assert "no reduced size" in str(self.run("drawn", "--reduced").exception)
         assert "By a function" in self.run().output
         for option in ("--out", "--plot", "--corpus", "--device"):
