@@ -124,6 +124,13 @@ def _best(bound: Callable[[float], float], low: float, high: float) -> float:
     return math.exp(float(found.x))
 
 
+#: Note of bounds on the excess risk.
+_UNINFORMATIVE = (
+    "a bound above the excess risk of the start says nothing; of cross-entropy and a start at zero "
+    "that is at most the loss of guessing, ln of the number of classes (0.693 of 2, 2.303 of 10)"
+)
+
+
 # AdaDPS, convex.
 
 _CONVEX = (
@@ -163,13 +170,16 @@ def adadps_convex_public(
     Args:
         rounds: T, how many.
         learning_rate: α of α/√t, which round t has.
-        distance: D, largest distance of a coordinate from the optimum's.
-        preconditioner_sum: S, largest Σ_j A_j of a round.
+        distance: D, largest distance of a coordinate of any iterate from the optimum's.
+        preconditioner_sum: S, largest Σ_j A_j of a round, over all coordinates j; A_j is what the
+            gradient's coordinate j is divided by.
         noise_multiplier: σ, stddev of the noise on a sum over the clip norm.
         clip_norm: C, which preconditioned gradients are clipped to.
         batch: b, examples (or users) of a round.
-        decay: γ, above 0 and at most 1; 1 averages all rounds alike.
-        similarity: a, above 0 and at most 1: E[g_j²] <= E[ĝ_j²]/a in every coordinate.
+        decay: γ, above 0 and at most 1, of v <- (1 - γ/t) v + (γ/t) E[ĝ²] in round t, the moving
+            average of public gradients' squares; 1 averages all rounds alike.
+        similarity: a, above 0 and at most 1: E[g_j²] <= E[ĝ_j²]/a in every coordinate j, of
+            private gradients g and public ones ĝ.
 
     Raises:
         ValueError: If a number is out of its range.
@@ -225,11 +235,13 @@ def adadps_convex_fixed(
     Args:
         rounds: T, how many.
         learning_rate: α of α/√t, which round t has.
-        distance: D, largest distance of a coordinate from the optimum's.
-        preconditioner_sum: S = Σ_j A_j.
-        preconditioner_max: Largest A_j.
-        gradient_energy: Q, largest Σ_j E[g_j²]/A_j of a batch's gradient; None for C² times the
-            largest A_j.
+        distance: D, largest distance of a coordinate of any iterate from the optimum's.
+        preconditioner_sum: S = Σ_j A_j, over all coordinates j; A_j is what the gradient's
+            coordinate j is divided by. d without preconditioner (A_j = 1).
+        preconditioner_max: Largest A_j; 1 without preconditioner.
+        gradient_energy: Q, largest Σ_j E[g_j²]/A_j of a round: the expected square of coordinate
+            j of the batch's mean gradient over the preconditioner there, summed over coordinates.
+            Leave out for C² times the largest A_j, which it cannot exceed.
         noise_multiplier: σ, stddev of the noise on a sum over the clip norm.
         clip_norm: C, which preconditioned gradients are clipped to.
         batch: b, examples (or users) of a round.
@@ -296,7 +308,7 @@ def _convex(
         title=title,
         values=values,
         assumes=assumes,
-        notes=notes,
+        notes=(*notes, _UNINFORMATIVE),
     )
 
 
@@ -332,12 +344,14 @@ def adadps_smooth(
     Args:
         rounds: T, how many.
         learning_rate: α, constant.
-        gap: Δ, F(w₁) less the infimum of F.
+        gap: Δ, the objective F at the start less its infimum.
         smoothness: L, largest curvature of F.
         dimension: d, number of parameters.
-        preconditioner_min: Least A_j; of public data ε, which is added to √v.
-        preconditioner_max: Largest A_j; of public data ε + G.
-        variance: τ² = Σ_j τ_j² of one example's gradient.
+        preconditioner_min: Least A_j, by which coordinate j of the gradient is divided; of public
+            data what is added to √v, v the moving average of public gradients' squares.
+        preconditioner_max: Largest A_j; of public data the least one plus the largest size of a
+            coordinate of a public gradient.
+        variance: τ², of one example's gradient, summed over coordinates.
         noise_multiplier: σ, stddev of the noise on a sum over the clip norm.
         clip_norm: C, which preconditioned gradients are clipped to.
         batch: b, examples (or users) of a round.
@@ -493,14 +507,18 @@ def dp_nsgd(
     Args:
         rounds: T, how many.
         learning_rate: η, constant.
-        gap: Δ, f(x₁) less the infimum of f.
-        smoothness: L₀ of the generalised smoothness L₀ + L₁‖∇f‖.
+        gap: Δ, the objective f at the start less its infimum.
+        smoothness: L₀ of the generalised smoothness L₀ + L₁‖∇f‖: the largest curvature of f where
+            its gradient is ∇f.
         dimension: d, number of parameters.
-        deviation: τ₀ of ‖g - ∇f‖ <= τ₀ + τ₁‖∇f‖, which holds of every example.
-        regulariser: r of DP-NSGD's h = 1/(r + ‖g‖), with noise of s = σ/b; or
-        clip_norm: c of DP-SGD's h = min(1, c/‖g‖), with noise of s = cσ/b.
-        relative_smoothness: L₁ of the same; 0 of an ordinary smooth f.
-        relative_deviation: τ₁ of the same, below 1.
+        deviation: τ₀ of ‖g - ∇f‖ <= τ₀ + τ₁‖∇f‖, which holds of every example's gradient g and the
+            mean gradient ∇f.
+        regulariser: r of DP-NSGD, whose gradients are multiplied by 1/(r + ‖g‖) and whose mean
+            has noise of standard deviation σ/b; give this or the clip norm.
+        clip_norm: c of DP-SGD, whose gradients are multiplied by min(1, c/‖g‖) and whose mean has
+            noise of standard deviation cσ/b; give this or the regulariser.
+        relative_smoothness: L₁ of the smoothness L₀ + L₁‖∇f‖; 0 of an ordinary smooth f.
+        relative_deviation: τ₁ of the deviation τ₀ + τ₁‖∇f‖, below 1.
         noise_multiplier: σ, stddev of the noise on a sum over the clip norm.
         batch: b, examples (or users) of a round.
 
@@ -544,7 +562,9 @@ def dp_nsgd(
             f"learning_rate {rate:g} is so large that steep places are not shown to be left; give "
             "a smaller one"
         )
-    limit, steady = bound(1e-300, math.inf), bound(rate, math.inf)
+    # Where every step goes downhill nothing is left; the least κ tried would leave a little.
+    limit = 0.0 if (downward[1:] > 0).all() else bound(1e-300, math.inf)
+    steady = bound(rate, math.inf)
     best = _best(lambda eta: min(bound(eta, rounds), 1e300), 1e-8 * rate, 1e4 * rate)
     normalised = regulariser is not None
     return Result(
@@ -591,8 +611,10 @@ def bias(
         upper: One gradient.
         lower: The other gradient.
         chance: Probability of the first, above 0 and below 1.
-        regulariser: r of 1/(r + |g|); or
-        clip_norm: c of min(1, c/|g|).
+        regulariser: r of 1/(r + |g|), by which a gradient g is multiplied; give this or the clip
+            norm.
+        clip_norm: c of min(1, c/|g|), by which a gradient g is multiplied; give this or the
+            regulariser.
 
     Raises:
         ValueError: If a number is out of its range, or neither or both of r and c are given.
@@ -686,13 +708,14 @@ def bolt_on_convex(
     Args:
         examples: m, how many; a multiple of the batch.
         passes: k, over all examples.
-        learning_rate: η, constant, at most 2/β.
-        distance: R, of the start from the optimum.
-        lipschitz: L of every example's loss.
-        smoothness: β of every example's loss.
+        learning_rate: η, constant, at most 2/β, β the smoothness.
+        distance: R, Euclidean, of the start from the optimum.
+        lipschitz: L, largest gradient norm of an example's loss.
+        smoothness: β, largest curvature of an example's loss.
         dimension: d, number of parameters.
-        epsilon: ε, replace-one, per example.
-        delta: δ; None for pure ε-DP, whose noise has density exp(-ε‖κ‖/Δ₂).
+        epsilon: ε, replace-one, per example, of one release.
+        delta: δ of Gaussian noise; leave out for pure ε-DP (δ = 0), whose noise κ has density
+            proportional to exp(-ε‖κ‖/Δ₂), Δ₂ the sensitivity.
         batch: b, examples of an update.
         reshuffled: Whether each pass has a permutation of its own.
 
@@ -759,14 +782,15 @@ def bolt_on_strongly_convex(
     Args:
         examples: m, how many; a multiple of the batch.
         passes: k, over all examples.
-        distance: R, of the start from the optimum.
-        lipschitz: L of every example's loss, its regulariser included, where iterates and noise
-            lead.
-        smoothness: β of every example's loss.
-        convexity: γ of every example's loss.
+        distance: R, Euclidean, of the start from the optimum.
+        lipschitz: L, largest gradient norm of an example's loss, its regulariser included, where
+            iterates and noise lead.
+        smoothness: β, largest curvature of an example's loss, its regulariser included.
+        convexity: γ, least curvature of an example's loss: the weight λ of a regulariser λ/2 ‖w‖².
         dimension: d, number of parameters.
-        epsilon: ε, replace-one, per example.
-        delta: δ; None for pure ε-DP, whose noise has density exp(-ε‖κ‖/Δ₂).
+        epsilon: ε, replace-one, per example, of one release.
+        delta: δ of Gaussian noise; leave out for pure ε-DP (δ = 0), whose noise κ has density
+            proportional to exp(-ε‖κ‖/Δ₂), Δ₂ the sensitivity.
         batch: b, examples of an update.
         reshuffled: Whether each pass has a permutation of its own.
 
@@ -841,6 +865,7 @@ def _excess(
         assumes=assumes,
         notes=(
             "the paper's slides name the excess risk without constants: these are derived here",
+            _UNINFORMATIVE,
         ),
     )
 
@@ -875,12 +900,12 @@ def last_iterate(
     Args:
         rounds: T, how many.
         learning_rate: η, constant.
-        distance: D, of the start from the optimum.
+        distance: D, Euclidean, of the start from the optimum.
         dimension: d, number of parameters.
         clip_norm: C, which no gradient is longer than.
         noise_multiplier: σ, stddev of the noise on a sum over the clip norm.
         batch: b, examples (or users) of a round.
-        last: k, models that are averaged: as `upa` does.
+        last: k, how many last models are averaged, as the aggregate `upa` does.
 
     Raises:
         ValueError: If a number is out of its range, or more models are averaged than there are.
@@ -936,6 +961,7 @@ def last_iterate(
         notes=(
             "the paper's Section 1 states a factor of log(n), and no constants; it is of upper "
             "bounds, which at each one's best rate differ by a root of it",
+            _UNINFORMATIVE,
         ),
     )
 

@@ -31,3 +31,15 @@ def escaped(document: str) -> str:
 def plain(value: object) -> str:
     """Return any value as text without control and direction-changing signs."""
     return _CONTROL.sub("\ufffd", str(value))
+
+
+_DEVICE = re.compile(r"cpu|cuda(:(0|[1-9][0-9]{0,3}))?")
+
+
+def is_device_name(name: object) -> bool:
+    """Return whether a name is "cpu", "cuda", or "cuda:" and a number, here or elsewhere.
+
+    PyTorch's own reading is wider: it takes numbers modulo 256, so that "cuda:256" is the first
+    GPU, and any number of "cpu".
+    """
+    return isinstance(name, str) and _DEVICE.fullmatch(name) is not None

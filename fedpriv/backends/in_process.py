@@ -31,6 +31,8 @@ class SerialBackend(Backend):
         data: The users' examples; None where the trainer holds its examples itself.
         measure: How a model is measured, as `Task.evaluate`; None measures nothing.
         device: What it computes on, in words.
+        asked: The device that the trainer was made for, where it trains many users, or examples,
+            at once; None for what is quickest on a processor. Their last bits differ.
     """
 
     def __init__(
@@ -40,9 +42,10 @@ class SerialBackend(Backend):
         data: UserData | None = None,
         measure: Measure | None = None,
         device: str = "cpu",
+        asked: str | None = None,
     ) -> None:
         self._works, self._data, self._measure = as_works(trainer), data, measure
-        self._device = device
+        self._device, self._asked = device, asked
 
     def sum_over(self, cohort: Sequence[str], order: Order) -> PartialSum:
         """Return the sum of the cohort's bounded updates.
@@ -59,7 +62,8 @@ class SerialBackend(Backend):
 
     def describe(self) -> dict[str, Any]:
         """Return that everything happens here, and on which device."""
-        return {"name": "serial", "workers": 1, "devices": [self._device]}
+        found = {"name": "serial", "workers": 1, "devices": [self._device]}
+        return found if self._asked is None else {**found, "device": self._asked}
 
 
 def check_shareable(trainer: Trainers) -> None:

@@ -37,12 +37,22 @@ def reproduce(
         str | None,
         typer.Option(help="Of `tags`: a prepared corpus, any site's Posts.xml, or a known name."),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="How many seeds are reported.")] = 3,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            help="How many seeds are reported: 3 by default; of agd and bolt-on, --reduced, 2."
+        ),
+    ] = None,
     reduced: Annotated[
         bool, typer.Option("--reduced", help="A size that takes minutes; its values are marked.")
     ] = False,
     results: Annotated[
-        Path, typer.Option(help="JSON lines of all runs; what is in it is not run again.")
+        Path,
+        typer.Option(
+            help="JSON lines of all runs; what is in it is not run again. Some studies have a "
+            "file of their own next to it: of bolt-on-pair-logistic --results runs/bolt.jsonl is "
+            "runs/bolt-on-pair-logistic-bolt.jsonl."
+        ),
     ] = Path("results/reproductions.jsonl"),
     out: Annotated[Path | None, typer.Option(help="Write the pages to this Markdown file.")] = None,
     plot: Annotated[
@@ -53,6 +63,13 @@ def reproduce(
         ),
     ] = None,
     processes: Annotated[int, typer.Option(help="Runs at once, each on one thread.")] = 1,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="Train on it: cuda:0, or cpu to try it. Its runs equal the others' to rounding, "
+            "and their lines name it."
+        ),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -73,6 +90,7 @@ def reproduce(
         out=out,
         plot=plot,
         processes=processes,
+        device=device,
         settings=tuple(settings or ()),
     )
 

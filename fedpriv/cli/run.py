@@ -21,7 +21,7 @@ from fedpriv.cli.listing import (
     with_flags,
 )
 from fedpriv.cli.output import Interrupted, errors, print_json, print_line, print_table
-from fedpriv.experiments.options import Option
+from fedpriv.experiments.options import Option, normalize
 from fedpriv.measures import PUBLIC_ONLY, figures_of, read_measures
 from fedpriv.output_paths import check_folder, writing_to
 from fedpriv.privacy.epsilon import privacy_line
@@ -44,8 +44,11 @@ FLAGS = (
     *("roster", "users", "cohort", "rounds", "noise-multiplier", "target-epsilon", "delta", "seed"),
     *("precondition", "bound", "noise", "server", "aggregate", "inputs", "start"),
 )
-QUICK = 25
-"""Rounds of `--quick`."""
+QUICK = 20
+"""Most rounds, steps or iterations of `--quick`: as few as are ever chosen from the data's size, so
+that it never makes them more."""
+#: What the length of a run is called, by method and unit; an experiment has one of them.
+_LENGTHS = ("rounds", "steps", "iterations", "passes")
 #: What is named to be run.
 EXPERIMENT = typer.Argument(
     help="A name from `fedpriv list`, or module:function or file.py:function of your own.",
@@ -173,7 +176,11 @@ def run_command(
     ] = None,
     resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help=f"At most {QUICK} rounds, about a minute.")
+        bool,
+        typer.Option(
+            "--quick",
+            help=f"At most {QUICK} rounds or steps, about a minute; a number given stays.",
+        ),
     ] = False,
     anchor: AnchorFile = None,
     anchor_command: AnchorCommand = None,
@@ -201,8 +208,6 @@ def run_command(
     )
     keep_last, anchors = keep_last_from(keep_checkpoints), anchors_of(anchor, anchor_command)
     options = given_once(_with_start_file(flags), settings_of(option or ()))
-    if quick:
-        given_once({"rounds": QUICK}, options)
     if resume is not None and (out or corpus or secure or options or label or quick):
         raise ValueError(
             "--resume takes everything from the run folder; give it alone, with its anchor, or "
@@ -226,9 +231,7 @@ def run_command(
                 raise ValueError("give an experiment (see `fedpriv list`), or --resume DIR")
             chosen = _chosen(experiment, options, secure=secure)
             if quick:
-                planned = chosen.options().get("rounds")
-                rounds = QUICK if planned is None else min(QUICK, int(planned))
-                chosen = chosen.with_options({"rounds": rounds})
+                chosen = shortened(chosen, options)
             folder = out if out is not None else _default_folder(chosen.name)
             _check_run_folder(folder)
             found = find_corpus(
@@ -267,7 +270,36 @@ def _chosen(name: str, options: Mapping[str, Option], *, secure: bool) -> Experi
     if secure and "seed" in options:
         given = options["seed"]
         raise ValueError(f"--secure takes no seed (got {given}); leave one of the two out")
+    if experiment.unit == "example" and "rounds" in options:
+        number, instead = options["rounds"], next(n for n in _LENGTHS if n in experiment.options())
+        raise ValueError(
+            f"rounds {number}: {name} is centralised and has no rounds; give -s {instead}={number}"
+        )
     return experiment.with_options(options)
+
+
+def shortened(experiment: Experiment, given: Mapping[str, Option]) -> Experiment:
+    """Return an experiment with at most `QUICK` rounds, steps or iterations, or with one pass.
+
+    One whose length is given, by whatever name, stays as it is.
+    """
+    from fedpriv.experiments.averaging import CentralExperiment
+    from fedpriv.experiments.build import make_task
+    from fedpriv.experiments.user_code import user_code
+
+    options = experiment.options()
+    lengths = [name for name in (*_LENGTHS, "epochs") if name in options]
+    typed = {normalize(name) for name, value in given.items() if value not in (None, "none")}
+    if not typed.isdisjoint(lengths):
+        return experiment
+    name = lengths[0]
+    planned, most = options[name], 1 if name == "passes" else QUICK
+    if isinstance(experiment, CentralExperiment) and planned is None:
+        # Epochs come to steps by the length of the training set alone.
+        with user_code(f"while the task of {experiment.name} was made"):
+            planned = experiment.num_steps(make_task(experiment, None).num_train)
+    assert isinstance(planned, int)
+    return experiment.with_options({name: min(planned, most)})
 
 
 def _with_start_file(flags: dict[str, Option]) -> dict[str, Option]:

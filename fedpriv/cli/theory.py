@@ -5,15 +5,29 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
+from typer.core import TyperGroup
 
 from fedpriv.cli.output import print_json, print_line, print_table
 from fedpriv.theory import FORMULAS, Result
 
+
+class _Theorems(TyperGroup):
+    """Commands that answer the start of a name by the names that begin so."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        begin = [name for name in FORMULAS if name.startswith(args[0])]
+        if begin and args[0] not in FORMULAS:
+            ctx.fail(f"No such command {args[0]!r}; there are {', '.join(begin)}")
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
+    cls=_Theorems,
     no_args_is_help=True,
     help="What the papers' theorems guarantee in a setting: bounds, their parts and assumptions.",
 )
@@ -30,8 +44,11 @@ def _command(function: Callable[..., Result]) -> Callable[..., None]:
     """Return a command whose options are the arguments of a function."""
     helps = _helps(function)
     own = inspect.signature(function, eval_str=True).parameters.values()
+    # Without escape, E[g] would be read as markup and lose its brackets.
     options = [
-        item.replace(annotation=Annotated[item.annotation, typer.Option(help=helps.get(item.name))])
+        item.replace(
+            annotation=Annotated[item.annotation, typer.Option(help=escape(helps[item.name]))]
+        )
         for item in own
     ]
     asks_json = inspect.Parameter(

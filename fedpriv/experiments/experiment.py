@@ -265,6 +265,10 @@ class Experiment(ABC):
             for one, other in ((multiplier, target), (target, multiplier)):
                 if read.get(one) is not None and other not in read:
                     kept[other] = None
+        # So do steps and epochs of centralised training.
+        for one, other in (("steps", "epochs"), ("epochs", "steps")):
+            if read.get(one) is not None and other not in read:
+                kept[other] = None
         return self._made(made, {**kept, **read}, read)
 
     def restored(self, document: Mapping[str, Option]) -> Self:

@@ -313,6 +313,8 @@ def _command(run: RunRecord) -> tuple[str | None, str]:
     short = ["fedpriv", "run", reference]
     if backend not in (None, "serial"):
         short += ["--backend", str(backend)]
+    if run.device is not None:
+        short += ["--device", run.device]
     if not run.simulated:
         short.append("--secure")
     whole = list(short)

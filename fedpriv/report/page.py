@@ -84,7 +84,7 @@ def render(run: RunRecord, replicates: Sequence[RunRecord] = ()) -> str:
     versions = run.description.get("versions")
     environment = {
         "mode": run.description.get("mode"),
-        "backend": run.description.get("backend"),
+        "backend": run.backend,
         **(versions if isinstance(versions, dict) else {}),
     }
     return theme.render(

@@ -30,6 +30,7 @@ from fedpriv.privacy.statement.sealed import (
     read_sealed,
 )
 from fedpriv.privacy.statement.statement import describe_from_ledger
+from fedpriv.untrusted_text import is_device_name
 
 Row = Mapping[str, Any]
 _OBJECTS = (
@@ -69,6 +70,8 @@ class RunRecord:
         attempts: Every line of `rounds.jsonl`: released values.
         diagnostics: Every line of `diagnostics.jsonl`: not covered by ε, empty in secure mode.
         summary: `summary.json`, empty while the run is under way.
+        devices: For each time that it was started or resumed, the device that was asked for; None
+            where none was. `backends.jsonl` has it, which the ledger does not seal.
     """
 
     sealed: SealedRun
@@ -76,6 +79,7 @@ class RunRecord:
     attempts: tuple[Row, ...]
     diagnostics: tuple[Row, ...]
     summary: Row
+    devices: tuple[str | None, ...] = ()
 
     @property
     def directory(self) -> Path:
@@ -208,6 +212,20 @@ class RunRecord:
         return self.description.get(USER_LOOP)
 
     @property
+    def device(self) -> str | None:
+        """The device that was asked for (`--device`), the first of a run that changed it."""
+        return self.devices[0] if self.devices else None
+
+    @property
+    def backend(self) -> str | None:
+        """The backend in words, with every device that was asked for."""
+        named = self.description.get("backend")
+        if not any(self.devices):
+            return named
+        asked = [f"device {one}" if one else "no device" for one in dict.fromkeys(self.devices)]
+        return f"{named}, {', then '.join(asked)}"
+
+    @property
     def finished(self) -> bool:
         """Whether the run came to its end, early or not."""
         if self.user_loop is not None:
@@ -308,6 +326,10 @@ def read_run(directory: str | Path) -> RunRecord:
         attempts=tuple(json_lines.read(directory / "rounds.jsonl")),
         diagnostics=tuple(json_lines.read(directory / "diagnostics.jsonl")),
         summary=finished,
+        devices=tuple(
+            row["device"] if is_device_name(row.get("device")) else None
+            for row in json_lines.read(directory / "backends.jsonl")
+        ),
     )
     _check_figures(found)
     return found

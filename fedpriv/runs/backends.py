@@ -87,6 +87,7 @@ def serial_on(device: str) -> BackendFactory:
             data=components.task.data,
             measure=measure_of(components.task),
             device=device_description(usable_device(device)),
+            asked=device,
         )
 
     return CheckedFactory(make=make, check=check)

@@ -142,7 +142,7 @@ class PreparedRun:
 
         Args:
             on_round: Called with each record, for progress bars only.
-            tell: Called with what is done after the last round, likewise.
+            tell: Called with what is done before the first round and after the last one, likewise.
             ends_if_all_fail: As of `fedpriv.runs.loop.rounds`.
 
         Raises:
@@ -157,6 +157,8 @@ class PreparedRun:
         ):
             described = backend.describe()
             self.folder.note_backend(described, first_round=state.round_num + 1)
+            if _compiles(self.components.trainer):  # seconds for each size of batch
+                tell("compiling the first steps")
             played = rounds(
                 self.components,
                 backend,
@@ -329,6 +331,12 @@ def resume_run(
         make_backend=make_backend,
         trial=trial,
     )
+
+
+def _compiles(trainer: Trainers) -> bool:
+    """Return whether steps are compiled as they are first taken (`ModuleTask(compiled=True)`)."""
+    works = as_works(trainer).values()
+    return any(getattr(getattr(one, "trainer", one), "compiled", False) for one in works)
 
 
 def _built(

@@ -300,6 +300,7 @@ def _bar(prepared: PreparedRun, covers: Coverage, console: Console) -> Generator
             if spent is not None:
                 bar.update(line, epsilon=_spent(spent, covers))
             released = record.released.round_num
+            bar.update(line, description=escape(_label(prepared)))
             bar.update(line, completed=_used(prepared).amount, done=_done(prepared, released))
 
         def tell(doing: str) -> None:

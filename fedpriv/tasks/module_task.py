@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -53,6 +54,7 @@ from fedpriv.tree import Params
 #: What is taken for the examples of a user: two arrays, one way or another.
 ArrayLike = ArrayExamples | tuple[Any, Any] | TensorDataset
 
+_LOG = logging.getLogger(__name__)
 _FORMAT_USERS = 20
 _KINDS = ("inputs", "targets")
 
@@ -262,8 +264,9 @@ class ModuleTask(Task):
         users_at_once: How many users a trainer trains together; None for the rule of
             `fedpriv.training.local.vectorised` (on the CPU one by one), 1 for one by one.
         compiled: Whether steps of many users at once are compiled by `torch.compile`, which takes
-            seconds for each size of batch and a C++ compiler on a CPU; for `users_at_once` or a
-            device.
+            seconds for each size of batch and a C++ compiler on a CPU; with `users_at_once`.
+            Refused where users are trained one by one: with `nn.Dropout` or another layer
+            that draws at random, and with any `client_optimizer` but `SGD`.
         client_optimizer: Takes a user's local steps: `SGD`, `Momentum` or `Adam` of
             `fedpriv.training.local.sgd` (settings by `functools.partial`), or your own. With any
             but `SGD` users are trained one by one.
@@ -311,7 +314,7 @@ class ModuleTask(Task):
         if synthetic_batch is not None:
             self._synthetic_batch = array_examples(synthetic_batch, "the synthetic_batch examples")
         self._users_at_once, self._client_optimizer = users_at_once, client_optimizer
-        self._compiled = compiled
+        self._compiled, self._said_apart = compiled, False
         self._files = dict(files or {})
         if FROZEN in self._files:
             raise ValueError(
@@ -373,7 +376,8 @@ class ModuleTask(Task):
         if device is None and self._users_at_once in (None, 1):
             if self._compiled:
                 raise ValueError(
-                    "compiled=True is for many users at once; give users_at_once, or a device"
+                    "compiled=True is for many users at once; give users_at_once too, or leave "
+                    "compiled=True out"
                 )
             return alone
         batch, _ = self._batch()
@@ -381,6 +385,9 @@ class ModuleTask(Task):
         many = VectorisedTrainer(
             alone=alone, users_at_once=self._users_at_once, cost=cost, compiled=self._compiled
         )
+        if many.why_apart and (self._users_at_once or 1) > 1 and not self._said_apart:
+            self._said_apart = True  # a run makes several trainers
+            _LOG.warning("users_at_once %d: %s", self._users_at_once, many.why_apart)
         if device is not None or self._compiled:
             many.check(module_params(module), batch)
         return many

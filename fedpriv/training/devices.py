@@ -14,6 +14,8 @@ import platform
 import sys
 from typing import TYPE_CHECKING, Any
 
+from fedpriv.untrusted_text import is_device_name
+
 if TYPE_CHECKING:
     import torch
 
@@ -43,20 +45,17 @@ def usable_device(name: str) -> torch.device:
     """
     import torch
 
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = torch.device("meta")
-    if device.type == "cpu":
+    if not is_device_name(name):
+        raise ValueError(f"device {name!r:.80} is not one to train on; use 'cpu' or 'cuda:0'")
+    kind, _, index = name.partition(":")
+    if kind == "cpu":
         return torch.device("cpu")
-    if device.type != "cuda":
-        raise ValueError(f"device {name!r} is not one to train on; use 'cpu' or 'cuda:0'")
     if not torch.cuda.is_available():
         raise ValueError(
             f"device {name!r}: torch {torch.__version__} sees no GPU here; install a build of "
             "torch for your GPU and its driver, or train on the CPU (leave the device out)"
         )
-    number = 0 if device.index is None else device.index
+    number = int(index or 0)
     if number >= torch.cuda.device_count():
         raise ValueError(
             f"device {name!r}: there are {torch.cuda.device_count()} GPUs here, numbered from 0"

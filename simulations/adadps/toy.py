@@ -6,8 +6,9 @@ A is 1 for the frequent and 0.01 for the rare ones. About a minute on 2 cores fo
 
     fedpriv reproduce adadps-figure3            # the figure's four methods, 5 seeds, a plot
 
-As the paper ran it, a batch is a window of 8 neighbours from a random start. No accountant prices
-windows, so such runs have no ε to state; `-s sampling=poisson` draws batches that have one.
+Numbers and data are those of the authors' code; the text at hand has lost most of them. There a
+batch is a window of 8 neighbours from a random start. No accountant prices windows, so such runs
+have no ε to state; `-s sampling=poisson` draws batches that have one.
 
 Source: Li et al., "Private Adaptive Optimization with Side Information" (ICML 2022), Section 4.1.
 """
@@ -62,7 +63,7 @@ class Toy:
 
 
 def toy() -> Toy:
-    """Return the paper's own data, number for number: NumPy's old generator, seed 666.
+    """Return the data of the authors' code, number for number: NumPy's old generator, seed 666.
 
     Features are drawn one after the other, then the errors, of standard deviation 0.01.
     """

@@ -1,1 +1,1 @@
-"""DP-AGD against what its paper compares it with."""
+"""DP-AGD beside other private training of linear models."""

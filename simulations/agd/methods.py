@@ -115,8 +115,8 @@ GRIDS: Mapping[str, Grid] = {
     }),
     "fixed": Grid({
         "steps": Axis(
-            values=(1, 2, 4, 10, 25, 60, 150, 400, 1000, 2500), first=(25, 60),
-            least="there is no fewer",
+            values=(1, 2, 4, 10, 25, 60, 150, 400, 1000, 2500, 6000, MOST_STEPS), first=(25, 60),
+            least="there is no fewer", most="the most steps of the published code's SGD",
         ),
         "rate": Axis(values=_RATES, first=(2.0, 8.0)),
     }),

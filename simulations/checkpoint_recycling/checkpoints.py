@@ -14,7 +14,7 @@ from scipy.special import stdtrit
 from fedpriv.checkpoints.aggregates import ema, uniform
 from fedpriv.experiments.experiment import Components, Experiment
 from fedpriv.rng import Key
-from fedpriv.runs.backends import serial
+from fedpriv.runs.backends import serial, serial_on
 from fedpriv.runs.loop import first_state, rounds
 from fedpriv.tree import Params
 
@@ -74,19 +74,31 @@ def averages(past: Iterable[Params], which: Aggregates) -> Averages:
     return found
 
 
-def states(experiment: Experiment, made: Components, seed: int) -> Iterator[Any]:
-    """Yield the states of a run: before the first round, and after every one."""
+def states(
+    experiment: Experiment, made: Components, seed: int, device: str | None = None
+) -> Iterator[Any]:
+    """Yield the states of a run: before the first round, and after every one.
+
+    Args:
+        experiment: What is trained.
+        made: Of it.
+        seed: Of the run.
+        device: Where, as `fedpriv run --device`.
+    """
     root = Key.simulation(seed)
     state: Any = first_state(made, root)
     yield state
-    played = rounds(made, serial(experiment, made), root, state=state, eval_every=10**9)
+    backend = (serial if device is None else serial_on(device))(experiment, made)
+    played = rounds(made, backend, root, state=state, eval_every=10**9)
     for _, state in played:
         yield state
 
 
-def checkpoints(experiment: Experiment, made: Components, seed: int) -> Iterator[Params]:
-    """Yield the params of a run: before the first round, and after every one."""
-    for state in states(experiment, made, seed):
+def checkpoints(
+    experiment: Experiment, made: Components, seed: int, device: str | None = None
+) -> Iterator[Params]:
+    """Yield the params of a run: before the first round, and after every one; see `states`."""
+    for state in states(experiment, made, seed, device):
         yield state.params
 
 

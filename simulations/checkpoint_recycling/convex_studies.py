@@ -117,7 +117,7 @@ def noisy_descent(
 
 
 NUM, WIDTH, BATCH, STEPS, REGULARISER, DELTA = 1000, 20, 100, 400, 1e-3, 1e-5
-RATES = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
+RATES = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
 
 AGGREGATES: Mapping[str, Transform] = {
     "EMA 0.9": ema(0.9),

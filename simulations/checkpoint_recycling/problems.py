@@ -55,6 +55,7 @@ from simulations.reproduction.study import (
     Store,
     drawing,
     note_below,
+    on_device,
     publish,
     render,
     results_of,
@@ -62,6 +63,7 @@ from simulations.reproduction.study import (
     synthetic_words,
     t_half,
     table,
+    trained_on,
 )
 
 
@@ -318,27 +320,33 @@ class Found:
         data: What is said of the data.
         synthetic: Whether they are.
         guarantee: What every ε is.
+        devices: Where they were trained, if not by the processor's path.
     """
 
     values: Mapping[Case, Mapping[str, np.ndarray]]
     data: str
     synthetic: bool
     guarantee: str
+    devices: str = ""
 
 
-def trained(problem: Problem, store: Store, corpus: Corpus | None = None) -> Found:
+def trained(
+    problem: Problem, store: Store, corpus: Corpus | None = None, device: str | None = None
+) -> Found:
     """Return what all runs of a problem gave; those that are missing are trained.
 
     Args:
         problem: What is asked.
         store: Of finished runs.
         corpus: Where it is by user.
+        device: Where those are trained, as `fedpriv run --device`; their rows name it.
 
     Raises:
         ValueError: If its data cannot be had.
     """
     values: dict[Case, dict[str, np.ndarray]] = {}
     facts: dict[str, Any] = {}
+    rows: list[dict[str, Any]] = []
     starts = 1 + len(_STARTS) * (problem.public is not None)
     pace = Pace(starts * len(problem.epsilons) * len(problem.rates) * problem.seeds)
     of = {} if corpus is None else {"corpus": corpus.content_sha256[:16]}
@@ -349,9 +357,10 @@ def trained(problem: Problem, store: Store, corpus: Corpus | None = None) -> Fou
             spec = {**of, **_spec(problem, experiment, case)}
             if store.find(spec) is not None:
                 pace.keep()
-            train = partial(_row, problem, experiment, corpus)
+            train = partial(_row, problem, experiment, corpus, device)
             label = f"{problem.name} {case.words()}, seed {seed}"
             facts = store.row(spec, lambda _: pace.work(label, train))  # noqa: B023 - called at once
+            rows.append(facts)
             own.append(facts["values"])
         values[case] = {name: np.array([one[name] for one in own]) for name in own[0]}
     return Found(
@@ -359,6 +368,7 @@ def trained(problem: Problem, store: Store, corpus: Corpus | None = None) -> Fou
         data=facts["data"],
         synthetic=facts["synthetic"],
         guarantee=facts["guarantee"],
+        devices=trained_on(rows),
     )
 
 
@@ -390,13 +400,15 @@ def _spec(problem: Problem, experiment: Experiment, case: Case) -> dict[str, Any
     return {"name": experiment.name, "start": case.start, "which": which, **options}
 
 
-def _row(problem: Problem, experiment: Experiment, corpus: Corpus | None) -> dict[str, Any]:
+def _row(
+    problem: Problem, experiment: Experiment, corpus: Corpus | None, device: str | None
+) -> dict[str, Any]:
     if problem.public is not None and not (file := _public_file(problem)).exists():
-        _train_public(_public_experiment(problem), file)
+        _train_public(_public_experiment(problem), file, device)
     started = time.perf_counter()
     made = build(experiment, corpus)
     task: Any = made.task
-    past = averages(checkpoints(experiment, made, experiment.seed), problem.which)
+    past = averages(checkpoints(experiment, made, experiment.seed, device), problem.which)
     plan = made.plan
     assert plan.delta is not None
     data = task.describe()
@@ -404,6 +416,7 @@ def _row(problem: Problem, experiment: Experiment, corpus: Corpus | None) -> dic
     drawn = "groups in turn" if problem.by_user else "Poisson batches"
     return {
         "seed": experiment.seed,
+        **on_device(device),
         "values": measured(problem, task, past),
         "synthetic": bool(data.synthetic),
         "data": f"{data.name}, {data.num_users:,} {kinds}",
@@ -453,9 +466,9 @@ def _public_file(problem: Problem) -> Path:
     return cache_dir() / "recycling" / f"public-{name}.safetensors"
 
 
-def _train_public(experiment: Experiment, file: Path) -> None:
+def _train_public(experiment: Experiment, file: Path, device: str | None) -> None:
     made = build(experiment, None)
-    (state,) = deque(states(experiment, made, experiment.seed), maxlen=1)
+    (state,) = deque(states(experiment, made, experiment.seed, device), maxlen=1)
     algorithm: Any = made.algorithm
     average = algorithm.result(state)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -479,7 +492,7 @@ def page(problem: Problem, found: Found, *, command: str, picture: str = "", fil
         "checkpoint_recycling/problems.md.jinja",
         problem=problem, found=found, command=command, picture=picture, verdict=verdict, file=file,
         synthetic=synthetic_words(found.synthetic), starts_table=_starts_table,
-        gains_table=partial(_gains_table, problem),
+        gains_table=partial(_gains_table, problem), summary=_summary(problem, found),
     )  # fmt: skip
 
 
@@ -516,6 +529,34 @@ def verdict(problem: Problem, values: Values) -> str:
             groups["better" if gain.mean() > 0 else "worse"].append(name)
     shown = [f"clearly {kind}: {', '.join(names)}" for kind, names in groups.items() if names]
     return f"Over seeds {'; '.join(shown)}." if shown else "No difference over seeds is clear."
+
+
+def _summary(problem: Problem, found: Found) -> list[str]:
+    """Return for every start and ε the rate that suits the last iterate best, and every verdict.
+
+    Nothing of one rate, which is no choice.
+    """
+    groups: dict[str, dict[float, Values]] = defaultdict(dict)
+    for case, values in found.values.items():
+        if len(problem.rates) > 1:
+            groups[case.words().replace(f", rate {case.rate:g}", "")][case.rate] = values
+    lines = []
+    for place, by_rate in groups.items():
+        sign = -1 if problem.measure.higher_is_better else 1
+        best = min(by_rate, key=lambda rate, own=by_rate: sign * own[rate][LAST].mean())
+        edge = ", an edge of what was tried" * (best in (min(by_rate), max(by_rate)))
+        said = [f"{place}: the last iterate is best at rate {best:g}{edge}"]
+        for rate, values in by_rate.items():
+            ratios = [(_stddev(v) / _stddev(values[LAST])) ** 2 for n, v in values.items()
+                      if n != LAST and _stddev(values[LAST])]  # fmt: skip
+            changed = ""
+            if ratios:
+                low, high = (100 * (ratio - 1) for ratio in (min(ratios), max(ratios)))
+                changed = f" (variance over seeds {low:+.0f} to {high:+.0f} %)"
+            words = verdict(problem, values)
+            said.append(f"at {rate:g}: {words[0].lower()}{words[1:-1]}{changed}")
+        lines.append("; ".join(said))
+    return lines
 
 
 def _starts_table(found: Found) -> str:
@@ -568,6 +609,7 @@ def reproduce(
     results: Path = Path("results/reproductions.jsonl"),
     out: Path | None = None,
     plot: Path | None = None,
+    device: str | None = None,
     what: str = "cifar10",
     folder: str | None = None,
     reduced: bool = False,
@@ -579,6 +621,7 @@ def reproduce(
         results: Next to it, in `recycling-` of its name, runs are kept.
         out: Where the page is written.
         plot: Where gains are drawn.
+        device: Where is trained, as `fedpriv run --device`.
         what: Of `PROBLEMS`.
         folder: Of CIFAR's files; None to look around.
         reduced: Whether little, on two cores.
@@ -591,7 +634,7 @@ def reproduce(
         raise ValueError(f"folder {folder} is of photographs; the log is synthetic")
     if folder is not None:
         problem = within(problem, folder)
-    _publish(problem, None, seeds, results, out, plot, reduced)
+    _publish(problem, None, seeds, results, out, plot, device, reduced)
 
 
 def reproduce_words(
@@ -601,6 +644,7 @@ def reproduce_words(
     results: Path = Path("results/reproductions.jsonl"),
     out: Path | None = None,
     plot: Path | None = None,
+    device: str | None = None,
     reduced: bool = False,
 ) -> None:
     """Train what is missing of next words, and publish the page; arguments as of `reproduce`.
@@ -612,6 +656,7 @@ def reproduce_words(
         results: Next to it runs are kept.
         out: Where the page is written.
         plot: Where gains are drawn.
+        device: Where is trained.
         reduced: Whether little.
 
     Raises:
@@ -621,7 +666,7 @@ def reproduce_words(
         of = synthetic_corpus()
     else:
         of = resolve_corpus(corpus, allow_synthetic=False)
-    _publish(next_words(reduced=reduced), of, seeds, results, out, plot, reduced)
+    _publish(next_words(reduced=reduced), of, seeds, results, out, plot, device, reduced)
 
 
 def _publish(
@@ -631,13 +676,14 @@ def _publish(
     results: Path,
     out: Path | None,
     plot: Path | None,
+    device: str | None,
     reduced: bool,
 ) -> None:
     if seeds is not None:
         problem = replace(problem, seeds=seeds)
     path = results_of("recycling", results)
     assert path is not None
-    found = trained(problem, Store.at(path), corpus)
+    found = trained(problem, Store.at(path), corpus, device)
     if plot is not None:
         draw(problem, found, plot)
     size = " --reduced" if reduced else ""

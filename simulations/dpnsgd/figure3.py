@@ -16,7 +16,7 @@ of 250, 1 epoch, ε = 4.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import mean
@@ -28,7 +28,8 @@ from fedpriv.privacy.epsilon import format_delta, rounded_up_to
 from simulations.dpnsgd.grid import HEAD, SEEDS, Done, Grid, trained
 from simulations.dpnsgd.images import RULES, SETUPS, Images, Rule, Schedule, studies
 from simulations.reproduction.items import Split
-from simulations.reproduction.study import Store, drawing, render, save, table, write
+from simulations.reproduction.page import welch_half
+from simulations.reproduction.study import Store, drawing, render, save, table, trained_on, write
 
 RATES = (0.4, 1.6, 6.4)
 DECADES = (1e-2, 1e-1, 1.0, 10.0)
@@ -120,14 +121,20 @@ def page(
         levels: Runs of public data alone, and of all data without privacy, where there are any.
     """
     first = _first(maps, done)
+    tested = (run for run in maps[0].finals(done) if run.identity in done)
     names = [HEAD[0], "best η, or η c", "best r or c", *HEAD[3:]]
     return render(
         "dpnsgd/figure3.md.jinja",
         key=key, title=_TITLES[key], model=SETUPS[key].model, batch=SETUPS[key].batch_size,
-        first=first, maps=maps,
+        first=first, maps=maps, devices=trained_on(_rows([*maps, *more], done)),
         epsilon=f"{rounded_up_to(first['epsilon'], 3):.3g}", delta=format_delta(first["delta"]),
         reduced=maps[0].reduced, picture=picture, file=file, seeds=len(SEEDS),
-        verdict=_verdict(*(grid.spread(done) for grid in maps)),
+        tested_steps=next((done[run.identity]["steps"] for run in tested), None),
+        stepped=any(_SCHEDULES["step"] in grid.title for grid in more),
+        verdict=_verdict(
+            *(grid.spread(done) for grid in maps), synthetic=first["synthetic"]
+        ),
+        best=_best(*(_tested(grid, done) for grid in maps[:2])),
         rows=table(
             [*names, "spread over the decades"],
             [[*grid.cells(done), f"{grid.spread(done):.4f}"] for grid in maps],
@@ -137,25 +144,39 @@ def page(
     )  # fmt: skip
 
 
-def _verdict(over_r: float, over_c: float, at_one_length: float) -> str:
+def _verdict(over_r: float, over_c: float, at_one_length: float, *, synthetic: bool = False) -> str:
     """Return whether the values agree that DP-NSGD is easier to tune than DP-SGD.
 
     Args:
         over_r: Spread of DP-NSGD over r.
         over_c: Spread of DP-SGD over c at one η.
         at_one_length: Spread of DP-SGD over c at one η c.
+        synthetic: Whether they are of synthetic data, which say nothing of the paper's claim.
     """
     more = "more" if over_c > over_r else "no more"
-    so = "as the paper says" if over_c > over_r else "where the paper says more"
+    so = ", as the paper says" if over_c > over_r else ", where the paper says more"
+    so = "" if synthetic else so
     held = "less" if at_one_length < over_r else "no less"
     return (
-        f"At one η accuracy hangs on c {more} than on r ({over_c:.4f} against {over_r:.4f}), {so}. "
-        f"At one η c it hangs on c {held} than on r ({at_one_length:.4f} against {over_r:.4f})"
-        + (
-            ": what clipping asks to be tuned here is one number, the product."
-            if held == "less"
-            else "."
-        )
+        f"At one η accuracy depends on c {more} than on r ({over_c:.4f} against {over_r:.4f})"
+        f"{so}. At one product η c it depends on c {held} than on r ({at_one_length:.4f} against "
+        f"{over_r:.4f})"
+        + (": of clipping only that product has to be tuned here." if held == "less" else ".")
+    )
+
+
+def _tested(grid: Grid, done: Done) -> list[float]:
+    return [done[run.identity]["accuracy"] for run in grid.finals(done) if run.identity in done]
+
+
+def _best(normalised: Sequence[float], clipped: Sequence[float]) -> str:
+    """Return whether two methods are level on test; "" of fewer than two seeds."""
+    if min(len(normalised), len(clipped)) < 2:
+        return ""
+    apart, half = mean(normalised) - mean(clipped), welch_half(normalised, clipped)
+    return (
+        f"DP-NSGD less DP-SGD is {100 * apart:+.2f} ± {100 * half:.2f} points (95 % interval, "
+        f"Welch's t over the seeds): {'no difference is shown' if abs(apart) <= half else 'not so'}"
     )
 
 
@@ -174,6 +195,14 @@ def _levels(key: str, levels: Store) -> str:
             number = f"{found[0]['num_examples']:,} images"
             rows.append([f"{name}, {number}", epsilon, f"{mean(values):.3f}{ends}"])
     return table(["", "ε", "test, mean (and range) of draws"], rows) if rows else ""
+
+
+def _rows(grids: Sequence[Grid], done: Done) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows of grids, those that settings were chosen from first."""
+    for grid in grids:
+        for run in (*grid.tuning(), *grid.finals(done)):
+            if run.identity in done:
+                yield done[run.identity]
 
 
 def _first(maps: Sequence[Grid], done: Done) -> Mapping[str, Any]:
@@ -208,6 +237,7 @@ def reproduce(
     out: Path | None = None,
     plot: Path | None = None,
     processes: int = 1,
+    device: str | None = None,
     data: str = "mnist",
     schedules: tuple[Schedule, ...] = SCHEDULES,
     small: bool = False,
@@ -219,7 +249,7 @@ def reproduce(
     maps = heat_maps(data, small)
     further = len(RULES) * len(schedules) * (len(maps[0].rates) + len(SEEDS))
     done, more = trained(
-        maps, results, processes=processes, further=further,
+        maps, results, processes=processes, device=device, further=further,
         then=partial(scheduled, data, small, maps, schedules),
     )  # fmt: skip
     out = results.with_name(f"dpnsgd-{data}.md") if out is None else out

@@ -201,7 +201,8 @@ def page(setup: Setup, grids: Sequence[Grid], done: Done) -> str:
     first = done[next(iter(grids[0].finals(done))).identity]
     return render(
         "dpnsgd/figure4.md.jinja",
-        setup=setup, first=first, epsilon=f"{rounded_up_to(first['epsilon'], 3):.3g}",
+        setup=setup, first=first, seeds=len(SEEDS),
+        epsilon=f"{rounded_up_to(first['epsilon'], 3):.3g}",
         delta=format_delta(first["delta"]), rdp=f"{rounded_up_to(first['epsilon_rdp'], 3):.3g}",
         cells=table(HEAD, [grid.cells(done) for grid in grids]),
         grid_table=partial(_grid_table, done),

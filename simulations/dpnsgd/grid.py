@@ -118,6 +118,7 @@ def trained(
     results: Path,
     *,
     processes: int,
+    device: str | None = None,
     then: Callable[[Done], Sequence[Grid]] = lambda done: (),
     further: int = 0,
 ) -> tuple[Done, Sequence[Grid]]:
@@ -127,6 +128,7 @@ def trained(
         grids: Of all methods; the finals of all come after all squares.
         results: JSON lines.
         processes: Runs at once.
+        device: Where, as `fedpriv run --device`; None where an experiment says so itself.
         then: Makes further grids of what the first chose.
         further: How many runs those will have, finals too, to forecast the time.
 
@@ -143,7 +145,7 @@ def trained(
     def stage(name: str, runs: list[Run]) -> Done:
         pace.keep(len(runs) - len(pending(runs, read(results))))
         pace.say(name)
-        return complete(runs, results, processes=processes, tell=tell)
+        return complete(runs, results, processes=processes, device=device, tell=tell)
 
     done = stage("grid", squares)
     more = then(done)

@@ -147,15 +147,18 @@ def settings_in_words(grid: Grid, settings: Settings) -> str:
     return ", ".join(f"{n.replace('_', ' ')} {v:g}{marks.get(n, '')}" for n, v in settings.items())
 
 
-def edge_notes(chosen: Iterable[tuple[str, Grid, Settings]]) -> str:
+def edge_notes(chosen: Iterable[tuple[str, Grid, Settings]], *, tiny: bool = False) -> str:
     """Return what the marks of `settings_in_words` mean, and whether any edge is open.
 
     Args:
         chosen: Label of a method, its grid, and settings that were chosen of it.
+        tiny: Whether `search` tried two settings alone, of which each is an edge.
     """
-    bounds, open_ = dict[str, None](), dict[str, None]()
+    bounds, open_, inside = dict[str, None](), dict[str, None](), False
     for label, grid, settings in chosen:
-        for name, why in grid.edges(settings).items():
+        edges = grid.edges(settings)
+        inside |= any(len(a.values) > 1 and n not in edges for n, a in grid.axes.items())
+        for name, why in edges.items():
             words = f"{name.replace('_', ' ')} of {label}"
             (bounds if why else open_)[f"{words} ({why})" if why else words] = None
     parts = []
@@ -165,8 +168,14 @@ def edge_notes(chosen: Iterable[tuple[str, Grid, Settings]]) -> str:
     if open_:
         parts.append(f"*: an edge of what was tried; the method may do better beyond it: "
                      f"{'; '.join(open_)}.")  # fmt: skip
-    else:
-        parts.append("No chosen setting is on any other edge of what was tried.")
+    if tiny:
+        parts.append("Two settings of each method at most were tried, so that every chosen "
+                     "one is an edge of what was tried.")  # fmt: skip
+    elif not open_ and inside:
+        which = "any other edge" if bounds else "an edge"
+        parts.append(f"No chosen setting is on {which} of what was tried.")
+    elif bounds and not open_:
+        parts.append("Every chosen setting is at such an end.")
     return " ".join(parts)
 
 
@@ -264,17 +273,21 @@ def accuracies(rows: Sequence[Row]) -> list[float]:
     return [row["accuracy"] for row in rows]
 
 
-Standing = Literal["ahead", "level", "behind"]
+#: "not told apart": the interval of the difference covers 0.
+Standing = Literal["ahead", "not told apart", "behind"]
 
 
 def standing(first: Sequence[float], second: Sequence[float]) -> Standing:
-    """Return where the first mean stands: "level" within the 95 % interval of the difference.
+    """Return where the first mean stands, by the 95 % interval of the difference.
 
-    The interval's half is √(a² + b²) of both means' halves; a single value has none.
+    Two means are "not told apart" where it covers 0, however wide it is: that is not to say that
+    they are equal. Its half is √(a² + b²) of both means' halves. A single value has none, and two
+    single values are not told apart.
     """
     gap = mean(first) - mean(second)
-    if abs(gap) <= math.hypot(spread(first), spread(second)):
-        return "level"
+    single = len(first) == len(second) == 1
+    if single or abs(gap) <= math.hypot(spread(first), spread(second)):
+        return "not told apart"
     return "ahead" if gap > 0.0 else "behind"
 
 

@@ -24,6 +24,7 @@ from rich.table import Table as Listing
 from fedpriv.cli.output import console, errors, print_table
 from fedpriv.output_paths import check_file, writing_to
 from fedpriv.runs.progress import Pace, moves, plain_lines
+from fedpriv.training.devices import usable_device
 from simulations.reproduction.items import Item, Table
 from simulations.reproduction.page import markdown
 from simulations.reproduction.plot import draw
@@ -37,6 +38,8 @@ from simulations.reproduction.runs import (
     tuning_runs,
 )
 
+#: How many seeds are reported if no one says so.
+SEEDS = 3
 #: Entry-point group of further packages with tables and figures.
 REPRODUCTIONS = "fedpriv.reproductions"
 
@@ -72,15 +75,14 @@ def reproduce(*, name: str | None, settings: tuple[str, ...] = (), **given: Any)
         _list(found)
         return
     out, plot = given["out"], given["plot"]
-    if given["seeds"] < 1 or given["processes"] < 1:
-        raise ValueError(
-            f"--seeds {given['seeds']} and --processes {given['processes']} must be at least 1"
-        )
+    seeds = SEEDS if given["seeds"] is None else given["seeds"]
+    if seeds < 1 or given["processes"] < 1:
+        raise ValueError(f"--seeds {seeds} and --processes {given['processes']} must be at least 1")
     if plot is not None and plot.suffix.lower() not in (".png", ".svg"):
         raise ValueError(f"--plot {plot} must end in .png or .svg")
     items, pages = _named(found, name), list[str]()
-    for option in ("corpus", "out", "plot"):
-        # A table brings its own data, and is written and drawn anywhere.
+    for option in ("corpus", "out", "plot", "device"):
+        # A table brings its own data, is written and drawn anywhere, and trains on any device.
         without = [
             item.name
             for item in items
@@ -95,6 +97,13 @@ def reproduce(*, name: str | None, settings: tuple[str, ...] = (), **given: Any)
     for option in ("results", "out", "plot"):
         if given[option] is not None:
             check_file(given[option], f"--{option}")
+    if given["device"] is not None:
+        if given["processes"] > 1 and given["device"] != "cpu":
+            raise ValueError(
+                f"--processes {given['processes']} with --device {given['device']}: one process "
+                "trains on a GPU; leave --processes out"
+            )
+        usable_device(given["device"])
     missing: dict[str, ValueError] = {}
     announced: set[str] = set()
     for item in items:
@@ -128,11 +137,14 @@ def _reproduced(
     reduced = given["reduced"]
     if item.kind == "study":
         _tell(f"{item.name}: about {item.minutes[reduced]:,g} minutes on 2 cores")
-        shared = {n: given[n] for n in ("corpus", "seeds", "results", "out", "plot", "processes")}
+        names = ("corpus", "seeds", "results", "out", "plot", "processes", "device")
+        shared = {name: given[name] for name in names}
+        if shared["seeds"] is None and not (reduced and "seeds" in (item.reduced or {})):
+            shared["seeds"] = SEEDS
         item.call(shared, settings, reduced=reduced)
         return ""
     assert isinstance(item, Table)
-    results, picture, seeds = given["results"], given["plot"], range(given["seeds"])
+    results, picture, seeds = given["results"], given["plot"], range(given["seeds"] or SEEDS)
     done = _done(item, given, announced)
     if picture is None and item.kind == "figure":
         picture = results.parent / f"{item.name}.png"
@@ -181,11 +193,15 @@ def _done(table: Table, given: Mapping[str, Any], announced: set[str]) -> dict[s
             tell = shows(title, len(todo))
             with writing_to(results, "; runs that had ended are kept"):
                 return complete(
-                    todo, results, processes=given["processes"], tell=lambda done, row: tell(done)
+                    todo,
+                    results,
+                    processes=given["processes"],
+                    device=given["device"],
+                    tell=lambda done, row: tell(done),
                 )
 
         done = stage("tuning", tuning_runs(table, reduced=reduced))
-        finals = final_runs(table, done, seeds=range(given["seeds"]), reduced=reduced)
+        finals = final_runs(table, done, seeds=range(given["seeds"] or SEEDS), reduced=reduced)
         return stage("seeds", finals)
 
 

@@ -155,8 +155,8 @@ class Study:
         title: Of the page.
         run: The function.
         options: Which of its options this study sets.
-        reduced: Likewise in the size that takes minutes, over all that is given; None where there
-            is none.
+        reduced: Likewise in the size that takes minutes, over `-s`; what the command's own options
+            give, such as `--seeds`, goes over it. None where there is none.
         minutes: How long it takes on 2 cores, about, and reduced.
     """
 
@@ -201,7 +201,7 @@ class Study:
         } | dict(self.options)
         read = dict(_setting(self.name, text, further) for text in settings)
         small = self.reduced or {} if reduced else {}
-        self.run(**{**self.options, **own, **read, **small})
+        self.run(**{**self.options, **read, **small, **own})
 
 
 def _setting(study: str, text: str, known: Mapping[str, Any]) -> tuple[str, Any]:

@@ -51,8 +51,9 @@ def markdown(
     return study.render(
         "reproduction/page.md.jinja",
         item=table, picture=picture, reduced=reduced, seeds=len(seeds),
-        heading=heading(table, found), measured=measured(table),
+        heading=heading(table, found), synthetic=_synthetic(found), measured=measured(table),
         spread=_SPREADS[table.layout.spread],
+        devices=study.trained_on(row for cell in found.values() for row in cell),
         is_figure=table.kind == "figure", tuning_seed=TUNING_SEED,
         blocks=table.layout.sections or (Block(title="", columns=table.columns),),
         values_table=partial(_values_table, table, found),
@@ -68,8 +69,11 @@ def markdown(
 
 def heading(table: Table, found: Found) -> str:
     """Return the title, and whether the data are synthetic."""
-    rows = [row for cell in found.values() for row in cell]
-    return table.title + synthetic_words(any(row["synthetic"] for row in rows))
+    return table.title + synthetic_words(_synthetic(found))
+
+
+def _synthetic(found: Found) -> bool:
+    return any(row["synthetic"] for cell in found.values() for row in cell)
 
 
 def measured(table: Table) -> str:
@@ -99,8 +103,11 @@ def _values_table(table: Table, found: Found, columns: Mapping[str, str]) -> str
         cells = [given.values.get(column) for column in columns]
         shown = ["–" if v is None else _number(v * table.scale, table) for v in cells]
         rows.append([given.label, *["–"] * printed, *shown])
+    # As many digits as the paper printed: 0.80, not 0.8.
+    texts = [f"{row.paper:g}" for row in table.rows if row.paper is not None]
+    digits = max((len(text.partition(".")[2]) for text in texts), default=0)
     for row in table.rows:
-        paper = ["–" if row.paper is None else f"{row.paper:g}"] * printed
+        paper = ["–" if row.paper is None else f"{row.paper:.{digits}f}"] * printed
         rows.append([row.label, *paper, *(_cell(table, found, row.label, c) for c in columns)])
     return study.table([*head, *columns.values()], rows)
 
@@ -193,17 +200,18 @@ def _epsilon_lines(found: Found, columns: Mapping[str, str]) -> list[str]:
         if len(labels_of) == 1:
             lines.append(f"{name}: {next(iter(labels_of))}")
             continue
+        # Methods come before their ε: behind it they would read as what it does not cover.
         most = sorted(labels_of, key=lambda text: len(labels_of[text]))[-1:]
         if most and len(labels_of[most[0]]) > _MOST_NAMED:
-            labels_of[most[0]] = ["all others"]
-        parts = (f"{text}: {', '.join(labels)}" for text, labels in labels_of.items())
-        lines.append(f"{name}: {'; '.join(parts)}")
+            del labels_of[most[0]]
+            labels_of[most[0]] = ["all others"]  # behind those that are named
+        lines += [f"{name} ({'; '.join(of)}): {text}" for text, of in labels_of.items()]
     return lines
 
 
 def _choices(table: Table, done: Done, *, reduced: bool) -> dict[str, Any]:
     """Return tables of the settings behind every cell and of the grid, and how many runs it has."""
-    chosen, grids, identities = [], [], set()
+    chosen, grids, identities, unlisted = [], [], set(), set()
     for column, row in _places(table):
         cell, heads = row.cells[column], [table.columns[column], row.label]
         settings = best(table, cell, done, reduced=reduced)
@@ -218,12 +226,17 @@ def _choices(table: Table, done: Done, *, reduced: bool) -> dict[str, Any]:
                 text = _number(top[table.measure.name] * table.scale, table)
             edges = ", ".join(edges_of(settings, cell.grid)) or "nothing"
             grids.append([*heads, len(runs), text, edges])
+        else:
+            unlisted.add(
+                "were given" if cell.tuned_as is None else "follow from those of a row that is"
+            )
     head = ["column", "method", "configurations", "best on the tuning seed",
             "on an edge of the grid"]  # fmt: skip
     return {
         "settings": study.table(["column", "method", "settings"], chosen, words=3),
         "grid": study.table(head, grids, words=2).replace("---:|---:|---:|", "---:|---:|---|", 1),
         "runs": len(identities),
+        "unlisted": " or ".join(sorted(unlisted, reverse=True)),
     }
 
 
@@ -265,6 +278,8 @@ def _verdict(table: Table, found: Found, first: str, second: str, column: str) -
     ahead = mean(one) - mean(other)
     if not table.measure.higher_is_better:
         ahead = -ahead
+    if min(len(one), len(other)) < 2:
+        return "not judged: one seed has no interval"
     if abs(ahead) <= welch_half(one, other):
         return "within the interval"
     return "held" if ahead > 0 else "NOT held"

@@ -24,13 +24,13 @@ from fedpriv.hashes import document_sha256
 from fedpriv.measures import Measure
 from fedpriv.privacy.statement.coverage import coverage
 from fedpriv.rng import Key
-from fedpriv.runs.backends import serial
+from fedpriv.runs.backends import serial, serial_on
 from fedpriv.runs.loop import rounds
 from fedpriv.runs.records import measured
 from fedpriv.training.devices import use_one_thread
 from fedpriv.training.stopping import end_if_interrupted
 from simulations.reproduction.items import TUNING_SEED, Cell, Settings, Split, Table
-from simulations.reproduction.study import Store
+from simulations.reproduction.study import Store, on_device
 
 Done = Mapping[str, dict[str, Any]]
 
@@ -78,18 +78,24 @@ class Run:
         return f"{text} ({', '.join(changed)})" if changed else text
 
 
-def perform(run: Run) -> dict[str, Any]:
+def perform(run: Run, device: str | None = None) -> dict[str, Any]:
     """Train to the end and return the figures of the last model, with its ε and what it is of.
 
     What is measured is the test set, of users their own held-out examples; then there is also the
     headline figure of public users. A run with a curve also gives
     `"curve": [[step, accuracy, loss], ...]`, the last step included; where the task's measures are
     others, `"curve_of"` names them.
+
+    Args:
+        run: What is trained.
+        device: Where, as `fedpriv run --device`; the figures are the same to rounding, and so is
+            the run's identity. The row names it.
     """
     started = time.perf_counter()
     experiment = run.experiment.with_options({"seed": run.seed})
     components = build(experiment)
-    backend, task = serial(experiment, components), components.task.describe().to_json()
+    make = serial if device is None else serial_on(device)
+    backend, task = make(experiment, components), components.task.describe().to_json()
     measures = components.task.measures
     of_users = components.plan.unit == "user"
     steps = components.plan.planned_rounds
@@ -135,6 +141,7 @@ def perform(run: Run) -> dict[str, Any]:
         **measured(measures, seen),
         **(baselines if of_users else {}),
         **(curves if run.curve else {}),
+        **on_device(device),
         **spent.to_json(),
         "noise_multiplier": components.plan.live_mechanism.noise_multiplier,
         "side_information": side and side.source,
@@ -259,12 +266,15 @@ def _num_steps(experiment: Experiment) -> int:
 _PATIENCE = 5.0
 
 
-def performed(todo: Sequence[Run], processes: int) -> Generator[dict[str, Any], None, None]:
+def performed(
+    todo: Sequence[Run], processes: int, device: str | None = None
+) -> Generator[dict[str, Any], None, None]:
     """Do runs and yield the row of each as it ends; closing the generator ends every worker.
 
     Args:
         todo: The runs.
         processes: How many at once; 1 does them in this process.
+        device: As of `perform`.
 
     Raises:
         ChildProcessError: If a worker died; names its run. Rows that had ended were yielded.
@@ -274,7 +284,7 @@ def performed(todo: Sequence[Run], processes: int) -> Generator[dict[str, Any], 
     if processes == 1:
         for run in todo:
             try:
-                row = perform(run)
+                row = perform(run, device)
             except Exception as error:
                 end_if_interrupted(error)
                 raise _named(error, run) from error
@@ -285,7 +295,7 @@ def performed(todo: Sequence[Run], processes: int) -> Generator[dict[str, Any], 
     failure: Exception | None = None
     try:
         for _ in range(min(processes, len(todo))):
-            workers.append(_Worker(todo))
+            workers.append(_Worker(todo, device))
             workers[-1].assign(next(positions, None))
         while busy := {worker.pipe: worker for worker in workers if worker.at is not None}:
             # After a failure only what has ended already is waited for.
@@ -312,11 +322,11 @@ def performed(todo: Sequence[Run], processes: int) -> Generator[dict[str, Any], 
 class _Worker:
     """A process that does the runs whose positions it is sent, and the one that it is at."""
 
-    def __init__(self, todo: Sequence[Run]) -> None:
+    def __init__(self, todo: Sequence[Run], device: str | None) -> None:
         forks = multiprocessing.get_context("fork")
         self._todo, self.at = todo, None
         self.pipe, theirs = forks.Pipe()
-        self.process = forks.Process(target=_work, args=(todo, theirs), daemon=True)
+        self.process = forks.Process(target=_work, args=(todo, theirs, device), daemon=True)
         self.process.start()
         theirs.close()  # it closes with its process, and no later worker inherits it
 
@@ -360,7 +370,7 @@ def _named(error: Exception, run: Run) -> Exception:
     return RuntimeError(f"{type(error).__name__}: {error}; in {run}")
 
 
-def _work(todo: Sequence[Run], pipe: Connection) -> None:
+def _work(todo: Sequence[Run], pipe: Connection, device: str | None) -> None:
     """Do the runs whose positions come, until none does or the parent is gone."""
     # A terminal sends Ctrl-C to every process: the parent alone decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -369,7 +379,7 @@ def _work(todo: Sequence[Run], pipe: Connection) -> None:
     use_one_thread()
     while (position := _next(pipe)) is not None:
         try:
-            answer: Any = perform(todo[position])
+            answer: Any = perform(todo[position], device)
         except Exception as error:
             answer = _named(error, todo[position])
             answer.add_note(traceback.format_exc())
@@ -406,6 +416,7 @@ def complete(
     path: Path,
     *,
     processes: int = 1,
+    device: str | None = None,
     tell: Callable[[int, dict[str, Any]], None] = lambda done, row: None,
 ) -> dict[str, dict[str, Any]]:
     """Do what is not done yet, append it to the file as it ends, and return all of the file.
@@ -414,6 +425,7 @@ def complete(
         runs: What is wanted.
         path: JSON lines; made if missing.
         processes: How many runs at once, each on one thread of its own.
+        device: As of `perform`.
         tell: Called with how many are done, and the row, after each.
 
     Raises:
@@ -423,7 +435,7 @@ def complete(
     """
     store = Store.at(path)
     # Closed at once, so that nothing works on while an error is on its way up.
-    with closing(performed(pending(runs, store.rows), processes)) as rows:
+    with closing(performed(pending(runs, store.rows), processes, device)) as rows:
         for number, row in enumerate(rows, start=1):
             store.add(row["identity"], row)
             tell(number, row)

@@ -17,6 +17,7 @@ from scipy.stats import t as student
 
 from fedpriv import json_lines
 from fedpriv.hashes import document_sha256
+from fedpriv.training.devices import device_description, usable_device
 
 Spec = Mapping[str, Any]
 Row = dict[str, Any]
@@ -220,6 +221,17 @@ def spread(values: Sequence[float]) -> float:
 def mean_and_spread(values: Sequence[float]) -> str:
     """Return a mean in per cent, with half its 95 % interval."""
     return f"{100 * mean(values):.1f} ± {100 * spread(values):.1f}" if values else "–"
+
+
+def on_device(device: str | None) -> dict[str, str]:
+    """Return what a row says of the device it was trained on; nothing of the processor's path."""
+    return {} if device is None else {"device": device_description(usable_device(device))}
+
+
+def trained_on(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return a sentence of the devices that rows name, after a space; "" where none does."""
+    devices = sorted({row["device"] for row in rows if "device" in row})
+    return f" Trained on {', '.join(devices)}." if devices else ""
 
 
 def synthetic_words(synthetic: bool) -> str:

@@ -7,7 +7,12 @@ import pytest
 
 from fedpriv import cli, json_lines
 from fedpriv.backends import SerialBackend
-from fedpriv.experiments.load import find_experiments
+from fedpriv.cli.run import QUICK, shortened
+from fedpriv.experiments.load import find_experiments, load_experiment
+from fedpriv.experiments.settings import FEWEST_ROUNDS
+from fedpriv.report.comparison.groups import differences, read_groups
+from fedpriv.report.head import provenance_of
+from fedpriv.report.run_record import read_run
 from tests.cli.typed import SMALL, main, run
 from tests.command_line import CliRunner
 
@@ -290,10 +295,66 @@ class TestResume:
         assert "give it alone" in capsys.readouterr().err
 
 
-def test_quick_is_a_run_of_few_rounds(monkeypatch, capsys, tiny_corpus, tmp_path):
-    refused = ["run", "dp-fedavg-tags", "--quick", "--rounds", "3", "--out", tmp_path / "r"]
-    assert main(monkeypatch, *refused) == 2
-    assert "rounds is given twice, as 25 and as 3" in " ".join(capsys.readouterr().err.split())
-    few = ["run", "dp-fedavg-tags", "--quick", "--out", tmp_path / "r", *SMALL[2:], "--json"]
-    summary = json.loads(run(*few, "--corpus", tiny_corpus.directory).stdout)
-    assert summary["rounds"] == summary["rounds_planned"] == 25
+@pytest.mark.parametrize(("given", "rounds"), [((), QUICK), (("--rounds", "3"), 3)])
+def test_quick_is_a_run_of_few_rounds_or_of_those_given(tiny_corpus, tmp_path, given, rounds):
+    few = ["run", "dp-fedavg-tags", "--quick", *given, *SMALL[2:], "--out", tmp_path / "r"]
+    summary = json.loads(run(*few, "--json", "--corpus", tiny_corpus.directory).stdout)
+    assert summary["rounds"] == summary["rounds_planned"] == rounds
+
+
+def test_quick_never_makes_a_run_longer():
+    """Rounds chosen from the data's size are never fewer than `QUICK`."""
+    assert QUICK <= FEWEST_ROUNDS
+    for name, option, planned, most in (
+        ("dp-fedavg-tags", "rounds", 3, 3),
+        ("dp-fedavg-tags", "rounds", 300, QUICK),
+        ("agd-tags", "iterations", 15, 15),
+        ("agd-tags", "iterations", 60, QUICK),
+        ("bolt-on-tags", "passes", 5, 1),
+    ):
+        long = load_experiment(name).with_options({option: planned})
+        assert shortened(long, {}).options()[option] == most
+
+
+@pytest.mark.parametrize(
+    ("options", "length"),
+    [
+        ({}, (QUICK, None)),
+        ({"epochs": 1.0}, (None, 1.0)),
+        ({"steps": 50}, (50, None)),
+    ],
+)
+def test_quick_is_of_few_steps_where_training_is_centralised(options, length):
+    small = load_experiment("dp-sgd-conversions").with_options({"log-rows": 1500, **options})
+    found = shortened(small, options).options()
+    assert (found["steps"], found["epochs"]) == length
+
+
+def test_quick_never_makes_epochs_longer():
+    epoch = {"log-rows": 1500, "epochs": 1.0}  # of 1,200 examples, in batches of 250
+    small = load_experiment("dp-sgd-conversions").with_options(epoch)
+    assert shortened(small, {}).options()["steps"] == 5
+
+
+def test_rounds_of_a_centralised_experiment_are_said_to_be_steps(monkeypatch, capsys):
+    assert main(monkeypatch, "run", "dp-sgd-conversions", "--rounds", "10") == 2
+    assert "has no rounds; give -s steps=10" in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_device_that_was_asked_for_is_in_the_folder_the_report_and_a_comparison(
+    tiny_corpus, tmp_path
+):
+    """It trains many users at once, and its models differ in their last bits."""
+    for name, asked in (("plain", ()), ("device", ("--device", "cpu"))):
+        given = (*SMALL, *asked, "--corpus", tiny_corpus.directory, "--out", tmp_path / name)
+        run("run", "dp-fedavg-tags", *given, "--json")
+    lines = [json_lines.read(tmp_path / name / "backends.jsonl") for name in ("plain", "device")]
+    same = {"first_round": 1, "name": "serial", "workers": 1, "devices": ["cpu"]}
+    assert lines == [[same], [{**same, "device": "cpu"}]]
+    plain, device = (read_run(tmp_path / name) for name in ("plain", "device"))
+    assert (plain.backend, device.backend) == ("serial", "serial, device cpu")
+    assert "serial, device cpu" in (tmp_path / "device" / "report.html").read_text("utf-8")
+    commands = [provenance_of(found).command for found in (plain, device)]
+    assert ["--device cpu" in str(command) for command in commands] == [False, True]
+    groups = read_groups([tmp_path / "plain", tmp_path / "device"])
+    assert differences(groups) == {"device": ["none", "cpu"]}

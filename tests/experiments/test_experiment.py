@@ -22,6 +22,24 @@ NUMBERS = ("bound.l2_clip_norm", "rounds", "sampling.cohort", "seed")
 
 
 class TestOptions:
+    @pytest.mark.parametrize(
+        ("given", "length"),
+        [
+            ({"steps": 10}, (10, None)),
+            ({"epochs": 2.0}, (None, 2.0)),
+            ({"steps": 10, "epochs": None}, (10, None)),
+        ],
+    )
+    def test_given_steps_replace_epochs_and_the_other_way_round(self, given, length):
+        preset = load_experiment("dp-sgd-conversions")
+        assert (preset.epochs, preset.steps) == (5.0, None)
+        for before in (preset, preset.with_options({"steps": 7})):
+            made = before.with_options(given)
+            assert (made.steps, made.epochs) == length
+        both = preset.with_options({"steps": 10, "epochs": 2.0})
+        with pytest.raises(ValueError, match=r"steps 10 and epochs 2\.0: give exactly one"):
+            both.num_steps(100)
+
     @pytest.mark.parametrize("name", [None, *sorted(find_experiments())])
     def test_they_round_trip(self, name):
         made = base() if name is None else load_experiment(name)

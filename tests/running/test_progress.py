@@ -136,6 +136,24 @@ def test_what_is_done_after_the_last_round_is_said():
     assert "selecting: fold 2 of 2" in printed(to)
 
 
+def test_what_is_done_before_the_first_round_is_said_until_it_ends():
+    to, prepared = console(force_terminal=True), Prepared()
+
+    def stopped(on_round, tell):
+        tell("compiling the first steps")
+        prepared.ledger.charge(1, 1)
+        released = SimpleNamespace(round_num=1, epsilon=1.001, delta=0.001)
+        on_round(SimpleNamespace(released=released, figure={}.get, diagnostics=None))
+        raise KeyboardInterrupt
+
+    prepared.run = stopped
+    with pytest.raises(KeyboardInterrupt):
+        follow(prepared, console=to, head=False)
+    before, name, after = printed(to).rpartition("[b]old")
+    assert "compiling the first steps" in before and "compiling" not in after
+    assert name and " 1/30" in after, after
+
+
 def test_an_earlier_figure_is_not_said_of_a_later_round_and_epsilon_is_said_of_each():
     to, prepared = console(), Prepared()
     prepared.ledger.charge(1, 1)

@@ -6,6 +6,7 @@ import functools
 import math
 from statistics import mean
 
+import numpy as np
 import pytest
 
 from fedpriv.datasets.dataset import hold_out_public
@@ -22,6 +23,7 @@ CACHES = (
     imdb.amazon,
     imdb.dataset,
     imdb.task,
+    imdb.public_counts,
     lstm.dataset,
     lstm.task,
     mnist.dataset,
@@ -221,6 +223,29 @@ class TestTables:
             for column in here.cells:
                 one, other = (row.cells[column].make("test", False) for row in (here, elsewhere))
                 assert one.name != other.name and one.options() == other.options()
+
+
+def test_side_information_of_imdb_is_of_counted_words_in_either_column():
+    """Features done right are weighted by TF-IDF, and their sums are no frequencies."""
+    counts = imdb.public_counts("held out")
+    assert (counts.data == np.round(counts.data)).all() and counts.max() > 1
+    sums, length = np.asarray(counts.sum(axis=0)).ravel(), counts.shape[0]
+    found = imdb._side(imdb.dataset("right"), "right", "held out")
+    frequency = (sums + 0.1) / length
+    expected = np.minimum(1e4, frequency.max() / frequency) / 100
+    np.testing.assert_allclose(found["frequency"]().multiplier["weight"], expected, rtol=1e-5)
+    containing = np.bincount(counts.indices, minlength=len(sums))
+    idf = np.log10(length / np.maximum(containing, 1))
+    scaled = 10 * sums / imdb.LENGTH * idf * (25_000 / length)
+    expected = np.maximum(scaled, 1e-4)[containing > 0]
+    given = found["tf-idf"]().multiplier["weight"][containing > 0]
+    np.testing.assert_allclose(given, expected, rtol=1e-4, atol=1e-6)
+    literal = imdb.dataset("paper")
+    sums = np.asarray(literal.x_train.sum(axis=0)).ravel()
+    frequency = (sums + 0.1) / literal.num_train
+    expected = np.minimum(1e4, frequency.max() / frequency) / 100
+    given = imdb._side(literal, "paper", "held out")["frequency"]().multiplier["weight"]
+    np.testing.assert_allclose(given, expected, rtol=1e-5)
 
 
 class TestAverageGain:

@@ -196,7 +196,7 @@ class TestCommand:
         rows = read(tmp_path / "r.jsonl")
         assert len(rows) == 2 and all(row["synthetic"] for row in rows.values())
 
-        def never(run):
+        def never(run, device):
             raise AssertionError("it was done already")
 
         monkeypatch.setattr("simulations.reproduction.runs.perform", never)

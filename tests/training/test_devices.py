@@ -29,6 +29,37 @@ def test_a_gpu_that_is_not_there(two_gpus):
         usable_device("cuda:2")
 
 
+def test_pytorch_counts_indices_modulo_256_and_we_do_not(two_gpus):
+    """torch.device("cuda:256") is cuda:0: two workers would share a GPU, and the record err."""
+    with pytest.raises(ValueError, match=r"'cuda:256': there are 2 GPUs"):
+        usable_device("cuda:256")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "",
+            "meta",
+            "mps",
+            "cpu:1",
+            "cpu ",
+            "CPU",
+            "cuda:-1",
+            "cuda:01",
+            "cuda:\u0663",
+            "cuda:0\0",
+        ),
+        *(5, True, None, 1.5, b"cpu", ["cpu"], "cuda:" + "9" * 10_000, "x" * 10_000),
+    ],
+    ids=lambda name: repr(name)[:20],
+)
+def test_no_device_is_called_so(name, two_gpus):
+    with pytest.raises(ValueError, match="is not one to train on") as caught:
+        usable_device(name)
+    assert f"device {name!r:.40}" in str(caught.value) and len(str(caught.value)) < 300
+
+
 def test_no_gpu_at_all(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match="leave the device out"):

@@ -29,6 +29,7 @@ from fedpriv.tasks.task import Task
 from fedpriv.training.failures import only_places_of_errors
 from fedpriv.training.work import Trainers, UserData, Work, as_works
 from fedpriv.tree import Params, Tree
+from fedpriv.untrusted_text import is_device_name
 
 _LOG = logging.getLogger(__name__)
 PLANS_VARIABLE, PLANS_KEY = "FEDPRIV_PLANS", "plans"
@@ -282,9 +283,9 @@ def named_device(config: Mapping[str, Any]) -> str:
         ValueError: If no device is called so.
     """
     name = config.get(DEVICE_KEY, "")
-    if not isinstance(name, str) or not re.fullmatch(r"|none|cpu|cuda(:\d+)?", name):
+    if not isinstance(name, str) or not (name in ("", "none") or is_device_name(name)):
         raise ValueError(
-            f"{DEVICE_KEY} {name!r} is not one to train on; use 'cuda:0', 'cpu', or 'none' for "
+            f"{DEVICE_KEY} {name!r:.80} is not one to train on; use 'cuda:0', 'cpu', or 'none' for "
             "what is quickest on a processor"
         )
     return name

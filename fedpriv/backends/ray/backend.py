@@ -63,6 +63,7 @@ class RayBackend(ShardedBackend):
         max_examples: int,
     ) -> None:
         super().__init__(data=data, num_workers=share.num_workers, max_examples=max_examples)
+        self._device = share.device
         actor = ray.remote(_Actor).options(
             num_cpus=share.num_cpus, num_gpus=share.num_gpus, max_restarts=0, max_task_retries=0
         )
@@ -130,7 +131,8 @@ class RayBackend(ShardedBackend):
     def describe(self) -> dict[str, Any]:
         """Return the workers and the device of each."""
         devices = [opened.device for opened in self._pool.opened]
-        return {"name": "ray", "workers": self.num_workers, "devices": devices}
+        found = {"name": "ray", "workers": self.num_workers, "devices": devices}
+        return found if self._device is None else {**found, "device": self._device}
 
     def processes(self) -> list[int]:
         """Return the process ids of the workers that were last seen alive."""

@@ -183,7 +183,7 @@ def _sample_key(run: RunRecord) -> tuple[object, ...]:
 
 
 def _backend(run: RunRecord) -> object:
-    return run.description.get("backend")
+    return run.backend
 
 
 def _same_seed(one: RunRecord, other: RunRecord) -> bool:
@@ -202,6 +202,9 @@ def differences(groups: Sequence[Group]) -> dict[str, list[str]]:
         if len(set(values)) > 1:
             found[name] = values
     modes = ["simulated" if group.head.simulated else "secure" for group in groups]
+    # No option: what a device computes differs in its last bits, and so do models.
+    devices = [group.head.device or "none" for group in groups]
+    found |= {"device": devices} if len(set(devices)) > 1 else {}
     return {"mode": modes, **found} if len(set(modes)) > 1 else found
 
 
@@ -321,7 +324,7 @@ def _facts(run: RunRecord, without: Sequence[str]) -> Mapping[str, str]:
     corpus, versions = run.corpus, run.description.get("versions")
     made = " (synthetic)" if run.synthetic else ""
     return options | {
-        "backend": str(run.description.get("backend")),
+        "backend": str(run.backend),
         _MODE: "simulated" if run.simulated else "secure",
         "on": f"{corpus.get('name') or 'own data'}{made}",
         "roster": str(corpus.get("roster")),

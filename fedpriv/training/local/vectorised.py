@@ -18,9 +18,9 @@ ratios.
 from __future__ import annotations
 
 import copy
-import logging
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.func import functional_call, grad, vmap
+from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedpriv.rng import Key
@@ -179,17 +180,19 @@ class VectorisedTrainer(BatchedTrainer):
     _gradients: Any = field(init=False, repr=False)
     _batch_invariant: dict[Any, bool] = field(init=False, repr=False, default_factory=dict)
     _apart: bool = field(init=False, repr=False)
+    _looks_up: list[bool] = field(init=False, repr=False, default_factory=lambda: [True])
 
     def __post_init__(self) -> None:
         given = self.users_at_once
         if given is not None and (isinstance(given, bool) or given < 1):
             raise ValueError(f"users_at_once {given!r} must be at least 1, or None")
-        drawn = random_layer(self.alone.module)
-        if drawn is not None and given is not None and given > 1:
-            # Each user has a stream of its own, which no draw for many users can repeat.
-            _LOG.warning("layer %r draws at random: users are trained one by one", drawn)
-        plain = type(self.alone.optimizer) is SGD  # of which steps of many users are one product
-        object.__setattr__(self, "_apart", drawn is not None or not plain)
+        why = self.why_apart
+        if self.compiled and why:
+            raise ValueError(
+                f"compiled=True compiles steps of many users at once, and {why}: leave "
+                "compiled=True out"
+            )
+        object.__setattr__(self, "_apart", bool(why))
         gradients = vmap(grad(self._loss, has_aux=True))
         if self.compiled:
             gradients = _compiled(gradients, self.device)
@@ -200,6 +203,18 @@ class VectorisedTrainer(BatchedTrainer):
         made = replace(self, alone=copy.deepcopy(self.alone, memo))
         object.__setattr__(made, "_batch_invariant", self._batch_invariant)
         return made
+
+    @property
+    def why_apart(self) -> str:
+        """Why users are trained one by one whatever is given; "" where they need not be."""
+        drawn = random_layer(self.alone.module)
+        if drawn is not None:
+            # Each user has a stream of its own, which no draw for many users can repeat.
+            return f"layer {drawn!r} draws at random: users are trained one by one"
+        if type(self.alone.optimizer) is not SGD:  # of which steps of many users are one product
+            name = type(self.alone.optimizer).__name__
+            return f"with the client optimizer {name} users are trained one by one"
+        return ""
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
@@ -226,6 +241,8 @@ class VectorisedTrainer(BatchedTrainer):
         x, y = self.alone.encoded(chosen)
         if self.device.type != "cpu" and self.alone.encode is as_arrays:
             self._try_indices(x, y)
+        if self.compiled and len(x) and self._looks_up[0]:
+            self._try_embeddings(x)
         return ModuleWork(
             user=user,
             examples=examples,
@@ -257,6 +274,18 @@ class VectorisedTrainer(BatchedTrainer):
         with torch.no_grad():
             loss(module(torch.from_numpy(model_inputs(x))), torch.from_numpy(model_targets(y)))
 
+    def _try_embeddings(self, x: np.ndarray) -> None:
+        """Try whether a user's look-ups are within embeddings, where compiled steps do not look.
+
+        Raises:
+            IndexError: If one is not.
+        """
+        with torch.no_grad(), self.alone.as_made() as module, _EmbeddingsWithin() as looked_up:
+            module(torch.from_numpy(x).to(self.device))
+        if not all(map(bool, looked_up.within)):
+            raise IndexError("an index is beyond the rows of an embedding")
+        self._looks_up[0] = bool(looked_up.within)  # the model's, whoever is the first
+
     def check(self, params: Params, examples: Any) -> None:
         """Train one synthetic user on the device, to find out beforehand that none can be.
 
@@ -268,15 +297,23 @@ class VectorisedTrainer(BatchedTrainer):
         key = Key.simulation(0).fold("device check")
         try:
             self.alone.train(params, examples, key)
-            if self.compiled:
-                work = self.prepare(params, 0, examples, key)
-                self.together(self.start(params), [work] if work.batches else [])
         except Exception as error:
             end_if_interrupted(error)
             raise ValueError(
                 f"device {str(self.device)!r}: training a synthetic user there failed "
                 f"({type(error).__name__}: {error}); mend the module or the loss, or leave the "
                 "device out"
+            ) from error
+        if not self.compiled:
+            return
+        try:
+            work = self.prepare(params, 0, examples, key)
+            self.together(self.start(params), [work] if work.batches else [])
+        except Exception as error:
+            end_if_interrupted(error)
+            raise ValueError(
+                f"compiled=True: the model or the loss cannot be compiled ({_cause_of(error)}); "
+                "leave compiled=True out"
             ) from error
 
     def synthetic(self, kind: Kind, number: int, *, steps: int, scale: float = 1.0) -> ModuleWork:
@@ -356,12 +393,17 @@ class VectorisedTrainer(BatchedTrainer):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return one user's weighted loss of a batch, and whether the loss is its examples' mean.
 
+        Nor is it taken for one where an index is beyond the rows of an embedding.
+
         Raises:
             ValueError: If forward() replaces a buffer.
         """
         buffers = dict(self.alone.module.named_buffers())
         state = {**params, **buffers}
-        outputs = functional_call(self.alone.module, state, (x,))
+        # PyTorch does not compile such a mode: `prepare` has looked before.
+        looked_up = None if torch.compiler.is_compiling() else _EmbeddingsWithin()
+        with looked_up or nullcontext():
+            outputs = functional_call(self.alone.module, state, (x,))
         # Writing into a buffer raises by itself; a new one would be one for all users.
         if any(state[name] is not buffer for name, buffer in buffers.items()):
             raise ValueError("forward() replaces a buffer")
@@ -369,10 +411,50 @@ class VectorisedTrainer(BatchedTrainer):
         with torch.no_grad():
             batch = self.alone.loss(outputs, y)
             mean = (batch - each.mean()).abs() <= _RELATIVE * batch.abs() + _ABSOLUTE
+            for within in looked_up.within if looked_up is not None else ():
+                mean = mean & within
         return (each * weight).sum(), mean
 
     def _loss_of_one(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return self.alone.loss(output.unsqueeze(0), target.unsqueeze(0))
+
+
+class _EmbeddingsWithin(TorchFunctionMode):
+    """Keep every look-up in an embedding within its rows, and write down whether it was.
+
+    Under `vmap` the tables of all users are one, one after the other, and PyTorch compares an index
+    with the rows of that: one beyond a user's own table would read its neighbour's and have its
+    gradient added to the neighbour's update, without an error.
+
+    Attributes:
+        within: A truth value for each look-up, of the user at hand.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.within: list[torch.Tensor] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> torch.Tensor:
+        if func not in _EMBEDDING:
+            return func(*args, **(kwargs or {}))
+        given = dict(zip(_EMBEDDING[func], args, strict=False)) | (kwargs or {})
+        name = "input" if "input" in given else "indices"
+        index, rows = given[name], len(given["weight"])
+        self.within.append(((index >= 0) & (index < rows)).all())
+        given[name] = index.clamp(0, rows - 1)
+        return func(**given)
+
+
+# Functions that look up an embedding, and the names of their first parameters.
+_EMBEDDING: dict[Any, tuple[str, ...]] = {
+    nn.functional.embedding: (
+        *("input", "weight", "padding_idx", "max_norm", "norm_type"),
+        *("scale_grad_by_freq", "sparse"),
+    ),
+    torch.embedding: ("weight", "indices", "padding_idx", "scale_grad_by_freq", "sparse"),
+}
 
 
 def _compiled(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
@@ -394,7 +476,21 @@ def _compiled(function: Callable[..., Any], device: torch.device) -> Callable[..
     return call
 
 
+def _cause_of(error: Exception) -> str:
+    """Return in one line why PyTorch did not compile; its text has stack frames of its own."""
+    text = str(error)
+    found = (
+        re.search(r"got \w+\(([\"'])(?P<cause>.+?)\1\)$", text, re.MULTILINE)
+        or re.search(r"^ *Explanation: (?P<cause>.+)$", text, re.MULTILINE)
+        or re.search(r"(?P<cause>\S.*)", text)
+    )
+    cause = "" if found is None else found["cause"].strip()
+    if len(cause) > _LONGEST_CAUSE:
+        cause = f"{cause[:_LONGEST_CAUSE]} …"
+    return f"{type(error).__name__}: {cause}"
+
+
+_LONGEST_CAUSE = 300
 _ANY_NUMBER = 1 << 40
-_LOG = logging.getLogger(__name__)
 # How far a mean over single examples may be from the loss of the batch: float32's rounding.
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-6

@@ -90,24 +90,38 @@ def task(column: Column, split: Split, public: Public = "held out") -> CentralTa
         shapes = {"kernel": (NUM_WORDS, 2), "bias": (2,)}
         return linear_task(data, partial(SoftmaxGradients, num_classes=2), shapes)
     shapes = {"weight": (NUM_WORDS,), "bias": (1,)}
-    return linear_task(data, LogisticGradients, shapes, _side(whole, column))
+    return linear_task(data, LogisticGradients, shapes, _side(whole, column, public))
 
 
-def _side(data: Dataset, column: Column) -> dict[str, Callable[[], SideInformation]]:
+@cache
+def public_counts(public: Public) -> Any:
+    """Return how often each word is in each public review, by the features of "done right"."""
+    elsewhere = amazon() if public == "amazon" else None
+    data = review_features(reviews(), weights="counts", unit_rows=False, public=elsewhere)
+    return (limit_public(data, public) if isinstance(public, int) else data).x_public
+
+
+def _side(
+    data: Dataset, column: Column, public: Public
+) -> dict[str, Callable[[], SideInformation]]:
     """Return side information by kind: from private reviews as the paper, or from public ones."""
     x: Any = data.x_train if column == "paper" else data.x_public
     source: Literal["private", "public"] = "private" if column == "paper" else "public"
+
+    def counted() -> Any:
+        # Features done right are weighted by TF-IDF: frequencies are those of words all the same.
+        return x if column == "paper" else public_counts(public)
 
     def made(multiplier: np.ndarray, how: str) -> SideInformation:
         return SideInformation(multiplier={"weight": multiplier}, source=source, description=how)
 
     def frequency() -> SideInformation:
-        found = frequency_multiplier(column_sums(x), x.shape[0], division=100.0)
+        found = frequency_multiplier(column_sums(counted()), x.shape[0], division=100.0)
         return made(found, "min(10000, max f / f_j) / 100, f_j the frequency of token j")
 
     def tf_idf() -> SideInformation:
         found = tf_idf_mass_multiplier(
-            column_sums(x) / LENGTH,
+            column_sums(counted()) / LENGTH,
             np.bincount(x.indices, minlength=NUM_WORDS),
             x.shape[0],
             times=25_000 / x.shape[0],

@@ -252,7 +252,7 @@ def page(found: Recycled, *, command: str, picture: str = "") -> str:
         found=found, command=command, picture=picture, paper_table=_paper_table(found),
         summary=[_summary(found, place) for place in found.cases], groups=GROUPS,
         verdicts=partial(_verdicts, found), tables=_accuracy_tables(found),
-        choices=_choices_table(found), **found.setting.words(),
+        choices=_choices_table(found), listed=_listed, **found.setting.words(),
     )  # fmt: skip
 
 
@@ -350,7 +350,7 @@ def _accuracy_tables(found: Recycled) -> dict[str, str]:
 
 def _choices_table(found: Recycled) -> str:
     rows = [
-        [place_words(place), *_chosen_words(own)]
+        [place_words(place), *_chosen_words(own, found.setting.size)]
         for place, case in found.cases.items()
         for own in case.chosen.values()
     ]
@@ -359,8 +359,18 @@ def _choices_table(found: Recycled) -> str:
     )
 
 
-def _chosen_words(own: Choice) -> list[str]:
-    return [own.name, f"{own.rate:g}", "edge" if own.on_edge else "", f"{100 * own.accuracy:.2f}"]
+def _chosen_words(own: Choice, size: Size) -> list[str]:
+    edges = ["rate"] * own.on_edge
+    if own.name != LAST and AT not in own.name:
+        kind, value = own.name.split()
+        tried = size.which.decays if kind == "EMA" else size.which.ks
+        if len(tried) > 1 and float(value) in (min(tried), max(tried)):
+            edges.append("decay" if kind == "EMA" else "k")
+    return [own.name, f"{own.rate:g}", ", ".join(edges), f"{100 * own.accuracy:.2f}"]
+
+
+def _listed(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:g}" for value in values)
 
 
 def _note(delta: float) -> str:

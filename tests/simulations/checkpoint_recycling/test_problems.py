@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -92,6 +93,25 @@ def test_what_is_no_better_than_chance_is_no_signal(conversions):
     assert "better: UPA 3; clearly worse: EMA 0.8" in problems.verdict(higher, good)
 
 
+def test_the_summary_says_which_rate_suits_the_last_iterate_and_whether_it_is_an_edge(conversions):
+    """AUC loss, less is better: .30, .20, .25 at three rates; EMA 0.8 a point better in one."""
+
+    def values(last, gain):
+        seeds = np.array([-0.001, 0.0, 0.001])
+        return {problems.LAST: last + seeds, "EMA 0.8": last - gain + 2 * seeds}
+
+    problem = replace(conversions, rates=(1.0, 2.0, 4.0))
+    at = {1.0: values(0.3, 0.0), 2.0: values(0.2, 0.01), 4.0: values(0.25, 0.0)}
+    cases = {problems.Case(problems.FRESH, 6.0, rate): found for rate, found in at.items()}
+    (line,) = problems._summary(problem, SimpleNamespace(values=cases))
+    assert line.startswith("ε = 6, from nothing: the last iterate is best at rate 2; at 1: no diff")
+    assert "at 2: over seeds clearly better: EMA 0.8 (variance over seeds +300 to +300 %)" in line
+    cases[problems.Case(problems.FRESH, 6.0, 4.0)] = values(0.1, 0.0)
+    (line,) = problems._summary(problem, SimpleNamespace(values=cases))
+    assert "best at rate 4, an edge of what was tried;" in line
+    assert problems._summary(replace(problem, rates=(1.0,)), SimpleNamespace(values=cases)) == []
+
+
 def test_a_folder_of_photographs_is_none_of_conversions():
     with pytest.raises(ValueError, match="the log is synthetic"):
         problems.reproduce(what="pcvr", folder="here")
@@ -163,3 +183,26 @@ class TestNextWords:
             own = measure_models(components.task, packed(rule, list(past.recent)), public=False)
             assert own is not None
             assert own.get("accuracy") == pytest.approx(found[f"{rule.upper()} 3"], abs=1e-12)
+
+
+def test_runs_on_a_device_are_the_processors_to_rounding_and_name_it(
+    conversions, tmp_path, monkeypatch
+):
+    one = replace(conversions, seeds=1)
+    usual = problems.trained(one, Store.at(tmp_path / "usual"))
+    store = Store.at(tmp_path / "device")
+    monkeypatch.setattr("simulations.checkpoint_recycling.checkpoints.serial", None)
+    found = problems.trained(one, store, device="cpu")
+    assert usual.devices == "" and found.devices == " Trained on cpu."
+    assert {row["device"] for row in store.rows.values()} == {"cpu"}
+    for case, values in usual.values.items():
+        for name, value in values.items():
+            np.testing.assert_allclose(found.values[case][name], value, rtol=1e-6)
+    page = problems.page(one, found, command="c", file="runs.jsonl")
+    assert "with its options and seed. Trained on cpu." in page
+
+
+@pytest.mark.parametrize("what", ["cifar10", "cifar100", "pcvr", "words"])
+def test_every_problem_trains_on_a_device(what):
+    (study,) = (one for one in problems.REPRODUCTIONS if one.name == f"recycling-{what}")
+    assert study.takes("device")

@@ -46,6 +46,7 @@ from simulations.checkpoint_recycling.tags.study import (
     TINY,
     Case,
     Choice,
+    Size,
     accuracy_of,
     choose,
     one_half,
@@ -365,6 +366,22 @@ def test_the_summary_names_every_clear_gain(tiny_corpus):
     recycled = SimpleNamespace(cases={("tree", 8.0): found}, lines={("tree", 8.0): lines})
     said = page._summary(recycled, ("tree", 8.0))
     assert said.endswith(f"; better: {found.chosen[names[-1]].name} (+2.00 points)")
+
+
+@pytest.mark.parametrize(
+    ("name", "on_edge", "said"),
+    [
+        (LAST, False, ""), (LAST, True, "rate"), ("EMA 0.9", False, ""),
+        ("EMA 0.95", True, "rate, decay"), ("UPA 3", False, "k"), ("OMV 20", False, "k"),
+        ("OPA 10", False, ""), (f"UPA 20{AT}replace", False, ""),
+    ],
+)  # fmt: skip
+def test_a_decay_or_k_on_an_edge_is_said_like_a_rate(name, on_edge, said):
+    """Training over an aggregate keeps what was chosen at inference, where it is said."""
+    own = Choice(name=name, rate=1.0, on_edge=on_edge, accuracy=0.5)
+    assert page._chosen_words(own, Size()) == [name, "1", said, "50.00"]
+    few = replace(Size(), which=TINY.which)  # one decay and one k are no choice
+    assert page._chosen_words(own, few)[2] == ("rate" if on_edge else "")
 
 
 def test_methods_at_the_last_iterates_rate_stand_beside_those_at_their_own(tmp_path, tiny_corpus):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from dataclasses import replace
 from types import ModuleType
 
 import pytest
@@ -76,11 +77,34 @@ class TestCommand:
         assert out.read_text("utf-8").strip() in said.output
         assert len(read(results)) == 5
 
-        def never(run):
+        def never(run, device):
             raise RuntimeError("done already")
 
         monkeypatch.setattr(runs, "perform", never)
         assert self.run(*given).exit_code == 0
+
+    def test_a_table_on_a_device(self, tmp_path, monkeypatch):
+        """Its runs are the processor's to rounding, and are not done again without the device."""
+        usual_path, pages = runs.serial, []
+        for name, device in (("device", ("--device", "cpu")), ("usual", ())):
+            monkeypatch.setattr(runs, "serial", None if device else usual_path)
+            given = ("tiny", "--seeds", 1, "--results", tmp_path / name)
+            said = self.run(*given, *device)
+            assert said.exit_code == 0, said.output
+            pages.append(said.output)
+        assert "1 seeds. Trained on cpu." in pages[0] and "Trained on" not in pages[1]
+        on_device, usual = (read(tmp_path / name) for name in ("device", "usual"))
+        assert on_device.keys() == usual.keys()
+        for identity, line in usual.items():
+            assert on_device[identity]["device"] == "cpu" and "device" not in line
+            assert on_device[identity]["accuracy"] == pytest.approx(line["accuracy"], rel=1e-6)
+
+    def test_devices_that_are_refused(self, tmp_path):
+        given = ("tiny", "--results", tmp_path / "r", "--device")
+        assert "'tpu' is not one to train on" in str(self.run(*given, "tpu").exception)
+        said = str(self.run(*given, "cuda:0", "--processes", 2).exception)
+        assert "--processes 2 with --device cuda:0: one process trains on a GPU" in said
+        assert not (tmp_path / "r").exists()
 
     def test_a_beginning_up_to_a_hyphen_means_all_of_them(self, tmp_path):
         out = tmp_path / "o.md"
@@ -115,9 +139,15 @@ class TestCommand:
         monkeypatch.setattr(tables, "REPRODUCTIONS", (one,))
         assert self.run("drawn", "-s", "kind=some").exit_code == 0 and calls == [(3, "some")]
         assert "drawn: about 1 minutes on 2 cores" in self.errors.getvalue()
+        small = replace(one, reduced={"seeds": 2})
+        monkeypatch.setattr(tables, "REPRODUCTIONS", (small,))
+        for seeds in ((), ("--seeds", 4)):
+            assert self.run("drawn", "--reduced", *seeds).exit_code == 0
+        assert [calls.pop() for _ in range(2)] == [(4, "all"), (2, "all")]
+        monkeypatch.setattr(tables, "REPRODUCTIONS", (one,))
         assert "no reduced size" in str(self.run("drawn", "--reduced").exception)
         assert "By a function" in self.run().output
-        for option in ("--out", "--plot", "--corpus"):
+        for option in ("--out", "--plot", "--corpus", "--device"):
             given = tmp_path / "page.png"
             said = str(self.run("drawn", option, given).exception)
             assert f"{option} {given} is not taken by drawn" in said
@@ -133,7 +163,7 @@ class TestCommand:
         assert "did you mean 'other-table1'?" in str(self.run("other-tabel1").exception)
 
     def test_synthetic_data_are_said_before_anything_runs(self, tmp_path, monkeypatch):
-        def never(run):
+        def never(run, device):
             raise RuntimeError("too early")
 
         monkeypatch.setattr(runs, "perform", never)

@@ -46,14 +46,16 @@ class TestStudy:
             options={"kind": "b"}, reduced={"seeds": 1, "tiny": True},
         )  # fmt: skip
 
-    def test_what_is_given_goes_over_its_own_and_what_makes_it_small_over_all(self, study, calls):
+    def test_what_is_given_goes_over_its_own_and_over_what_makes_it_small(self, study, calls):
         study.call({"seeds": None, "corpus": "c"})
         study.call({"seeds": 3}, ("folds=4", "rates=2", "kind=c"))
         study.call({"seeds": 3}, ("rates=0.5,4",), reduced=True)
+        study.call({"seeds": None}, reduced=True)
         assert calls == [
             {"seeds": 5, "folds": 2, "rates": (1.0,), "kind": "b"},
             {"seeds": 3, "folds": 4, "rates": (2,), "kind": "c"},
-            {"seeds": 1, "folds": 2, "rates": (0.5, 4), "kind": "b"},
+            {"seeds": 3, "folds": 2, "rates": (0.5, 4), "kind": "b"},
+            {"seeds": 1, "folds": 2, "rates": (1.0,), "kind": "b"},
         ]
 
     @pytest.mark.parametrize(

@@ -88,13 +88,17 @@ class TestLayout:
         first, second = text.split("## First")[1].split("## Second")
         for part, here, not_here in ((first, "there", "here |"), (second, "here", "there")):
             assert f"| {here} |\n|---|---:|\n| a |" in part and f"| {not_here}" not in part
-            assert part.count("at δ = 0.001") == 1 and f"- {here}: " in part
+            assert part.count("at δ = 0.001") == 1 and f"- {here} (" in part
 
     def test_given_rows_stand_above_in_the_same_scale(self, tmp_path):
         given = Given(label="elsewhere", values={"ours": 0.1234})
         one = replace(table(row("a", 0.5)), given=(given,), scale=100.0)
         text = shown(one, tmp_path / "r")
         assert text.index("| elsewhere | – | 12.340 |") < text.index("| a | 0.5 |")
+
+    def test_what_the_paper_printed_keeps_its_digits(self, tmp_path):
+        text = shown(table(row("a", 0.8), row("b", 0.62), row("c", None)), tmp_path / "r")
+        assert "| a | 0.80 |" in text and "| b | 0.62 |" in text and "| c | – |" in text
 
     def test_a_choice_inside_its_grid_is_on_no_edge(self):
         grid = [{"rate": rate, "norm": 2.0} for rate in (0.1, 1.0, 10.0)]
@@ -114,6 +118,7 @@ class TestLayout:
         assert "| as here | plain | learning-rate 1.0 |" in chosen
         assert "| as here | other | learning-rate 1.0, delta 0.25 |" in chosen
         assert "3 tuning runs, on seed 1000." in grid
+        assert "their settings were given or follow from those of a row that is." in grid
         top = max(line["accuracy"] for line in done.values() if line["split"] == "validation")
         assert f"| as here | plain | 3 | {top:.2f} | learning-rate (most) |" in grid
         assert "| other |" not in grid and "| single |" not in grid
@@ -148,14 +153,16 @@ class TestEpsilon:
         guided = {"preconditioner": "side-information"}
         one = row("private", source="private", name="as the paper", **guided)
         text = self.lines(table(one, row("public", **guided)), tmp_path / "r")
-        first, second = text.split("; ")
-        assert "does NOT cover: side information taken from private examples: private" in first
-        assert "NOT cover" not in second and second.strip().endswith("public")
+        first, second = (line for line in text.splitlines() if line.startswith("- "))
+        assert first.startswith("- as here (private): ")
+        assert second.startswith("- as here (public): ")
+        assert first.endswith("does NOT cover: side information taken from private examples")
+        assert "NOT cover" not in second
 
 
 class TestOrderings:
-    def verdict(self, first, second, *, measure=ACCURACY, seeds=SEEDS):
-        """A table of synthetic figures by seed."""
+    def text(self, first, second, *, measure=ACCURACY, seeds=SEEDS, synthetic=False):
+        """A table of made-up figures by seed."""
         one = table(
             row("a"), row("b", **{"l2-clip-norm": 2.0}), measure=measure, orderings=(("a", "b"),)
         )
@@ -169,11 +176,13 @@ class TestOrderings:
                 done[run.identity] = {
                     "accuracy": value,
                     "loss": value,
-                    "synthetic": True,
+                    "synthetic": synthetic,
                     "epsilon": None,
                 }
-        text = markdown(one, done, seeds=seeds)
-        return text.split("- a ahead of b: as here: ")[1].strip()
+        return markdown(one, done, seeds=seeds)
+
+    def verdict(self, *values, **more):
+        return self.text(*values, **more).split("- a ahead of b: as here: ")[1].strip()
 
     @pytest.mark.parametrize(
         ("first", "second", "verdict"),
@@ -189,6 +198,11 @@ class TestOrderings:
     def test_verdicts(self, first, second, verdict):
         assert self.verdict(first, second) == verdict
 
+    def test_synthetic_data_judge_no_paper(self):
+        text = self.text((0.80, 0.81), (0.60, 0.61), synthetic=True)
+        assert "Orderings of the paper are not judged on SYNTHETIC data." in text
+        assert "held" not in text.lower()
+
     def test_the_interval_is_welchs(self):
         """By hand: shares 1/3 and 4/3, 50/17 degrees of freedom."""
         half = welch_half((1.0, 2.0, 3.0), (0.0, 2.0, 4.0))
@@ -200,8 +214,8 @@ class TestOrderings:
         assert self.verdict((0.3, 0.31), (0.1, 0.11), measure=LOSS) == "NOT held"
 
     def test_one_seed_has_no_spread(self):
-        assert self.verdict((0.8,), (0.79,), seeds=(0,)) == "held"
-        assert self.verdict((0.8,), (0.8,), seeds=(0,)) == "within the interval"
+        for first in (0.8, 0.79, 0.1):
+            assert self.verdict((first,), (0.79,), seeds=(0,)).startswith("not judged: one seed")
 
     @pytest.mark.parametrize("value", [None, float("nan")])
     def test_a_method_that_diverged_is_behind_every_other(self, value):
@@ -224,7 +238,8 @@ class TestFigure:
         ours = [ends[i] for i in range(2)]
         assert f"| DP-SGD | {np.mean(ours):.3f} ± {np.std(ours, ddof=1):.3f} |" in text
         assert "paper" not in text
-        assert re.search(r"at δ = 0.001 \(add-remove, per example, PLD.*\): DP-SGD; ∞, not", text)
+        assert re.search(r"- as here \(DP-SGD\): .* at δ = 0.001 \(add-remove, per example", text)
+        assert "- as here (none): ∞, not private" in text
 
     def test_a_missing_cell_a_divergence_and_notes(self, tmp_path):
         one = figure(

@@ -14,6 +14,7 @@ import pytest
 from tiny_tables import RATES, SEEDS, cell, figure, made, row, table, task
 
 from simulations.reproduction.items import TUNING_SEED, Cell, Row
+from simulations.reproduction.page import markdown
 from simulations.reproduction.runs import (
     Run,
     best,
@@ -252,6 +253,27 @@ class TestRecorded:
         ]
         assert len(before) in (0, 47) and all("curve" not in row for row in before)
         assert len(found & set(done)) + len(before) == len(done)
+
+    def test_the_page_of_imdb_is_what_its_commands_render(self, monkeypatch):
+        """Every paragraph and table of it, headings one level down; the prose above is its own."""
+        from simulations.adadps import tables
+        from simulations.adadps.setups import imdb
+
+        named = SimpleNamespace(name="imdb", x_train=np.empty(REVIEWS))
+        monkeypatch.setattr(imdb, "reviews", lambda: named)
+        monkeypatch.setattr(imdb, "task", lambda *given: SimpleNamespace(num_train=REVIEWS))
+        page, done = RECORDED.with_name("imdb.md").read_text("utf-8"), read(RECORDED)
+        parts = {part.strip() for part in page.split("\n\n")}
+        items = [one for one in tables.REPRODUCTIONS if one.name.endswith("-imdb")]
+        assert len(items) == 11
+        for item in items:
+            if item.name == "adadps-table3-imdb":
+                continue  # not run
+            figure = item.name.removesuffix("-imdb")
+            picture = f"{figure}-imdb.png" if item.kind == "figure" else None
+            text = markdown(item, done, seeds=range(3), picture=picture)
+            for part in text.strip().split("\n\n"):
+                assert (f"#{part}" if part.startswith("#") else part) in parts
 
 
 class TestCurves:

@@ -13,9 +13,9 @@ class TestComplete:
     def count(self, monkeypatch):
         performed = []
 
-        def counted(run):
+        def counted(run, device):
             performed.append(run.identity)
-            return perform(run)
+            return perform(run, device)
 
         monkeypatch.setattr(runs, "perform", counted)
         return performed

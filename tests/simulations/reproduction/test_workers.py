@@ -161,8 +161,8 @@ class TestDeath:
                 answered.touch()
             return asked(pipe)
 
-        def noted(run):
-            row = perform(run)
+        def noted(run, device):
+            row = perform(run, device)
             if run.seed == 2:
                 ended.touch()
             return row

@@ -12,7 +12,7 @@ from simulations.evaluation.bootstrap import Interval
 from simulations.evaluation.evaluate import Estimate
 from simulations.evaluation.table import percent
 from simulations.threads import command, study
-from simulations.threads.methods import ABLATION, METHODS
+from simulations.threads.methods import ABLATION, BY_METHOD, METHODS
 from simulations.threads.page import differences_table
 from tests.laws.test_raw_deletion import LITTLE, community, imported
 
@@ -128,6 +128,20 @@ def test_the_published_table_is_the_recorded_evaluation(published):
             assert rows[METHODS[name].label][column] == percent(value)
 
 
+def test_pages_that_differ_on_preconditioning_name_each_other():
+    ablation, methods = ((RESULTS / f"{name}.md").read_text("utf-8")
+                         for name in ("threads", "tags-by-method"))  # fmt: skip
+    assert "(tags-by-method.md)" in ablation and "(threads.md#what-each-part-is-worth)" in methods
+    assert "rests on one clip norm" in ablation
+    for text in (ablation, methods):
+        assert "was not measured" in text and "2.2 points worse" in text
+    plain, averaged = (
+        made.options[2.0] for made in (ABLATION["not adaptive"], BY_METHOD["DP-FedAvg"])
+    )  # "in the same settings"
+    shared = ("rounds", "l2-clip-norm", "local-learning-rate", "start", "start-factor")
+    assert all(plain[name] == averaged[name] for name in shared)
+
+
 def test_what_the_readme_says_of_the_gap_is_the_recorded_evaluation(published):
     text = (ROOT / "README.md").read_text("utf-8")
     for epsilon in (2, 8):
@@ -158,6 +172,7 @@ class TestAblation:
         call(tiny_corpus, tmp_path, kind="ablation", epsilons=(8.0,), out=out)
         shown, progress = capsys.readouterr()
         assert shown.strip() == out.read_text("utf-8").strip()
+        assert "rests on one clip norm" in shown
         assert "Synthetic data" in shown and "PLD" in shown and "δ = n^-1.1" in shown
         for name, method in ABLATION.items():
             assert f"| {method.label}, {'over' if name == 'whole' else 'against'}" in shown

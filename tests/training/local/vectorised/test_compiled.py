@@ -1,13 +1,22 @@
 """Steps that `torch.compile` compiled: the updates of those that are not, to rounding."""
 
+import re
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from fedpriv.experiments import FederatedExperiment, GaussianNoise, PoissonCohorts
+from fedpriv.mechanisms.bounds import Clip, Rounded
+from fedpriv.rng import Key
+from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.module_task import ModuleTask
+from fedpriv.training.local import vectorised
 from fedpriv.training.local.module import module_params
 from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.sgd import Momentum
 from fedpriv.training.local.vectorised import VectorisedTrainer
 from tests.training.local.vectorised.users import (
     built,
@@ -56,24 +65,59 @@ def test_no_shape_is_left_out_whoever_came_first(monkeypatch):
             assert all(update is not None for update in together(many, params, users))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("word", [-1, 20])
+def test_a_word_beyond_an_embedding_is_found_before_a_compiled_step(word):
+    users = {n: (np.full((4, 6), 3), np.arange(4) % 2) for n in ("a", "b")}
+    users["bad"] = (np.full((4, 6), word), np.arange(4) % 2)
+    words = ModuleTask(
+        name="words", loss=cross_entropy, users=users, synthetic=True, compiled=True,
+        module=lambda: nn.Sequential(nn.Embedding(20, 5), nn.Flatten(), nn.Linear(30, 2)),
+    )  # fmt: skip
+    many = words.trainer(SCHEDULE, {}, device="cpu")
+
+    def total(*user_ids):
+        return many.partial_sum(
+            params=words.init_params(Key.simulation(0)), bound=Rounded(bound=Clip(l2_clip_norm=1)),
+            user_ids=user_ids, key=Key.simulation(1), data=words.data,
+        )  # fmt: skip
+
+    beside, without = total("a", "bad", "b"), total("a", "b")
+    assert (beside.num_failed, without.num_failed) == (1, 0)
+    for name, array in without.total.items():
+        assert np.array_equal(beside.total[name], array)
+
+
 def task(forward=None, **options):
     class Model(nn.Linear):
         def forward(self, x):
             return super().forward(x) if forward is None else forward(super().forward(x))
 
     users = {user: examples_of(6, (12,), seed=1) for user in "ab"}
-    return ModuleTask(
-        name="synthetic", module=lambda: Model(12, 5), loss=cross_entropy, users=users,
-        synthetic=True, **options,
-    )  # fmt: skip
+    given = {"module": lambda: Model(12, 5), "loss": cross_entropy, "users": users, **options}
+    return ModuleTask(name="synthetic", synthetic=True, **given)
 
 
 SCHEDULE = Schedule(learning_rate=0.1, batch_size=4)
 
 
 def test_users_one_by_one_are_not_compiled():
-    with pytest.raises(ValueError, match="give users_at_once, or a device"):
+    with pytest.raises(ValueError, match="give users_at_once too"):
         task(compiled=True).trainer(SCHEDULE, {})
+
+
+def test_a_run_says_that_its_first_steps_are_compiled(tmp_path, monkeypatch):
+    monkeypatch.setattr(vectorised, "_compiled", lambda function, device: function)
+    for compiled in (True, False):
+        experiment = FederatedExperiment(
+            name="own", description="", delta=0.01, rounds=1, noise=GaussianNoise(multiplier=1.0),
+            sampling=PoissonCohorts(cohort=2.0),
+            task=partial(lambda experiment, **options: task(**options), users_at_once=2,
+                         compiled=compiled),
+        )  # fmt: skip
+        said = []
+        start_run(experiment, None, None, tmp_path / f"{compiled}").run(tell=said.append)
+        assert said == (["compiling the first steps"] if compiled else [])
 
 
 @pytest.mark.slow
@@ -83,5 +127,48 @@ def test_what_cannot_be_compiled_is_refused_beforehand():
         return outputs
 
     given = task(leaving, compiled=True, users_at_once=2)
-    with pytest.raises(ValueError, match="training a synthetic user there failed"):
+    with pytest.raises(ValueError, match=r"operator `print`.*leave compiled=True out") as refused:
         given.trainer(SCHEDULE, {})
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"module": lambda: nn.Sequential(nn.Linear(12, 5), nn.Dropout(0.5))}, "layer '1' draws"),
+        ({"client_optimizer": Momentum}, "with the client optimizer Momentum"),
+    ],
+)
+def test_users_who_are_always_trained_one_by_one_are_not_compiled(options, why, caplog):
+    given = task(compiled=True, users_at_once=2, **options)
+    with pytest.raises(ValueError, match=f"{why}.*one by one: leave compiled=True out"):
+        given.trainer(SCHEDULE, {})
+    plain = task(users_at_once=2, **options)
+    for _ in range(3):
+        plain.trainer(SCHEDULE, {})
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 1 and why in said[0], "once a run, which makes several trainers"
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [  # the first two are of the form of torch 2.13's
+        ("Failed to trace\n  Explanation: unknown `open`\n  Hint: avoid it.", "unknown `open`"),
+        (
+            "Failed to run\n  Explanation: Dynamo failed: item(*(Tensor(value=\n    ),), **{}): "
+            'got RuntimeError("vmap: a call of .item()")\n  Hint: none.\n\nfrom user code:\n',
+            "vmap: a call of .item()",
+        ),
+        ("\nno C++ compiler\nmore", "no C++ compiler"),
+        ("long" * 100, "long" * 75 + " …"),
+        ("", ""),
+    ],
+)
+def test_the_cause_is_one_line(text, cause, monkeypatch):
+    def fails(self, start, works):
+        raise RuntimeError(text)
+
+    monkeypatch.setattr(VectorisedTrainer, "together", fails)
+    said = f"cannot be compiled (RuntimeError: {cause}); leave compiled=True out"
+    with pytest.raises(ValueError, match=f"{re.escape(said)}$"):
+        task(compiled=True, users_at_once=2).trainer(SCHEDULE, {})

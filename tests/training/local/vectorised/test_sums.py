@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 from fedpriv import tree
@@ -275,3 +276,45 @@ class TestBatchInvariance:
             return local
 
         assert not is_batch_invariant(train, functools.partial(many.synthetic, KIND), 32)
+
+
+class _Looking(nn.Module):
+    """Words by a layer, or by a plain parameter that is asked for the classes of floats."""
+
+    def __init__(self, floats):
+        super().__init__()
+        self.table, self.floats = nn.Embedding(20, 5), floats
+        self.above = nn.Linear(30, CLASSES)
+
+    def forward(self, x):
+        found = nn.functional.embedding(x.long(), self.table.weight) if self.floats else None
+        return self.above((self.table(x) if found is None else found).flatten(1))
+
+
+@pytest.mark.parametrize("floats", [False, True])
+@pytest.mark.parametrize("word", [-1, 20, 37, 10**6])
+def test_a_word_beyond_an_embedding_moves_no_other_users_rows(floats, word):
+    """Red before: it read a neighbour's table, and its gradient went into that one's update."""
+    torch.manual_seed(2)
+    module = _Looking(floats)
+    _, many = trainers(module)
+    users = {}
+    for seed, user in enumerate(("before", "bad", "after")):
+        rng = np.random.default_rng(seed)
+        x = rng.integers(0, 20, (4, 6))
+        if user == "bad":
+            x[2, 3] = word
+        x = x.astype(np.float32) if floats else x
+        users[user] = ArrayExamples(x, rng.integers(0, CLASSES, 4))
+
+    def total(*user_ids):
+        return many.partial_sum(
+            params=module_params(module), bound=Rounded(bound=Clip(l2_clip_norm=1.0)),
+            user_ids=user_ids, key=KEY, data=Users(users),
+        )  # fmt: skip
+
+    beside, without = total("before", "bad", "after"), total("before", "after")
+    assert (beside.num_failed, without.num_failed) == (1, 0)
+    assert floats or set(many._batch_invariant.values()) == {True}
+    for name, array in without.total.items():
+        np.testing.assert_array_equal(beside.total[name], array)

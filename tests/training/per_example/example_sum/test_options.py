@@ -16,7 +16,7 @@ class TestRefusals:
         ("options", "said"),
         [
             ({"steps": "none"}, "exactly one"),
-            ({"epochs": 2.0}, "exactly one"),
+            ({"epochs": 2.0, "steps": 20}, "exactly one"),
             ({"micro-batch": 21}, "above the expected batch"),
             ({"micro-batch": 2, "relation": "replace-one", "sampling": "fixed"}, "micro-batch 2"),
             ({"preconditioner": "public-adam", "public-batch": 21}, "public batch of 21"),
