@@ -11,9 +11,12 @@ from fedpriv.experiments.options import option
 from fedpriv.ranges import Range
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy as np
 
     from fedpriv.datasets.stackexchange.corpus import Corpus
+    from fedpriv.datasets.stackexchange.embeddings import EncodedTexts
     from fedpriv.datasets.stackexchange.tag_view import TagView
     from fedpriv.tasks.next_words import NextWords
     from fedpriv.tasks.tag_prediction import TagPrediction
@@ -31,16 +34,8 @@ class TagPredictionTask:
     users: int | None = option(
         None, "Only the roster's first so many users, for quick trials.", Range.AT_LEAST_ONE
     )
-    inputs: Literal["tff", "unit-norm", "tf-idf", "encoder"] = option(
-        "tff",
-        "How a sentence's words are weighted; tf-idf by their rarity in public text; encoder: rows "
-        "of a pretrained encoder.",
-    )
-    encoder: str | None = option(
-        None, "Inputs encoder: its id, of `fedpriv encoder add`, or a folder with its files."
-    )
-    encoder_texts: Literal["both", "sentence", "title"] = option(
-        "both", "Inputs encoder: what of an example is encoded; both side by side."
+    inputs: Literal["tff", "unit-norm", "tf-idf"] = option(
+        "tff", "How a sentence's words are weighted; tf-idf by their rarity in public text."
     )
     tf_idf_power: float = option(
         0.5,
@@ -120,44 +115,65 @@ class TagPredictionTask:
             and self.public_text != "all-posts",
         )
 
-        encoded, weights = None, {}
-        if self.encoder is not None and self.inputs != "encoder":
-            raise ValueError(
-                f"encoder {self.encoder!r} is not read with inputs {self.inputs}; set task.inputs "
-                "to encoder, or leave task.encoder out"
-            )
-        if self.inputs == "encoder":
-            from fedpriv.datasets.encoders import Encoder, find_encoder
-            from fedpriv.datasets.stackexchange.embeddings import (
-                TEXTS,
-                EncodedTexts,
-                open_embeddings,
-            )
-
-            if self.encoder is None:
-                raise ValueError(
-                    "inputs encoder: set task.encoder to an encoder's id, which `fedpriv encoder "
-                    "add PATH` prints"
-                )
-            files = find_encoder(self.encoder)
-            weights = {"encoder": files.sha256}
-            texts = TEXTS if self.encoder_texts == "both" else (self.encoder_texts,)
-            encoded = EncodedTexts(embeddings=open_embeddings(corpus, Encoder(files), texts))
+        encoded, weights = self.encoded(corpus)
 
         def choosing() -> TagView:
             return corpus.view(roster=self.roster, users=self.users, split=split.choosing())
 
         return TagPrediction(
             corpus.view(roster=self.roster, users=self.users, split=split),
-            inputs=self.inputs,
+            inputs=self.inputs if encoded is None else "encoder",
             tf_idf_power=self.tf_idf_power,
             pairs=self.pairs,
             pair_weight=self.pair_weight,
             encoded=encoded,
             choosing=None if split.shares_threads else choosing,
             public_text=self.public_text,
-            data_sha256=lambda: {"prepared": corpus.content_sha256} | weights,
+            data_sha256=lambda: {"prepared": corpus.content_sha256, **weights},
         )
+
+    def encoded(self, corpus: Corpus) -> tuple[EncodedTexts | None, Mapping[str, str]]:
+        """Return an encoder's rows, and its digest by name; words need neither."""
+        return None, {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedTagPredictionTask(TagPredictionTask):
+    """Tag prediction on rows of a pretrained encoder, which `fedpriv encoder embed` made.
+
+    Softmax regression as of `TagPredictionTask`, on unit-norm rows of each example's texts. What is
+    asked of words (weights, pairs) is asked of none here, and refused.
+    """
+
+    encoder: str = option("none", "Its id, of `fedpriv encoder add`, or a folder with its files.")
+    encoder_texts: Literal["both", "sentence", "title"] = option(
+        "title", "What of an example is encoded; both side by side."
+    )
+
+    def encoded(self, corpus: Corpus) -> tuple[EncodedTexts | None, Mapping[str, str]]:
+        """Return the rows that were made, and the digest of the encoder's files.
+
+        Raises:
+            ValueError: If no encoder is named, it is not here, rows are missing, or words are to be
+                weighted or paired.
+        """
+        from fedpriv.datasets.encoders import Encoder, find_encoder
+        from fedpriv.datasets.stackexchange.embeddings import TEXTS, EncodedTexts, open_embeddings
+
+        if self.inputs != "tff" or self.pairs:
+            raise ValueError(
+                f"inputs {self.inputs!r}, pairs {self.pairs}: an encoder's rows have neither "
+                "weights nor pairs of words; leave both out"
+            )
+        if self.encoder == "none":
+            raise ValueError(
+                "encoder none: set task.encoder to an encoder's id, which `fedpriv encoder add "
+                "PATH` prints"
+            )
+        files = find_encoder(self.encoder)
+        texts = TEXTS if self.encoder_texts == "both" else (self.encoder_texts,)
+        rows = open_embeddings(corpus, Encoder(files), texts)
+        return EncodedTexts(embeddings=rows), {"encoder": files.sha256}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

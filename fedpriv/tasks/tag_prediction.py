@@ -599,7 +599,15 @@ class TagPrediction(ViewTask[TagView]):
         )
 
     def _weights_from(self) -> dict[str, Any]:
-        """Return what the provenance says of weights of words; nothing where there are none."""
+        """Return what the provenance says of weights of words, or of an encoder, if any."""
+        if self._encoded is not None:
+            of = self._encoded.description
+            return {
+                "encoder": f"{of.id}, of an example's {' and '.join(of.texts)}",
+                "encoder_sha256": of.sha256,
+                "encoder_trained_on": "whatever its publisher trained it on, which may include "
+                "text of these users: no ε covers that",
+            }
         if self._inputs != TF_IDF:
             return {}
         rule = f"inverse document frequency to the power {self._power:g}"

@@ -1,6 +1,6 @@
 r"""DP-NSGD on language: RoBERTa-base on SST-2, its embeddings frozen; clipping next to normalising.
 
-    pip install 'fedpriv[transformers]'
+    pip install 'fedpriv[pretrained]'
     fedpriv data fetch sst2
     fedpriv reproduce dpnsgd-figure4-sst2 -s weights=DIR -s methods=dp-nsgd -s rates=0.4 \
         -s sizes=0.01

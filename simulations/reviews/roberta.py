@@ -1,4 +1,4 @@
-"""RoBERTa as a classifier of sentences, its embeddings frozen; needs the extra `transformers`.
+"""RoBERTa as a classifier of sentences, its embeddings frozen; needs the extra `pretrained`.
 
 Weights come from a folder on disk and from safetensors only: a pickled file can run code when it is
 opened. Nothing is ever downloaded here.
@@ -331,6 +331,6 @@ def _transformers() -> Any:
         import transformers
     except ImportError as error:
         raise ValueError(
-            f"RoBERTa needs the extra: pip install 'fedpriv[transformers]' ({error})"
+            f"RoBERTa needs the extra: pip install 'fedpriv[pretrained]' ({error})"
         ) from None
     return transformers

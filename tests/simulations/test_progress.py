@@ -52,7 +52,7 @@ _SLOW = (
 _UNDRAWN = ("bolt-on-batches", "bolt-on-time", "ablation-tags")
 _UNMARKED = ("adadps-figure2", "adadps-figure3")
 _NO_TRANSFORMERS = pytest.mark.skipif(
-    find_spec("transformers") is None, reason="the extra `transformers` is not installed"
+    find_spec("transformers") is None, reason="the extra `pretrained` is not installed"
 )
 
 

@@ -27,7 +27,7 @@ from simulations.reviews.roberta import load_roberta, tokens
 from simulations.reviews.sst2 import TextSplits
 
 if find_spec("transformers") is None:
-    pytest.skip("the extra `transformers` is not installed", allow_module_level=True)
+    pytest.skip("the extra `pretrained` is not installed", allow_module_level=True)
 
 #: A good and a middling size of each method's grid.
 CHOSEN = {

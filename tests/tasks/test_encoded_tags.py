@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from importlib.util import find_spec
 
 import numpy as np
 import pytest
 
+import fedpriv as fp
 from fedpriv import tree
 from fedpriv.checkpoints.vocabulary import VOCABULARY, read_vocabulary
 from fedpriv.datasets.encoders import Encoder, add_encoder
@@ -17,7 +19,12 @@ from fedpriv.datasets.stackexchange.embeddings import (
     open_embeddings,
 )
 from fedpriv.datasets.stackexchange.sentence_store import SentenceStore
-from fedpriv.experiments.load import load_experiment
+from fedpriv.experiments.averaging import FederatedExperiment
+from fedpriv.experiments.bounds import AdaptableClip
+from fedpriv.experiments.build import build
+from fedpriv.experiments.noise import GaussianNoise
+from fedpriv.experiments.sampling import PoissonCohorts
+from fedpriv.experiments.tasks import EncodedTagPredictionTask
 from fedpriv.rng import Key
 from fedpriv.tasks.tag_prediction import TagPrediction, evaluate_tags
 from fedpriv.training.local.compiled_softmax import CompiledSoftmaxTrainer
@@ -128,21 +135,30 @@ def test_evaluation_is_of_the_dense_rows(task):
     assert plain.get("accuracy") == pytest.approx(expected)
 
 
+def experiment_of(**options):
+    return FederatedExperiment(
+        name="own",
+        description="Tags on rows of an encoder.",
+        task=EncodedTagPredictionTask(**options),
+        sampling=PoissonCohorts(cohort=20.0),
+        rounds=3,
+        bound=AdaptableClip(l2_clip_norm=2.0),
+        noise=GaussianNoise(target_epsilon=8.0),
+    )
+
+
 def test_a_run_says_which_encoder_it_had_and_needs_its_rows(tiny_corpus, encoder, tmp_path):
-    options = {"task.inputs": "encoder", "task.encoder": encoder.files.id}
-    options["task.encoder-texts"] = "sentence"
-    experiment = load_experiment("dp-fedavg-tags").with_options(options)
+    experiment = experiment_of(encoder=encoder.files.id, encoder_texts="sentence")
     with pytest.raises(ValueError, match=f"fedpriv encoder embed {encoder.files.id}"):
-        experiment.task(experiment, tiny_corpus)
+        build(experiment, tiny_corpus)
     made = make_embeddings(tiny_corpus, encoder, ("sentence",), processes=1)
     again = open_embeddings(tiny_corpus, encoder, ("sentence",))
     np.testing.assert_array_equal(made.rows["sentence"], again.rows["sentence"])
-    task = experiment.task(experiment, tiny_corpus)
-    assert task.data_sha256()["encoder"] == encoder.files.sha256
-    (tmp_path / VOCABULARY).write_bytes(task.files()[VOCABULARY])
-    kept = read_vocabulary(tmp_path / VOCABULARY)
+    result = fp.run(experiment, corpus=tiny_corpus.directory, out=tmp_path / "run")
+    named = json.dumps(result.record.corpus)
+    assert encoder.files.sha256 in named and "may include text of these users" in named
+    kept = read_vocabulary(result.record.directory / VOCABULARY)
     assert kept.encoder.id == encoder.files.id and kept.num_rows == encoder.width
-    assert task.init_params(KEY)["kernel"].shape == (encoder.width, len(task.view.tags))
     with pytest.raises(ValueError, match="rows of encoder"):
         kept.features(["tax"])
 
@@ -150,12 +166,17 @@ def test_a_run_says_which_encoder_it_had_and_needs_its_rows(tiny_corpus, encoder
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"task.inputs": "encoder"}, "set task.encoder"),
-        ({"task.inputs": "encoder", "task.encoder": "nothing-here"}, "is not on this machine"),
-        ({"task.inputs": "unit-norm", "task.encoder": "nothing-here"}, "set task.inputs"),
+        ({}, "set task.encoder"),
+        ({"encoder": "nothing-here"}, "is not on this machine"),
+        ({"encoder": "nothing-here", "inputs": "tf-idf"}, "neither weights nor pairs"),
+        ({"encoder": "nothing-here", "pairs": 9}, "neither weights nor pairs"),
     ],
 )
 def test_what_does_not_fit_is_refused(tiny_corpus, options, words):
-    experiment = load_experiment("dp-fedavg-tags").with_options(options)
     with pytest.raises(ValueError, match=words):
-        experiment.task(experiment, tiny_corpus)
+        build(experiment_of(**options), tiny_corpus)
+
+
+def test_an_encoders_rows_are_no_words(task):
+    with pytest.raises(ValueError, match="no words, so none is rarer"):
+        task.public_words()

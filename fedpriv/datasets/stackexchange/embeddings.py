@@ -141,8 +141,8 @@ class EncodedTexts:
         """
         if examples.texts is None:
             raise ValueError(
-                "this corpus says not where its examples' sentences are: a part of a corpus keeps "
-                "no text; give the whole corpus"
+                "it is not known where these examples' sentences are: a part of a corpus keeps no "
+                "text, and neither does one imported by an earlier version; import it again"
             )
         found = [
             table[examples.texts[:, TEXTS.index(kind)]]

@@ -25,7 +25,7 @@ from simulations.reviews import roberta
 from simulations.reviews.roberta import load_roberta, new_head, random_roberta, save_roberta, tokens
 
 if find_spec("transformers") is None:
-    pytest.skip("the extra `transformers` is not installed", allow_module_level=True)
+    pytest.skip("the extra `pretrained` is not installed", allow_module_level=True)
 
 
 def hub():
