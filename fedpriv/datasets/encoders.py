@@ -254,23 +254,20 @@ class Encoder:
     def pooling(self) -> Pooling:
         """How a text's row is made of its tokens': as `1_Pooling/config.json` says, or the mean."""
         said = _json(self.files.folder / "1_Pooling/config.json")
-        modes = {
+        modes: dict[str, Pooling] = {
             "pooling_mode_mean_tokens": "mean",
             "pooling_mode_cls_token": "cls",
             "pooling_mode_max_tokens": "max",
         }
-        chosen = [
-            modes.get(key, key) for key, on in said.items() if key.startswith("pooling") and on
-        ]
-        chosen = [mode for mode in chosen if mode != "pooling_mode"]
         if not said:
             return "mean"
-        if len(chosen) != 1 or chosen[0] not in modes.values():
+        on = [key for key, value in said.items() if key.startswith("pooling_mode_") and value]
+        if len(on) != 1 or on[0] not in modes:
             raise ValueError(
-                f"{self.files.folder}: pooling {', '.join(chosen) or 'none'} is not known; one of "
-                f"{', '.join(modes.values())} is"
+                f"{self.files.folder}: pooling {', '.join(on) or 'none'} is not known; one of "
+                f"{', '.join(modes)} is"
             )
-        return chosen[0]  # pyright: ignore[reportReturnType]
+        return modes[on[0]]
 
     @cached_property
     def normalised(self) -> bool:

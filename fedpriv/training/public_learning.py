@@ -418,7 +418,7 @@ def tag_learner(
     key: Key,
     measure: Callable[[Params], Metrics | None],
     features: Features | None,
-) -> PublicLearner:
+) -> TagLearner | GradientLearner:
     """Return a learner of softmax regression on tags.
 
     Args:

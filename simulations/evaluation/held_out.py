@@ -24,7 +24,8 @@ from fedpriv.training.evaluate import Metrics, combined
 from fedpriv.training.public_learning import (
     MOST_PASSES,
     AdaGrad,
-    PublicLearner,
+    GradientLearner,
+    TagLearner,
     choose,
     columns_of,
     learn,
@@ -425,7 +426,7 @@ def _learner(
     key: Key,
     public_text: PublicText | None,
     features: Features | None,
-) -> PublicLearner:
+) -> TagLearner | GradientLearner:
     rows = view.all_rows(view.roster, "train")
     if public_text is not None:
         rows = np.concatenate([rows, view.public_rows("train", of=public_text)])

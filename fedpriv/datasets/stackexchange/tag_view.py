@@ -183,8 +183,8 @@ class DenseFeatures(Features, Protocol):
 
 
 def model_inputs(
-    params: Mapping[str, np.ndarray], columns: TagExamples, features: Features, rows: np.ndarray
-) -> tuple[Mapping[str, np.ndarray], TagExamples]:
+    params: dict[str, np.ndarray], columns: TagExamples, features: Features, rows: np.ndarray
+) -> tuple[dict[str, np.ndarray], TagExamples]:
     """Return a model and examples that have the logits of a model on features.
 
     For dense features the examples have one input each, whose row of the kernel is their logits.

@@ -11,8 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedpriv.checkpoints.vocabulary import WordFeatures
-from fedpriv.datasets.stackexchange.tag_view import INPUTS, TagExamples
+from fedpriv.datasets.stackexchange.tag_view import INPUTS, Features, TagExamples
 from fedpriv.rng import Key
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.tree import Params, RowSparse, Tree
@@ -47,7 +46,7 @@ class CompiledSoftmaxTrainer:
     schedule: Schedule
     inputs: str = "tff"
     multiplier: np.ndarray | None = field(default=None, repr=False)
-    word_features: WordFeatures | None = None
+    word_features: Features | None = None
 
     def __post_init__(self) -> None:
         if self.inputs not in INPUTS:
