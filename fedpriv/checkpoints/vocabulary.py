@@ -44,8 +44,8 @@ class Vocabulary:
     def __post_init__(self) -> None:
         if self.inputs not in ("tff", "unit-norm", "tf-idf", "encoder"):
             raise ValueError(
-                f"inputs {self.inputs!r} are not known; use 'tf-idf', 'tff', 'unit-norm' or "
-                "'encoder'"
+                f"inputs {self.inputs!r} are not known; use 'encoder', 'tf-idf', 'tff' or "
+                "'unit-norm'"
             )
         if (self.inputs == "encoder") != (self.encoder is not None):
             raise ValueError(f"inputs {self.inputs!r} do not fit encoder {self.encoder!r}")

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
-from scipy.special import softmax
 
 from fedpriv import optimizers
 from fedpriv.datasets.stackexchange.roster_view import BATCH_EXAMPLES
@@ -433,6 +432,8 @@ def tag_learner(
         return TagLearner(
             examples=examples, inputs=inputs, key=key, measure=measure, word_features=features
         )
+
+    from scipy.special import softmax  # slow to import; `fedpriv --help` does without
 
     def gradient(params: Params, index: np.ndarray, key: Key) -> Params:
         batch = examples.take(index)

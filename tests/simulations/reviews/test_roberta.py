@@ -270,7 +270,7 @@ class TestExtra:
     def test_a_missing_extra_says_how_to_install_it(self, folder, monkeypatch):
         monkeypatch.setitem(sys.modules, "transformers", None)
         for call in (lambda: load_roberta(folder), lambda: tokens(folder, ["a"], length=5)):
-            with pytest.raises(ValueError, match=r"pip install 'fedpriv\[transformers\]'"):
+            with pytest.raises(ValueError, match=r"pip install 'fedpriv\[pretrained\]'"):
                 call()
 
     @pytest.mark.slow
