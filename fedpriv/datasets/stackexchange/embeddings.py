@@ -57,8 +57,7 @@ def open_embeddings(corpus: Corpus, encoder: Encoder, texts: Sequence[str]) -> E
     """
     folder = _folder(corpus, encoder)
     for kind in texts:
-        marks = folder / f"{kind}s-chunks.npy"
-        if not (marks.is_file() and np.load(marks).all()):
+        if _missing(folder, kind):
             raise ValueError(
                 f"the {kind}s of corpus {corpus.name!r} are not all embedded by "
                 f"{encoder.files.id}: run `fedpriv encoder embed {encoder.files.id}` with the same "
@@ -114,7 +113,9 @@ def make_embeddings(
 class EncodedTexts:
     """Inputs of an example: the rows of its texts, side by side, scaled to unit norm.
 
-    Each is a function of that text alone, so an example's inputs depend on that example alone.
+    Each is a function of that text alone. A thread's title is its asker's: an answer's example has
+    it too, as it has the words of it, so a guarantee of users' own examples does not cover a
+    person's title in others' examples (`owners all` drops them).
 
     Attributes:
         embeddings: Of the corpus, and of all texts that an example has.
@@ -198,11 +199,10 @@ def _made(
 ) -> np.ndarray:
     """Return the rows of one kind of text; those that are missing are made."""
     path, marks = folder / f"{kind}.npy", folder / f"{kind}-chunks.npy"
-    if not marks.is_file():
-        path.unlink(missing_ok=True)
-        shape = len(texts), encoder.width
+    shape, number = (len(texts), encoder.width), chunks(len(texts))
+    if _shape(path) != shape or _shape(marks) != (number,):  # not begun, or damaged: begin anew
         np.lib.format.open_memmap(path, "w+", np.float32, shape).flush()
-        np.save(marks, np.zeros(chunks(len(texts)), np.uint8))
+        np.lib.format.open_memmap(marks, "w+", np.uint8, (number,)).flush()
     done = np.lib.format.open_memmap(marks, "r+")
     if not done.all():
         rows = np.lib.format.open_memmap(path, "r+")
@@ -210,6 +210,22 @@ def _made(
         rows.flush()
         done.flush()
     return _mapped(path)
+
+
+def _shape(path: Path) -> tuple[int, ...] | None:
+    """Return the shape of an array's file; None where it is missing or damaged."""
+    try:
+        return np.load(path, mmap_mode="r").shape
+    except (OSError, ValueError, EOFError):
+        return None
+
+
+def _missing(folder: Path, kind: str) -> bool:
+    """Return whether rows of a kind of text are not all there."""
+    path, marks = folder / f"{kind}s.npy", folder / f"{kind}s-chunks.npy"
+    if _shape(path) is None or _shape(marks) is None:
+        return True
+    return not np.load(marks).all()
 
 
 def _mapped(path: Path) -> np.ndarray:

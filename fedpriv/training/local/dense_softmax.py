@@ -77,6 +77,8 @@ class DenseSoftmaxTrainer:
                 change[torch.arange(len(batch)), label[batch]] -= 1.0
                 change *= -self.schedule.learning_rate / len(batch)
                 residual[batch] += change
+            # What the last step made is not finite only for a rate or multiplier that is not: the
+            # bound refuses it.
             return {
                 "bias": residual.sum(dim=0).numpy(),
                 "kernel": (scaled.T @ residual).numpy(),

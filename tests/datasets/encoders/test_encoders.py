@@ -188,3 +188,77 @@ class TestFiles:
         other = write_tiny_bert(tmp_path / "other", pooling="cls")
         found = check_files(other, "x")
         assert found.weights_sha256 == before.weights_sha256 and found.sha256 != before.sha256
+
+    @pytest.mark.parametrize(
+        ("file", "value"),
+        [
+            ("sentence_bert_config.json", {"max_seq_length": -5}),
+            ("sentence_bert_config.json", {"max_seq_length": True}),
+            ("sentence_bert_config.json", {"max_seq_length": "abc"}),
+            ("sentence_bert_config.json", {"max_seq_length": 32, "do_lower_case": True}),
+            ("sentence_bert_config.json", []),
+            ("modules.json", {"type": "Transformer"}),
+            ("modules.json", [{"type": "a.Transformer"}, {"type": "a.Dense"}]),
+            ("modules.json", ["x", 3]),
+            ("1_Pooling/config.json", []),
+            ("1_Pooling/config.json", {"pooling_mode_weightedmean_tokens": True}),
+            ("config.json", []),
+            ("config.json", {"auto_map": {"AutoModel": "evil.Model"}}),
+            ("config.json", {"_attn_implementation": "somebody/kernel"}),
+            ("config.json", {"quantization_config": {"bits": 4}}),
+            ("config.json", {"hidden_size": "x"}),
+            ("config.json", {"num_attention_heads": 0}),
+            ("config.json", {"vocab_size": 3}),
+        ],
+    )
+    def test_odd_settings_are_refused_and_nothing_is_added(self, folder, tmp_path, file, value):
+        shutil.copytree(folder, tmp_path / "odd")
+        path = tmp_path / "odd" / file
+        if file == "config.json" and value:
+            value = json.loads(path.read_text()) | value
+        path.write_text(json.dumps(value))
+        with pytest.raises(ValueError, match="odd"):
+            add_encoder(tmp_path / "odd")
+        assert encoders.added_encoders() == ()
+
+    def test_a_stray_or_half_made_folder_hides_no_encoder(self, folder):
+        found = add_encoder(folder, "n" * 47)
+        for name in (".unpacked-abc", "backup-old", f".{found.id}.partial-x"):
+            (encoders.encoders_dir() / name).mkdir()
+        assert encoders.added_encoders() == (found,) and find_encoder(found.id) == found
+        with pytest.raises(ValueError, match="up to 47 letters"):
+            add_encoder(folder, "n" * 48)
+
+    def test_a_damaged_zip_file_is_named(self, folder, tmp_path):
+        whole, half = tmp_path / "whole.zip", tmp_path / "half.zip"
+        with zipfile.ZipFile(whole, "w") as archive:
+            for path in folder.rglob("*"):
+                archive.write(path, str(path.relative_to(folder)))
+            archive.writestr("tf_model.safetensors", b"of something else")
+        add_encoder(whole)
+        content = bytearray(whole.read_bytes())
+        content[len(content) // 2] ^= 0xFF
+        half.write_bytes(bytes(content))
+        with pytest.raises(ValueError, match=r"half\.zip is a damaged"):
+            add_encoder(half)
+
+
+@pytest.mark.parametrize("positions", [20, 64])
+def test_the_longest_text_fits_the_positions(tmp_path, positions):
+    """Also where they are no multiple of what lengths are rounded up to."""
+    folder = write_tiny_bert(tmp_path / "tiny")
+    (folder / "sentence_bert_config.json").unlink()
+    config = json.loads((folder / "config.json").read_text())
+    tensors = load_file(folder / "model.safetensors")
+    name = "embeddings.position_embeddings.weight"
+    tensors[name] = tensors[name][:positions].contiguous()
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": positions}))
+    encoder = Encoder(add_encoder(folder))
+    assert encoder.max_tokens == positions
+    rows = encoder.encode(["a " * 500, "a " * 400, "a"])
+    np.testing.assert_array_equal(rows[0], rows[1])
+
+
+def test_a_lone_half_of_a_character_is_text(folder):
+    assert np.isfinite(opened(folder).encode(["tax \ud800 law"])).all()
