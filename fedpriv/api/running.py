@@ -140,7 +140,7 @@ def run(
             secure=secure,
             backend=backend,
             make_backend=factories(reference, found and str(found.directory.resolve())),
-            keep_last=_kept(keep_checkpoints),
+            keep_last=_check_keep(keep_checkpoints),
             anchors=keeping.anchors(),
             label=label,
             tell=_teller(console, progress),
@@ -205,7 +205,7 @@ def resume(
             folder,
             experiment=experiment,
             make_backend=factories(reference, document["corpus"]["path"]),
-            keep_last=_kept(keep_checkpoints),
+            keep_last=_check_keep(keep_checkpoints),
             anchors=anchors_of(anchor, anchor_command),
         )
         _follow(prepared, console, progress, kept=True)
@@ -283,7 +283,7 @@ def _teller(console: Console, shown: ShowProgress) -> Callable[[str], None]:
     return tell
 
 
-def _kept(keep: int | None) -> int | None:
+def _check_keep(keep: int | None) -> int | None:
     return keep_last_from("all" if keep is None else str(keep))
 
 

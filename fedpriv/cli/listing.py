@@ -61,9 +61,9 @@ def show_options(experiment: Experiment, *, as_json: bool) -> None:
         if part != heading:
             heading = part
             table.add_row(f"[bold]{escape(part)}[/]")
-        usual = "" if value == entry.default else f" (default {_written(entry.default)})"
+        usual = "" if value == entry.default else f" (default {_format_option(entry.default)})"
         what = f"{entry.help} {entry.takes}." if entry.is_choice else entry.help
-        table.add_row(f"  {entry.path}", _written(value), escape(what + usual))
+        table.add_row(f"  {entry.path}", _format_option(value), escape(what + usual))
     print_table(table)
     console.print(
         "Change one with -s NAME=VALUE; choosing another part brings its options.", **style
@@ -76,7 +76,7 @@ def _part_of(entry: Entry, values: Mapping[str, Option]) -> str:
     return f"{place} {values.get(place, '')}".strip() or "experiment"
 
 
-def _written(value: Option) -> str:
+def _format_option(value: Option) -> str:
     if value is None:
         return "none"
     return str(value).lower() if isinstance(value, bool) else f"{value}"

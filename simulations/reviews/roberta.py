@@ -21,9 +21,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedpriv.datasets.encoders import CONFIG, WEIGHTS, transformers_library
 from fedpriv.rng import Key
-
-WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
 _ATTENTION = "fedpriv_eager"
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
@@ -49,7 +48,7 @@ class RobertaClassifier(nn.Module):
 
     def __init__(self, config: Any) -> None:
         super().__init__()
-        hub = _transformers()
+        hub = transformers_library()
         hub.AttentionInterface.register(_ATTENTION, _attention)
         config._attn_implementation = _ATTENTION
         # Random weights, most of them overwritten: the process's own generator is left as it was.
@@ -201,7 +200,7 @@ def tokens(folder: str | os.PathLike[str], sentences: Sequence[str], *, length: 
 
 def _tokeniser(folder: Path) -> Any:
     """Return RoBERTa's tokeniser, byte-level pairs, from either form of its files."""
-    _transformers()
+    transformers_library()
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
     whole, parts = folder / "tokenizer.json", (folder / "vocab.json", folder / "merges.txt")
@@ -254,7 +253,7 @@ def _config(options: Mapping[str, Any], where: str, dropout: float | None) -> An
         rates = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
         chosen.update(dict.fromkeys(rates, dropout))
     try:
-        return _transformers().RobertaConfig(**chosen)
+        return transformers_library().RobertaConfig(**chosen)
     except Exception as error:  # its checks raise classes of their own
         raise ValueError(f"{where} do not describe a RoBERTa ({error})") from None
 
@@ -319,18 +318,3 @@ def _attention(
         scores = scores + attention_mask
     weights = module.dropout(scores.softmax(dim=-1))
     return (weights @ value).transpose(1, 2).contiguous(), weights
-
-
-def _transformers() -> Any:
-    """Return the package of the extra.
-
-    Raises:
-        ValueError: If it is not installed.
-    """
-    try:
-        import transformers
-    except ImportError as error:
-        raise ValueError(
-            f"RoBERTa needs the extra: pip install 'fedpriv[pretrained]' ({error})"
-        ) from None
-    return transformers

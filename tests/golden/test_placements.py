@@ -10,7 +10,7 @@ from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.gaussian import gaussian
 from fedpriv.rng import Key
 from fedpriv.tasks.task import Task, TaskDescription
-from fedpriv.training.local.compiled_softmax import CompiledSoftmaxTrainer
+from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
 from fedpriv.training.work import as_work
 
 WORDS, TAGS, USERS = 6, 3, 5

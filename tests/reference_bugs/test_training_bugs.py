@@ -15,8 +15,8 @@ from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
 from fedpriv.tasks.tag_prediction import evaluate_tags, majority_share
 from fedpriv.training.evaluate import combined
-from fedpriv.training.local.compiled_softmax import CompiledSoftmaxTrainer
 from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
 from fedpriv.training.work import as_work
 from tests.datasets.corpus.sentences import said, write
 from tests.reference_bugs.small_runs import experiment, states

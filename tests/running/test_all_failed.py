@@ -91,7 +91,7 @@ def test_the_run_ends_with_the_first_error_before_more_is_charged(tiny_corpus, t
     with pytest.raises(AllUsersFailedError) as caught:
         prepared.run()
     said = str(caught.value)
-    assert "round 1" in said and "ValueError" in said and "compiled_softmax.py" in said
+    assert "round 1" in said and "ValueError" in said and "softmax.py" in said
     assert charges(out) == 1 and not json_lines.read(out / "rounds.jsonl")
     # On a node of Flower's there may be people's own data: no value leaves it.
     assert ("outside" in said) is (backend != "flower"), said

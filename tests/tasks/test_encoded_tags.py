@@ -28,8 +28,8 @@ from fedpriv.experiments.sampling import PoissonCohorts
 from fedpriv.experiments.tasks import EncodedTagPredictionTask
 from fedpriv.rng import Key
 from fedpriv.tasks.tag_prediction import TagPrediction, evaluate_tags
-from fedpriv.training.local.compiled_softmax import CompiledSoftmaxTrainer
 from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
 from tests.tiny_bert import write_tiny_bert
 
 if find_spec("transformers") is None:

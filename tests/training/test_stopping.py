@@ -26,9 +26,9 @@ from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
 from fedpriv.runs.prepared import start_run
 from fedpriv.training import stopping
-from fedpriv.training.local.compiled_softmax import CompiledSoftmaxTrainer
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
 from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
 from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.training.work import as_work
 

@@ -79,18 +79,18 @@ class RayBackend(ShardedBackend):
         # The template is the server's alone.
         sent = ray.put(replace(order, template=None))
 
-        def tried(shards: Shards, tries: int) -> list[Any]:
+        def run_shards(shards: Shards, tries: int) -> list[Any]:
             calls = [Call("partial_sum", (sent, shard)) for shard in shards]
             return self._pool.run(calls, tries=tries, references=True)
 
         with users_not_logged(order.key):
-            sums = tried(shards, _TRIES_OF_A_SHARE)
+            sums = run_shards(shards, _TRIES_OF_A_SHARE)
             found = self._added([done for done in sums if done is not LOST], order)
             suspects = [u for s, done in zip(shards, sums, strict=True) if done is LOST for u in s]
             num_lost = 0
             for start in range(0, len(suspects), self.num_workers):
                 few = suspects[start : start + self.num_workers]
-                sums = tried([(user,) for user in few], _TRIES_OF_A_USER)
+                sums = run_shards([(user,) for user in few], _TRIES_OF_A_USER)
                 num_lost += sum(done is LOST for done in sums)
                 if done := [done for done in sums if done is not LOST]:
                     found = [merged(order.shapes, [*found, *ray.get(done)])]  # few at a time

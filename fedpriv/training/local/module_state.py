@@ -88,14 +88,14 @@ class SameFrozen:
         """Return another module."""
         module = self._make()
         if self._known is None:
-            self._known = self._found() if _untrained(module) else {}
+            self._known = self._find_untrained() if _untrained(module) else {}
         own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         with torch.no_grad():
             for name, tensor in self._known.items():
                 own[name].copy_(tensor)
         return module
 
-    def _found(self) -> dict[str, torch.Tensor]:
+    def _find_untrained(self) -> dict[str, torch.Tensor]:
         first = made_from(_FROZEN, self._make)
         found, again = _untrained(first), _untrained(made_from(_FROZEN, self._make))
         for name, tensor in found.items():

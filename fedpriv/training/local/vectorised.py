@@ -180,7 +180,7 @@ class VectorisedTrainer(BatchedTrainer):
     _gradients: Any = field(init=False, repr=False)
     _batch_invariant: dict[Any, bool] = field(init=False, repr=False, default_factory=dict)
     _apart: bool = field(init=False, repr=False)
-    _looks_up: list[bool] = field(init=False, repr=False, default_factory=lambda: [True])
+    _by_index: list[bool] = field(init=False, repr=False, default_factory=lambda: [True])
 
     def __post_init__(self) -> None:
         given = self.users_at_once
@@ -241,8 +241,8 @@ class VectorisedTrainer(BatchedTrainer):
         x, y = self.alone.encoded(chosen)
         if self.device.type != "cpu" and self.alone.encode is as_arrays:
             self._try_indices(x, y)
-        if self.compiled and len(x) and self._looks_up[0]:
-            self._try_embeddings(x)
+        if self.compiled and len(x) and self._by_index[0]:
+            self._try_within(x, y)
         return ModuleWork(
             user=user,
             examples=examples,
@@ -274,17 +274,18 @@ class VectorisedTrainer(BatchedTrainer):
         with torch.no_grad():
             loss(module(torch.from_numpy(model_inputs(x))), torch.from_numpy(model_targets(y)))
 
-    def _try_embeddings(self, x: np.ndarray) -> None:
-        """Try whether a user's look-ups are within embeddings, where compiled steps do not look.
+    def _try_within(self, x: np.ndarray, y: np.ndarray) -> None:
+        """Try whether a user's indices are within its tensors, where compiled steps do not look.
 
         Raises:
             IndexError: If one is not.
         """
-        with torch.no_grad(), self.alone.as_made() as module, _EmbeddingsWithin() as looked_up:
-            module(torch.from_numpy(x).to(self.device))
-        if not all(map(bool, looked_up.within)):
-            raise IndexError("an index is beyond the rows of an embedding")
-        self._looks_up[0] = bool(looked_up.within)  # the model's, whoever is the first
+        inputs, targets = (torch.from_numpy(array).to(self.device) for array in (x, y))
+        with torch.no_grad(), self.alone.as_made() as module, _IndicesWithin() as indices:
+            self.alone.loss(module(inputs), targets)
+        if not all(map(bool, indices.within)):
+            raise IndexError("an index is beyond the rows of an embedding or a filled tensor")
+        self._by_index[0] = bool(indices.within)  # the model's, whoever is the first
 
     def check(self, params: Params, examples: Any) -> None:
         """Train one synthetic user on the device, to find out beforehand that none can be.
@@ -393,7 +394,7 @@ class VectorisedTrainer(BatchedTrainer):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return one user's weighted loss of a batch, and whether the loss is its examples' mean.
 
-        Nor is it taken for one where an index is beyond the rows of an embedding.
+        Nor is it taken for one where an index is beyond a user's own tensor (`_IndicesWithin`).
 
         Raises:
             ValueError: If forward() replaces a buffer.
@@ -401,17 +402,21 @@ class VectorisedTrainer(BatchedTrainer):
         buffers = dict(self.alone.module.named_buffers())
         state = {**params, **buffers}
         # PyTorch does not compile such a mode: `prepare` has looked before.
-        looked_up = None if torch.compiler.is_compiling() else _EmbeddingsWithin()
-        with looked_up or nullcontext():
+        eager = not torch.compiler.is_compiling()
+        indices = _IndicesWithin() if eager else None
+        with indices or nullcontext():
             outputs = functional_call(self.alone.module, state, (x,))
         # Writing into a buffer raises by itself; a new one would be one for all users.
         if any(state[name] is not buffer for name, buffer in buffers.items()):
             raise ValueError("forward() replaces a buffer")
-        each = vmap(self._loss_of_one)(outputs, y)
+        # What this one writes down is of single examples; the batch has the same indices.
+        with _IndicesWithin() if eager else nullcontext():
+            each = vmap(self._loss_of_one)(outputs, y)
         with torch.no_grad():
-            batch = self.alone.loss(outputs, y)
+            with indices or nullcontext():
+                batch = self.alone.loss(outputs, y)
             mean = (batch - each.mean()).abs() <= _RELATIVE * batch.abs() + _ABSOLUTE
-            for within in looked_up.within if looked_up is not None else ():
+            for within in indices.within if indices is not None else ():
                 mean = mean & within
         return (each * weight).sum(), mean
 
@@ -419,15 +424,16 @@ class VectorisedTrainer(BatchedTrainer):
         return self.alone.loss(output.unsqueeze(0), target.unsqueeze(0))
 
 
-class _EmbeddingsWithin(TorchFunctionMode):
-    """Keep every look-up in an embedding within its rows, and write down whether it was.
+class _IndicesWithin(TorchFunctionMode):
+    """Keep every index of a look-up or a fill within its user's tensor, and write down if it was.
 
-    Under `vmap` the tables of all users are one, one after the other, and PyTorch compares an index
-    with the rows of that: one beyond a user's own table would read its neighbour's and have its
-    gradient added to the neighbour's update, without an error.
+    Under `vmap` the tensors of all users are one, one after the other. Of PyTorch's functions that
+    take indices, `embedding` and `index_fill` compare them with the whole: one beyond a user's own
+    rows would read or blank its neighbour's, and move the neighbour's update, without an error. All
+    others refuse such an index, or stay within the user (`test_no_index_reaches_a_neighbour`).
 
     Attributes:
-        within: A truth value for each look-up, of the user at hand.
+        within: A truth value for each such call, of the user at hand.
     """
 
     def __init__(self) -> None:
@@ -437,23 +443,26 @@ class _EmbeddingsWithin(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> torch.Tensor:
-        if func not in _EMBEDDING:
+        if func not in _BY_INDEX:
             return func(*args, **(kwargs or {}))
-        given = dict(zip(_EMBEDDING[func], args, strict=False)) | (kwargs or {})
-        name = "input" if "input" in given else "indices"
-        index, rows = given[name], len(given["weight"])
-        self.within.append(((index >= 0) & (index < rows)).all())
-        given[name] = index.clamp(0, rows - 1)
-        return func(**given)
+        names, table, index = _BY_INDEX[func]
+        given = dict(zip(names, args, strict=False)) | (kwargs or {})
+        rows = given[table].shape[given.get("dim", 0)]
+        self.within.append(((given[index] >= 0) & (given[index] < rows)).all())
+        given[index] = given[index].clamp(0, rows - 1)
+        return func(given.pop(names[0]), **given)
 
 
-# Functions that look up an embedding, and the names of their first parameters.
-_EMBEDDING: dict[Any, tuple[str, ...]] = {
-    nn.functional.embedding: (
-        *("input", "weight", "padding_idx", "max_norm", "norm_type"),
-        *("scale_grad_by_freq", "sparse"),
-    ),
-    torch.embedding: ("weight", "indices", "padding_idx", "scale_grad_by_freq", "sparse"),
+_LOOK_UP = ("padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
+_FILL = ("self", "dim", "index", "value")
+# Functions whose index may reach beyond a user: the names of their first parameters, and which of
+# these are the tensor and the index.
+_BY_INDEX: dict[Any, tuple[tuple[str, ...], str, str]] = {
+    nn.functional.embedding: (("input", "weight", *_LOOK_UP), "weight", "input"),
+    torch.embedding: (("weight", "indices", _LOOK_UP[0], *_LOOK_UP[3:]), "weight", "indices"),
+    torch.index_fill: (("input", *_FILL[1:]), "input", "index"),
+    torch.Tensor.index_fill: (_FILL, "self", "index"),
+    torch.Tensor.index_fill_: (_FILL, "self", "index"),
 }
 
 

@@ -482,32 +482,32 @@ def choose(
                 raise
             except Exception as error:  # asks for float32, or has no use for synthetic inputs
                 end_if_interrupted(error)
-                refused |= dict.fromkeys(PER_EXAMPLE_BACKENDS, _said(error))
+                refused |= dict.fromkeys(PER_EXAMPLE_BACKENDS, _describe_error(error))
                 continue
             made = 2 * _size(module) + 2 * kept
             for backend in PER_EXAMPLE_BACKENDS if only is None else (only,):
                 try:
                     run = _PASSES[backend](module, loss, masks)
                     fit = (
-                        _fitting(made, memory)
+                        _examples_in(made, memory)
                         if backend == "loop"
-                        else _tried(trial, run, draws, made, most, memory)
+                        else _try_sizes(trial, run, draws, made, most, memory)
                     )
                 except Exception as error:
                     end_if_interrupted(error)
-                    refused[backend] = _said(error)
+                    refused[backend] = _describe_error(error)
                     continue
                 return Chosen(backend=backend, run=run, chunk=fit, is_random=is_random or draws)
         break
     else:
         if only is None:  # synthetic inputs fit no backend; the real ones may fit this one
             run = LoopPass(module, loss, masks)
-            fit = _fitting(2 * _size(module), memory)
+            fit = _examples_in(2 * _size(module), memory)
             return Chosen(backend="loop", run=run, chunk=fit, is_random=is_random)
     raise ValueError(f"backend {only!r} does not work for this module: {refused[only or 'loop']}")
 
 
-def _tried(trial: Trial, run: Pass, draws: bool, made: int, most: int, memory: int) -> int:
+def _try_sizes(trial: Trial, run: Pass, draws: bool, made: int, most: int, memory: int) -> int:
     """Return how many examples at once fit; raise if examples would not be kept apart.
 
     Args:
@@ -525,13 +525,13 @@ def _tried(trial: Trial, run: Pass, draws: bool, made: int, most: int, memory: i
         )
     if not isinstance(run, GhostPass):  # takes examples apart by itself
         trial.few(run, count=False)
-        return _fitting(made, memory)
-    fit = _fitting(trial.few(run, count=True), memory)
+        return _examples_in(made, memory)
+    fit = _examples_in(trial.few(run, count=True), memory)
     trial.chunk(run, min(fit, most))
     return fit
 
 
-def _fitting(floats: int, memory: int) -> int:
+def _examples_in(floats: int, memory: int) -> int:
     """Return how many examples of so many float32 fit into so many bytes at once."""
     return max(1, min(_MOST, memory // (4 * floats)))
 
@@ -540,7 +540,7 @@ def _size(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters() if p.requires_grad)
 
 
-def _said(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 

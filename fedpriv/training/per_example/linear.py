@@ -461,7 +461,7 @@ class SparseLinearGradients(RowSums):
             residuals = self._residuals(part, kernel, bias) / len(chosen)
             self._rows.add_outer(part, residuals, none, total)
             bias_total += residuals.sum(axis=0)
-        return self._named(params, total.astype(np.float32), bias_total.astype(np.float32))
+        return self._as_params(params, total.astype(np.float32), bias_total.astype(np.float32))
 
     def permutation_sgd(self, passes: Passes, *, regulariser: float) -> PermutationSgd:
         """Return permutation SGD on all examples, of inputs within the unit ball."""
@@ -499,9 +499,9 @@ class SparseLinearGradients(RowSums):
         residuals = self._residuals(chosen, kernel, bias)
         public = LinearMap.of(bound, self._name, self._shape)
         total, bias_total = bounded_outer_sum(self._rows, chosen, starts, residuals, public, bound)
-        return self._named(params, total, bias_total)
+        return self._as_params(params, total, bias_total)
 
-    def _named(self, params: Params, matrix: np.ndarray, bias: np.ndarray) -> Params:
+    def _as_params(self, params: Params, matrix: np.ndarray, bias: np.ndarray) -> Params:
         return {self._name: matrix.reshape(params[self._name].shape), "bias": bias}
 
 

@@ -207,7 +207,7 @@ class SingleLosses:
         self._at_once = False
         with moved(module, torch.float32), evaluation_mode(module), torch.no_grad():
             left, right, _ = synthetic_inputs(module, x, y, _TRIED, torch.float32)
-            self._at_once = self._tried(left, right)
+            self._at_once = self._try(left, right)
 
     def of(self, x: Tensor, y: Tensor, chunk: int) -> np.ndarray:
         """Return the losses at the module's own params, float64 `(n,)`.
@@ -243,7 +243,7 @@ class SingleLosses:
     def _loss_of(self, x: Tensor, y: Tensor) -> Tensor:
         return self._loss(self._module(x), y).reshape(())
 
-    def _tried(self, x: Tensor, y: Tensor) -> bool:
+    def _try(self, x: Tensor, y: Tensor) -> bool:
         """Return whether synthetic examples may be batched.
 
         Raises:

@@ -117,8 +117,8 @@ class ModuleGradients:
             chunk=self._given_chunk,
             backend=self._given_backend,
         )
-        error = found._tried()
-        if error is not None and self._tried() is None:
+        error = found._try()
+        if error is not None and self._try() is None:
             raise ValueError(
                 f"device {device!r}: the module or its loss raises {type(error).__name__} there: "
                 f"{error}; make new tensors on the device of what forward() and the loss are given"
@@ -244,7 +244,7 @@ class ModuleGradients:
                 if isinstance(root, nn.Module):
                     root.to(self._device)
 
-    def _tried(self) -> Exception | None:
+    def _try(self) -> Exception | None:
         """Return what the module and its loss raise at synthetic examples; None for nothing."""
         self._move()
         x, y, keys = synthetic_inputs(self._module, *self._none(), _TRIED, torch.float32)

@@ -29,7 +29,7 @@ from fedpriv.kernels.sparse_softmax import train
 from fedpriv.rng import Key
 from fedpriv.runs.progress import Pace
 from fedpriv.sums import PartialSum
-from fedpriv.training.local.compiled_softmax import CompiledSoftmaxTrainer
+from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
 from fedpriv.training.periodic_shift import SHARE
 from fedpriv.training.work import SumRequest, Work
 from fedpriv.tree import Params

@@ -35,8 +35,8 @@ from fedpriv.datasets.stackexchange.tag_view import TagExamples
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
-from fedpriv.training.local.compiled_softmax import CompiledSoftmaxTrainer
 from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
 
 Tamper = Callable[[Message, Message], list[Message]]
 

@@ -8,7 +8,7 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment
 from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
-from fedpriv.training.local.compiled_softmax import CompiledSoftmaxTrainer
+from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
 from fedpriv.tree import to_dense
 from simulations.defaults import quick
 

@@ -12,7 +12,6 @@ from fedpriv.mechanisms import Clip
 from fedpriv.models import SoftmaxRegression
 from fedpriv.rng import Key
 from fedpriv.tasks.module_task import ModuleTask
-from fedpriv.training.local.compiled_softmax import CompiledSoftmaxTrainer
 from fedpriv.training.local.module import (
     ArrayExamples,
     ModuleTrainer,
@@ -22,6 +21,7 @@ from fedpriv.training.local.module import (
 )
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.sgd import SGD, Adam, Momentum
+from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
 from fedpriv.training.work import as_work
 from tests.training.local.tag_examples import (
     MULTIPLIER,

@@ -10,8 +10,8 @@ from torch import nn
 from fedpriv import tree
 from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
-from fedpriv.training.local.compiled_softmax import CompiledSoftmaxTrainer
 from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
 from fedpriv.training.work import as_work
 from tests.training.local.tag_examples import (
     MULTIPLIER,

@@ -9,8 +9,8 @@ from torch import nn
 
 from fedpriv.checkpoints.vocabulary import WordFeatures
 from fedpriv.rng import Key
-from fedpriv.training.local.compiled_softmax import CompiledSoftmaxTrainer
 from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
 from tests.training.local.tag_examples import PARAMS, TAGS, WORDS, assert_close, make_examples
 
 WEIGHTS = np.random.default_rng(5).uniform(0.1, 2, WORDS).astype(np.float32)

@@ -15,7 +15,7 @@ from fedpriv.rng import Key
 from fedpriv.training.failures import users_not_logged
 from fedpriv.training.local.batched import is_batch_invariant
 from fedpriv.training.local.module import ArrayExamples, module_params
-from fedpriv.training.local.vectorised import VectorisedTrainer
+from fedpriv.training.local.vectorised import VectorisedTrainer, _IndicesWithin
 from fedpriv.training.work import as_work
 from tests.combinations import each_once
 from tests.training.local.vectorised.users import (
@@ -291,13 +291,27 @@ class _Looking(nn.Module):
         return self.above((self.table(x) if found is None else found).flatten(1))
 
 
-@pytest.mark.parametrize("floats", [False, True])
-@pytest.mark.parametrize("word", [-1, 20, 37, 10**6])
-def test_a_word_beyond_an_embedding_moves_no_other_users_rows(floats, word):
-    """Red before: it read a neighbour's table, and its gradient went into that one's update."""
+class _Blanking(nn.Module):
+    """A table of which the rows that the data name are blanked, in the model or in the loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(20, CLASSES))
+
+    def forward(self, x):
+        table = self.table.index_fill(0, x.flatten(), 0.0)
+        return x.float().mean(1, keepdim=True) @ table.sum(0, keepdim=True)
+
+
+@pytest.mark.parametrize("kind", ["looked up", "looked up by floats", "blanked"])
+@pytest.mark.parametrize("word", [-1, -21, 20, 37, 10**6])
+def test_an_index_beyond_a_users_own_tensor_moves_no_other_user(kind, word):
+    """Red before: it read or blanked a neighbour's table, and changed that one's update."""
     torch.manual_seed(2)
-    module = _Looking(floats)
+    floats = kind == "looked up by floats"
+    module = _Blanking() if kind == "blanked" else _Looking(floats)
     _, many = trainers(module)
+    params = {name: array.copy() for name, array in module_params(module).items()}
     users = {}
     for seed, user in enumerate(("before", "bad", "after")):
         rng = np.random.default_rng(seed)
@@ -309,12 +323,101 @@ def test_a_word_beyond_an_embedding_moves_no_other_users_rows(floats, word):
 
     def total(*user_ids):
         return many.partial_sum(
-            params=module_params(module), bound=Rounded(bound=Clip(l2_clip_norm=1.0)),
+            params=params, bound=Rounded(bound=Clip(l2_clip_norm=1.0)),
             user_ids=user_ids, key=KEY, data=Users(users),
         )  # fmt: skip
 
     beside, without = total("before", "bad", "after"), total("before", "after")
-    assert (beside.num_failed, without.num_failed) == (1, 0)
+    legal = kind == "blanked" and word == -1  # the last row of its own
+    assert (beside.num_failed, without.num_failed) == (not legal, 0)
     assert floats or set(many._batch_invariant.values()) == {True}
+    if legal:
+        alone = total("bad")
+        beside.total.update({n: a - alone.total[n] for n, a in beside.total.items()})
     for name, array in without.total.items():
         np.testing.assert_array_equal(beside.total[name], array)
+
+
+ROWS = 6
+
+
+def _rows_of(index):
+    return index[:, None].expand(-1, 3)
+
+
+#: PyTorch's functions of a table and of indices into its rows, or into as many classes.
+BY_INDEX = {
+    "embedding": lambda w, i: nn.functional.embedding(i, w),
+    "torch.embedding": lambda w, i: torch.embedding(w, i),
+    "embedding_bag": lambda w, i: nn.functional.embedding_bag(i.unsqueeze(0), w, mode="sum"),
+    "index": lambda w, i: w[i],
+    "index_select": lambda w, i: w.index_select(0, i),
+    "gather": lambda w, i: w.gather(0, _rows_of(i)),
+    "take": lambda w, i: w.take(i * 3),
+    "scatter": lambda w, i: w.scatter(0, _rows_of(i), 0.0),
+    "scatter_add": lambda w, i: torch.zeros_like(w).scatter_add(0, _rows_of(i), w[:2]),
+    "scatter_reduce": lambda w, i: torch.zeros_like(w).scatter_reduce(0, _rows_of(i), w[:2], "sum"),
+    "index_add": lambda w, i: torch.zeros_like(w).index_add(0, i, w[:2]),
+    "index_copy": lambda w, i: torch.zeros_like(w).index_copy(0, i, w[:2]),
+    "index_reduce": lambda w, i: torch.zeros_like(w).index_reduce(0, i, w[:2], "mean"),
+    "index_put": lambda w, i: torch.zeros_like(w).index_put((i,), w[:2], accumulate=True),
+    "put": lambda w, i: torch.zeros_like(w).put(i * 3, w[:2, 0]),
+    "index_fill": lambda w, i: w.index_fill(0, i, 0.0),
+    "torch.index_fill": lambda w, i: torch.index_fill(w, 0, i, 0.0),
+    "index_fill_": lambda w, i: (w * 1.0).index_fill_(0, i, 0.0),
+    "index_fill of a tensor": lambda w, i: w.index_fill(0, i, torch.tensor(0.0)),
+    "index_fill of columns": lambda w, i: w.T.index_fill(1, i, 0.0),
+    "nll_loss": lambda w, i: nn.functional.nll_loss(w.T[:2], i),
+    "cross_entropy": lambda w, i: nn.functional.cross_entropy(w.T[:2], i),
+}
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop", "ignore:index_reduce")
+@pytest.mark.parametrize("name", BY_INDEX)
+@pytest.mark.parametrize("bad", [-7, -1, ROWS, ROWS + 1, 100])
+def test_no_index_reaches_a_neighbour(name, bad):
+    """Of `embedding` and `index_fill` by `_IndicesWithin` alone: red without it."""
+    tables = torch.from_numpy(np.random.default_rng(0).normal(size=(4, ROWS, 3)))
+    indices = torch.tensor([[0, 1]] * 4)
+
+    def gradients(tables, indices):
+        def loss(table, index):
+            with _IndicesWithin():
+                return (BY_INDEX[name](table, index) ** 2).sum()
+
+        return torch.func.vmap(torch.func.grad(loss))(tables, indices)
+
+    wanted, others = gradients(tables, indices), [0, 2, 3]
+    indices[1, 0] = bad
+    try:
+        found = gradients(tables, indices)
+    except (IndexError, RuntimeError):  # refused: its user is trained by itself, and fails alone
+        return
+    torch.testing.assert_close(found[others], wanted[others], rtol=0, atol=0)
+    tables[others] += 1.0
+    torch.testing.assert_close(gradients(tables, indices)[1], found[1], rtol=0, atol=0)
+
+
+def test_an_index_in_the_loss_moves_no_other_user():
+    """Red before: a label of -1 blanked a neighbour's logit.
+
+    All logits are zero: blanked or not, the loss is the same, and only its gradient differs.
+    """
+    module = nn.Linear(3, CLASSES)
+    nn.init.zeros_(module.bias)
+    _, many = trainers(module, epochs=1, loss=lambda o, y: o.index_fill(1, y, 0.0).mean())
+    params = {name: array.copy() for name, array in module_params(module).items()}
+    users = {
+        user: ArrayExamples(np.zeros((4, 3), np.float32), np.full(4, label))
+        for user, label in (("before", 0), ("bad", -1), ("after", 1))
+    }
+
+    def total(*user_ids):
+        return many.partial_sum(
+            params=params, bound=Rounded(bound=Clip(l2_clip_norm=1.0)),
+            user_ids=user_ids, key=KEY, data=Users(users),
+        )  # fmt: skip
+
+    beside, bad, without = total("before", "bad", "after"), total("bad"), total("before", "after")
+    for name, array in without.total.items():
+        np.testing.assert_array_equal(beside.total[name], array + bad.total[name])
