@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 
+import psutil
 import pytest
 
 pytestmark = pytest.mark.ray
@@ -48,6 +49,14 @@ def test_results_come_in_the_order_of_the_calls(hire, tmp_path):
     calls = [call("wait", 0.2), *(call("double", n) for n in range(7))]
     assert hire(2).run(calls) == [0.2, 0, 2, 4, 6, 8, 10, 12]
     assert all(count(tmp_path, f"double{n}") == 1 for n in range(7))
+
+
+def test_workers_are_as_urgent_as_their_run(hire):
+    """Red before: Ray's workers give way to whatever else computes on the machine."""
+    assert hire(2).run([call("double", 1)]) == [2]
+    own = psutil.Process()
+    workers = [p for p in own.children(recursive=True) if p.name().startswith("ray::")]
+    assert workers and {worker.nice() for worker in workers} == {own.nice()}
 
 
 @pytest.mark.parametrize(

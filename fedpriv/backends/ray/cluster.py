@@ -31,7 +31,11 @@ _MOST_A_CORE = 1000
 _WORKER_ENVIRONMENT = {
     name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 }
-_RAY_ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0"}
+_RAY_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Ray's default is 15: anything else that computes on the machine would push workers aside.
+    "RAY_worker_niceness": "0",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
