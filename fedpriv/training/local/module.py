@@ -78,6 +78,11 @@ def check_module(module: nn.Module) -> nn.Module:
                 "make a constant in forward(), on the inputs' device, instead"
             )
     for name, parameter in module.named_parameters():
+        if parameter.is_meta:
+            raise ValueError(
+                f"parameter {name!r} is on the device 'meta' and has no values; load its values "
+                "before the module is returned"
+            )
         if parameter.dtype != torch.float32:
             raise ValueError(f"parameter {name!r} is {parameter.dtype}; call module.float()")
         if parameter.ndim == 0:
