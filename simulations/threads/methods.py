@@ -15,6 +15,7 @@ from fedpriv.experiments.load import load_experiment
 from fedpriv.experiments.options import Option
 
 UNIT_NORM = "unit-norm"
+PLAIN_WORDS: Mapping[str, Option] = {"inputs": UNIT_NORM}
 
 _COHORT = 0.3  # of the roster: near the saturation point of the noise on the mean
 
@@ -123,6 +124,21 @@ def _private(
         for epsilon, chosen in tuned.items()
     }
 
+
+#: On an encoder's rows of titles (`docs/results/encoders-tuning.jsonl`).
+ENCODED = Method(
+    label="DP-FedAvg on an encoder's rows",
+    experiment="encoder-tags",
+    options=_private(
+        {
+            0.5: Settings(rounds=40, norm=10.0, rate=30.0, factor=1.0),
+            1.0: Settings(rounds=60, norm=10.0, rate=30.0, factor=1.0),
+            2.0: Settings(rounds=80, norm=10.0, rate=30.0, factor=1.0),
+            4.0: Settings(rounds=120, norm=10.0, rate=30.0, factor=1.0),
+            8.0: Settings(rounds=160, norm=10.0, rate=30.0, factor=1.0),
+        }
+    ),
+)
 
 METHODS: Mapping[str, Method] = {
     "public start": Method(
