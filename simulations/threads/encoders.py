@@ -44,13 +44,13 @@ from simulations.evaluation.held_out import MAJORITY, Fold
 from simulations.evaluation.table import percent, wider
 from simulations.reproduction import items
 from simulations.reproduction.study import publish, render, table, write
-from simulations.threads.methods import ENCODED, METHODS, PLAIN_WORDS, Method
+from simulations.threads.methods import BY_SIZE, PLAIN_WORDS, Method
 from simulations.threads.page import epsilon_words
 from simulations.threads.study import CENTRAL, PUBLIC, Study, model_name
 
 MINILM = "all-minilm-l6-v2-10f28a0f1270785b"
 PRIVATE = "private"
-WORDS = METHODS["public start"]
+WORDS, ENCODED = BY_SIZE["adadps-tags"], BY_SIZE["encoder-tags"]
 DIMENSIONS = 384  # of word vectors: as many as the encoder has
 
 

@@ -125,21 +125,6 @@ def _private(
     }
 
 
-#: On an encoder's rows of titles (`docs/results/encoders-tuning.jsonl`).
-ENCODED = Method(
-    label="DP-FedAvg on an encoder's rows",
-    experiment="encoder-tags",
-    options=_private(
-        {
-            0.5: Settings(rounds=40, norm=10.0, rate=30.0, factor=1.0),
-            1.0: Settings(rounds=60, norm=10.0, rate=30.0, factor=1.0),
-            2.0: Settings(rounds=80, norm=10.0, rate=30.0, factor=1.0),
-            4.0: Settings(rounds=120, norm=10.0, rate=30.0, factor=1.0),
-            8.0: Settings(rounds=160, norm=10.0, rate=30.0, factor=1.0),
-        }
-    ),
-)
-
 METHODS: Mapping[str, Method] = {
     "public start": Method(
         label="AdaDPS, from the public start",
@@ -157,6 +142,19 @@ METHODS: Mapping[str, Method] = {
         options={None: {"rounds": 100}},
         cohort=0.1,
     ),
+}
+
+
+_TARGETS = (0.5, 1.0, 2.0, 4.0, 8.0)
+#: Settings from the data's size, as `fedpriv run` chooses them: on words, and on encoders' rows.
+BY_SIZE: Mapping[str, Method] = {
+    name: Method(
+        label=f"{name}, settings from the data's size",
+        experiment=name,
+        options={epsilon: {"target-epsilon": epsilon} for epsilon in _TARGETS},
+        cohort=None,
+    )
+    for name in ("adadps-tags", "encoder-tags")
 }
 
 

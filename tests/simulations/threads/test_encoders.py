@@ -29,7 +29,8 @@ def small(tiny_corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(encoders, "DIMENSIONS", 5)
     for name in ("ENCODED", "WORDS"):
         method = getattr(encoders, name)
-        short = {epsilon: {**given, "rounds": 3} for epsilon, given in method.options.items()}
+        options = method.options.items()
+        short = {epsilon: {**given, "rounds": 3, "cohort": 5.0} for epsilon, given in options}
         monkeypatch.setattr(encoders, name, replace(method, options=short))
     return added
 
