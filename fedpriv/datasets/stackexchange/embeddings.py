@@ -140,18 +140,37 @@ class EncodedTexts:
         Raises:
             ValueError: If the examples say not where their texts are.
         """
+        rows, places = self.distinct(examples)
+        return rows[places]
+
+    def distinct(self, examples: TagExamples) -> tuple[np.ndarray, np.ndarray]:
+        """Return examples' distinct inputs, in the order of their first example, and places there.
+
+        Returns:
+            float32 `(m, num_rows)` of unit norm, and int64 `(n,)`, each example's row of them.
+
+        Raises:
+            ValueError: If the examples say not where their texts are.
+        """
         if examples.texts is None:
             raise ValueError(
                 "it is not known where these examples' sentences are: a part of a corpus keeps no "
                 "text, and neither does one imported by an earlier version; import it again"
             )
-        found = [
-            table[examples.texts[:, TEXTS.index(kind)]]
-            for kind, table in self.embeddings.rows.items()
-        ]
+        # A sentence is of one thread, so it tells examples apart where both are encoded. Rows are
+        # in the examples' order, whatever their numbers are, so that a part has the same sums.
+        kinds = self.embeddings.rows
+        finest = TEXTS.index("sentence" if "sentence" in kinds else "title")
+        _, first, place = np.unique(
+            examples.texts[:, finest], return_index=True, return_inverse=True
+        )
+        order = np.argsort(first)
+        chosen, place = first[order], np.argsort(order)[place]
+        texts = examples.texts[chosen]
+        found = [table[texts[:, TEXTS.index(kind)]] for kind, table in kinds.items()]
         rows = found[0] if len(found) == 1 else np.concatenate(found, axis=1)
         norms = np.sqrt(np.einsum("nd,nd->n", rows, rows))
-        return rows / np.maximum(norms, np.finfo(np.float32).tiny)[:, None]
+        return rows / np.maximum(norms, np.finfo(np.float32).tiny)[:, None], place
 
     def inputs(self, examples: TagExamples) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return row starts, rows and values, as of `tag_view.Features`."""
