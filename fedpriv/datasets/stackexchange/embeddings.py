@@ -2,8 +2,10 @@
 
 Kept in the cache for each corpus and encoder, and shared by all rosters, splits and folds:
 
-    sentences.npy  float32 (S, d)  of every sentence of the store, its words apart by spaces
+    sentences.npy  float32 (S, d)  of every sentence, its words apart by spaces
     titles.npy     float32 (T, d)  of every thread's title; not there where titles are not kept
+
+A part of a corpus has its own, made of the text that it holds.
 
 A sentence's text is what the corpus keeps: lower case, without the characters outside ASCII. Made
 in chunks; what was made before a stop is kept.
@@ -11,9 +13,10 @@ in chunks; what was made before a stop is kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -21,11 +24,11 @@ from fedpriv.checkpoints.vocabulary import EncoderInputs
 from fedpriv.datasets.cache import cache_dir, locked
 from fedpriv.datasets.encoders import Encoder, chunks, encode_texts
 from fedpriv.datasets.stackexchange.corpus import Corpus
-from fedpriv.datasets.stackexchange.sentence_store import SentenceStore
 from fedpriv.datasets.stackexchange.tag_view import TagExamples
 from fedpriv.hashes import Progress, document_sha256
 
-TEXTS = ("sentence", "title")
+Text = Literal["sentence", "title"]
+TEXTS: tuple[Text, ...] = get_args(Text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -70,7 +73,7 @@ def open_embeddings(corpus: Corpus, encoder: Encoder, texts: Sequence[str]) -> E
 def make_embeddings(
     corpus: Corpus,
     encoder: Encoder,
-    texts: Sequence[str] = TEXTS,
+    texts: Sequence[Text] = TEXTS,
     *,
     processes: int | None = None,
     progress: Progress | None = None,
@@ -90,19 +93,17 @@ def make_embeddings(
     """
     if not texts or set(texts) - set(TEXTS):
         raise ValueError(f"encoder texts {tuple(texts)!r}: give one or both of {TEXTS}")
-    store = SentenceStore(corpus.directory)
     folder = _folder(corpus, encoder)
-    of: dict[str, Callable[[], Sequence[str] | None]] = {
-        "title": store.titles,
-        "sentence": lambda: _Sentences(store),
-    }
     rows = {}
     for kind in texts:
-        found = of[kind]()
+        found = corpus.texts(kind)
         if found is None:
-            raise ValueError(
-                f"corpus {corpus.name!r} keeps no titles; set task.encoder-texts to sentence"
+            hint = (
+                "set task.encoder-texts to sentence"
+                if kind == "title"
+                else "it was cut by an earlier version: cut it again (`fedpriv data part`)"
             )
+            raise ValueError(f"corpus {corpus.name!r} keeps no {kind}s; {hint}")
         with locked(f"{folder.name}-{kind}", cache_dir()):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             rows[kind] = _made(folder, f"{kind}s", found, encoder, processes, progress)
@@ -142,8 +143,13 @@ class EncodedTexts:
         """
         if examples.texts is None:
             raise ValueError(
-                "it is not known where these examples' sentences are: a part of a corpus keeps no "
-                "text, and neither does one imported by an earlier version; import it again"
+                "it is not known where these examples' sentences are: the corpus was imported, or "
+                "the part cut, by an earlier version; do that again"
+            )
+        if examples.texts.min(initial=0) < 0:
+            raise ValueError(
+                "this part of a corpus has no text of these examples: a node's has that of its own "
+                "users, and the server's that of public ones"
             )
         found = [
             table[examples.texts[:, TEXTS.index(kind)]]
@@ -165,28 +171,6 @@ def _folder(corpus: Corpus, encoder: Encoder) -> Path:
     facts = {"corpus": corpus.content_sha256, "encoder": encoder.files.sha256, "version": 1}
     name = f"{encoder.files.id}-{document_sha256(facts)[:16]}"
     return cache_dir() / "embeddings" / name
-
-
-class _Sentences(Sequence[str]):
-    """The sentences of a store as texts, a slice at a time."""
-
-    def __init__(self, store: SentenceStore) -> None:
-        self._store, self._words = store, store.all_names("words")
-
-    def __len__(self) -> int:
-        return int(self._store.offsets[-1])
-
-    def __getitem__(self, place: int | slice) -> str | list[str]:  # pyright: ignore
-        rows = np.arange(len(self))[place]
-        if isinstance(place, int):
-            return self[place : place + 1][0]
-        numbers, lengths = self._store.sequences(rows)
-        words = [self._words[number] for number in numbers.tolist()]
-        ends = np.cumsum(lengths).tolist()
-        return [
-            " ".join(words[end - length : end])
-            for end, length in zip(ends, lengths.tolist(), strict=True)
-        ]
 
 
 def _made(
