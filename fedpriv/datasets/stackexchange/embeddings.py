@@ -156,8 +156,7 @@ class EncodedTexts:
             for kind, table in self.embeddings.rows.items()
         ]
         rows = found[0] if len(found) == 1 else np.concatenate(found, axis=1)
-        norms = np.sqrt(np.einsum("nd,nd->n", rows, rows))
-        return rows / np.maximum(norms, np.finfo(np.float32).tiny)[:, None]
+        return unit_rows(rows)
 
     def inputs(self, examples: TagExamples) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return row starts, rows and values, as of `tag_view.Features`."""
@@ -165,6 +164,12 @@ class EncodedTexts:
         number, width = rows.shape
         places = np.tile(np.arange(width, dtype=np.int32), number)
         return np.arange(number + 1) * width, places, rows.reshape(-1)
+
+
+def unit_rows(rows: np.ndarray) -> np.ndarray:
+    """Return rows scaled to unit norm, float32 `(n, d)`; a row of zeros stays one."""
+    norms = np.sqrt(np.einsum("nd,nd->n", rows, rows))
+    return rows / np.maximum(norms, np.finfo(np.float32).tiny)[:, None]
 
 
 def _folder(corpus: Corpus, encoder: Encoder) -> Path:

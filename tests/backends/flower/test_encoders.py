@@ -26,7 +26,6 @@ from fedpriv.runs.backends import serial
 from fedpriv.runs.document import read_document
 from fedpriv.runs.prepared import start_run
 from tests.command_line import CliRunner
-from tests.datasets.corpus.sentences import write
 from tests.running.selected import topical
 from tests.tiny_bert import write_tiny_bert
 
@@ -34,7 +33,6 @@ if find_spec("transformers") is None:
     pytest.skip("the extra `pretrained` is not installed", allow_module_level=True)
 
 NODES = ("node-1", "node-2", "node-3")
-LETTERS = str.maketrans("0123456789", "abcdefghij")
 EXPERIMENT = """
 from fedpriv.experiments import AdaptableClip, FederatedExperiment, GaussianNoise
 from fedpriv.experiments import LocalSgd, PoissonCohorts
@@ -60,15 +58,7 @@ class Place:
 
     def __init__(self, root: Path, monkeypatch) -> None:
         self.root, answer = root, client_app.app
-        spoken = (  # in letters, of which the tiny encoder's pieces are
-            replace(
-                one,
-                tokens=[word.translate(LETTERS) for word in one.tokens],
-                title_tokens=[word.translate(LETTERS) for word in one.title_tokens],
-            )
-            for one in topical.sentences()
-        )
-        self.whole = write(root / "corpus", spoken, [topical.ROSTER])
+        self.whole = topical.make_in_letters(root / "corpus")
         cut_corpus(self.whole, root / "parts", nodes=len(NODES))
         self.weights = write_tiny_bert(root / "tiny")
         for machine in ("alone", SERVER, *NODES):
