@@ -29,7 +29,6 @@ from fedpriv.datasets.importers.locate import resolve_corpus
 from fedpriv.datasets.importers.stackoverflow import split_words
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.embeddings import Embeddings, EncodedTexts, make_embeddings
-from fedpriv.datasets.stackexchange.sentence_store import SentenceStore
 from fedpriv.datasets.stackexchange.splits import NUM_FOLDS, Split
 from fedpriv.datasets.stackexchange.tag_view import TagView
 from fedpriv.experiments.averaging import FederatedExperiment
@@ -92,7 +91,7 @@ class PublicVectorsTask(TagPredictionTask):
         Raises:
             ValueError: If the corpus keeps no titles, or has fewer public examples than dimensions.
         """
-        titles = SentenceStore(corpus.directory).titles()
+        titles = corpus.texts("title")
         if titles is None:
             raise ValueError(f"corpus {corpus.name!r} keeps no titles to make rows of")
         vectors = _word_vectors(view, self.dimensions)

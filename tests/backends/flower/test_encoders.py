@@ -158,6 +158,4 @@ def test_on_parts_an_encoder_is_named_by_its_contents(place):
     """A folder of one name on two machines may hold two encoders."""
     task = load_experiment(f"{place.file}:experiment").task
     with place.on(SERVER), pytest.raises(ValueError, match=f"give its id, {place.encoder} here"):
-        replace(task, encoder=str(place.weights)).encoded(
-            Corpus.open(place.root / "parts" / SERVER)
-        )
+        replace(task, encoder=str(place.weights))(None, Corpus.open(place.root / "parts" / SERVER))
