@@ -8,11 +8,13 @@ Kept in the cache for each corpus and encoder, and shared by all rosters, splits
 A part of a corpus has its own, made of the text that it holds.
 
 A sentence's text is what the corpus keeps: lower case, without the characters outside ASCII. Made
-in chunks; what was made before a stop is kept.
+in chunks; what was made before a stop is kept, and goes on with the same versions of the libraries
+alone. Which those were is beside the rows, `sentences.json` and `titles.json`: a run says it.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,8 +23,8 @@ from typing import Literal, get_args
 import numpy as np
 
 from fedpriv.checkpoints.vocabulary import EncoderInputs
-from fedpriv.datasets.cache import cache_dir, locked
-from fedpriv.datasets.encoders import Encoder, chunks, encode_texts
+from fedpriv.datasets.cache import cache_dir, locked, write_atomically
+from fedpriv.datasets.encoders import Encoder, chunks, encode_texts, library_versions
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.tag_view import TagExamples
 from fedpriv.hashes import Progress, document_sha256
@@ -40,11 +42,13 @@ class Embeddings:
         sha256: Digest of its files.
         rows: Of each kind of text, float32: "sentence" `(S, d)` by row of the store, "title"
             `(T, d)` by thread.
+        made_by: The libraries and their versions; "" where no library made them.
     """
 
     encoder: str
     sha256: str
     rows: Mapping[str, np.ndarray] = field(repr=False)
+    made_by: str = ""
 
     @property
     def width(self) -> int:
@@ -66,8 +70,16 @@ def open_embeddings(corpus: Corpus, encoder: Encoder, texts: Sequence[str]) -> E
                 f"{encoder.files.id}: run `fedpriv encoder embed {encoder.files.id}` with the same "
                 "--corpus first; it says how far it is, and goes on after a stop"
             )
-    rows = {kind: _mapped(folder / f"{kind}s.npy") for kind in texts}
-    return Embeddings(encoder=encoder.files.id, sha256=encoder.files.sha256, rows=rows)
+    return _opened(folder, encoder, texts)
+
+
+def _opened(folder: Path, encoder: Encoder, texts: Sequence[str]) -> Embeddings:
+    return Embeddings(
+        encoder=encoder.files.id,
+        sha256=encoder.files.sha256,
+        rows={kind: _mapped(folder / f"{kind}s.npy") for kind in texts},
+        made_by=" and ".join(dict.fromkeys(_made_by(folder / f"{kind}s.json") for kind in texts)),
+    )
 
 
 def make_embeddings(
@@ -94,7 +106,6 @@ def make_embeddings(
     if not texts or set(texts) - set(TEXTS):
         raise ValueError(f"encoder texts {tuple(texts)!r}: give one or both of {TEXTS}")
     folder = _folder(corpus, encoder)
-    rows = {}
     for kind in texts:
         found = corpus.texts(kind)
         if found is None:
@@ -106,8 +117,8 @@ def make_embeddings(
             raise ValueError(f"corpus {corpus.name!r} keeps no {kind}s; {hint}")
         with locked(f"{folder.name}-{kind}", cache_dir()):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            rows[kind] = _made(folder, f"{kind}s", found, encoder, processes, progress)
-    return Embeddings(encoder=encoder.files.id, sha256=encoder.files.sha256, rows=rows)
+            _make(folder, f"{kind}s", found, encoder, processes, progress)
+    return _opened(folder, encoder, texts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -197,27 +208,43 @@ def _folder(corpus: Corpus, encoder: Encoder) -> Path:
     return cache_dir() / "embeddings" / name
 
 
-def _made(
+def _make(
     folder: Path,
     kind: str,
     texts: Sequence[str],
     encoder: Encoder,
     processes: int | None,
     progress: Progress | None,
-) -> np.ndarray:
-    """Return the rows of one kind of text; those that are missing are made."""
+) -> None:
+    """Make the rows of one kind of text that are missing."""
     path, marks = folder / f"{kind}.npy", folder / f"{kind}-chunks.npy"
+    about, versions = folder / f"{kind}.json", library_versions()
     shape, number = (len(texts), encoder.width), chunks(len(texts))
-    if _shape(path) != shape or _shape(marks) != (number,):  # not begun, or damaged: begin anew
-        np.lib.format.open_memmap(path, "w+", np.float32, shape).flush()
+    if (
+        (_shape(path) != shape or _shape(marks) != (number,))  # not begun, or damaged
+        or (not np.load(marks).all() and _made_by(about) != _named(versions))
+    ):
+        # Marks first: those of before are of no row that is made now.
         np.lib.format.open_memmap(marks, "w+", np.uint8, (number,)).flush()
+        np.lib.format.open_memmap(path, "w+", np.float32, shape).flush()
+        write_atomically(about, json.dumps(versions))
     done = np.lib.format.open_memmap(marks, "r+")
     if not done.all():
         rows = np.lib.format.open_memmap(path, "r+")
         encode_texts(encoder, texts, rows, done=done, processes=processes, progress=progress)
-        rows.flush()
         done.flush()
-    return _mapped(path)
+
+
+def _made_by(about: Path) -> str:
+    """Return the libraries that rows were made by, as the file beside them says."""
+    try:
+        return _named(json.loads(about.read_text("utf-8")))
+    except (OSError, ValueError, AttributeError):
+        return "unknown versions"
+
+
+def _named(versions: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {versions[name]}" for name in sorted(versions))
 
 
 def _shape(path: Path) -> tuple[int, ...] | None:
