@@ -97,6 +97,7 @@ def examples_by_user(
     """Return each user's (inputs, labels), as a `ModuleTask` takes them."""
     return {user: (x[rows], y[rows]) for user, rows in partition.items()}
 
+
 def split_users(
     ids: Sequence[str] | np.ndarray,
     x: np.ndarray,

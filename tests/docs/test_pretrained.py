@@ -70,7 +70,9 @@ def test_the_pages_csv_becomes_a_private_classifier(encoder, tmp_path, monkeypat
         rows.writerow(["user", "text", "label"])
         for number in range(500):
             label = ("bug", "praise", "question")[int(rng.integers(3))]
-            rows.writerow([f"user-{number % 100}", f"{said[label]}, {chr(97 + number % 26)}", label])
+            rows.writerow(
+                [f"user-{number % 100}", f"{said[label]}, {chr(97 + number % 26)}", label]
+            )
     monkeypatch.chdir(tmp_path)
     code, number = re.subn(
         r'find_encoder\("[^"]+"\)', f'find_encoder("{encoder.files.id}")', block(1)
