@@ -1,7 +1,6 @@
 """Seconds for a thousand sentences of a pretrained encoder, beside sentence-transformers' `encode`.
 
-    OMP_NUM_THREADS=1 python benchmarks/encoding.py all-minilm-l6-v2-10f28a0f1270785b \\
-        --corpus onstartups --peer .envs/sentence-transformers/bin/python
+    OMP_NUM_THREADS=1 python benchmarks/encoding.py ENCODER --corpus onstartups --peer PYTHON
 
 Both encode the same sentences of a corpus, evenly spread, by the same files on as many processes of
 one thread. Starting processes and loading weights is not counted. Blocks of the two alternate.
