@@ -250,7 +250,7 @@ def test_a_stop_while_rows_are_begun_anew_leaves_none_that_count(tiny_corpus, en
     real, calls = np.lib.format.open_memmap, []
 
     def stopping(*args, **named):
-        calls.append(args)
+        calls.extend(arg for arg in args if arg == "w+")  # reading maps files too
         if len(calls) > 1:
             raise KeyboardInterrupt
         return real(*args, **named)
