@@ -422,7 +422,7 @@ def _try(components: Components, root: Key, begun: Start | None = None) -> Trial
     check_metrics(task, found)
     with user_code("while the model was saved and loaded, before anything was charged"):
         refuse_unsaved(components.algorithm, begun.params, task.outputs)
-        refuse_unused(task.outputs, begun.params)
+        refuse_unused(task, begun.params)
     if loss is None and found is not None:
         loss = found.get("loss")
     if loss is not None:

@@ -18,6 +18,7 @@ import numpy as np
 from fedpriv import tree
 from fedpriv.checkpoints.tensor_files import read_tensor_bytes, released_models, tensor_bytes
 from fedpriv.rng import Key
+from fedpriv.tasks.task import BaseTask
 from fedpriv.training.algorithm import Algorithm, Saved
 from fedpriv.training.stopping import end_if_interrupted
 from fedpriv.tree import Params, Tree
@@ -99,11 +100,11 @@ def _listed(names: Collection[str]) -> str:
     return f"{first!r}" + (f" (and {len(others)} more)" if others else "")
 
 
-def refuse_unused(outputs: Outputs, params: Params) -> None:
+def refuse_unused(task: BaseTask, params: Params) -> None:
     """Refuse a model that answers the same whatever one of its tensors is.
 
     Args:
-        outputs: What it answers.
+        task: Says what it answers, and maybe which tensors change that.
         params: Where training starts; not changed.
 
     Raises:
@@ -112,10 +113,12 @@ def refuse_unused(outputs: Outputs, params: Params) -> None:
     unused = list(params)
     for far in _FAR:
         at = moved(params, far, "second step")
-        before = outputs(at)
+        before = task.outputs(at)
         if before is None:
             return
-        changed = (outputs(moved(at, far, "one alone", [name])) for name in unused)
+        known = task.tensors_of_outputs(at)
+        unused = [name for name in unused if name not in known]
+        changed = (task.outputs(moved(at, far, "one alone", [name])) for name in unused)
         same = [
             np.array_equal(before, after, equal_nan=True) for after in changed if after is not None
         ]

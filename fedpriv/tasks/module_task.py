@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 from itertools import islice
@@ -446,15 +446,34 @@ class ModuleTask(Task):
 
     def outputs(self, params: Params) -> np.ndarray | None:
         """Return the outputs, in evaluation mode, on some of `synthetic_batch()`, or their loss."""
+        found = self._module_outputs(params)
+        return None if found is None else found[1].detach().numpy()
+
+    def tensors_of_outputs(self, params: Params) -> Collection[str]:
+        """Return names of tensors at which a random sum of `outputs` has a gradient."""
+        found = self._module_outputs(params)
+        if found is None or not found[1].requires_grad:
+            return ()
+        own, outputs = found
+        with own_stream(_LOOK):
+            total = (outputs * torch.randn_like(outputs)).sum()
+        gradients = torch.autograd.grad(total, list(own.values()), allow_unused=True)
+        pairs = zip(own, gradients, strict=True)
+        return [name for name, part in pairs if part is not None and bool(part.any())]
+
+    def _module_outputs(
+        self, params: Params
+    ) -> tuple[dict[str, nn.Parameter], torch.Tensor] | None:
+        """Return a module's trained parameters, and its outputs on a few examples."""
         few = self._few(self.synthetic_batch())
         if few is None:
             return None
         module = load_params(self._make(), params).eval()
-        with own_stream(_LOOK), torch.no_grad():
+        with own_stream(_LOOK), torch.enable_grad():
             outputs = module(as_tensor(model_inputs(few.x)))
             if not isinstance(outputs, torch.Tensor):
                 outputs = self._loss(outputs, as_tensor(model_targets(few.y)))
-        return outputs.numpy()
+        return {n: p for n, p in module.named_parameters() if p.requires_grad}, outputs
 
     def _batch(self) -> tuple[ArrayExamples | None, bool]:
         """Return examples of no rostered user, and whether they were drawn."""

@@ -6,7 +6,7 @@ A `Task` is of users; a centralised one is a `fedpriv.tasks.central.CentralTask`
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -139,6 +139,13 @@ class BaseTask(ABC):
         of the first public examples, or their loss; None where the task measures neither.
         """
         return self._answers(params, FEW)
+
+    def tensors_of_outputs(self, params: Params) -> Collection[str]:
+        """Return names of tensors that are known to change `outputs`, such as by its gradient.
+
+        For models of many tensors: the others are changed one after the other, to see it.
+        """
+        return ()
 
     def _answers(self, params: Params, part: Part) -> np.ndarray | None:
         scores = self.class_scores(params, public=True, part=part)

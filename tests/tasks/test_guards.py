@@ -14,9 +14,10 @@ from torch import nn
 from fedpriv.datasets.dataset import Dataset
 from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
 from fedpriv.measures import LOSS
+from fedpriv.rng import Key
 from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.dataset_tasks import module_task
-from fedpriv.tasks.guards import refuse_unsaved
+from fedpriv.tasks.guards import moved, refuse_unsaved
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.tasks.task import Task, TaskDescription
 from fedpriv.training.algorithm import Algorithm, ArrayState, Saved
@@ -160,6 +161,16 @@ class ForgetsItsHead(Adapted):
 )
 def test_such_a_module_is_refused(tmp_path, kind, make, said):
     refused(kind(make), tmp_path, said)
+
+
+def test_a_gradient_names_what_outputs_depend_on_by_one_pass():
+    for make, names in (
+        (Adapted, {"down", "up", "head.weight", "head.bias"}),
+        (OnlyWhileTrained, {"head.weight", "head.bias"}),
+    ):
+        task = module_of(make)
+        params = moved(task.init_params(Key.simulation(0)), 0.1, "test")
+        assert set(task.tensors_of_outputs(params)) == names
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
