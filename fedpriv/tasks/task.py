@@ -19,10 +19,14 @@ from fedpriv.mechanisms.side_information import PublicWords, SideInformation
 from fedpriv.rng import Key
 from fedpriv.training.evaluate import WHOLE, ClassScores, Metrics, Part
 from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.per_example.example_sum import ExampleGradients
 from fedpriv.training.public_learning import PublicLearner
 from fedpriv.training.public_selection import PublicFold
 from fedpriv.training.work import LocalTrainer, Trainers, UserData
 from fedpriv.tree import Params
+
+EMPTY = -1
+"""In `Task.example_gradients`, a slot without an example."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,6 +233,24 @@ class Task(BaseTask):
     def public_users_held_out(self) -> Iterable[tuple[PublicLearner, Sequence[Any]]]:
         """Return learners, and the examples of each public user that one does not learn from."""
         return ()
+
+    def example_gradients(self, slots: np.ndarray) -> ExampleGradients:
+        """Return the model on single training examples of rostered users.
+
+        Args:
+            slots: int64 (users, G), positions among each user's own examples; `EMPTY` for none,
+                where the training set has an example without a value, which is not asked for.
+
+        Returns:
+            Of slot g of user u at position u G + g.
+
+        Raises:
+            ValueError: If it has none.
+        """
+        raise ValueError(
+            f"a {type(self).__name__} has no gradients of single examples; sample its users, or "
+            "use a task that has (tag prediction, ModuleTask)"
+        )
 
     def user_losses(self, params: Params, user_ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return each user's mean loss over its training examples, and how many it has.
