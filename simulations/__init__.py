@@ -3,6 +3,7 @@
 #: Modules with tables and figures of papers, loaded when one is asked for.
 REPRODUCTIONS = (
     "simulations.threads.command",
+    "simulations.threads.encoders",
     "simulations.defaults.evaluation",
     "simulations.defaults.readme",
     "simulations.adadps.tables",

@@ -29,14 +29,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from fedpriv.datasets.cache import cache_dir, new_folder, remembered_sha256
 from fedpriv.hashes import Progress, document_sha256
 
-Pooling = Literal["mean", "cls", "max"]
+if TYPE_CHECKING:
+    from fedpriv.models.pretrained import Pooling
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
 _NEEDED = (CONFIG, WEIGHTS, TOKENIZER)
@@ -253,7 +254,7 @@ class Encoder:
     @property
     def width(self) -> int:
         """How many numbers a row has."""
-        return int(self._model.config.hidden_size)
+        return int(self.config.hidden_size)
 
     @cached_property
     def max_tokens(self) -> int:
@@ -264,7 +265,7 @@ class Encoder:
         Raises:
             ValueError: If the file says no such number, or that texts are changed beforehand.
         """
-        config, path = self._model.config, self.files.folder / "sentence_bert_config.json"
+        config, path = self.config, self.files.folder / "sentence_bert_config.json"
         positions = int(getattr(config, "max_position_embeddings", 512))
         if config.model_type in _BEHIND_PADDING:
             positions -= int(config.pad_token_id) + 1
@@ -276,6 +277,11 @@ class Encoder:
                 "do_lower_case false: the tokeniser's own file says what becomes of capitals"
             )
         return min(positions, stated)
+
+    @property
+    def padding(self) -> int:
+        """The token behind a text, which nothing looks at."""
+        return int(getattr(self.config, "pad_token_id", None) or 0)
 
     @cached_property
     def pooling(self) -> Pooling:
@@ -316,34 +322,12 @@ class Encoder:
 
     @cached_property
     def _model(self) -> Any:
-        library = transformers_library()
-        refused = [key for key in _REFUSED if _json(self.files.folder / CONFIG, {}).get(key)]
-        if refused:
-            raise ValueError(
-                f"{self.files.folder / CONFIG} sets {', '.join(refused)}, which choose code or "
-                "change numbers; save the model without"
-            )
-        try:
-            with _quiet():
-                model, found = library.AutoModel.from_pretrained(
-                    self.files.folder,
-                    local_files_only=True,
-                    trust_remote_code=False,
-                    use_safetensors=True,
-                    dtype="float32",
-                    attn_implementation="sdpa",
-                    output_loading_info=True,
-                )
-        except Exception as error:  # the library's checks raise classes of their own
-            raise ValueError(f"{self.files.folder} has no usable encoder ({error})") from None
-        # A head that rows are not made of may be missing; anything else would be random.
-        missing = sorted(n for n in found["missing_keys"] if not n.startswith("pooler."))
-        if missing or found["mismatched_keys"]:
-            raise ValueError(
-                f"{self.files.folder} has no usable encoder: {WEIGHTS} lacks {len(missing)} "
-                f"tensors of {CONFIG}, and {len(found['mismatched_keys'])} have other shapes"
-            )
-        return model.eval()
+        return load_transformer(self.files, "AutoModel", attention="sdpa").eval()
+
+    @cached_property
+    def config(self) -> Any:
+        """The model's configuration, as transformers reads it."""
+        return read_config(self.files)
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -358,6 +342,24 @@ class Encoder:
         made.enable_truncation(self.max_tokens)
         return made
 
+    def tokens(self, texts: Sequence[str], at_most: int | None = None) -> list[list[int]]:
+        """Return each text's token ids, without padding.
+
+        Args:
+            texts: n of them.
+            at_most: Ids of a text, special ones included; None, and at most, `max_tokens`.
+
+        Raises:
+            ValueError: As `encode`.
+        """
+        # Half of a character that takes two has no bytes.
+        sound = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
+        if at_most is not None:
+            self._tokenizer.enable_truncation(min(at_most, self.max_tokens))
+        found = [found.ids for found in self._tokenizer.encode_batch(sound)]
+        self._tokenizer.enable_truncation(self.max_tokens)
+        return found
+
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """Return a row for each text, float32 `(n, width)`, finite.
 
@@ -368,9 +370,7 @@ class Encoder:
         """
         import torch
 
-        # Half of a character that takes two has no bytes.
-        sound = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
-        tokens = [found.ids for found in self._tokenizer.encode_batch(sound)]
+        tokens = self.tokens(texts)
         rows = np.empty((len(tokens), self.width), np.float32)
         lengths = np.array([max(len(ids), 1) for ids in tokens], np.int64)
         classes = np.minimum(-(-lengths // _STEP) * _STEP, self.max_tokens)
@@ -395,22 +395,16 @@ class Encoder:
         """Return the rows of a batch, behind the texts those of blanks, `(size, width)`."""
         import torch
 
-        pad = getattr(self._model.config, "pad_token_id", 0) or 0
-        ids = torch.full((size, length), pad, dtype=torch.int64)
+        from fedpriv.models.pretrained import pool_states
+
+        ids = torch.full((size, length), self.padding, dtype=torch.int64)
         real = torch.zeros((size, length), dtype=torch.int64)
         real[:, 0] = 1
         for place, own in enumerate(tokens):
             ids[place, : len(own)] = torch.tensor(own, dtype=torch.int64)
             real[place, : len(own)] = 1
         states = self._model(input_ids=ids, attention_mask=real).last_hidden_state
-        weight = real.unsqueeze(2).to(states.dtype)
-        if self.pooling == "cls":
-            rows = states[:, 0]
-        elif self.pooling == "max":
-            rows = states.masked_fill(weight == 0, -torch.inf).amax(dim=1)
-        else:
-            rows = (states * weight).sum(dim=1) / weight.sum(dim=1)
-        return torch.nn.functional.normalize(rows, dim=1) if self.normalised else rows
+        return pool_states(states, real, self.pooling, self.normalised)
 
     def _batches_alike(self, length: int) -> bool:
         """Return whether a row is the same in every place of a batch, whatever lies beside it."""
@@ -418,7 +412,7 @@ class Encoder:
 
         if length not in self._invariant:
             draw = np.random.default_rng(length)
-            vocabulary = int(self._model.config.vocab_size)
+            vocabulary = int(self.config.vocab_size)
             texts = [
                 draw.integers(0, vocabulary, max(1, length - place)).tolist()
                 for place in range(_TEXTS)
@@ -527,6 +521,81 @@ def _quiet() -> Iterator[None]:
     finally:
         logging.set_verbosity(before)
         logging.enable_progress_bar()
+
+
+AutoClass = Literal["AutoModel", "AutoModelForCausalLM", "AutoModelForSequenceClassification"]
+
+
+def read_config(files: EncoderFiles) -> Any:
+    """Return the configuration of a folder's model, as transformers reads it.
+
+    Raises:
+        ValueError: If the extra is missing, or `config.json` is of no model or chooses code.
+    """
+    library, path = transformers_library(), files.folder / CONFIG
+    refused = [key for key in _REFUSED if _json(path, {}).get(key)]
+    if refused:
+        raise ValueError(
+            f"{path} sets {', '.join(refused)}, which choose code or change numbers; save the "
+            "model without"
+        )
+    try:
+        with _quiet():
+            return library.AutoConfig.from_pretrained(
+                files.folder, local_files_only=True, trust_remote_code=False
+            )
+    except Exception as error:  # the library's checks raise classes of their own
+        raise ValueError(f"{path} describes no model ({error})") from None
+
+
+def load_transformer(
+    files: EncoderFiles,
+    kind: AutoClass,
+    *,
+    attention: str = "eager",
+    may_lack: Sequence[str] = ("pooler.",),
+    **settings: Any,
+) -> Any:
+    """Return the model of a folder, float32, with no dropout anywhere.
+
+    Args:
+        files: Of the folder.
+        kind: The class of transformers that loads it.
+        attention: Its implementation of attention.
+        may_lack: Beginnings of names of tensors that the file may lack, which are then random; a
+            pooler's are, of which no row is made.
+        settings: Of the configuration, instead of the file's.
+
+    Raises:
+        ValueError: If the extra is missing, or the files are of no such model.
+    """
+    config = read_config(files)
+    for name, value in config.to_dict().items():
+        if isinstance(value, float) and ("dropout" in name or name.endswith("_pdrop")):
+            setattr(config, name, 0.0)
+    for name, value in settings.items():
+        setattr(config, name, value)
+    try:
+        with _quiet():
+            model, found = getattr(transformers_library(), kind).from_pretrained(
+                files.folder,
+                config=config,
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                dtype="float32",
+                attn_implementation=attention,
+                output_loading_info=True,
+            )
+    except Exception as error:  # the library's checks raise classes of their own
+        raise ValueError(f"{files.folder} has no usable encoder ({error})") from None
+    missing = sorted(n for n in found["missing_keys"] if not n.startswith(tuple(may_lack)))
+    if missing or found["mismatched_keys"]:
+        raise ValueError(
+            f"{files.folder} has no usable encoder: {WEIGHTS} lacks {len(missing)} "
+            f"tensors of {CONFIG}, and {len(found['mismatched_keys'])} have other shapes"
+        )
+    return model
 
 
 def transformers_library() -> Any:

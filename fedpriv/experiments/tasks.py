@@ -115,13 +115,14 @@ class TagPredictionTask:
             and self.public_text != "all-posts",
         )
 
-        encoded, weights = self.encoded(corpus)
+        view = corpus.view(roster=self.roster, users=self.users, split=split)
+        encoded, weights = self.encoded(corpus, view)
 
         def choosing() -> TagView:
             return corpus.view(roster=self.roster, users=self.users, split=split.choosing())
 
         return TagPrediction(
-            corpus.view(roster=self.roster, users=self.users, split=split),
+            view,
             inputs=self.inputs if encoded is None else "encoder",
             tf_idf_power=self.tf_idf_power,
             pairs=self.pairs,
@@ -132,8 +133,10 @@ class TagPredictionTask:
             data_sha256=lambda: {"prepared": corpus.content_sha256, **weights},
         )
 
-    def encoded(self, corpus: Corpus) -> tuple[EncodedTexts | None, Mapping[str, str]]:
-        """Return an encoder's rows, and its digest by name; words need neither."""
+    def encoded(
+        self, corpus: Corpus, view: TagView
+    ) -> tuple[EncodedTexts | None, Mapping[str, str]]:
+        """Return dense rows of a corpus's texts, and a digest by name; words need neither."""
         return None, {}
 
 
@@ -152,7 +155,9 @@ class EncodedTagPredictionTask(TagPredictionTask):
         "title", "What of an example is encoded; both side by side."
     )
 
-    def encoded(self, corpus: Corpus) -> tuple[EncodedTexts | None, Mapping[str, str]]:
+    def encoded(
+        self, corpus: Corpus, view: TagView
+    ) -> tuple[EncodedTexts | None, Mapping[str, str]]:
         """Return the rows that were made, and the digest of the encoder's files.
 
         Raises:

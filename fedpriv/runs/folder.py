@@ -209,7 +209,14 @@ class RunFolder:
             ValueError: If they differ, or cannot be compared any more.
         """
         frozen = read_frozen_bytes(_read_task_files(task))
-        check_frozen(self.document["corpus"].get("frozen"), frozen, str(self.path))
+        corpus = self.document["corpus"]
+        check_frozen(corpus.get("frozen"), frozen, str(self.path))
+        if corpus.get("published") != (now := task.describe().to_json().get("published")):
+            raise ValueError(
+                f"the published weights of the task are not those that {self.path} was started "
+                f"with ({now} instead of {corpus.get('published')}); give it those files, or start "
+                "a new run in another folder"
+            )
         sealed = self.document["corpus"].get("data_sha256")
         secure = sealed is not None and self.document["mode"] == "secure"
         secret = read_secret(self.path / "data.key") if secure else None

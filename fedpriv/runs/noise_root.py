@@ -56,7 +56,7 @@ def noise_digest(experiment: Experiment, document: Mapping[str, Any]) -> str:
         plan=document["plan"],
         **_trained(experiment),
         data=corpus.get("data_sha256") or {name: corpus.get(name) for name in _DESCRIBED},
-        frozen=corpus.get("frozen"),
+        frozen={**(corpus.get("frozen") or {}), **(corpus.get("published") or {})} or None,
         start=start["sha256"] if start["kind"] == "file" else None,
     )
 

@@ -243,6 +243,9 @@ class ModuleTask(Task):
             Parameters with `requires_grad=False` stay as it makes them: they are not trained and
             in no update, and go with the model into the run folder and every export. They must be
             the same in each process; what torch draws of them is.
+        published: SHA-256, by a name, of published files that such parameters are loaded from. They
+            are then stated in the run folder, and compared when it is resumed, and what is not
+            drawn is not copied into it, nor into exports.
         loss: From (outputs, targets) to the mean loss of a batch.
         users: Training examples by user id; its keys, sorted, are the roster. Examples are
             `ArrayExamples`, a pair (x, y) or a `TensorDataset`; floats are taken as float32 and
@@ -280,6 +283,7 @@ class ModuleTask(Task):
         module: Callable[[], nn.Module],
         loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
         users: Mapping[str, ArrayLike],
+        published: Mapping[str, str] | None = None,
         measures: Sequence[ModuleMeasure] | None = None,
         test: ArrayLike | None = None,
         public: ArrayLike | None = None,
@@ -300,7 +304,8 @@ class ModuleTask(Task):
             )
         _check_client_optimizer(client_optimizer)
         self._name, self._synthetic = name, synthetic
-        self._make, self._loss = SameFrozen(module), loss
+        self._published = dict(published) if published else None
+        self._make, self._loss = SameFrozen(module, published=bool(published)), loss
         self._data = ArrayUsers(users)
         self._roster = tuple(sorted(users))
         self._sets = {
@@ -530,6 +535,7 @@ class ModuleTask(Task):
             synthetic=self._synthetic,
             roster="all",
             num_users=len(self._roster),
+            published=self._published,
         )
 
     def _check_loss(self) -> None:

@@ -333,7 +333,7 @@ class TagPrediction(ViewTask[TagView]):
             from fedpriv.training.local.softmax import DenseSoftmaxTrainer
 
             return DenseSoftmaxTrainer(
-                schedule=schedule, inputs=self._encoded.dense, multiplier=factors
+                schedule=schedule, inputs=self._encoded.distinct, multiplier=factors
             )
         if device is None:
             return CompiledSoftmaxTrainer(

@@ -44,6 +44,7 @@ class TaskDescription:
         roster_sha256: Digest of the roster, where one was published with the corpus.
         licence: Of the data.
         credit: Their authors.
+        published: SHA-256 of published files by name, of which the model's frozen parameters are.
         num_words: Words of the model, where inputs are words.
         num_tags: Tags of the model, where outputs are tags.
         majority_class_accuracy: Accuracy of always answering the commonest class, counted on
@@ -59,6 +60,7 @@ class TaskDescription:
     roster_sha256: str | None = None
     licence: str | None = None
     credit: str | None = None
+    published: Mapping[str, str] | None = None
     num_words: int | None = None
     num_tags: int | None = None
     majority_class_accuracy: float | None = None

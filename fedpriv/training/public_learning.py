@@ -450,7 +450,7 @@ def tag_learner(
         gradient=gradient,
         key=key,
         measure=measure,
-        rates=(3e-3, 1e-2, 3e-2),
+        rates=(1e-3, 3e-3, 1e-2, 3e-2),
         batch_size=4 * BATCH_SIZE,
     )
 

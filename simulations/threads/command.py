@@ -196,7 +196,7 @@ def reproduce(
             and (set(epsilons) <= set(method.options) or not chosen.settled)
         },
         kept=results.with_suffix("") / "outcomes",
-        inputs=inputs,
+        features={"inputs": inputs},
     )
     measured, words = study.folds(), epsilon_words(study, chosen.otherwise)
     if kind == "ablation":

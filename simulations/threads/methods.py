@@ -15,6 +15,7 @@ from fedpriv.experiments.load import load_experiment
 from fedpriv.experiments.options import Option
 
 UNIT_NORM = "unit-norm"
+PLAIN_WORDS: Mapping[str, Option] = {"inputs": UNIT_NORM}
 
 _COHORT = 0.3  # of the roster: near the saturation point of the noise on the mean
 
@@ -141,6 +142,19 @@ METHODS: Mapping[str, Method] = {
         options={None: {"rounds": 100}},
         cohort=0.1,
     ),
+}
+
+
+_TARGETS = (0.5, 1.0, 2.0, 4.0, 8.0)
+#: Settings from the data's size, as `fedpriv run` chooses them: on words, and on encoders' rows.
+BY_SIZE: Mapping[str, Method] = {
+    name: Method(
+        label=f"{name}, settings from the data's size",
+        experiment=name,
+        options={epsilon: {"target-epsilon": epsilon} for epsilon in _TARGETS},
+        cohort=None,
+    )
+    for name in ("adadps-tags", "encoder-tags")
 }
 
 

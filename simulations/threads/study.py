@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from simulations.evaluation.held_out import (
     measure_fold,
     outcomes,
 )
-from simulations.threads.methods import UNIT_NORM, Method
+from simulations.threads.methods import PLAIN_WORDS, UNIT_NORM, Method
 
 PUBLIC, CENTRAL, LOCAL = "public-only", "central", "local-only"
 
@@ -49,7 +49,7 @@ class Study:
         epsilons: Of private ones.
         methods: By name.
         kept: Folder of what is done; a killed command goes on from there.
-        inputs: How words are weighted: "unit-norm", or "tf-idf" by their rarity in public text.
+        features: Options of every method: what a model sees of an example.
     """
 
     corpus: Corpus
@@ -59,7 +59,7 @@ class Study:
     epsilons: Sequence[float]
     methods: Mapping[str, Method]
     kept: Path
-    inputs: str = UNIT_NORM
+    features: Mapping[str, Option] = field(default_factory=lambda: PLAIN_WORDS)
 
     def evaluated(self, folds: Sequence[Fold] | None = None) -> Evaluation:
         """Return the figures of all rows, pooled over folds; those given, or `folds()`."""
@@ -89,7 +89,7 @@ class Study:
     @property
     def untrained(self) -> tuple[str, ...]:
         """The models that take no rounds; users alone are measured on plain words."""
-        return (PUBLIC, CENTRAL, LOCAL) if self.inputs == UNIT_NORM else (PUBLIC, CENTRAL)
+        return (PUBLIC, CENTRAL, LOCAL) if self.features == PLAIN_WORDS else (PUBLIC, CENTRAL)
 
     def _fold(self, split: Split, pace: Pace) -> Fold:
         view = self.corpus.view(roster=self.roster, split=split)
@@ -107,8 +107,8 @@ class Study:
         """Yield what takes no rounds: public-only, central, local-only."""
         facts: dict[str, object] = {"roster": view.roster_sha256, "split": view.split.name}
         facts |= {"seed": seed, "version": 1}
-        if self.inputs != UNIT_NORM:
-            facts["inputs"] = self.inputs
+        if self.features != PLAIN_WORDS:
+            facts |= self.features
         files = {name: self._file(name, facts) for name in self.untrained}
         if all(file.exists() for file in files.values()):
             pace.keep()
@@ -180,7 +180,7 @@ class Study:
     def _experiment(
         self, method: Method, epsilon: float | None, view: TagView, seed: int
     ) -> Experiment:
-        shared: dict[str, Option] = {"roster": self.roster, "seed": seed, "inputs": self.inputs}
+        shared: dict[str, Option] = {"roster": self.roster, "seed": seed, **self.features}
         return method.at(epsilon, view, shared)
 
     def _file(self, name: str, facts: Mapping[str, object]) -> Path:

@@ -49,8 +49,9 @@ def encoder(tmp_path):
 
 
 @pytest.fixture
-def task(tiny_corpus, encoder):
-    made = make_embeddings(tiny_corpus, encoder, ("sentence",), processes=1)
+def task(request, tiny_corpus, encoder):
+    texts = getattr(request, "param", ("sentence",))
+    made = make_embeddings(tiny_corpus, encoder, texts, processes=1)
     encoded = EncodedTexts(embeddings=made)
     return TagPrediction(tiny_corpus.view(), inputs="encoder", encoded=encoded)
 
@@ -90,8 +91,12 @@ def test_an_examples_row_is_its_own_sentences(tiny_corpus, encoder, task):
     ],
     ids=["one-step", "epochs", "capped"],
 )
+@pytest.mark.parametrize("task", [("sentence",), ("title",), ("sentence", "title")], indirect=True)
 def test_dense_steps_are_those_of_the_sparse_kernel(task, schedule, multiplier):
-    """Red of a bias left out of the Gram matrix, or of a batch's mean over all examples."""
+    """Red of a bias left out of the Gram matrix, or of a batch's mean over all examples.
+
+    Sentences of a thread share the row of its title: red where the last of them alone counts.
+    """
     rng = np.random.default_rng(0)
     factors = rng.uniform(0.5, 2.0, task._num_rows()).astype(np.float32) if multiplier else None
     given = {} if factors is None else {"kernel": factors}
@@ -109,6 +114,27 @@ def test_dense_steps_are_those_of_the_sparse_kernel(task, schedule, multiplier):
         for name, tensor in expected.items():
             assert found[name].dtype == np.float32
             np.testing.assert_allclose(found[name], tensor, rtol=2e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize("task", [("title",)], indirect=True)
+def test_an_update_is_the_same_bits_whatever_the_corpus_calls_a_thread(task):
+    """A part of a corpus numbers its threads anew. Red where rows are in the numbers' order."""
+    trainer, params = task.trainer(Schedule(learning_rate=1.0), {}), drawn(task)
+    rows = task._encoded.embeddings.rows["title"].copy()
+    turned = replace(
+        task._encoded,
+        embeddings=replace(task._encoded.embeddings, rows={"title": rows[::-1].copy()}),
+    )
+    other, seen = replace(trainer, inputs=turned.distinct), 0
+    for user in task.roster[:10]:
+        examples = task.data.examples(user)
+        texts = examples.texts.copy()
+        seen = max(seen, len(np.unique(texts[:, 1])))
+        texts[:, 1] = len(rows) - 1 - texts[:, 1]
+        found = trainer.train(params, examples, KEY)
+        expected = other.train(params, replace(examples, texts=texts), KEY)
+        assert all(found[n].tobytes() == expected[n].tobytes() for n in found)
+    assert seen > 2  # of one or two threads the order hardly shows
 
 
 def test_hostile_users_of_the_dense_trainer(task):

@@ -140,18 +140,33 @@ class EncodedTexts:
         Raises:
             ValueError: If the examples say not where their texts are.
         """
+        rows, places = self.distinct(examples)
+        return rows[places]
+
+    def distinct(self, examples: TagExamples) -> tuple[np.ndarray, np.ndarray]:
+        """Return examples' distinct inputs, in the order of their first example, and places there.
+
+        Returns:
+            float32 `(m, num_rows)` of unit norm, and int64 `(n,)`, each example's row of them.
+
+        Raises:
+            ValueError: If the examples say not where their texts are.
+        """
         if examples.texts is None:
             raise ValueError(
                 "it is not known where these examples' sentences are: a part of a corpus keeps no "
                 "text, and neither does one imported by an earlier version; import it again"
             )
-        found = [
-            table[examples.texts[:, TEXTS.index(kind)]]
-            for kind, table in self.embeddings.rows.items()
-        ]
+        texts = examples.texts[:, [TEXTS.index(kind) for kind in self.embeddings.rows]]
+        # In the examples' order, whatever their numbers are, so that a part has the same sums.
+        _, first, place = np.unique(texts, axis=0, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        texts, place = texts[first[order]], np.argsort(order)[place.reshape(-1)]
+        tables = self.embeddings.rows.values()
+        found = [table[texts[:, number]] for number, table in enumerate(tables)]
         rows = found[0] if len(found) == 1 else np.concatenate(found, axis=1)
         norms = np.sqrt(np.einsum("nd,nd->n", rows, rows))
-        return rows / np.maximum(norms, np.finfo(np.float32).tiny)[:, None]
+        return rows / np.maximum(norms, np.finfo(np.float32).tiny)[:, None], place
 
     def inputs(self, examples: TagExamples) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return row starts, rows and values, as of `tag_view.Features`."""

@@ -30,7 +30,7 @@ from fedpriv.experiments.preconditioning import (
 )
 from fedpriv.experiments.sampling import CyclicCohorts, PoissonCohorts
 from fedpriv.experiments.start import Fresh, FromPublic
-from fedpriv.experiments.tasks import TagPredictionTask
+from fedpriv.experiments.tasks import EncodedTagPredictionTask, TagPredictionTask
 
 _UNIT_NORM = TagPredictionTask(inputs="unit-norm")
 _RANKS = Rank(preconditioner_gain=20.0)
@@ -197,6 +197,22 @@ def dp_fedavg_tags() -> FederatedExperiment:
     )
 
 
+def encoder_tags() -> FederatedExperiment:
+    """DP-FedAvg of softmax regression on a frozen encoder's rows of each example's title.
+
+    The encoder is the one that `make encoder` adds, and `fedpriv encoder embed` makes the rows.
+    """
+    return replace(
+        dp_fedavg_tags(),
+        name="encoder-tags",
+        description="DP-FedAvg on a pretrained encoder's rows: clipped updates, their sum noised.",
+        task=EncodedTagPredictionTask(encoder="all-minilm-l6-v2-10f28a0f1270785b"),
+        start=FromPublic(),
+        bound=AdaptableClip(l2_clip_norm=10.0),  # where none can be chosen
+        automatic=("sampling.cohort", "rounds", "bound.l2_clip_norm", "start.factor"),
+    )
+
+
 def dp_fedadam_tags() -> FederatedExperiment:
     """DP-FedAdam: Adam on the noisy mean."""
     return replace(
@@ -243,6 +259,7 @@ EXPERIMENTS = (
     adadps_update_tags,
     adadps_ftrl_tags,
     dp_fedavg_tags,
+    encoder_tags,
     dp_fedadam_tags,
     dp_normfedavg_tags,
     dp2_tags,

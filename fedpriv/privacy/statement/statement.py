@@ -286,6 +286,7 @@ def _corpus_facts(corpus: Mapping[str, Any]) -> dict[str, Any]:
         "foreign_titles": foreign_titles,
         "answers_tags": all_posts and described and provenance.get("tags") and foreign_titles,
         "frozen": sorted(as_object(corpus.get("frozen"))),
+        "published": sorted(as_object(corpus.get("published")).items()),
     }
 
 

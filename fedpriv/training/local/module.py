@@ -71,11 +71,17 @@ def check_module(module: nn.Module) -> nn.Module:
                 "leave the bounded update and average over a user's examples; use nn.GroupNorm "
                 "or nn.LayerNorm instead"
             )
+    kept_out = {
+        f"{prefix}.{name}".lstrip(".")
+        for prefix, child in module.named_modules()
+        for name in child._non_persistent_buffers_set
+    }
     for name, buffer in module.named_buffers():
-        if not buffer.dtype.is_floating_point:
+        if not buffer.dtype.is_floating_point and name not in kept_out:
             raise ValueError(
                 f"buffer {name!r} is {buffer.dtype}: an integer cannot be clipped or noised; "
-                "make a constant in forward(), on the inputs' device, instead"
+                "make a constant in forward(), on the inputs' device, instead, or register it with "
+                "persistent=False"
             )
     for name, parameter in module.named_parameters():
         if parameter.dtype != torch.float32:

@@ -75,13 +75,14 @@ class SameFrozen:
 
     Args:
         make: Makes the module.
+        published: Whether `frozen` leaves out what is not drawn, because it is of published files.
 
     Raises:
         ValueError: At the first call, if they come out otherwise each time.
     """
 
-    def __init__(self, make: Callable[[], nn.Module]) -> None:
-        self._make = make
+    def __init__(self, make: Callable[[], nn.Module], *, published: bool = False) -> None:
+        self._make, self._published = make, published
         self._known: Mapping[str, torch.Tensor] | None = None
 
     def __call__(self) -> nn.Module:
@@ -108,24 +109,25 @@ class SameFrozen:
         drawn = _untrained(made_from(_FROZEN.fold("another stream"), self._make))
         buffers = dict(first.named_buffers())
         return {
-            name: tensor
+            name: tensor.clone()
             for name, tensor in found.items()
-            if name not in buffers or _compared(tensor) != _compared(drawn.get(name))
+            if not (self._published or name in buffers)
+            or _compared(tensor) != _compared(drawn.get(name))
         }
 
     @property
     def frozen(self) -> Mapping[str, np.ndarray]:
-        """Untrained parameters and drawn buffers by name; empty where there are none."""
+        """Untrained parameters and drawn buffers by name; of published ones those drawn alone."""
         if self._known is None:
             self()
         return {name: tensor.numpy() for name, tensor in (self._known or {}).items()}
 
 
 def _untrained(module: nn.Module) -> dict[str, torch.Tensor]:
-    """Return frozen parameters and buffers."""
+    """Return frozen parameters and buffers, not copied."""
     frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad}
     found = {**frozen, **dict(module.named_buffers())}
-    return {name: tensor.detach().cpu().clone() for name, tensor in found.items()}
+    return {name: tensor.detach().cpu() for name, tensor in found.items()}
 
 
 @contextmanager

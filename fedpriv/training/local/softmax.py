@@ -105,14 +105,16 @@ class DenseSoftmaxTrainer:
     """Local SGD for softmax regression on dense rows, such as those of a pretrained encoder.
 
     It takes the steps of `CompiledSoftmaxTrainer` on the same inputs, to float32's rounding. A
-    user has few examples, so its update is kept as a product: kernel = Xᵀ R with X its inputs
-    `(n, d)` and R `(n, k)` the sum of the steps' residuals. Logits after some steps are
-    X W + (X Xᵀ) R, so the kernel is read once and written once however many steps are taken.
-    A user's update depends on its own examples, key and the params alone.
+    user has few examples, and fewer distinct rows (sentences of a thread share its title), so its
+    update is kept as a product: kernel = Xᵀ R with X its distinct rows `(m, d)` and R `(m, k)` the
+    sum of the steps' residuals. Logits after some steps are X W + (X Xᵀ) R, so the kernel is read
+    once and written once however many steps are taken. A user's update depends on its own examples,
+    key and the params alone.
 
     Attributes:
         schedule: How much work.
-        inputs: From examples to rows of unit norm, float32 `(n, d)`.
+        inputs: From examples to distinct rows of unit norm, float32 `(m, d)`, and each example's
+            row among them, int64 `(n,)`.
         multiplier: 1/A for each row of the kernel, float32 `(d,)`, applied to its gradient at
             every step and not to the bias; None for plain SGD.
     """
@@ -121,7 +123,7 @@ class DenseSoftmaxTrainer:
     thread_safe: ClassVar[bool] = True
 
     schedule: Schedule
-    inputs: Callable[[TagExamples], np.ndarray] = field(repr=False)
+    inputs: Callable[[TagExamples], tuple[np.ndarray, np.ndarray]] = field(repr=False)
     multiplier: np.ndarray | None = field(default=None, repr=False)
 
     def train(self, params: Params, examples: TagExamples, key: Key) -> Tree:
@@ -144,8 +146,9 @@ class DenseSoftmaxTrainer:
             return {name: np.zeros_like(array) for name, array in params.items()}
         if not 0 <= labels.min() <= labels.max() < num_classes:
             raise ValueError("a label lies outside the classes")
+        distinct, places = self.inputs(picked)
         with one_thread(), torch.no_grad():
-            x = as_tensor(self.inputs(picked))
+            x, place = as_tensor(distinct), torch.from_numpy(places)
             scaled = x if self.multiplier is None else x * as_tensor(self.multiplier)
             before = torch.addmm(as_tensor(params["bias"]), x, as_tensor(params["kernel"]))
             residual = torch.zeros_like(before)
@@ -154,15 +157,13 @@ class DenseSoftmaxTrainer:
             label = torch.from_numpy(labels)
             for step, positions in enumerate(batches):
                 batch = torch.from_numpy(positions)
-                logits = before[batch]
-                if step and gram is not None:
-                    logits += gram[batch] @ residual
+                logits = before if not step or gram is None else before + gram @ residual
                 if not logits.isfinite().all():
                     raise ValueError("a logit is not finite")
-                change = torch.softmax(logits, dim=1)
+                change = torch.softmax(logits, dim=1)[place[batch]]
                 change[torch.arange(len(batch)), label[batch]] -= 1.0
                 change *= -self.schedule.learning_rate / len(batch)
-                residual[batch] += change
+                residual.index_add_(0, place[batch], change)
             # What the last step made is not finite only for a rate or multiplier that is not: the
             # bound refuses it.
             return {

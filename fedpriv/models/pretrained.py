@@ -1,0 +1,140 @@
+"""Modules on a pretrained transformer: a classifier of texts, and a model of the next token.
+
+Token ids are padded behind a text by `PADDING`, which nothing looks at: attention is masked, and no
+pooling counts it. The body is any of transformers' whose attention takes a mask
+`(b, 1, from, to)`; what is frozen of it and what is adapted was decided before.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+Pooling = Literal["mean", "cls", "max"]
+
+#: Padding behind a text's token ids.
+PADDING = -1
+_HEAD_STDDEV = 0.02
+
+
+def pool_states(states: Tensor, real: Tensor, pooling: Pooling, normalised: bool) -> Tensor:
+    """Return one row for each text, `(b, width)`, of its tokens' states `(b, length, width)`.
+
+    Args:
+        states: Of the last layer.
+        real: `(b, length)`, 0 or False at padding.
+        pooling: Mean or maximum over tokens, or the first token's.
+        normalised: Whether rows are scaled to unit norm.
+    """
+    weight = real.unsqueeze(2).to(states.dtype)
+    if pooling == "cls":
+        rows = states[:, 0]
+    elif pooling == "max":
+        rows = states.masked_fill(weight == 0, -torch.inf).amax(dim=1)
+    else:
+        rows = (states * weight).sum(dim=1) / weight.sum(dim=1)
+    return functional.normalize(rows, dim=1) if normalised else rows
+
+
+class TextClassifier(nn.Module):
+    """A softmax layer on the rows of an example's texts, side by side and scaled to unit norm.
+
+    Args:
+        body: An encoder of transformers.
+        num_classes: Of the head.
+        num_texts: Texts of an example.
+        pooling: As of `pool_states`.
+        normalised: Likewise.
+        padding: The body's id of padding.
+    """
+
+    def __init__(
+        self,
+        body: Any,
+        num_classes: int,
+        *,
+        num_texts: int = 1,
+        pooling: Pooling = "mean",
+        normalised: bool = True,
+        padding: int = 0,
+    ) -> None:
+        super().__init__()
+        _replace_other_tables(body)
+        self.body, self.num_texts = body, num_texts
+        self.pooling: Pooling = pooling
+        self.normalised, self.padding = normalised, padding
+        self.head = nn.Linear(num_texts * body.config.hidden_size, num_classes)
+        nn.init.normal_(self.head.weight, std=_HEAD_STDDEV)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return logits `(b, num_classes)` of ids `(b, length)` or `(b, num_texts, length)`."""
+        flat = tokens.reshape(-1, tokens.shape[-1])
+        real = flat >= 0
+        states = self.body(
+            input_ids=flat.masked_fill(~real, self.padding), attention_mask=_mask(real)
+        ).last_hidden_state
+        rows = pool_states(states, real, self.pooling, self.normalised)
+        rows = rows.reshape(len(tokens), -1)
+        return self.head(functional.normalize(rows, dim=1))
+
+
+class CausalModel(nn.Module):
+    """Scores of the token that follows each, by a causal model of transformers.
+
+    Args:
+        body: With a head of scores, such as GPT-2's.
+        padding: The body's id of padding.
+    """
+
+    def __init__(self, body: Any, *, padding: int = 0) -> None:
+        super().__init__()
+        _replace_other_tables(body)
+        self.body, self.padding = body, padding
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return scores `(b, length, vocabulary)` of token ids `(b, length)`."""
+        real = tokens >= 0
+        mask = _mask(real)
+        hidden = torch.ones(mask.shape[-2:], dtype=torch.bool, device=tokens.device).triu(1)
+        return self.body(
+            input_ids=tokens.masked_fill(~real, self.padding),
+            attention_mask=mask.masked_fill(hidden, torch.finfo(mask.dtype).min),
+            use_cache=False,
+        ).logits
+
+
+def _mask(real: Tensor) -> Tensor:
+    """Return what is added to attention's scores, `(b, 1, from, to)`.
+
+    Of this form transformers takes it as it is; of a plain one it looks at the values, which
+    `torch.vmap` cannot.
+    """
+    mask = torch.zeros(real.shape, device=real.device)
+    mask = mask.masked_fill(~real, torch.finfo(mask.dtype).min)
+    return mask[:, None, None, :].expand(-1, 1, real.shape[1], -1)
+
+
+class _Table(nn.Module):
+    """A look-up of positions or kinds of token, by numbers that no example brings.
+
+    Not an `nn.Embedding`: layers of that class say which ids a module may be tried with.
+    """
+
+    def __init__(self, weight: nn.Parameter) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        return functional.embedding(numbers, self.weight)
+
+
+def _replace_other_tables(body: Any) -> None:
+    words = body.get_input_embeddings()
+    for layer in list(body.modules()):
+        for name, child in list(layer.named_children()):
+            if type(child) is nn.Embedding and child is not words:
+                setattr(layer, name, _Table(cast("nn.Parameter", child.weight)))

@@ -1,0 +1,390 @@
+"""What a pretrained encoder is worth under user-level DP: four kinds of inputs on one split.
+
+`tags-encoders`: softmax regression on plain words, on rows of a frozen encoder, and on two controls
+that know nothing of other text: the same encoder with random weights, and word vectors of public
+users' text alone. Each kind has its own public-only, private and non-private rows, and its own gap.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpriv.checkpoints.tensor_files import params_sha256
+from fedpriv.datasets.encoders import (
+    WEIGHTS,
+    Encoder,
+    EncoderFiles,
+    add_encoder,
+    find_encoder,
+    transformers_library,
+)
+from fedpriv.datasets.importers.locate import resolve_corpus
+from fedpriv.datasets.importers.stackoverflow import split_words
+from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.embeddings import Embeddings, EncodedTexts, make_embeddings
+from fedpriv.datasets.stackexchange.sentence_store import SentenceStore
+from fedpriv.datasets.stackexchange.splits import NUM_FOLDS, Split
+from fedpriv.datasets.stackexchange.tag_view import TagView
+from fedpriv.experiments.averaging import FederatedExperiment
+from fedpriv.experiments.options import Option, option
+from fedpriv.experiments.ready_made.tags import encoder_tags
+from fedpriv.experiments.tasks import TagPredictionTask
+from fedpriv.ranges import Range
+from fedpriv.report.charts import Point, Reference, tradeoff_plot
+from fedpriv.rng import Key
+from simulations.evaluation.evaluate import Evaluation, differences, evaluate
+from simulations.evaluation.held_out import MAJORITY, Fold
+from simulations.evaluation.table import percent, wider
+from simulations.reproduction import items
+from simulations.reproduction.study import publish, render, table, write
+from simulations.threads.methods import BY_SIZE, PLAIN_WORDS, Method
+from simulations.threads.page import epsilon_words
+from simulations.threads.study import CENTRAL, PUBLIC, Study, model_name
+
+MINILM = "all-minilm-l6-v2-10f28a0f1270785b"
+PRIVATE = "private"
+WORDS, ENCODED = BY_SIZE["adadps-tags"], BY_SIZE["encoder-tags"]
+DIMENSIONS = 384  # of word vectors: as many as the encoder has
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """One kind of inputs of a model.
+
+    Attributes:
+        label: In tables.
+        features: Options of every method.
+        method: Private training on them.
+        seeds: How many.
+        epsilons: Targets.
+    """
+
+    label: str
+    features: Mapping[str, Option]
+    method: Method
+    seeds: int
+    epsilons: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicVectorsTask(TagPredictionTask):
+    """Tag prediction on titles as sums of word vectors that public users' text alone made.
+
+    Latent semantic analysis: right singular vectors of the (sentences x words) matrix of tf-idf
+    weights over the public training threads; a title is the sum of its words' vectors, each times
+    the word's idf, scaled to unit norm.
+
+    Guarantee: rows are a function of one title and of public users' text.
+    """
+
+    dimensions: int = option(DIMENSIONS, "Of a word vector.", Range.AT_LEAST_ONE)
+
+    def encoded(self, corpus: Corpus, view: TagView) -> tuple[EncodedTexts, Mapping[str, str]]:
+        """Return the rows of all titles, and the digest of the word vectors.
+
+        Raises:
+            ValueError: If the corpus keeps no titles, or has fewer public examples than dimensions.
+        """
+        titles = SentenceStore(corpus.directory).titles()
+        if titles is None:
+            raise ValueError(f"corpus {corpus.name!r} keeps no titles to make rows of")
+        vectors = _word_vectors(view, self.dimensions)
+        index = {word: number for number, word in enumerate(view.words)}
+        rows = np.zeros((len(titles), self.dimensions), np.float32)
+        for row, title in zip(rows, titles, strict=True):
+            known = [index[word] for word in split_words(title) if word in index]
+            row += vectors[known].sum(axis=0)
+        digest = params_sha256({"vectors": vectors})
+        made = Embeddings(encoder="public word vectors", sha256=digest, rows={"title": rows})
+        return EncodedTexts(embeddings=made), {"word vectors": digest}
+
+
+def _word_vectors(view: TagView, dimensions: int) -> np.ndarray:
+    """Return vectors of a view's words times their idf, float32 `(words, dimensions)`."""
+    from scipy import sparse
+    from scipy.sparse.linalg import svds
+
+    public = view.columns.take(view.public_rows("train"))
+    counts = public.features("unit-norm").astype(np.float64)
+    if len(public) <= dimensions:
+        raise ValueError(
+            f"{len(public)} public examples make at most {len(public) - 1} dimensions, not "
+            f"{dimensions}; give fewer"
+        )
+    rarity = np.log(
+        len(public) / np.maximum(np.bincount(public.indices, minlength=len(view.words)), 1)
+    )
+    weighted = sparse.csr_array(counts.multiply(rarity))
+    # A fixed beginning, so that the vectors are the same in every run.
+    begun = np.ones(min(len(public), len(view.words)))
+    _, _, right = svds(weighted, k=dimensions, v0=begun)
+    return (right.T * rarity[:, None]).astype(np.float32)
+
+
+def public_vector_tags() -> FederatedExperiment:
+    """`encoder-tags` on word vectors of public users' text."""
+    return replace(encoder_tags(), name="public-vector-tags", task=PublicVectorsTask())
+
+
+def add_random_encoder(like: EncoderFiles, seed: int = 0) -> EncoderFiles:
+    """Return an encoder of the same architecture and tokenizer, with random weights, added here.
+
+    Weights are those that `transformers` initialises a model with, drawn by this seed.
+    """
+    import torch
+    from safetensors.torch import save_file
+
+    library = transformers_library()
+    with tempfile.TemporaryDirectory() as parent:
+        folder = Path(parent) / f"random-{like.name}"
+        shutil.copytree(like.folder, folder)
+        settings = library.AutoConfig.from_pretrained(str(like.folder), local_files_only=True)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = library.AutoModel.from_config(settings)
+        state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+        save_file(state, str(folder / WEIGHTS))
+        return add_encoder(folder)
+
+
+def kinds_of_inputs(corpus: Corpus, seeds: int, epsilons: Sequence[float]) -> dict[str, Inputs]:
+    """Return the kinds that are compared; the rows of encoders are made where they are missing.
+
+    Plain words and titles have all seeds and targets, the others one seed at ε 2 and 8.
+    """
+    trained = find_encoder(MINILM)
+    drawn = add_random_encoder(trained)
+    make_embeddings(corpus, Encoder(drawn), ("title",))
+    few = tuple(one for one in epsilons if one in (2.0, 8.0))
+    vectors = replace(ENCODED, experiment="simulations.threads.encoders:public_vector_tags")
+    some: dict[str, Any] = {"seeds": 1, "epsilons": few}
+    every: dict[str, Any] = {"seeds": seeds, "epsilons": epsilons}
+    return {
+        "words": Inputs(
+            label="words (bag of words)",
+            features=PLAIN_WORDS,
+            method=WORDS,
+            **every,
+        ),
+        "titles": Inputs(
+            label="encoder, titles",
+            features={"encoder": MINILM, "encoder-texts": "title"},
+            method=ENCODED,
+            **every,
+        ),
+        "titles and sentences": Inputs(
+            label="encoder, titles and sentences",
+            features={"encoder": MINILM, "encoder-texts": "both"},
+            method=ENCODED,
+            **some,
+        ),
+        "random": Inputs(
+            label="the same encoder with random weights, titles",
+            features={"encoder": drawn.id, "encoder-texts": "title"},
+            method=ENCODED,
+            **some,
+        ),
+        "public vectors": Inputs(
+            label="word vectors of public text, titles",
+            features={"dimensions": DIMENSIONS},
+            method=vectors,
+            **some,
+        ),
+    }
+
+
+def reproduce(
+    *,
+    corpus: str | None = None,
+    seeds: int = 3,
+    results: Path = Path("results/encoders"),
+    out: Path | None = None,
+    plot: Path | None = None,
+    roster: str | None = "onstartups-all",
+    folds: int = NUM_FOLDS,
+    epsilons: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0, 8.0),
+    only: tuple[str, ...] = (),
+) -> None:
+    """Train what is missing of the study and publish its page.
+
+    Args:
+        corpus: A prepared corpus, a dump or a name.
+        seeds: Of plain words and of titles; the others have one.
+        results: Next to it, in a folder, what is done is kept.
+        out: Where the page is written, with what it is of as JSON.
+        plot: Accuracy against ε, an SVG.
+        roster: Of the corpus; None for its own.
+        folds: How many are pooled.
+        epsilons: Targets.
+        only: Kinds of inputs; none for all.
+
+    Raises:
+        ValueError: If an option is refused, the encoder is not on this machine, or there is no such
+            corpus.
+    """
+    if plot is not None and plot.suffix.lower() != ".svg":
+        raise ValueError(f"--plot {plot} of tags-encoders must end in .svg")
+    if not 1 <= folds <= NUM_FOLDS or seeds < 1:
+        raise ValueError(f"folds {folds} must be 1 to {NUM_FOLDS}, --seeds at least 1")
+    found = resolve_corpus(corpus, allow_synthetic=False)
+    kinds = kinds_of_inputs(found, seeds, epsilons)
+    if unknown := set(only) - set(kinds):
+        raise ValueError(f"only {sorted(unknown)[0]!r} is not one of {', '.join(kinds)}")
+    kinds = {name: one for name, one in kinds.items() if not only or name in only}
+    studies = {
+        name: Study(
+            corpus=found,
+            roster=roster,
+            splits=tuple(Split(kind="by-thread", fold=number) for number in range(folds)),
+            seeds=kind.seeds,
+            epsilons=kind.epsilons,
+            methods={PRIVATE: kind.method},
+            kept=results.with_suffix("") / "outcomes" / name.replace(" ", "-"),
+            features=kind.features,
+        )
+        for name, kind in kinds.items()
+    }
+    measured = {name: study.folds() for name, study in studies.items()}
+    first = next(iter(studies.values()))
+    evaluated = {
+        name: evaluate(
+            own,
+            public_only=PUBLIC,
+            best_nonprivate=CENTRAL,
+            generator=Key.simulation(0).fold("bootstrap").generator(),
+        )
+        for name, own in measured.items()
+    }
+    compared = differences(
+        _together(measured), _pairs(kinds), generator=Key.simulation(0).fold("inputs").generator()
+    )
+    words = epsilon_words(first)
+    data = next(iter(evaluated.values()))
+    page = render(
+        "threads/encoders.md.jinja",
+        evaluation=data, data=data.data, folds=folds, guarantee=words, kinds=kinds,
+        accuracy=_accuracies(evaluated, kinds, epsilons),
+        shares=_shares(evaluated, kinds, epsilons),
+        differences=table(
+            ["", "against", "difference"],
+            [[a, b, percent(one, signed=True)] for (a, b), one in compared.items()],
+            words=2,
+        ),
+    )  # fmt: skip
+    if plot is not None:
+        write(_chart(evaluated, kinds, words), plot)
+    publish(page, out, {name: one.to_json() | {"guarantee": words} for name, one in
+                        evaluated.items()})  # fmt: skip
+
+
+def _together(measured: Mapping[str, Sequence[Fold]]) -> list[Fold]:
+    """Return each fold with the models of all kinds, named "kind: model"; the majority once."""
+    together = []
+    for folds in zip(*measured.values(), strict=True):
+        models = {MAJORITY: folds[0].outcomes[MAJORITY]}
+        for name, fold in zip(measured, folds, strict=True):
+            models |= {f"{name}: {model}": own for model, own in fold.outcomes.items()}
+        together.append(replace(folds[0], outcomes=models))
+    return together
+
+
+def _pairs(kinds: Mapping[str, Inputs]) -> list[tuple[str, str]]:
+    """Return what is compared: private rows with public-only, and titles with plain words."""
+    found = []
+    for name, kind in kinds.items():
+        for epsilon in kind.epsilons:
+            private = f"{name}: {model_name(PRIVATE, epsilon)}"
+            found.append((private, f"{name}: {PUBLIC}"))
+            if name == "titles" and "words" in kinds:
+                found.append((private, f"words: {model_name(PRIVATE, epsilon)}"))
+                found.append((private, f"words: {CENTRAL}"))
+    return found
+
+
+def _accuracies(
+    evaluated: Mapping[str, Evaluation], kinds: Mapping[str, Inputs], epsilons: Sequence[float]
+) -> str:
+    columns = [PUBLIC, *(model_name(PRIVATE, epsilon) for epsilon in epsilons), CENTRAL]
+    rows = []
+    for name, own in evaluated.items():
+        models = {model: figures.values["accuracy"] for model, figures in own.models.items()}
+        rows.append([kinds[name].label, *(percent(models.get(column)) for column in columns)])
+    majority = next(iter(evaluated.values())).models[MAJORITY].values["accuracy"]
+    rows.insert(0, ["majority class", *(percent(majority) for _ in columns)])
+    headings = ["inputs", "public-only", *(f"ε = {e:g}" for e in epsilons), "central, not private"]
+    return table(headings, rows)
+
+
+def _shares(
+    evaluated: Mapping[str, Evaluation], kinds: Mapping[str, Inputs], epsilons: Sequence[float]
+) -> str:
+    rows = []
+    for name, own in evaluated.items():
+        found = {m: figures.closed_shares.get("accuracy") for m, figures in own.models.items()}
+        cells = [percent(found.get(model_name(PRIVATE, epsilon))) for epsilon in epsilons]
+        rows.append([kinds[name].label, *cells])
+    return table(["inputs", *(f"ε = {epsilon:g}" for epsilon in epsilons)], rows)
+
+
+_COLOURS = ("s4", "s1", "s5", "s6", "s7")
+
+
+def _chart(evaluated: Mapping[str, Evaluation], kinds: Mapping[str, Inputs], words: str) -> str:
+    """Return accuracy against ε of each kind, with references for words and titles."""
+    points, references = [], []
+    for number, (name, own) in enumerate(evaluated.items()):
+        colour, kind = _COLOURS[number], kinds[name]
+        values = {model: figures.values["accuracy"] for model, figures in own.models.items()}
+        for epsilon in kind.epsilons:
+            one = values[model_name(PRIVATE, epsilon)]
+            ends = wider(one)
+            points.append(
+                Point(
+                    label=kind.label,
+                    epsilon=epsilon * 2.0 ** (0.06 * (number - (len(evaluated) - 1) / 2)),
+                    value=one.value or 0.0,
+                    half_width=None if ends is None else (ends.high - ends.low) / 2,
+                    colour=colour,
+                    series=number,
+                    marker="o" if name in ("words", "titles") else "s",
+                )
+            )
+        if name in ("words", "titles"):
+            for model, said in ((PUBLIC, "public-only"), (CENTRAL, "not private")):
+                references.append(
+                    Reference(
+                        value=values[model].value or 0.0, label=f"{name}: {said}", colour=colour
+                    )
+                )
+    data = next(iter(evaluated.values())).data
+    made = "SYNTHETIC " if data.get("synthetic") else ""
+    return tradeoff_plot(
+        points,
+        alternative="Accuracy on threads held out against ε, by kind of inputs.",
+        width=760,
+        height=400,
+        references=references,
+        share=True,
+        title=f"Accuracy on threads held out, {made}{data.get('name')}: a diagnostic, not covered "
+        f"by ε.\n{words.partition(';')[0]}.",
+        alone=True,
+    )
+
+
+REPRODUCTIONS = (
+    items.Study(
+        name="tags-encoders",
+        title="Tags with whole threads held out: a pretrained encoder beside words and controls",
+        run=reproduce,
+        options={},
+        reduced={"folds": 1, "seeds": 1, "epsilons": (2.0,)},
+        minutes=(300, 15),
+    ),
+)

@@ -1,0 +1,318 @@
+"""Adapters and heads on pretrained files: what is trained, sent and kept, and by whose texts."""
+
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import fedpriv as fp
+from fedpriv.checkpoints.tensor_files import read_tensors
+from fedpriv.datasets.encoders import Encoder, check_files
+from fedpriv.models.lora import merge_adapters
+from fedpriv.models.text import next_word_loss
+from fedpriv.privacy.statement.verify import verify_run
+from fedpriv.report.export import MODEL, export_run
+from fedpriv.rng import Key
+from fedpriv.runs.noise_root import NOISE
+from fedpriv.runs.prepared import resume_run, start_run
+from fedpriv.tasks.module_task import ModuleTask
+from fedpriv.tasks.pretrained import PretrainedCausal, PretrainedClassifier
+from fedpriv.training.local.module import load_params
+from fedpriv.training.local.schedule import Schedule
+from tests.running.loop.tag_runs import ledger_state
+from tests.tasks.people import experiment
+from tests.tiny_bert import WORDS, write_tiny_bert
+from tests.tiny_gpt2 import write_tiny_gpt2
+
+if find_spec("transformers") is None:
+    pytest.skip("the extra `pretrained` is not installed", allow_module_level=True)
+
+KEY = Key.simulation(3)
+SCHEDULE = Schedule(learning_rate=0.5, epochs=2, batch_size=2)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
+
+
+def enlarged(folder):
+    """Weights so large that layers do something."""
+    file = str(folder / "model.safetensors")
+    tensors = load_file(file)
+    matrices = {n: t for n, t in tensors.items() if t.ndim > 1}
+    save_file(tensors | {n: 10 * t for n, t in matrices.items()}, file, {"format": "pt"})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    return enlarged(write_tiny_bert(tmp_path_factory.mktemp("bert") / "tiny"))
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory):
+    return enlarged(write_tiny_gpt2(tmp_path_factory.mktemp("gpt2") / "tiny"))
+
+
+def texts(number, count=5, longest=9):
+    rng = np.random.default_rng(number)
+    return [" ".join(rng.choice(WORDS, rng.integers(1, longest))) for _ in range(count)]
+
+
+def classifier(folder, **settings):
+    given = {"files": check_files(folder, "tiny"), "num_classes": 3, "rank": 2, **settings}
+    return PretrainedClassifier(**given)
+
+
+def causal(folder, **settings):
+    return PretrainedCausal(**{"files": check_files(folder, "tiny"), "rank": 2, **settings})
+
+
+def people(model, number=8):
+    """Users with texts of very different lengths."""
+    if isinstance(model, PretrainedCausal):
+        return {f"u{n}": model.examples(texts(n, longest=2 + n)) for n in range(number)}
+    return {
+        f"u{n}": (model.inputs(texts(n, longest=3 + 3 * n)), np.arange(5) % 3)
+        for n in range(number)
+    }
+
+
+def task(model, **changes):
+    causal = isinstance(model, PretrainedCausal)
+    users = people(model)
+    given = {
+        "name": "t", "module": model, "published": model.published, "synthetic": True,
+        "loss": next_word_loss if causal else nn.functional.cross_entropy,
+        "users": users, "public": users["u3"],
+    }  # fmt: skip
+    return ModuleTask(**{**given, **changes})
+
+
+@pytest.fixture(params=["bert", "gpt2"])
+def model(request):
+    folder = request.getfixturevalue(request.param)
+    return classifier(folder) if request.param == "bert" else causal(folder)
+
+
+def drawn(made):
+    """Params of which no adapter is zero."""
+    start, rng = made.init_params(KEY), np.random.default_rng(0)
+    return {n: (t + 0.1 * rng.normal(size=t.shape)).astype(np.float32) for n, t in start.items()}
+
+
+class TestModels:
+    def test_without_adapters_the_rows_are_the_encoders(self, bert):
+        """Red if padding is attended to or counted, or rows have another scale."""
+        for pooling in ("mean", "cls", "max"):
+            folder = bert.parent / pooling
+            write_tiny_bert(folder, pooling=pooling, normalised=pooling != "cls")
+            model, said = classifier(folder, rank=0, num_texts=2), texts(1, 12, longest=25)
+            rows = Encoder(model.files).encode(said).reshape(6, -1)
+            rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+            module = model().eval()
+            x = torch.from_numpy(model.inputs(np.array(said).reshape(6, 2).tolist()))
+            with torch.no_grad():
+                expected = module.head(torch.from_numpy(rows))
+                torch.testing.assert_close(module(x), expected, rtol=1e-4, atol=1e-6)
+            assert {n for n, p in module.named_parameters() if p.requires_grad} == {
+                "head.weight", "head.bias",
+            }  # fmt: skip
+
+    def test_adapters_that_are_zero_change_nothing(self, bert, gpt2):
+        with_head = classifier(bert), classifier(bert, rank=0)
+        x = torch.from_numpy(with_head[0].inputs(texts(1)))
+        one, other = (model().eval() for model in with_head)
+        other.load_state_dict(
+            {n: t for n, t in one.state_dict().items() if n.startswith("head")}, strict=False
+        )
+        with torch.no_grad():
+            torch.testing.assert_close(one(x), other(x))
+
+    def test_scores_are_those_of_transformers(self, gpt2):
+        """Red if a later token, or padding, is looked at."""
+        from transformers import AutoModelForCausalLM
+
+        model = causal(gpt2)
+        own = AutoModelForCausalLM.from_pretrained(gpt2).eval()
+        examples = model.examples(texts(2))
+        with torch.no_grad():
+            found = model().eval()(torch.from_numpy(examples.x))
+            for row, ids in zip(found, examples.x, strict=True):
+                real = torch.from_numpy(ids[ids >= 0])
+                expected = own(real[None]).logits[0]
+                torch.testing.assert_close(row[: len(real)], expected, rtol=1e-4, atol=1e-5)
+
+    def test_padding_and_other_texts_change_nothing(self, model):
+        made = model()
+        params = drawn(task(model))
+        load_params(made, params).eval()
+        x = people(model)["u6"]
+        x = torch.from_numpy(x.x if isinstance(model, PretrainedCausal) else x[0])
+        wider = torch.cat([x, torch.full((len(x), 8), -1)], dim=1)
+        with torch.no_grad():
+            whole = made(x)
+            for other in (made(wider), torch.cat([made(row[None]) for row in x])):
+                if other.ndim == 3:
+                    real = x >= 0
+                    other, ours = other[:, : x.shape[1]][real], whole[real]
+                else:
+                    ours = whole
+                torch.testing.assert_close(other, ours, rtol=1e-4, atol=1e-5)
+
+    def test_merged_weights_are_a_model_of_transformers(self, gpt2, tmp_path):
+        from transformers import AutoModelForCausalLM
+
+        model = causal(gpt2)
+        module = load_params(model(), drawn(task(model))).eval()
+        examples = model.examples(["pay the tax"])
+        x = torch.from_numpy(examples.x)
+        real = x >= 0
+        with torch.no_grad():
+            expected = module(x)[real]
+            assert (expected - model().eval()(x)[real]).abs().max() > 0.01
+            merge_adapters(module).body.save_pretrained(tmp_path / "merged")
+            own = AutoModelForCausalLM.from_pretrained(tmp_path / "merged").eval()
+            torch.testing.assert_close(own(x[real][None]).logits[0], expected, rtol=1e-4, atol=1e-4)
+
+
+class TestTexts:
+    def test_a_users_arrays_are_of_its_own_texts(self, bert, gpt2):
+        words = classifier(bert).inputs(["pay the tax", "", "law " * 40])
+        assert words.shape == (3, 32) and words.dtype == np.int64
+        assert (words[0] >= 0).sum() == 5 and (words[1] >= 0).sum() == 2
+        assert classifier(bert).inputs(["tax"]).shape == (1, 8)
+        assert classifier(bert, max_tokens=8).inputs(["law " * 40]).shape == (1, 8)
+
+    def test_the_next_token_of_each(self, gpt2):
+        """Bytes are tokens; a text begins and ends with the mark."""
+        examples = causal(gpt2).examples(["ab", ""])
+        mark = examples.x[0, 0]
+        assert examples.x[0, :4].tolist()[::3] == [mark, -1] and examples.y[0, 2] == mark
+        np.testing.assert_array_equal(examples.x[0, 1:3], examples.y[0, :2])
+        assert (examples.y[0, 3:] == -100).all()
+        long = causal(gpt2).examples(["a" * 200])
+        assert long.x.shape == (1, 64) and (long.y >= 0).all()
+
+
+class TestTraining:
+    def test_a_users_update_is_that_of_a_plain_loop(self, model):
+        made = task(model)
+        params = drawn(made)
+        module = load_params(model(), params).train()
+        own = {n: p for n, p in module.named_parameters() if p.requires_grad}
+        assert set(own) == set(params)
+        data = made.data.examples("u5")
+        rng = KEY.generator()
+        chosen = data.take(SCHEDULE.choose(len(data), rng))
+        optimizer = torch.optim.SGD(own.values(), lr=0.5)
+        for batch in SCHEDULE.batches(len(chosen), rng):
+            optimizer.zero_grad()
+            x, y = torch.from_numpy(chosen.x[batch]), torch.from_numpy(chosen.y[batch])
+            made._loss(module(x), y).backward()
+            optimizer.step()
+        update = made.trainer(SCHEDULE, {}).train(params, data, KEY)
+        for name, parameter in own.items():
+            expected = parameter.detach().numpy() - params[name]
+            assert np.abs(expected).max() > 1e-6, name
+            np.testing.assert_allclose(np.asarray(update[name]), expected, rtol=1e-3, atol=1e-6)
+
+    def test_many_users_at_once_are_trained_as_one_by_one(self, model):
+        """Red if a mask is made by looking at values: then nobody is trained together."""
+        made = task(model, users_at_once=4)
+        params = drawn(made)
+        trainer = made.trainer(SCHEDULE, {})
+        assert trainer.why_apart == ""
+        works = [
+            trainer.prepare(params, n, made.data.examples(f"u{n}"), KEY.fold(n)) for n in range(8)
+        ]
+        kinds = {}
+        for work in works:
+            kinds.setdefault(work.kind, []).append(work)
+        assert len(kinds) > 1
+        for same in kinds.values():
+            for few in (same[:4], same[4:]):
+                updates, well = trainer.together(trainer.start(params), few) if few else ({}, None)
+                for slot, work in enumerate(few):
+                    assert well[slot]
+                    alone = trainer.train(params, work.examples, work.key)
+                    for name, update in alone.items():
+                        found = updates[name][slot].numpy()
+                        np.testing.assert_allclose(found, update, rtol=1e-2, atol=1e-5)
+
+    def test_a_frozen_first_matrix_is_no_param_and_goes_with_the_model(self, bert, tmp_path):
+        """FFA-LoRA. Red if it were another in each process, or lost."""
+        made = task(classifier(bert, freeze_a=True))
+        params = made.init_params(KEY)
+        assert not any("lora_a" in name for name in params)
+        one, again = made._make(), task(classifier(bert, freeze_a=True))._make()
+        first = {n: p for n, p in one.named_parameters() if "lora_a" in n}
+        assert first and all(torch.equal(p, again.get_parameter(n)) for n, p in first.items())
+        made.trainer(SCHEDULE, {}).train(drawn(made), made.data.examples("u1"), KEY)
+        start_run(experiment(made), None, None, tmp_path / "run").run()
+        export_run(tmp_path / "run", tmp_path / "model")
+        exported, _ = read_tensors(tmp_path / "model" / MODEL)
+        assert set(exported) == set(params) | set(first)
+        assert all(np.array_equal(exported[n], p.numpy()) for n, p in first.items())
+
+
+class TestRuns:
+    def test_nothing_frozen_is_sent_or_kept(self, model, tmp_path):
+        """Red if the body's tensors were params, or in the run folder or an export."""
+        made = task(model)
+        run = fp.run(experiment(made), out=tmp_path / "run")
+        kept = set(run.params)
+        assert kept == set(made.init_params(KEY)) and all(
+            n.count("lora") or "head" in n for n in kept
+        )
+        sizes = [p.stat().st_size for p in Path(tmp_path / "run").rglob("*") if p.is_file()]
+        assert max(sizes) < 200_000 and not (tmp_path / "run" / "frozen.safetensors").exists()
+        export_run(tmp_path / "run", tmp_path / "model")
+        exported, _ = read_tensors(tmp_path / "model" / MODEL)
+        module = load_params(model(), exported)
+        again = {n: p.detach().numpy() for n, p in module.named_parameters() if p.requires_grad}
+        assert made.evaluate(again, public=True) == made.evaluate(run.params, public=True)
+        sha256 = model.files.sha256
+        assert f"tiny (SHA-256 {sha256})." in " ".join(str(run.statement).split())
+        assert sha256 in (tmp_path / "model" / "README.md").read_text("utf-8")
+        assert verify_run(tmp_path / "run").ok
+
+    def test_a_run_goes_on_with_the_same_weights_only(self, bert, tmp_path):
+        """Red before: adapters went on, on another body."""
+        start_run(experiment(task(classifier(bert))), None, None, tmp_path / "run").folder.close()
+        other = write_tiny_bert(tmp_path / "other", seed=9)
+        with pytest.raises(ValueError, match="published weights of the task are not those"):
+            resume_run(tmp_path / "run", experiment=experiment(task(classifier(other))))
+        whole = fp.run(experiment(task(classifier(bert))), out=tmp_path / "whole")
+        resumed = resume_run(tmp_path / "run", experiment=experiment(task(classifier(bert)))).run()
+        assert resumed["rounds"] == 2
+        for name, tensor in fp.load(tmp_path / "run").params.items():
+            np.testing.assert_array_equal(tensor, whole.params[name])
+
+    def test_noise_is_of_the_weights_too(self, bert, tmp_path):
+        """Red before: two runs on different bodies added the same noise."""
+        digests = set()
+        for folder in (bert, write_tiny_bert(tmp_path / "other", seed=9)):
+            out = tmp_path / folder.name
+            start_run(experiment(task(classifier(folder))), None, None, out).folder.close()
+            digests.add(ledger_state(out).extra[NOISE])
+        assert len(digests) == 2
+
+
+def test_what_does_not_fit_is_refused(bert, gpt2):
+    with pytest.raises(ValueError, match="no linear layer is called c_attn"):
+        classifier(bert, matrices=("c_attn",))()
+    with pytest.raises(ValueError, match="rank 0: of a causal model only adapters are trained"):
+        causal(gpt2, rank=0)()
+    with pytest.raises(ValueError, match="an example has 2 texts"):
+        classifier(bert, num_texts=2).inputs(["one"])
+    assert (
+        replace(classifier(bert), rank=1)().body.encoder.layer[0].output.dense.lora_a.out_features
+        == 1
+    )
