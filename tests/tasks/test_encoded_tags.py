@@ -91,7 +91,7 @@ def test_an_examples_row_is_its_own_sentences(tiny_corpus, encoder, task):
     ],
     ids=["one-step", "epochs", "capped"],
 )
-@pytest.mark.parametrize("task", [("sentence",), ("title",), ("sentence", "title")], indirect=True)
+@pytest.mark.parametrize("task", [("sentence",), ("title",), ("title", "sentence")], indirect=True)
 def test_dense_steps_are_those_of_the_sparse_kernel(task, schedule, multiplier):
     """Red of a bias left out of the Gram matrix, or of a batch's mean over all examples.
 
