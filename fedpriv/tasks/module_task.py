@@ -243,9 +243,9 @@ class ModuleTask(Task):
             Parameters with `requires_grad=False` stay as it makes them: they are not trained and
             in no update, and go with the model into the run folder and every export. They must be
             the same in each process; what torch draws of them is.
-        published: SHA-256, by a name, of published files that such parameters are loaded from. They
-            are then stated in the run folder, and compared when it is resumed, and what is not
-            drawn is not copied into it, nor into exports.
+        published: SHA-256, by a name, of published files that such parameters are loaded from, or
+            that made the inputs. They are then stated in the run folder, and compared when it is
+            resumed, and what is not drawn is not copied into it, nor into exports.
         loss: From (outputs, targets) to the mean loss of a batch.
         users: Training examples by user id; its keys, sorted, are the roster. Examples are
             `ArrayExamples`, a pair (x, y) or a `TensorDataset`; floats are taken as float32 and
@@ -474,6 +474,18 @@ class ModuleTask(Task):
             return batch
         finite = not isinstance(outputs, torch.Tensor) or bool(outputs.isfinite().all())
         return batch if finite else None
+
+    def outputs(self, params: Params) -> np.ndarray | None:
+        """Return the outputs, in evaluation mode, on some of `synthetic_batch()`, or their loss."""
+        few = self._few(self.synthetic_batch())
+        if few is None:
+            return None
+        module = load_params(self._make(), params).eval()
+        with own_stream(_LOOK), torch.no_grad():
+            outputs = module(as_tensor(model_inputs(few.x)))
+            if not isinstance(outputs, torch.Tensor):
+                outputs = self._loss(outputs, as_tensor(model_targets(few.y)))
+        return outputs.numpy()
 
     def _batch(self) -> tuple[ArrayExamples | None, bool]:
         """Return examples of no rostered user, and whether they were drawn."""
