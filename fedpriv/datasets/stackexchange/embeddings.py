@@ -94,7 +94,7 @@ def make_embeddings(
     folder = _folder(corpus, encoder)
     of: dict[str, Callable[[], Sequence[str] | None]] = {
         "title": store.titles,
-        "sentence": lambda: _Sentences(store),
+        "sentence": lambda: Sentences(store),
     }
     rows = {}
     for kind in texts:
@@ -182,7 +182,7 @@ def _folder(corpus: Corpus, encoder: Encoder) -> Path:
     return cache_dir() / "embeddings" / name
 
 
-class _Sentences(Sequence[str]):
+class Sentences(Sequence[str]):
     """The sentences of a store as texts, a slice at a time."""
 
     def __init__(self, store: SentenceStore) -> None:
