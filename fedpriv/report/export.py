@@ -235,14 +235,15 @@ def load_model(path: str | Path, vocabulary: Vocabulary | None = None) -> TagMod
             )
         vocabulary = read_vocabulary(path / VOCABULARY)
     check_model(params, vocabulary)
-    return TagModel(kernel=params["kernel"], bias=params["bias"], vocabulary=vocabulary)
+    bias = params.get("bias", np.zeros(len(vocabulary.tags), np.float32))
+    return TagModel(kernel=params["kernel"], bias=bias, vocabulary=vocabulary)
 
 
 def check_model(params: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> None:
     """Raise `ValueError` unless the params are a tag model of the vocabulary's size."""
-    sizes = {
+    sizes: dict[str, tuple[int, ...]] = {
         "kernel": (vocabulary.num_rows, len(vocabulary.tags)),
-        "bias": (len(vocabulary.tags),),
+        **({} if vocabulary.encoder is not None else {"bias": (len(vocabulary.tags),)}),
     }
     found = {name: tuple(tensor.shape) for name, tensor in params.items()}
     if found != sizes:

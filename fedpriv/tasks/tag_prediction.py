@@ -101,14 +101,14 @@ def tag_probabilities(params: Params, examples: TagExamples, inputs: str) -> np.
     """Return the tags' probabilities, float64 `(n, tags)`, of examples that fit into memory.
 
     Args:
-        params: `kernel` and `bias`.
+        params: `kernel`, and `bias` where there is one.
         examples: Their words are the kernel's rows.
         inputs: "tff" or "unit-norm".
     """
     words, columns = np.unique(examples.indices, return_inverse=True)
     values = examples.values(inputs).astype(np.float64)
     rows = sparse.csr_array((values, columns, examples.indptr), (len(examples), len(words)))
-    logits = rows @ params["kernel"][words].astype(np.float64) + params["bias"]
+    logits = rows @ params["kernel"][words].astype(np.float64) + params.get("bias", 0.0)
     return softmax(logits, axis=1)
 
 
@@ -286,13 +286,15 @@ class TagPrediction(ViewTask[TagView]):
     def init_params(self, key: Key) -> Params:
         """Return zeros: the loss is convex, and zero is made of no user's data.
 
-        They are the params of a `fedpriv.models.images.SoftmaxRegression` of this size.
+        They are the params of a `fedpriv.models.images.SoftmaxRegression` of this size. On an
+        encoder's rows there is no bias: noise on it would be the same on every example's logits,
+        and half of all noise there, while rows have a direction in common that serves as one.
         """
         num_tags = len(self._view.tags)
-        return {
-            "kernel": np.zeros((self._num_rows(), num_tags), np.float32),
-            "bias": np.zeros(num_tags, np.float32),
-        }
+        kernel = np.zeros((self._num_rows(), num_tags), np.float32)
+        if self._encoded is not None:
+            return {"kernel": kernel}
+        return {"kernel": kernel, "bias": np.zeros(num_tags, np.float32)}
 
     def trainer(
         self,
@@ -341,7 +343,9 @@ class TagPrediction(ViewTask[TagView]):
             (examples.values(self.norm), columns, examples.indptr),
             shape=(len(examples), len(words)),
         )
-        here, change = (inputs @ p["kernel"][words] + p["bias"] for p in (params, direction))
+        here, change = (
+            inputs @ p["kernel"][words] + p.get("bias", 0.0) for p in (params, direction)
+        )
         labels = examples.labels.astype(np.int64)
         found = losses_on_line(
             here.astype(np.float64), change.astype(np.float64), sizes, labels, softmax_losses
@@ -349,7 +353,7 @@ class TagPrediction(ViewTask[TagView]):
         return found.mean(axis=0)
 
     def constants(self, *, regulariser: float) -> Constants:
-        """Return the constants of the loss: rows have at most unit norm, and there is a bias."""
+        """Return the constants of the loss: rows of at most unit norm, with a bias at most √2."""
         return softmax_constants(regulariser=regulariser, inputs=math.sqrt(2.0))
 
     def public_words(self) -> PublicWords:
@@ -584,7 +588,7 @@ class TagPrediction(ViewTask[TagView]):
         return len(self._view.words) if made is None else made.num_rows
 
     def _num_parameters(self) -> int:
-        return (self._num_rows() + 1) * len(self._view.tags)
+        return (self._num_rows() + (self._encoded is None)) * len(self._view.tags)
 
     def _measured(
         self, params: Params, view: TagView, made: Features | None, rows: np.ndarray

@@ -426,7 +426,7 @@ def tag_learner(
         key: Orders the examples.
         measure: From params to metrics on examples held out.
         features: Of the examples; None for their counts. Dense ones are learnt by Adam, in
-            batches, others by AdaGrad.
+            batches and without a bias, others by AdaGrad.
     """
     if not isinstance(features, DenseFeatures):
         return TagLearner(
@@ -438,15 +438,15 @@ def tag_learner(
     def gradient(params: Params, index: np.ndarray, key: Key) -> Params:
         batch = examples.take(index)
         rows = features.dense(batch)
-        residual = softmax(rows @ params["kernel"] + params["bias"], axis=1)
+        residual = softmax(rows @ params["kernel"], axis=1)
         residual[np.arange(len(batch)), batch.labels] -= 1.0
         residual /= len(batch)
-        return {"bias": residual.sum(axis=0), "kernel": rows.T @ residual}
+        return {"kernel": rows.T @ residual}
 
     shape = features.num_rows, examples.num_tags
     return GradientLearner(
         num_examples=len(examples),
-        begun={"bias": np.zeros(shape[1], np.float32), "kernel": np.zeros(shape, np.float32)},
+        begun={"kernel": np.zeros(shape, np.float32)},
         gradient=gradient,
         key=key,
         measure=measure,

@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 
 from fedpriv.checkpoints.tensor_files import PUBLIC_MODELS
+from fedpriv.datasets.importers.locate import resolve_corpus
+from fedpriv.datasets.stackexchange.splits import NUM_FOLDS
 from fedpriv.experiments.experiment import FEWEST_PUBLIC_EXAMPLES, LONGEST_NOISE
 from fedpriv.experiments.load import load_experiment
 from fedpriv.runs.prepared import start_run
@@ -34,6 +36,8 @@ Run = Mapping[str, Any]
 EPSILONS = (8.0, 2.0)
 SEEDS = 5
 POINT = 0.01
+#: The corpus whose first users on its roster are run on rows of an encoder.
+REAL, REAL_SIZES = "onstartups", (100, 300, 1_000, 3_000)
 #: Share of runs that may end below public-only by more than a point.
 NOT_WORSE = 1 / 50
 
@@ -54,17 +58,18 @@ def cells(
 
 def run(cell: Mapping[str, Any], corpora: Path) -> dict[str, Any]:
     """Run the default command on a corpus, and return what it returned."""
-    kind = shapes.KINDS[cell["kind"]]
-    corpus = shapes.corpus(corpora, kind, cell["users"], number=cell["seed"])
-    experiment = load_experiment("adadps-tags").with_options(
-        {"target-epsilon": cell["epsilon"], "seed": cell["seed"], "eval-every": 1000}
-    )
+    options = {"target-epsilon": cell["epsilon"], "seed": cell["seed"], "eval-every": 1000}
+    if cell["kind"] == REAL:  # a seed is a fold
+        corpus, name = resolve_corpus(REAL, allow_synthetic=False), "encoder-tags"
+        options |= {"roster": f"{REAL}-all", "users": cell["users"], "fold": cell["seed"]}
+    else:
+        kind, name = shapes.KINDS[cell["kind"]], "adadps-tags"
+        corpus = shapes.corpus(corpora, kind, cell["users"], number=cell["seed"])
+    experiment = load_experiment(name).with_options(options)
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         try:
-            prepared = start_run(
-                experiment, "adadps-tags", corpus, Path(folder) / "run", keep_last=1
-            )
+            prepared = start_run(experiment, name, corpus, Path(folder) / "run", keep_last=1)
         except ValueError as error:  # no public thread to learn from; nothing was charged
             return {"refused": str(error), "seconds": time.perf_counter() - began}
         unselected: list[float | None] = [None]
@@ -94,6 +99,7 @@ def page(
     runs: Sequence[Run],
     crossed: Sequence[Run] = (),
     compared: Sequence[dict[str, Any]] = (),
+    encoded: Sequence[Run] = (),
 ) -> str:
     """Return the page as Markdown.
 
@@ -101,6 +107,7 @@ def page(
         runs: Of the default command.
         crossed: Of `cross_fitted`.
         compared: Of `sweep`, on its grid.
+        encoded: Of `encoder-tags`, on real text.
     """
     difficult = {one.name for one in shapes.HARD}
     done = [one for one in runs if "refused" not in one]
@@ -109,7 +116,7 @@ def page(
         "defaults/page.md.jinja",
         usual=[one for one in done if one["spec"]["kind"] not in difficult],
         hard=[one for one in done if one["spec"]["kind"] in difficult],
-        refused=[one for one in runs if "refused" in one],
+        refused=[one for one in runs if "refused" in one], encoded=encoded,
         below=_below, gains_table=_gains_table, power_table=_power_table,
         forecast_table=_forecast_table, compared=compared, grid_table=_grid_table,
         crossed=crossed, crossed_table=cross_fitted.table,
@@ -245,7 +252,7 @@ def reproduce(
         seeds: Corpora of each size and kind.
         results: Next to it runs are kept.
         out: Where the page is written.
-        study: "default", "cross-fitted" or "grid".
+        study: "default", "cross-fitted", "grid" or "encoder".
         corpora: Folder of synthetic corpora.
         sizes: Users; none for the study's own.
         kinds: Shapes of the default study; none for those of evaluation.
@@ -261,8 +268,8 @@ def reproduce(
         said = f"{study} {spec['kind']}, {spec['users']:,} users"
         pace.work(said, partial(_performed, store, study, spec, folder))
     named = {name: [one for one in store.rows.values() if one["spec"]["study"] == name]
-             for name in ("default", "cross-fitted", "grid")}  # fmt: skip
-    publish(page(named["default"], named["cross-fitted"], named["grid"]), out)
+             for name in ("default", "cross-fitted", "grid", "encoder")}  # fmt: skip
+    publish(page(*named.values()), out)
 
 
 def _specs(
@@ -282,6 +289,13 @@ def _specs(
             for kind in shapes.FITTING
             for epsilon in epsilons
         )
+    elif study == "encoder":
+        found = (
+            {"kind": REAL, "users": size, "epsilon": epsilon, "seed": seed}
+            for size in sizes or REAL_SIZES
+            for seed in range(min(seeds, NUM_FOLDS))
+            for epsilon in epsilons
+        )
     else:
         chosen = [shapes.KINDS[name] for name in kinds] or shapes.EVALUATION
         found = cells(sizes or shapes.SIZES, seeds, chosen, epsilons)
@@ -291,7 +305,7 @@ def _specs(
 def _performed(store: Store, study: str, spec: Mapping[str, Any], folder: Path) -> Run:
     if study == "grid":
         return store.row(spec, partial(sweep.perform, folder))
-    if study == "default":
+    if study in ("default", "encoder"):
         return store.row(spec, lambda cell: run(cell, folder))
     return store.row(spec, lambda asked: cross_fitted.perform(folder, asked))
 
@@ -299,7 +313,7 @@ def _performed(store: Store, study: str, spec: Mapping[str, Any], folder: Path) 
 REPRODUCTIONS = tuple(
     Study(
         name=name,
-        title=f"The default command on synthetic corpora: {title}",
+        title=f"The default command on corpora of many sizes: {title}",
         run=reproduce,
         options={"study": study},
         reduced=reduced,
@@ -314,6 +328,13 @@ REPRODUCTIONS = tuple(
             (600, 1),
         ),
         ("defaults-cross-fitted", "cross-fitted", "released models judged by folds", None, (60, 0)),
+        (
+            "defaults-encoder",
+            "encoder",
+            "an encoder's rows of real text",
+            {"sizes": (100,), "seeds": 1},
+            (60, 1),
+        ),
         ("defaults-grid", "grid", "the rule's settings beside a grid", None, (120, 0)),
     )
 )

@@ -154,7 +154,8 @@ class Study:
         if file.exists():
             pace.keep()
         else:
-            length = experiment.options().get("rounds")
+            chosen = "rounds" in experiment.automatic
+            length = None if chosen else experiment.options().get("rounds")
             said = "" if length is None else f", {length} rounds"
             train = partial(self._train, view, experiment, seed, file)
             pace.work(f"{view.split.name}, seed {seed}: {name}{said}", train)

@@ -157,13 +157,17 @@ class EncodedTexts:
                 "it is not known where these examples' sentences are: a part of a corpus keeps no "
                 "text, and neither does one imported by an earlier version; import it again"
             )
-        texts = examples.texts[:, [TEXTS.index(kind) for kind in self.embeddings.rows]]
-        # In the examples' order, whatever their numbers are, so that a part has the same sums.
-        _, first, place = np.unique(texts, axis=0, return_index=True, return_inverse=True)
+        # A sentence is of one thread, so it tells examples apart where both are encoded. Rows are
+        # in the examples' order, whatever their numbers are, so that a part has the same sums.
+        kinds = self.embeddings.rows
+        finest = TEXTS.index("sentence" if "sentence" in kinds else "title")
+        _, first, place = np.unique(
+            examples.texts[:, finest], return_index=True, return_inverse=True
+        )
         order = np.argsort(first)
-        texts, place = texts[first[order]], np.argsort(order)[place.reshape(-1)]
-        tables = self.embeddings.rows.values()
-        found = [table[texts[:, number]] for number, table in enumerate(tables)]
+        chosen, place = first[order], np.argsort(order)[place]
+        texts = examples.texts[chosen]
+        found = [table[texts[:, TEXTS.index(kind)]] for kind, table in kinds.items()]
         rows = found[0] if len(found) == 1 else np.concatenate(found, axis=1)
         norms = np.sqrt(np.einsum("nd,nd->n", rows, rows))
         return rows / np.maximum(norms, np.finfo(np.float32).tiny)[:, None], place

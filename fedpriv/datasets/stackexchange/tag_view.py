@@ -190,7 +190,7 @@ def model_inputs(
     For dense features the examples have one input each, whose row of the kernel is their logits.
 
     Args:
-        params: `kernel` and `bias` of softmax regression on the features.
+        params: `kernel` of softmax regression on the features, and `bias` unless they are dense.
         columns: The examples; only those at `rows` are read.
         features: Of the examples.
         rows: int64 (n,), few enough to be held in memory.
@@ -198,7 +198,7 @@ def model_inputs(
     if not isinstance(features, DenseFeatures):
         return params, columns.with_features(features, rows)
     examples, number = columns.take(rows), len(rows)
-    logits = features.dense(examples) @ params["kernel"] + params["bias"]
+    logits = features.dense(examples) @ params["kernel"]
     alike = replace(
         examples,
         indptr=np.arange(number + 1),
@@ -206,7 +206,7 @@ def model_inputs(
         counts=np.ones(number, np.float32),
         num_words=number,
     )
-    return {"kernel": logits, "bias": np.zeros_like(params["bias"])}, alike
+    return {"kernel": logits, "bias": np.zeros(logits.shape[1], np.float32)}, alike
 
 
 def row_positions(indptr: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -185,12 +185,14 @@ def encoder_tags() -> FederatedExperiment:
     """DP-FedAvg of softmax regression on a frozen encoder's rows of each example's title.
 
     The encoder is the one that `make encoder` adds, and `fedpriv encoder embed` makes the rows.
+    Cohort, rounds and clip norm follow from the data's size, and what is returned is the model that
+    public threads show to be best.
     """
     return replace(
         dp_fedavg_tags(),
         name="encoder-tags",
         description="DP-FedAvg on a pretrained encoder's rows: clipped updates, their sum noised.",
-        task=EncodedTagPredictionTask(encoder="all-minilm-l6-v2-10f28a0f1270785b"),
+        task=EncodedTagPredictionTask(encoder="all-minilm-l6-v2-10f28a0f1270785b", select="public"),
         start=FromPublic(),
         bound=AdaptableClip(l2_clip_norm=10.0),  # where none can be chosen
         automatic=("sampling.cohort", "rounds", "bound.l2_clip_norm", "start.factor"),

@@ -100,12 +100,12 @@ class BatchedSoftmaxTrainer(BatchedTrainer):
         work = self.prepare(params, 0, examples, key)
         update = self.by_itself(self.start(params), work)
         kernel = cast("StackedRows", update["kernel"])
-        return {
-            "bias": cast("torch.Tensor", update["bias"])[0].cpu().numpy(),
-            "kernel": RowSparse(
-                rows=work.rows, values=kernel.own(0).cpu().numpy(), num_rows=kernel.num_rows
-            ),
-        }
+        own = RowSparse(
+            rows=work.rows, values=kernel.own(0).cpu().numpy(), num_rows=kernel.num_rows
+        )
+        if "bias" not in update:
+            return {"kernel": own}
+        return {"bias": cast("torch.Tensor", update["bias"])[0].cpu().numpy(), "kernel": own}
 
     def prepare(self, params: Params, user: int, examples: TagExamples, key: Key) -> SoftmaxWork:
         """Return what a user trains on.
@@ -191,18 +191,20 @@ class BatchedSoftmaxTrainer(BatchedTrainer):
         update, well = self.together(start, [work])
         if not bool(well[0]):
             raise ValueError("a logit is not finite")
-        kernel = cast("StackedRows", update["kernel"])
-        return {"bias": cast("torch.Tensor", update["bias"])[:1], "kernel": kernel.take([0])}
+        own = cast("StackedRows", update["kernel"]).take([0])
+        if "bias" not in update:
+            return {"kernel": own}
+        return {"bias": cast("torch.Tensor", update["bias"])[:1], "kernel": own}
 
     def nothing(self, start: Mapping[str, torch.Tensor]) -> Stacked:
         """Return the update of one user without examples: no row of the kernel."""
-        kernel, bias = start["kernel"], start["bias"]
+        kernel = start["kernel"]
         rows = torch.zeros((1, 0), dtype=torch.int64, device=self.device)
         values = torch.zeros((1, 0, kernel.shape[1]), device=self.device)
-        return {
-            "bias": torch.zeros_like(bias).unsqueeze(0),
-            "kernel": StackedRows(rows=rows, values=values, counts=[0], num_rows=len(kernel)),
-        }
+        none = StackedRows(rows=rows, values=values, counts=[0], num_rows=len(kernel))
+        if "bias" not in start:
+            return {"kernel": none}
+        return {"bias": torch.zeros_like(start["bias"]).unsqueeze(0), "kernel": none}
 
     def together(
         self, start: Mapping[str, torch.Tensor], works: Sequence[UserWork]
@@ -242,7 +244,9 @@ class BatchedSoftmaxTrainer(BatchedTrainer):
         steps = Batches.of(works, slots, device)
         for index, weight, taken in zip(steps.index, steps.weight, steps.taken, strict=True):
             inputs = x[slot, index]
-            logits = torch.bmm(inputs, before + change) + (start["bias"] + moved).unsqueeze(1)
+            logits = torch.bmm(inputs, before + change)
+            if "bias" in start:
+                logits += (start["bias"] + moved).unsqueeze(1)
             sound = logits.isfinite().flatten(1).all(dim=1)
             well &= sound if taken.all() else sound | ~_on(device, taken)
             residual = torch.softmax(logits, dim=2)
@@ -261,7 +265,7 @@ class BatchedSoftmaxTrainer(BatchedTrainer):
             counts=[len(work.rows) for work in works] + [0] * (slots - len(works)),
             num_rows=len(start["kernel"]),
         )
-        return {"bias": moved, "kernel": kernel}, well
+        return ({"bias": moved} if "bias" in start else {}) | {"kernel": kernel}, well
 
 
 def _one_hot(labels: torch.Tensor, num_classes: int) -> torch.Tensor:

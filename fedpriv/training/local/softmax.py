@@ -102,7 +102,7 @@ class CompiledSoftmaxTrainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseSoftmaxTrainer:
-    """Local SGD for softmax regression on dense rows, such as those of a pretrained encoder.
+    """Local SGD for softmax regression without a bias on dense rows, as of a pretrained encoder.
 
     It takes the steps of `CompiledSoftmaxTrainer` on the same inputs, to float32's rounding. A
     user has few examples, and fewer distinct rows (sentences of a thread share its title), so its
@@ -116,7 +116,7 @@ class DenseSoftmaxTrainer:
         inputs: From examples to distinct rows of unit norm, float32 `(m, d)`, and each example's
             row among them, int64 `(n,)`.
         multiplier: 1/A for each row of the kernel, float32 `(d,)`, applied to its gradient at
-            every step and not to the bias; None for plain SGD.
+            every step; None for plain SGD.
     """
 
     #: Nothing of it ever changes, so threads may share it.
@@ -127,7 +127,7 @@ class DenseSoftmaxTrainer:
     multiplier: np.ndarray | None = field(default=None, repr=False)
 
     def train(self, params: Params, examples: TagExamples, key: Key) -> Tree:
-        """Return the update of `kernel` and `bias`, float32; of a user without examples zeros.
+        """Return the update of `kernel`, float32; of a user without examples zeros.
 
         Raises:
             ValueError: If a label is outside the model, or a logit is not finite.
@@ -150,10 +150,9 @@ class DenseSoftmaxTrainer:
         with one_thread(), torch.no_grad():
             x, place = as_tensor(distinct), torch.from_numpy(places)
             scaled = x if self.multiplier is None else x * as_tensor(self.multiplier)
-            before = torch.addmm(as_tensor(params["bias"]), x, as_tensor(params["kernel"]))
+            before = x @ as_tensor(params["kernel"])
             residual = torch.zeros_like(before)
-            # The bias is an input of one more, which no multiplier scales.
-            gram = scaled @ x.T + 1.0 if len(batches) > 1 else None
+            gram = scaled @ x.T if len(batches) > 1 else None
             label = torch.from_numpy(labels)
             for step, positions in enumerate(batches):
                 batch = torch.from_numpy(positions)
@@ -166,7 +165,4 @@ class DenseSoftmaxTrainer:
                 residual.index_add_(0, place[batch], change)
             # What the last step made is not finite only for a rate or multiplier that is not: the
             # bound refuses it.
-            return {
-                "bias": residual.sum(dim=0).numpy(),
-                "kernel": (scaled.T @ residual).numpy(),
-            }
+            return {"kernel": (scaled.T @ residual).numpy()}
