@@ -5,7 +5,6 @@ REPRODUCTIONS = (
     "simulations.threads.command",
     "simulations.threads.encoders",
     "simulations.defaults.evaluation",
-    "simulations.defaults.readme",
     "simulations.adadps.tables",
     "simulations.adadps.figure2",
     "simulations.adadps.toy",

@@ -96,7 +96,7 @@ def overlaps(corpus: Corpus, tell: Callable[[int, int], None] | None) -> dict[st
     for split in (BY_THREAD, BY_SENTENCE):
         try:
             view = corpus.view(split=split, progress=tell)
-            found[split.kind] = measure_overlap(view, corpus.titles()).to_json()
+            found[split.kind] = measure_overlap(view, corpus.texts("title")).to_json()
         except ValueError as error:
             found[split.kind] = {"missing": str(error)}
     return found

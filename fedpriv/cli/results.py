@@ -175,6 +175,9 @@ def predict(
         Path, typer.Argument(help="A folder made by `fedpriv export`, or a run folder.")
     ],
     text: Annotated[str, typer.Option(help="A sentence, or a question's text; - reads it in.")],
+    title: Annotated[
+        str, typer.Option(help="The question's title; a model of titles alone takes it, or --text.")
+    ] = "",
     top: Annotated[int, typer.Option(min=1, help="How many tags.")] = 5,
     as_json: AsJson = False,
 ) -> None:
@@ -188,11 +191,14 @@ def predict(
         vocabulary = corpus_vocabulary(record, None)
     tokens = tff_tokens(sys.stdin.read() if text == "-" else text)
     found = load_model(model, vocabulary)
-    ranked = found.rank(tokens, top)
-    known = sum(token in set(found.vocabulary.words) for token in tokens)
+    title_tokens = tff_tokens(title)
+    ranked = found.rank(tokens, top, title=title_tokens)
+    encoder, words = found.vocabulary.encoder, set(found.vocabulary.words)
+    known = sum(token in words for token in (*tokens, *title_tokens))
     if as_json:
         tags = [{"tag": tag, "probability": share} for tag, share in ranked]
-        print_json({"tags": tags, "num_tokens": len(tokens), "num_known_tokens": known})
+        how = {"num_known_tokens": known} if encoder is None else {"encoder": encoder.id}
+        print_json({"tags": tags, "num_tokens": len(tokens) + len(title_tokens), **how})
         return
     table = Table(box=None, show_header=False)
     for tag, share in ranked:
@@ -200,7 +206,7 @@ def predict(
     print_table(table)
     if record is not None:
         _say_several(record)
-    if not known:
+    if not known and encoder is None:
         print_line("None of the words is in the vocabulary: these are the commonest tags.")
 
 
@@ -238,10 +244,10 @@ def corpus_vocabulary(run: RunRecord, corpus: Path | None) -> Vocabulary:
             "give --corpus PATH of the corpus that the run was trained on"
         )
     inputs = str(run.options.get("task.inputs") or "tff")
-    if inputs == "tf-idf" or run.options.get("task.pairs"):
+    if inputs == "tf-idf" or run.options.get("task.pairs") or run.options.get("task.encoder"):
         raise ValueError(
             f"{run.directory} has lost its {VOCABULARY}, which alone keeps the weights and pairs "
-            "of words that its model was trained with; restore that file"
+            "of words, or the encoder, that its model was trained with; restore that file"
         )
     return Vocabulary(words=tuple(view.words), tags=tuple(view.tags), inputs=inputs)
 

@@ -27,6 +27,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -456,9 +457,16 @@ def encode_texts(
     with _rows_of(encoder, batches, number) as found:
         for chunk, rows in zip(todo, found, strict=True):
             out[chunk * _CHUNK : chunk * _CHUNK + len(rows)] = rows
+            if isinstance(out, np.memmap):
+                out.flush()  # a mark that is on disk, after a power cut too, is of rows that are
             marks[chunk] = 1
             if progress is not None:
                 progress(min(int(np.count_nonzero(marks)) * _CHUNK, len(texts)), len(texts))
+
+
+def library_versions() -> dict[str, str]:
+    """Return the versions of the libraries that rows are made by: others may give other bits."""
+    return {name: version(name) for name in ("tokenizers", "torch", "transformers")}
 
 
 def chunks(number: int) -> int:

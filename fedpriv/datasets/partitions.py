@@ -12,7 +12,8 @@ that a server and its nodes, which make the task each for themselves, split the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from hashlib import sha256
 
 import numpy as np
 
@@ -95,3 +96,62 @@ def examples_by_user(
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Return each user's (inputs, labels), as a `ModuleTask` takes them."""
     return {user: (x[rows], y[rows]) for user, rows in partition.items()}
+
+
+def split_users(
+    ids: Sequence[str] | np.ndarray,
+    x: np.ndarray,
+    y: np.ndarray,
+    *,
+    public: float | Collection[str],
+) -> tuple[dict[str, tuple[np.ndarray, np.ndarray]], tuple[np.ndarray, np.ndarray]]:
+    """Return rostered users' (inputs, labels) by id, and those of all public users together.
+
+    Nothing of public users is protected: name people who have agreed, or whose data are public
+    already. Who is public is a function of each id alone, so that no user's examples, and nobody
+    who joins or leaves, moves another user from one side to the other.
+
+    Args:
+        ids: Each example's user (n,), as it stands in the data.
+        x: Inputs, n rows.
+        y: Labels (n,).
+        public: The ids; or a share of all, above 0 and below 1, chosen by SHA-256 of each.
+
+    Raises:
+        ValueError: If numbers of rows differ, an id is empty, one of `public` is not among them, a
+            share is out of range, or one side has no user.
+
+    >>> users, public = split_users(["ann", "bob", "ann"], np.eye(3), np.arange(3), public=["bob"])
+    >>> {user: labels.tolist() for user, (_, labels) in users.items()}, public[1].tolist()
+    ({'ann': [0, 2]}, [1])
+    """
+    if not len(ids) == len(x) == len(y):
+        raise ValueError(
+            f"{len(ids):,} ids, {len(x):,} inputs and {len(y):,} labels; give one of each a row"
+        )
+    partition = split_by_ids(ids)
+    if not all(user.strip() for user in partition):
+        raise ValueError("a row's user is empty, and it is not known whose it is; leave it out")
+    if isinstance(public, int | float):
+        if not 0.0 < public < 1.0:
+            raise ValueError(f"a public share of {public} is not between 0 and 1; give one as 0.1")
+        chosen = {user for user in partition if _place(user) < public}
+    else:
+        chosen = set(public)
+        if missing := sorted(chosen - set(partition)):
+            raise ValueError(
+                f"public user {missing[0]!r} has no row; give ids as they stand in the data"
+            )
+    if not 0 < len(chosen) < len(partition):
+        raise ValueError(
+            f"{len(chosen):,} of {len(partition):,} users are public, and neither side may be "
+            "empty; give other ids, or another share"
+        )
+    rows = np.sort(np.concatenate([partition[user] for user in chosen]))
+    rostered = {user: own for user, own in partition.items() if user not in chosen}
+    return examples_by_user(x, y, rostered), (x[rows], y[rows])
+
+
+def _place(user: str) -> float:
+    """Return a number from 0 to 1 that is an id's own."""
+    return int.from_bytes(sha256(b"public user\0" + user.encode()).digest()[:8], "big") / 2**64

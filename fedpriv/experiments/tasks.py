@@ -178,6 +178,11 @@ class EncodedTagPredictionTask(TagPredictionTask):
                 "PATH` prints"
             )
         files = find_encoder(self.encoder)
+        if corpus.is_part and files.id != self.encoder:
+            raise ValueError(
+                f"encoder {self.encoder!r} is a folder, of which each machine may have another; on "
+                f"parts of a corpus give its id, {files.id} here, which is of its contents"
+            )
         texts = TEXTS if self.encoder_texts == "both" else (self.encoder_texts,)
         rows = open_embeddings(corpus, Encoder(files), texts)
         return EncodedTexts(embeddings=rows), {"encoder": files.sha256}

@@ -27,7 +27,15 @@ from fedpriv.checkpoints.tensor_files import (
     read_tensors,
     write_tensors,
 )
-from fedpriv.checkpoints.vocabulary import VOCABULARY, Vocabulary, read_vocabulary, write_vocabulary
+from fedpriv.checkpoints.vocabulary import (
+    VOCABULARY,
+    EncoderInputs,
+    Vocabulary,
+    read_vocabulary,
+    write_vocabulary,
+)
+from fedpriv.datasets.encoders import Encoder, added_encoders
+from fedpriv.datasets.stackexchange.embeddings import unit_rows
 from fedpriv.privacy.statement.coverage import TRAINED
 from fedpriv.privacy.statement.sealed import read_sealed
 from fedpriv.privacy.statement.statement import describe_candidate, run_statement
@@ -53,26 +61,50 @@ class TagModel:
         kernel: float `(num_rows, num_tags)`, a row for each word and for hashed pairs, if any.
         bias: float `(num_tags,)`.
         vocabulary: What rows and columns mean.
+        encoder: Makes the inputs of texts; None for words.
     """
 
     kernel: np.ndarray
     bias: np.ndarray
     vocabulary: Vocabulary
+    encoder: Encoder | None = None
 
-    def rank(self, tokens: Sequence[str], top: int = 5) -> list[tuple[str, float]]:
+    def rank(
+        self, tokens: Sequence[str], top: int = 5, *, title: Sequence[str] = ()
+    ) -> list[tuple[str, float]]:
         """Return the likeliest tags with their probabilities, likeliest first.
 
+        Args:
+            tokens: Of the text, as `tff_tokens` makes them. A model of an encoder's rows of titles
+                takes it for a title, unless there is one.
+            top: How many tags.
+            title: Tokens of the title of the text's question.
+
         Raises:
-            ValueError: If `top` is below 1.
+            ValueError: If `top` is below 1, there is no title where the model has rows of both, or
+                as `Encoder.encode`.
         """
         if top < 1:
             raise ValueError(f"top is {top}; ask for at least one tag")
-        rows, values = self.vocabulary.features(tokens)
+        rows, values = self._inputs(tokens, title)
         logits = values @ self.kernel[rows].astype(np.float64) + self.bias
         odds = np.exp(logits - logits.max())
         shares = odds / odds.sum()
         order = np.argsort(-shares, kind="stable")[:top]
         return [(self.vocabulary.tags[i], float(shares[i])) for i in order]
+
+    def _inputs(
+        self, tokens: Sequence[str], title: Sequence[str]
+    ) -> tuple[np.ndarray | slice, np.ndarray]:
+        """Return the kernel's rows that a text has, and their inputs."""
+        described = self.vocabulary.encoder
+        if described is None or self.encoder is None:
+            return self.vocabulary.features([*tokens, *title])
+        if len(described.texts) > 1 and not title:
+            raise ValueError("the model has rows of a sentence and of its title: give --title too")
+        of = {"sentence": tokens, "title": title or tokens}
+        rows = self.encoder.encode([" ".join(of[kind]) for kind in described.texts])
+        return slice(None), unit_rows(rows.reshape(1, -1))[0].astype(np.float64)
 
 
 def released_params(
@@ -194,7 +226,7 @@ def export_run(
             run,
             chosen,
             shapes,
-            vocabulary=vocabulary is not None,
+            vocabulary=vocabulary,
             files=files,
             frozen=frozen,
             last_iterate=last_iterate,
@@ -217,7 +249,8 @@ def load_model(path: str | Path, vocabulary: Vocabulary | None = None) -> TagMod
         vocabulary: Needed only where the folder holds none.
 
     Raises:
-        ValueError: If it is neither, or model and vocabulary do not belong together.
+        ValueError: If it is neither, model and vocabulary do not belong together, or the model is
+            of an encoder's rows and no encoder with its files was added here.
     """
     path = Path(path)
     if (path / MODEL).is_file():
@@ -235,8 +268,20 @@ def load_model(path: str | Path, vocabulary: Vocabulary | None = None) -> TagMod
             )
         vocabulary = read_vocabulary(path / VOCABULARY)
     check_model(params, vocabulary)
+    encoder = None if vocabulary.encoder is None else _encoder_of(vocabulary.encoder)
     bias = params.get("bias", np.zeros(len(vocabulary.tags), np.float32))
-    return TagModel(kernel=params["kernel"], bias=bias, vocabulary=vocabulary)
+    return TagModel(kernel=params["kernel"], bias=bias, vocabulary=vocabulary, encoder=encoder)
+
+
+def _encoder_of(described: EncoderInputs) -> Encoder:
+    """Return the encoder that a model was trained with, by the digest of its files."""
+    for files in added_encoders():
+        if files.sha256 == described.sha256:
+            return Encoder(files)
+    raise ValueError(
+        f"the model's inputs are rows of encoder {described.id}, which is not on this machine; add "
+        f"it with `fedpriv encoder add PATH` (digest of its files: {described.sha256})"
+    )
 
 
 def check_model(params: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> None:
@@ -255,7 +300,7 @@ def model_card(
     round_num: int,
     shapes: Mapping[str, tuple[int, ...]],
     *,
-    vocabulary: bool = True,
+    vocabulary: Vocabulary | None = None,
     files: Sequence[str] = (),
     frozen: Sequence[str] = (),
     last_iterate: bool = False,
@@ -267,7 +312,7 @@ def model_card(
         run: The run.
         round_num: After which round.
         shapes: Of the params, by name.
-        vocabulary: Whether the folder holds one, as that of a tag model does.
+        vocabulary: Of a tag model, which the folder holds.
         files: Others that the task brought.
         frozen: Which of the params were not trained.
         last_iterate: Whether it is the one that training went on from, not an aggregate.

@@ -242,9 +242,9 @@ class ModuleTask(Task):
             Parameters with `requires_grad=False` stay as it makes them: they are not trained and
             in no update, and go with the model into the run folder and every export. They must be
             the same in each process; what torch draws of them is.
-        published: SHA-256, by a name, of published files that such parameters are loaded from. They
-            are then stated in the run folder, and compared when it is resumed, and what is not
-            drawn is not copied into it, nor into exports.
+        published: SHA-256, by a name, of published files that such parameters are loaded from, or
+            that made the inputs. They are then stated in the run folder, and compared when it is
+            resumed, and what is not drawn is not copied into it, nor into exports.
         loss: From (outputs, targets) to the mean loss of a batch.
         users: Training examples by user id; its keys, sorted, are the roster. Examples are
             `ArrayExamples`, a pair (x, y) or a `TensorDataset`; floats are taken as float32 and

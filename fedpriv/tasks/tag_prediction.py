@@ -609,6 +609,7 @@ class TagPrediction(ViewTask[TagView]):
             return {
                 "encoder": f"{of.id}, of an example's {' and '.join(of.texts)}",
                 "encoder_sha256": of.sha256,
+                "encoder_rows_made_by": self._encoded.embeddings.made_by,
                 "encoder_trained_on": "whatever its publisher trained it on, which may include "
                 "text of these users: no ε covers that",
             }

@@ -25,10 +25,8 @@ from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.embeddings import (
     TEXTS,
     EncodedTexts,
-    Sentences,
     open_embeddings,
 )
-from fedpriv.datasets.stackexchange.sentence_store import SentenceStore
 from fedpriv.datasets.stackexchange.splits import Split
 from fedpriv.datasets.stackexchange.tag_view import TagExamples, TagView
 from fedpriv.experiments.averaging import FederatedExperiment
@@ -57,11 +55,10 @@ class TagTexts:
     """Examples of a view as token ids `(n, 2, length)` of title and sentence, and tags `(n,)`."""
 
     def __init__(self, corpus: Corpus, view: TagView, model: PretrainedClassifier) -> None:
-        store = SentenceStore(corpus.directory)
-        titles = store.titles()
-        if titles is None:
-            raise ValueError(f"corpus {corpus.name!r} keeps no titles")
-        self._titles, self._sentences = titles, Sentences(store)
+        titles, sentences = corpus.texts("title"), corpus.texts("sentence")
+        if titles is None or sentences is None:
+            raise ValueError(f"corpus {corpus.name!r} does not keep titles and sentences")
+        self._titles, self._sentences = titles, sentences
         self._view, self._model = view, model
 
     def of(self, examples: TagExamples) -> ArrayExamples:
@@ -69,8 +66,7 @@ class TagTexts:
         if examples.texts is None:
             raise ValueError("the corpus keeps no text of its examples; import it again")
         texts = [
-            (self._titles[thread], self._sentences[row : row + 1][0])
-            for row, thread in examples.texts.tolist()
+            (self._titles[thread], self._sentences[row]) for row, thread in examples.texts.tolist()
         ]
         return ArrayExamples(self._model.inputs(texts), examples.labels.astype(np.int64))
 

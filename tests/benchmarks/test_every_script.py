@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from fedpriv.datasets.importers.synthetic import Shape, synthesize
+from tests.tiny_bert import write_tiny_bert
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"
@@ -83,6 +84,10 @@ CASES = (
     Case(argv="growth.py --smallest --out {out}", runs=("growing/case.py",)),
     Case(argv="growth.py --smallest --endurance --out {out}", runs=("growing/case.py",)),
     Case(argv="secure_rounds.py --blocks 1 --inputs 5 --corpus {corpus}"),
+    Case(
+        argv="encoding.py {encoder} --corpus {corpus} --sentences 16 --processes 1 --blocks 1",
+        runs=("jobs/encoding_worker.py",),
+    ),
     Case(argv="streams --rows 1 --size 100"),
     Case(argv="peers.py --help"),  # it would download gigabytes
     Case(
@@ -154,7 +159,11 @@ def run(corpus: Path) -> Iterator[Run]:
 
     def answer(case: Case, out: Path) -> tuple[int, str, set[str]]:
         log, ran = out / "printed.log", out / "scripts.log"
-        first, *rest = named(case.argv, corpus=corpus, out=out, root=ROOT)
+        if "{encoder}" in case.argv:
+            pytest.importorskip("transformers")
+            write_tiny_bert(out / "encoder")
+        folders = {"corpus": corpus, "out": out, "root": ROOT, "encoder": out / "encoder"}
+        first, *rest = named(case.argv, **folders)
         env = {
             **os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1",
             "FEDPRIV_CACHE": str(out / "cache"), "FEDPRIV_BENCHMARK_DATA": str(out / "data"),

@@ -66,7 +66,7 @@ def corpus(tmp_path):
 
 
 def test_shares_and_sizes_are_those_counted_by_hand(corpus):
-    found = measure_overlap(corpus.view(split=BY_TIME), corpus.titles())
+    found = measure_overlap(corpus.view(split=BY_TIME), corpus.texts("title"))
     assert found.split == "by-time"
     assert found.training == Size(users=2, sentences=5, threads=3, tokens=5 + 2 * 5 + 4 + 2)
     assert found.measured == Size(users=3, sentences=8, threads=4, tokens=4 * 5 + 6 + 2 + 2 * 4)
@@ -86,14 +86,14 @@ def test_threads_in_common_are_counted_by_user_and_by_anyone(corpus):
     view = corpus.view(split=BY_TIME)
     keys = ["A", "B", "C", "D", "E", "F", "G"]  # and then the public user's
     threads = np.where(view.threads == keys.index("C"), keys.index("A"), view.threads)
-    found = measure_overlap(replace(view, threads=threads), corpus.titles())
+    found = measure_overlap(replace(view, threads=threads), corpus.texts("title"))
     assert found.thread == Shared(same_user=3 / 8, anyone=4 / 8)
 
 
 def test_titles_that_are_not_kept_are_not_invented(tmp_path):
     own = write(tmp_path / "c", ROWS, [ROSTER], own_text_only=True)
-    assert own.titles() is None and not (tmp_path / "c" / "titles.txt").exists()
-    found = measure_overlap(own.view(split=BY_TIME), own.titles())
+    assert own.texts("title") is None and not (tmp_path / "c" / "titles.txt").exists()
+    found = measure_overlap(own.view(split=BY_TIME), own.texts("title"))
     assert (found.title, found.label_and_title, found.near) == (None, None, None)
     assert found.thread == Shared(same_user=0, anyone=0)
     assert found.to_json()["title"] is None
@@ -101,20 +101,20 @@ def test_titles_that_are_not_kept_are_not_invented(tmp_path):
 
 def test_titles_are_those_of_their_threads_in_their_order(corpus):
     titles = {row.thread: " ".join(row.title_tokens) for row in ROWS}
-    assert corpus.titles() == tuple(titles[key] for key in sorted(titles))
+    assert corpus.texts("title") == tuple(titles[key] for key in sorted(titles))
 
 
 def test_the_default_shares_nothing_and_by_sentence_everything(tmp_path):
     corpus = threaded.make(tmp_path / "c")
     for fold, measured in itertools.product(range(5), ("test", "validation")):
         found = measure_overlap(
-            corpus.view(split=Split(fold=fold, measured_on=measured)), corpus.titles()
+            corpus.view(split=Split(fold=fold, measured_on=measured)), corpus.texts("title")
         )
         for shared in (found.thread, found.title, found.label_and_title):
             assert shared == Shared(same_user=0, anyone=0)
         assert found.near == {0.8: 0, 0.6: 0} and found.measured.sentences > 0
     assert corpus.view().split == BY_THREAD
-    by_sentence = measure_overlap(corpus.view(split=BY_SENTENCE), corpus.titles())
+    by_sentence = measure_overlap(corpus.view(split=BY_SENTENCE), corpus.texts("title"))
     assert by_sentence.label_and_title.anyone == by_sentence.thread.anyone > 0.9
     assert by_sentence.near[0.8] > 0.9
 

@@ -5,7 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.datasets.partitions import examples_by_user, split_by_dirichlet, split_by_ids
+from fedpriv.datasets.partitions import (
+    examples_by_user,
+    split_by_dirichlet,
+    split_by_ids,
+    split_users,
+)
 from fedpriv.rng import Key
 
 KEY = Key.simulation(0)
@@ -69,3 +74,45 @@ def test_what_cannot_be_split_is_refused(alpha, users):
 def test_a_key_is_no_number():
     with pytest.raises(ValueError, match=r"key 0 must be a Key, such as Key\.simulation\(0\)"):
         split_by_dirichlet(np.array([0, 1, 1]), 2, alpha=1.0, key=0)
+
+
+IDS = [f"user-{n % 50}" for n in range(200)]
+X, Y = np.arange(400.0).reshape(200, 2), np.arange(200)
+
+
+@pytest.mark.parametrize("public", [0.3, ["user-3", "user-40"]], ids=["share", "ids"])
+def test_a_users_rows_are_all_on_one_side(public):
+    users, (x, y) = split_users(IDS, X, Y, public=public)
+    theirs = {IDS[row] for row in y}
+    assert theirs.isdisjoint(users) and theirs | set(users) == set(IDS)
+    assert sorted([*y, *(row for _, own in users.values() for row in own)]) == Y.tolist()
+    assert np.array_equal(x, X[y]) and all(np.array_equal(a, X[b]) for a, b in users.values())
+    if public == 0.3:
+        assert 5 <= len(theirs) <= 25  # of 50, by a fixed hash
+    else:
+        assert theirs == set(public)
+
+
+def test_nobody_moves_another_user_to_the_other_side():
+    _, (_, before) = split_users(IDS, X, Y, public=0.3)
+    kept = [row for row, user in enumerate(IDS) if user != "user-7"]
+    _, (_, after) = split_users([IDS[r] for r in kept], X[kept], Y[kept], public=0.3)
+    assert {IDS[row] for row in before} - {"user-7"} == {IDS[row] for row in after}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"public": 0.0}, "not between 0 and 1"),
+        ({"public": 1.0}, "not between 0 and 1"),
+        ({"public": 1e-9}, "neither side may be empty"),
+        ({"public": []}, "neither side may be empty"),
+        ({"public": set(IDS)}, "neither side may be empty"),
+        ({"public": ["nobody"]}, "'nobody' has no row"),
+        ({"public": 0.3, "ids": [" ", *IDS[1:]]}, "user is empty"),
+        ({"public": 0.3, "y": Y[1:]}, "200 ids, 200 inputs and 199 labels"),
+    ],
+)
+def test_sides_that_cannot_be_are_refused(given, said):
+    with pytest.raises(ValueError, match=said):
+        split_users(given.pop("ids", IDS), X, given.pop("y", Y), **given)

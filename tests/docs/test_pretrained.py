@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import csv
+import json
 import re
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import fedpriv as fp
@@ -45,10 +49,42 @@ def test_the_pages_experiment_is_built(tiny_corpus, encoder):
 
 def test_the_pages_adapters_are_trained(encoder):
     code, number = re.subn(
-        r'find_encoder\("[^"]+"\)', f'find_encoder("{encoder.files.id}")', block(1)
+        r'find_encoder\("[^"]+"\)', f'find_encoder("{encoder.files.id}")', block(2)
     )
     assert number == 1
     names = {}
     exec(code, names)
     run = fp.run(names["experiment"]())
     assert run.summary["rounds"] == 2 and any("lora_b" in name for name in run.params)
+
+
+def test_the_pages_csv_becomes_a_private_classifier(encoder, tmp_path, monkeypatch, capsys):
+    """Words of a post say what it is; fifteen statements, and the classifier learns more than one.
+
+    3 labels alike: of about 100 public posts a classifier that learnt nothing names 33 of them.
+    """
+    said = {"bug": "tax law", "praise": "how to start", "question": "fund a company"}
+    rng = np.random.default_rng(0)
+    with (tmp_path / "posts.csv").open("w", encoding="utf-8", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["user", "text", "label"])
+        for number in range(500):
+            label = ("bug", "praise", "question")[int(rng.integers(3))]
+            rows.writerow(
+                [f"user-{number % 100}", f"{said[label]}, {chr(97 + number % 26)}", label]
+            )
+    monkeypatch.chdir(tmp_path)
+    code, number = re.subn(
+        r'find_encoder\("[^"]+"\)', f'find_encoder("{encoder.files.id}")', block(1)
+    )
+    assert number == 1
+    statements = [s for s in ast.parse(code).body if not isinstance(s, ast.Import | ast.ImportFrom)]
+    assert len(statements) <= 15
+    names = {}
+    exec(code, names)
+    run = names["run"]
+    assert run.epsilon.value <= 2.0 and run.path == Path("runs/posts")
+    assert encoder.files.sha256 in json.dumps(run.record.corpus)
+    assert 70 < len(names["users"]) < 95 and len(names["public"][1]) > 50
+    assert run.summary["accuracy_public"] > 0.6
+    assert capsys.readouterr().out.split()[-1] in said

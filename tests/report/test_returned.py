@@ -102,11 +102,11 @@ def test_figures_are_of_the_returned_model(tmp_path):
 def test_the_card_says_which_model_it_is(tmp_path, selected, said):
     run = read_run(of(tmp_path / "r", selected))
     shapes = {"kernel": (5, 3)}
-    card = model_card(run, 4, shapes, vocabulary=False, returned=True)
+    card = model_card(run, 4, shapes, returned=True)
     assert said in card and "| accuracy, rostered users" in card
     value = "20.0" if selected == "public-only" else "37.8"
     assert value in card
-    other = model_card(run, 4, shapes, vocabulary=False)
+    other = model_card(run, 4, shapes)
     assert "this is the model after round 4" in other
     assert said not in other.partition("## Privacy")[0]
 

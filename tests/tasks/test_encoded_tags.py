@@ -12,6 +12,7 @@ from scipy.special import softmax
 
 import fedpriv as fp
 from fedpriv.checkpoints.vocabulary import VOCABULARY, read_vocabulary
+from fedpriv.datasets import encoders
 from fedpriv.datasets.cache import cache_dir
 from fedpriv.datasets.encoders import Encoder, add_encoder
 from fedpriv.datasets.stackexchange.embeddings import (
@@ -185,6 +186,7 @@ def test_a_run_says_which_encoder_it_had_and_needs_its_rows(tiny_corpus, encoder
     result = fp.run(experiment, corpus=tiny_corpus.directory, out=tmp_path / "run")
     named = json.dumps(result.record.corpus)
     assert encoder.files.sha256 in named and "may include text of these users" in named
+    assert f'"encoder_rows_made_by": "{made.made_by}"' in named
     kept = read_vocabulary(result.record.directory / VOCABULARY)
     assert kept.encoder.id == encoder.files.id and kept.num_rows == encoder.width
     with pytest.raises(ValueError, match="rows of encoder"):
@@ -220,3 +222,41 @@ def test_damaged_rows_are_made_again_and_never_read(tiny_corpus, encoder, damage
         open_embeddings(tiny_corpus, encoder, ("sentence",))
     again = make_embeddings(tiny_corpus, encoder, ("sentence",), processes=1).rows["sentence"]
     np.testing.assert_array_equal(again, made)
+
+
+def test_what_was_begun_with_other_versions_is_made_anew(tiny_corpus, encoder, monkeypatch):
+    """Rows of one array are of one build, whose versions a run names."""
+    monkeypatch.setattr(encoders, "_CHUNK", 64)
+    made = make_embeddings(tiny_corpus, encoder, ("sentence",), processes=1)
+    expected, names = made.rows["sentence"].copy(), encoders.library_versions()
+    assert made.made_by == ", ".join(f"{name} {names[name]}" for name in sorted(names))
+    (folder,) = cache_dir().glob("embeddings/*")
+    rows, marks = (np.load(folder / f"sentences{x}.npy", mmap_mode="r+") for x in ("", "-chunks"))
+    rows[64:] = -1.0
+    marks[0] = 0
+    again = make_embeddings(tiny_corpus, encoder, ("sentence",), processes=1).rows["sentence"]
+    assert (again[64:] == -1.0).all() and np.array_equal(again[:64], expected[:64])
+    marks[0] = 0
+    (folder / "sentences.json").write_text(json.dumps({**names, "torch": "0.1"}), "utf-8")
+    again = make_embeddings(tiny_corpus, encoder, ("sentence",), processes=1)
+    np.testing.assert_array_equal(again.rows["sentence"], expected)
+    assert again.made_by == made.made_by
+
+
+def test_a_stop_while_rows_are_begun_anew_leaves_none_that_count(tiny_corpus, encoder, monkeypatch):
+    make_embeddings(tiny_corpus, encoder, ("sentence",), processes=1)
+    (path,) = cache_dir().glob("embeddings/*/sentences.npy")
+    path.unlink()
+    real, calls = np.lib.format.open_memmap, []
+
+    def stopping(*args, **named):
+        calls.extend(arg for arg in args if arg == "w+")  # reading maps files too
+        if len(calls) > 1:
+            raise KeyboardInterrupt
+        return real(*args, **named)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(np.lib.format, "open_memmap", stopping)
+        make_embeddings(tiny_corpus, encoder, ("sentence",), processes=1)
+    marks = np.load(path.with_name("sentences-chunks.npy"))
+    assert not marks.any()

@@ -14,7 +14,7 @@ import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fedpriv.datasets.cache import cache_dir, new_folder
 from fedpriv.datasets.stackexchange import manifest as manifests
@@ -25,7 +25,7 @@ from fedpriv.datasets.stackexchange.rosters import (
     limit_public,
     roster_sha256,
 )
-from fedpriv.datasets.stackexchange.sentence_store import SentenceStore
+from fedpriv.datasets.stackexchange.sentence_store import Sentences, SentenceStore, read_lines
 from fedpriv.datasets.stackexchange.splits import (
     BY_SENTENCE,
     BY_THREAD,
@@ -358,9 +358,16 @@ class Corpus:
         """
         return _read_roster_ids(self.directory / "rosters" / self.default_roster)
 
-    def titles(self) -> tuple[str, ...] | None:
-        """Return every thread's title, by thread number; None if titles are not kept."""
-        return SentenceStore(self.directory).titles()
+    def texts(self, kind: Literal["sentence", "title"]) -> Sequence[str] | None:
+        """Return what views' examples have as texts, by `TagExamples.texts`; None if not kept.
+
+        Args:
+            kind: Sentences, by row; or titles, by thread, or by row in a part of a corpus.
+        """
+        if kind == "sentence" and not self.is_part:
+            return Sentences(SentenceStore(self.directory))
+        path = self.directory / f"{kind}s.txt"
+        return tuple(read_lines(path)) if path.is_file() else None
 
     def verify(self) -> None:
         """Read every file and compare its checksum (`open` compares sizes and small files).

@@ -2,30 +2,35 @@
 
 Kept in the cache for each corpus and encoder, and shared by all rosters, splits and folds:
 
-    sentences.npy  float32 (S, d)  of every sentence of the store, its words apart by spaces
+    sentences.npy  float32 (S, d)  of every sentence, its words apart by spaces
     titles.npy     float32 (T, d)  of every thread's title; not there where titles are not kept
 
+A part of a corpus has its own, made of the text that it holds.
+
 A sentence's text is what the corpus keeps: lower case, without the characters outside ASCII. Made
-in chunks; what was made before a stop is kept.
+in chunks; what was made before a stop is kept, and goes on with the same versions of the libraries
+alone. Which those were is beside the rows, `sentences.json` and `titles.json`: a run says it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
 
 from fedpriv.checkpoints.vocabulary import EncoderInputs
-from fedpriv.datasets.cache import cache_dir, locked
-from fedpriv.datasets.encoders import Encoder, chunks, encode_texts
+from fedpriv.datasets.cache import cache_dir, locked, write_atomically
+from fedpriv.datasets.encoders import Encoder, chunks, encode_texts, library_versions
 from fedpriv.datasets.stackexchange.corpus import Corpus
-from fedpriv.datasets.stackexchange.sentence_store import SentenceStore
 from fedpriv.datasets.stackexchange.tag_view import TagExamples
 from fedpriv.hashes import Progress, document_sha256
 
-TEXTS = ("sentence", "title")
+Text = Literal["sentence", "title"]
+TEXTS: tuple[Text, ...] = get_args(Text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,11 +42,13 @@ class Embeddings:
         sha256: Digest of its files.
         rows: Of each kind of text, float32: "sentence" `(S, d)` by row of the store, "title"
             `(T, d)` by thread.
+        made_by: The libraries and their versions; "" where no library made them.
     """
 
     encoder: str
     sha256: str
     rows: Mapping[str, np.ndarray] = field(repr=False)
+    made_by: str = ""
 
     @property
     def width(self) -> int:
@@ -63,14 +70,22 @@ def open_embeddings(corpus: Corpus, encoder: Encoder, texts: Sequence[str]) -> E
                 f"{encoder.files.id}: run `fedpriv encoder embed {encoder.files.id}` with the same "
                 "--corpus first; it says how far it is, and goes on after a stop"
             )
-    rows = {kind: _mapped(folder / f"{kind}s.npy") for kind in texts}
-    return Embeddings(encoder=encoder.files.id, sha256=encoder.files.sha256, rows=rows)
+    return _opened(folder, encoder, texts)
+
+
+def _opened(folder: Path, encoder: Encoder, texts: Sequence[str]) -> Embeddings:
+    return Embeddings(
+        encoder=encoder.files.id,
+        sha256=encoder.files.sha256,
+        rows={kind: _mapped(folder / f"{kind}s.npy") for kind in texts},
+        made_by=" and ".join(dict.fromkeys(_made_by(folder / f"{kind}s.json") for kind in texts)),
+    )
 
 
 def make_embeddings(
     corpus: Corpus,
     encoder: Encoder,
-    texts: Sequence[str] = TEXTS,
+    texts: Sequence[Text] = TEXTS,
     *,
     processes: int | None = None,
     progress: Progress | None = None,
@@ -90,23 +105,20 @@ def make_embeddings(
     """
     if not texts or set(texts) - set(TEXTS):
         raise ValueError(f"encoder texts {tuple(texts)!r}: give one or both of {TEXTS}")
-    store = SentenceStore(corpus.directory)
     folder = _folder(corpus, encoder)
-    of: dict[str, Callable[[], Sequence[str] | None]] = {
-        "title": store.titles,
-        "sentence": lambda: Sentences(store),
-    }
-    rows = {}
     for kind in texts:
-        found = of[kind]()
+        found = corpus.texts(kind)
         if found is None:
-            raise ValueError(
-                f"corpus {corpus.name!r} keeps no titles; set task.encoder-texts to sentence"
+            hint = (
+                "set task.encoder-texts to sentence"
+                if kind == "title"
+                else "it was cut by an earlier version: cut it again (`fedpriv data part`)"
             )
+            raise ValueError(f"corpus {corpus.name!r} keeps no {kind}s; {hint}")
         with locked(f"{folder.name}-{kind}", cache_dir()):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            rows[kind] = _made(folder, f"{kind}s", found, encoder, processes, progress)
-    return Embeddings(encoder=encoder.files.id, sha256=encoder.files.sha256, rows=rows)
+            _make(folder, f"{kind}s", found, encoder, processes, progress)
+    return _opened(folder, encoder, texts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -154,8 +166,13 @@ class EncodedTexts:
         """
         if examples.texts is None:
             raise ValueError(
-                "it is not known where these examples' sentences are: a part of a corpus keeps no "
-                "text, and neither does one imported by an earlier version; import it again"
+                "it is not known where these examples' sentences are: the corpus was imported, or "
+                "the part cut, by an earlier version; do that again"
+            )
+        if examples.texts.min(initial=0) < 0:
+            raise ValueError(
+                "this part of a corpus has no text of these examples: a node's has that of its own "
+                "users, and the server's that of public ones"
             )
         # A sentence is of one thread, so it tells examples apart where both are encoded. Rows are
         # in the examples' order, whatever their numbers are, so that a part has the same sums.
@@ -169,8 +186,7 @@ class EncodedTexts:
         texts = examples.texts[chosen]
         found = [table[texts[:, TEXTS.index(kind)]] for kind, table in kinds.items()]
         rows = found[0] if len(found) == 1 else np.concatenate(found, axis=1)
-        norms = np.sqrt(np.einsum("nd,nd->n", rows, rows))
-        return rows / np.maximum(norms, np.finfo(np.float32).tiny)[:, None], place
+        return unit_rows(rows), place
 
     def inputs(self, examples: TagExamples) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return row starts, rows and values, as of `tag_view.Features`."""
@@ -180,55 +196,55 @@ class EncodedTexts:
         return np.arange(number + 1) * width, places, rows.reshape(-1)
 
 
+def unit_rows(rows: np.ndarray) -> np.ndarray:
+    """Return rows scaled to unit norm, float32 `(n, d)`; a row of zeros stays one."""
+    norms = np.sqrt(np.einsum("nd,nd->n", rows, rows))
+    return rows / np.maximum(norms, np.finfo(np.float32).tiny)[:, None]
+
+
 def _folder(corpus: Corpus, encoder: Encoder) -> Path:
     facts = {"corpus": corpus.content_sha256, "encoder": encoder.files.sha256, "version": 1}
     name = f"{encoder.files.id}-{document_sha256(facts)[:16]}"
     return cache_dir() / "embeddings" / name
 
 
-class Sentences(Sequence[str]):
-    """The sentences of a store as texts, a slice at a time."""
-
-    def __init__(self, store: SentenceStore) -> None:
-        self._store, self._words = store, store.all_names("words")
-
-    def __len__(self) -> int:
-        return int(self._store.offsets[-1])
-
-    def __getitem__(self, place: int | slice) -> str | list[str]:  # pyright: ignore
-        rows = np.arange(len(self))[place]
-        if isinstance(place, int):
-            return self[place : place + 1][0]
-        numbers, lengths = self._store.sequences(rows)
-        words = [self._words[number] for number in numbers.tolist()]
-        ends = np.cumsum(lengths).tolist()
-        return [
-            " ".join(words[end - length : end])
-            for end, length in zip(ends, lengths.tolist(), strict=True)
-        ]
-
-
-def _made(
+def _make(
     folder: Path,
     kind: str,
     texts: Sequence[str],
     encoder: Encoder,
     processes: int | None,
     progress: Progress | None,
-) -> np.ndarray:
-    """Return the rows of one kind of text; those that are missing are made."""
+) -> None:
+    """Make the rows of one kind of text that are missing."""
     path, marks = folder / f"{kind}.npy", folder / f"{kind}-chunks.npy"
+    about, versions = folder / f"{kind}.json", library_versions()
     shape, number = (len(texts), encoder.width), chunks(len(texts))
-    if _shape(path) != shape or _shape(marks) != (number,):  # not begun, or damaged: begin anew
-        np.lib.format.open_memmap(path, "w+", np.float32, shape).flush()
+    if (
+        (_shape(path) != shape or _shape(marks) != (number,))  # not begun, or damaged
+        or (not np.load(marks).all() and _made_by(about) != _named(versions))
+    ):
+        # Marks first: those of before are of no row that is made now.
         np.lib.format.open_memmap(marks, "w+", np.uint8, (number,)).flush()
+        np.lib.format.open_memmap(path, "w+", np.float32, shape).flush()
+        write_atomically(about, json.dumps(versions))
     done = np.lib.format.open_memmap(marks, "r+")
     if not done.all():
         rows = np.lib.format.open_memmap(path, "r+")
         encode_texts(encoder, texts, rows, done=done, processes=processes, progress=progress)
-        rows.flush()
         done.flush()
-    return _mapped(path)
+
+
+def _made_by(about: Path) -> str:
+    """Return the libraries that rows were made by, as the file beside them says."""
+    try:
+        return _named(json.loads(about.read_text("utf-8")))
+    except (OSError, ValueError, AttributeError):
+        return "unknown versions"
+
+
+def _named(versions: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {versions[name]}" for name in sorted(versions))
 
 
 def _shape(path: Path) -> tuple[int, ...] | None:

@@ -5,6 +5,12 @@ Vocabulary, side information and public users are the same in all of them. The s
 every rostered user and has no sentence of any; a node's lists its own users alone, with their
 sentences. So a machine holds what it may read, and training on the parts is to the last bit
 training on the whole.
+
+For pretrained encoders a node's part has the text of its own users' examples, and the server's that
+of public users', a line each:
+
+    sentences.txt  in the order in which the part's first view has them
+    titles.txt     of their threads; not there where the whole keeps no titles
 """
 
 from __future__ import annotations
@@ -14,7 +20,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -23,12 +29,14 @@ from fedpriv.datasets.cache import new_folder
 from fedpriv.datasets.stackexchange import manifest as manifests
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import roster_sha256
+from fedpriv.datasets.stackexchange.sentence_store import BATCH_SENTENCES, Sentences
 from fedpriv.datasets.stackexchange.splits import BY_THREAD, Split
 from fedpriv.datasets.stackexchange.tag_view import TagView, row_positions
 
 SERVER = "server"
 #: Each node's user ids, by the name of its part; in the folder that holds the parts.
 USERS_FILE = "users.json"
+_TEXTS: tuple[Literal["sentence", "title"], ...] = ("sentence", "title")
 _PER_EXAMPLE = ("num_tokens", "labels", "threads", "public_threads")
 _PUBLIC = ("vocabulary.json", "word_counts.npy", "word_users.npy", "word_sentences.npy",
            "tag_users.npy")  # fmt: skip
@@ -96,9 +104,10 @@ def cut_corpus(
         if split.kind != "by-sentence":  # the server chooses the public start's settings by it
             choosing = corpus.view(roster=roster, users=users, split=split.choosing())
             sources.append(_Source.of(corpus, choosing))
-        _write(sources, unready / SERVER, listed=view.roster, held=())
+        texts = {kind: corpus.texts(kind) for kind in _TEXTS}
+        _write(sources, texts, unready / SERVER, listed=view.roster, held=())
         for name, local in owners.items():
-            _write(sources[:1], unready / name, listed=local, held=local)
+            _write(sources[:1], texts, unready / name, listed=local, held=local)
         (unready / USERS_FILE).write_text(json.dumps(owners, indent=1), "utf-8")
     return Parts(folder=folder, users=owners)
 
@@ -128,8 +137,19 @@ class _Source:
             places={user: place for place, user in enumerate(everybody)},
         )
 
-    def write(self, part: Path, *, listed: Sequence[str], held: Sequence[str]) -> Mapping[str, Any]:
-        """Write a view with the examples of `held` users and of public ones; return its facts."""
+    def write(
+        self,
+        part: Path,
+        *,
+        listed: Sequence[str],
+        held: Sequence[str],
+        kept: Mapping[str, dict[int, int]],
+    ) -> Mapping[str, Any]:
+        """Write a view with the examples of `held` users and of public ones; return its facts.
+
+        Texts that the part is to keep are added to `kept`, from numbers in the whole to those in
+        the part.
+        """
         name, split = self.view.roster_name, self.view.split
         where = part / "rosters" / name / split.name
         where.mkdir(mode=0o700, parents=True)
@@ -137,7 +157,17 @@ class _Source:
             shutil.copyfile(self.folder / public, where / public)
         ids = {"roster": list(listed), "public": list(self.view.public_users)}
         (where / "users.json").write_text(json.dumps(ids), "utf-8")
-        num_own, num_public = self._write_examples(where, listed, frozenset(held))
+        rows, num_own = self._write_examples(where, listed, frozenset(held))
+        num_public = len(rows) - num_own
+        if "sentences" in self.arrays:  # where an earlier version made the view, they are unknown
+            textless = np.full(num_public if held else 0, -1)
+            for column, numbers in zip(("sentences", "threads"), kept.values(), strict=True):
+                places = [
+                    numbers.setdefault(number, len(numbers))
+                    for number in self.arrays[column][rows[: len(rows) - len(textless)]].tolist()
+                ]
+                file = "titles" if column == "threads" else column
+                np.save(where / f"{file}.npy", np.concatenate([places, textless]).astype(np.int64))
         facts = {key: self.facts[key] for key in _PUBLIC_FACTS}
         facts |= {"num_examples": num_own, "num_public_examples": num_public, **_UNCOUNTED}
         manifests.write_view(where, facts)
@@ -145,8 +175,8 @@ class _Source:
 
     def _write_examples(
         self, where: Path, listed: Sequence[str], held: frozenset[str]
-    ) -> tuple[int, int]:
-        """Write the columns; return how many examples of listed and of public users they have."""
+    ) -> tuple[np.ndarray, int]:
+        """Write the columns; return the examples' rows, and how many are of listed users."""
         own, public = self.arrays, self.view.public_users
         asked_in_public = own["public_threads"] > 0
         chosen: list[np.ndarray] = []
@@ -174,14 +204,23 @@ class _Source:
             np.save(where / f"{start}.npy", begins)
             for column in columns:
                 np.save(where / f"{column}.npy", own[column][entries])
-        return int(first[len(listed)]), int(first[-1] - first[len(listed)])
+        return rows, int(first[len(listed)])
 
 
 def _write(
-    sources: Sequence[_Source], part: Path, *, listed: Sequence[str], held: Sequence[str]
+    sources: Sequence[_Source],
+    texts: Mapping[str, Sequence[str] | None],
+    part: Path,
+    *,
+    listed: Sequence[str],
+    held: Sequence[str],
 ) -> None:
     """Write a part: its views, of which the first is the one it is known by, and its manifest."""
-    facts, *_ = [source.write(part, listed=listed, held=held) for source in sources]
+    kept: dict[str, dict[int, int]] = {kind: {} for kind in texts}
+    facts, *_ = [s.write(part, listed=listed, held=held, kept=kept) for s in sources]
+    for kind, whole in texts.items():
+        if whole is not None and "sentences" in sources[0].arrays:
+            _write_texts(part / f"{kind}s.txt", whole, [*kept[kind]])
     whole, name = sources[0].corpus.manifest, sources[0].view.roster_name
     published = ("rule", "how", "looks_at_data", "seed")
     entry = {key: whole["rosters"][name].get(key) for key in published}
@@ -200,9 +239,17 @@ def _write(
                 "sha256": roster_sha256(listed),
             }
         },
-        "files": manifests.describe_files(part, part / "rosters"),
+        "files": manifests.describe_files(part, part),
     }
     manifests.write(part, {key: whole[key] for key in copied} | about)
+
+
+def _write_texts(path: Path, whole: Sequence[str], numbers: Sequence[int]) -> None:
+    with path.open("x", encoding="utf-8", newline="\n") as file:
+        for start in range(0, len(numbers), BATCH_SENTENCES):
+            some = numbers[start : start + BATCH_SENTENCES]
+            found = whole.of(some) if isinstance(whole, Sentences) else map(whole.__getitem__, some)
+            file.writelines(f"{text}\n" for text in found)
 
 
 #: Counts on rostered users of a whole view, which a part leaves out.

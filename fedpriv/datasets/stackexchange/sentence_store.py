@@ -27,7 +27,7 @@ apart by spaces; the latter is missing where titles by other users were not to b
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -121,12 +121,6 @@ class SentenceStore:
         path = self._directory / HELD_USERS
         return frozenset(json.loads(path.read_text("utf-8")) if path.is_file() else ())
 
-    def titles(self) -> tuple[str, ...] | None:
-        """Return every thread's title, in the order of their numbers; None if they are not kept."""
-        if not (self._directory / "titles.txt").is_file():
-            return None
-        return tuple(self._lines("titles"))
-
     def batches(self, user_ids: Collection[str]) -> Iterator[SentenceBatch]:
         """Yield all sentences of the given users, in the given order, whole users at a time."""
         numbers = np.array([self.position(user) for user in user_ids], dtype=np.int64)
@@ -174,9 +168,7 @@ class SentenceStore:
         return self._open("kinds")[rows]
 
     def _lines(self, kind: str) -> Iterator[str]:
-        with (self._directory / f"{kind}.txt").open(encoding="utf-8", newline="\n") as lines:
-            for line in lines:
-                yield line.rstrip("\n")
+        yield from read_lines(self._directory / f"{kind}.txt")
 
     def _open(self, name: str) -> np.ndarray:
         return open_array(self._directory / "sentences" / f"{name}.npy")
@@ -204,6 +196,39 @@ class SentenceStore:
         begin = table[rows]
         lengths = table[rows + 1] - begin
         return ranges(begin, lengths), np.repeat(np.arange(len(rows)), lengths)
+
+
+class Sentences(Sequence[str]):
+    """The sentences of a store as texts, by row, their words apart by spaces."""
+
+    def __init__(self, store: SentenceStore) -> None:
+        """Read the corpus's words; sentences are read when they are asked for."""
+        self._store, self._words = store, store.all_names("words")
+
+    def __len__(self) -> int:
+        return int(self._store.offsets[-1])
+
+    def __getitem__(self, place: int | slice) -> str | list[str]:  # pyright: ignore
+        if isinstance(place, int):
+            return self.of([place])[0]
+        return self.of(np.arange(len(self))[place])
+
+    def of(self, rows: Sequence[int] | np.ndarray) -> list[str]:
+        """Return the sentences at rows of the store."""
+        numbers, lengths = self._store.sequences(np.asarray(rows, np.int64))
+        words = [self._words[number] for number in numbers.tolist()]
+        ends = np.cumsum(lengths).tolist()
+        return [
+            " ".join(words[end - length : end])
+            for end, length in zip(ends, lengths.tolist(), strict=True)
+        ]
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a file of text, as a stream; only a line feed ends one."""
+    with path.open(encoding="utf-8", newline="\n") as lines:
+        for line in lines:
+            yield line.rstrip("\n")
 
 
 def known_kind(name: str) -> PostKind | None:

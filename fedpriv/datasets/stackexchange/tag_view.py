@@ -6,6 +6,7 @@ Files in a view's folder, besides those of every view (`roster_view`):
     word_users, word_sentences, tag_users      int64, see `vocabulary.RosterVocabulary`
     word_offsets, words, counts, num_tokens, labels, tag_offsets, tags    see `TagExamples`
     sentences    int64          each example's row in the corpus's sentences
+    titles       int64          of a part of a corpus: each example's row in its titles
     listed       int64          of views that bound an owner's examples: each listed example's
                                 number here, -1 for one without a label
 """
@@ -59,8 +60,8 @@ class TagExamples:
         tag_indices: int32, the post's tags that are in the tag list, strictly increasing.
         num_words: size of the vocabulary, with the rows of pairs where there are any.
         num_tags: size of the tag list.
-        texts: int64 (n, 2), row of the sentence in the corpus's sentences, and its thread; None
-            where they are not kept.
+        texts: int64 (n, 2), where `Corpus.texts` has the sentence and the title, -1 where a part
+            of a corpus keeps neither; None where no example's is known.
     """
 
     indptr: np.ndarray
@@ -334,13 +335,18 @@ def open_view(directory: Path, fields: Mapping[str, Any], vocabulary: Mapping[st
             tag_indices=column("tags"),
             num_words=len(fields["words"]),
             num_tags=len(vocabulary["tags"]),
-            # A part of a corpus keeps no text.
-            texts=np.stack([column("sentences"), fields["threads"]], axis=1)
-            if (directory / "sentences.npy").is_file()
-            else None,
+            texts=_texts(directory, fields["threads"]),
         ),
         _listed=None if fields["split"].examples_per_owner is None else column("listed"),
     )
+
+
+def _texts(directory: Path, threads: np.ndarray) -> np.ndarray | None:
+    if not (directory / "sentences.npy").is_file():
+        return None
+    titles = directory / "titles.npy"
+    own = open_array(titles) if titles.is_file() else threads
+    return np.stack([open_array(directory / "sentences.npy"), own], axis=1)
 
 
 def write_tag_view(

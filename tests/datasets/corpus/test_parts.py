@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.parts import SERVER, cut_corpus
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, Split
 from tests.command_line import CliRunner
+from tests.datasets.corpus import threaded
+from tests.datasets.corpus.sentences import write
 
 COLUMNS = ("indptr", "indices", "counts", "num_tokens", "labels", "tag_indptr", "tag_indices")
 
@@ -117,6 +120,52 @@ def _changed(whole, user, folder):
 
 def files_of(folder):
     return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def texts_of(corpus, examples):
+    """Return an example's sentence and title, as the corpus keeps them."""
+    kept = [corpus.texts(kind) for kind in ("sentence", "title")]
+    return [tuple(t[p] for t, p in zip(kept, at, strict=True)) for at in examples.texts.tolist()]
+
+
+def test_a_machine_has_the_text_of_its_own_examples_and_of_no_others(tmp_path):
+    """A node that of its users, the server that of public users."""
+    whole = threaded.make(tmp_path / "whole")
+    made = cut_corpus(whole, tmp_path / "parts", nodes=3)
+    view = whole.view()
+    for name, ids in made.users.items():
+        part = Corpus.open(made.folder / name)
+        own = part.view()
+        seen = set()
+        for user in ids:
+            found = texts_of(part, own.examples(user, "all"))
+            assert found == texts_of(whole, view.examples(user, "all"))
+            seen.update(found)
+        for place, kind in enumerate(("sentence", "title")):
+            assert set(part.texts(kind)) == {text[place] for text in seen}
+        assert (own.columns.take(own.public_rows("all")).texts == -1).all()
+    server = Corpus.open(made.folder / SERVER)
+    here, there = (v.columns.take(v.public_rows("all")) for v in (server.view(), view))
+    found = texts_of(server, here)
+    assert found == texts_of(whole, there) and len(found)
+    for place, kind in enumerate(("sentence", "title")):
+        assert set(server.texts(kind)) == {text[place] for text in found}
+
+
+def test_with_one_users_text_changed_no_other_machine_has_another(tmp_path):
+    gone, files = "r04", []
+    for name in ("as it was", "changed"):
+        rows = [
+            replace(row, tokens=[*row.tokens, "new"])
+            if row.user_id == gone and name == "changed"
+            else row
+            for row in threaded.sentences()
+        ]
+        whole = write(tmp_path / name / "whole", rows, [threaded.ROSTER])
+        made = cut_corpus(whole, tmp_path / name / "parts", nodes=3)
+        files.append({part: files_of(made.folder / part) for part in (SERVER, *made.users)})
+    differ = [part for part in files[0] if files[0][part] != files[1][part]]
+    assert differ == [part for part, ids in made.users.items() if gone in ids]
 
 
 def test_parts_are_readable_by_their_owner_alone(parts):

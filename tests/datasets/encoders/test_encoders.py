@@ -262,3 +262,18 @@ def test_the_longest_text_fits_the_positions(tmp_path, positions):
 
 def test_a_lone_half_of_a_character_is_text(folder):
     assert np.isfinite(opened(folder).encode(["tax \ud800 law"])).all()
+
+
+def test_rows_are_written_through_before_their_marks(folder, tmp_path, monkeypatch):
+    """After a power cut a mark without its rows would be read as rows of zeros."""
+    monkeypatch.setattr(encoders, "_CHUNK", 8)
+    tiny, marks, seen = opened(folder), np.zeros(3, np.uint8), []
+
+    class Watched(np.memmap):
+        def flush(self):
+            seen.append((marks.tolist(), int(np.count_nonzero(np.any(self != 0, axis=1)))))
+            super().flush()
+
+    out = Watched(tmp_path / "rows", np.float32, "w+", shape=(20, tiny.width))
+    encode_texts(tiny, [f"pay {chr(97 + n)}" for n in range(20)], out, done=marks, processes=1)
+    assert seen == [([0, 0, 0], 8), ([1, 0, 0], 16), ([1, 1, 0], 20)] and marks.all()

@@ -68,6 +68,20 @@ def asked_otherwise(row, words):
     return replace(row, title_tokens=["common0", "common0", "about00"], tags=[other])
 
 
+def make_in_letters(directory):
+    """Return the corpus with letters for digits, of which a tiny encoder's pieces are."""
+    letters = str.maketrans("0123456789", "abcdefghij")
+    rows = (
+        replace(
+            row,
+            tokens=[word.translate(letters) for word in row.tokens],
+            title_tokens=[word.translate(letters) for word in row.title_tokens],
+        )
+        for row in sentences()
+    )
+    return write(directory, rows, [ROSTER], split_seed=3)
+
+
 def make(directory, *, without=(), threads=120, asked=None):
     """Return the corpus, without the records of some users, or as `asked_otherwise`."""
     rows = [row for row in sentences(threads) if row.user_id not in without]

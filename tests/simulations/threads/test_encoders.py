@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ if find_spec("transformers") is None:
 from fedpriv.datasets.encoders import Encoder, add_encoder
 from fedpriv.datasets.stackexchange.embeddings import make_embeddings
 from tests.tiny_bert import write_tiny_bert
+
+RESULTS = Path(__file__).parents[3] / "docs" / "results"
 
 
 @pytest.fixture
