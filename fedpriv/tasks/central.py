@@ -187,6 +187,10 @@ class CentralTask(BaseTask):
         """Return metrics on the test set, which no one's privacy depends on (`public`)."""
         return self.measure(params) if public and part == WHOLE else None
 
+    def outputs(self, params: Params) -> np.ndarray | None:
+        """Return probabilities of the first test examples, or the loss on the test set."""
+        return self._answers(params, WHOLE)
+
     def class_scores(
         self, params: Params, *, public: bool, part: Part = WHOLE
     ) -> ClassScores | None:

@@ -444,6 +444,18 @@ class ModuleTask(Task):
         finite = not isinstance(outputs, torch.Tensor) or bool(outputs.isfinite().all())
         return batch if finite else None
 
+    def outputs(self, params: Params) -> np.ndarray | None:
+        """Return the outputs, in evaluation mode, on some of `synthetic_batch()`, or their loss."""
+        few = self._few(self.synthetic_batch())
+        if few is None:
+            return None
+        module = load_params(self._make(), params).eval()
+        with own_stream(_LOOK), torch.no_grad():
+            outputs = module(as_tensor(model_inputs(few.x)))
+            if not isinstance(outputs, torch.Tensor):
+                outputs = self._loss(outputs, as_tensor(model_targets(few.y)))
+        return outputs.numpy()
+
     def _batch(self) -> tuple[ArrayExamples | None, bool]:
         """Return examples of no rostered user, and whether they were drawn."""
         if self._synthetic_batch is not None:

@@ -14,10 +14,10 @@ import numpy as np
 
 from fedpriv.datasets.digests import key_digests
 from fedpriv.datasets.stackexchange.rosters import roster_sha256
-from fedpriv.measures import Measure
+from fedpriv.measures import LOSS, Measure
 from fedpriv.mechanisms.side_information import PublicWords, SideInformation
 from fedpriv.rng import Key
-from fedpriv.training.evaluate import WHOLE, ClassScores, Metrics, Part
+from fedpriv.training.evaluate import FEW, WHOLE, ClassScores, Metrics, Part
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.public_learning import PublicLearner
 from fedpriv.training.public_selection import PublicFold
@@ -130,6 +130,24 @@ class BaseTask(ABC):
         Blocks are the same whatever the params. None where the model answers with no class.
         """
         return None
+
+    def outputs(self, params: Params) -> np.ndarray | None:
+        """Return what the model answers to a few public or synthetic examples, always the same.
+
+        As it answers when it is evaluated. Before a run it is asked whether every tensor of the
+        params changes it, and that saving and loading them does not. By default the probabilities
+        of the first public examples, or their loss; None where the task measures neither.
+        """
+        return self._answers(params, FEW)
+
+    def _answers(self, params: Params, part: Part) -> np.ndarray | None:
+        scores = self.class_scores(params, public=True, part=part)
+        first = None if scores is None else next(scores, None)
+        if first is not None:
+            return first[0]
+        found = self.evaluate(params, public=True, part=part)
+        loss = None if found is None else found.get(LOSS.name)
+        return None if loss is None else np.array([loss])
 
     def files(self) -> Mapping[str, bytes]:
         """Return files that describe the model's inputs and outputs, such as a vocabulary, by name.
