@@ -59,8 +59,11 @@ class RoundCost:
         workers: Processes or threads that share it.
         server_bytes: Arrays of the model's size that the server holds at once.
         worker_bytes: Those that a worker holds while it trains a user and adds it up; users are
-            added one by one, so it does not grow with the cohort. Without their examples, what
-            their model computes in between, and trainers that take several users at once.
+            added one by one, so it does not grow with the cohort. Without their examples, and
+            trainers that take several users at once.
+        frozen_bytes: Of the model's weights that are not trained, which each worker holds.
+        step_bytes: Of what the model computes in between for a local batch of examples as long as
+            most; 0, as above, where the task does not say.
         peak_bytes: The most memory that this process ever had, all its data included; None where
             the system does not say or nothing was timed.
         seconds: Of a round; None where it is not known.
@@ -75,6 +78,8 @@ class RoundCost:
     workers: int
     server_bytes: int
     worker_bytes: int
+    frozen_bytes: int = 0
+    step_bytes: int = 0
     peak_bytes: int | None = None
     seconds: float | None = None
     user_seconds: float | None = None
@@ -90,6 +95,10 @@ class RoundCost:
             f"{_megabytes(self.worker_bytes)} a worker{shared} for arrays of the model's "
             f"{self.num_params:,} params, whatever the cohort; {unit}s' data come on top"
         )
+        if self.frozen_bytes:
+            said += f"; {_megabytes(self.frozen_bytes)} a worker for weights that are not trained"
+        if self.step_bytes:
+            said += f"; about {_megabytes(self.step_bytes)} for what a local batch keeps"
         if self.peak_bytes is not None:
             held = _megabytes(self.peak_bytes)
             said += f"; this process, with all of its data, has held {held} at most"
@@ -146,12 +155,17 @@ def round_cost(
     if exact and cohort / workers > 2 ** (31 - BITS) - 1:
         summed += 8 * size  # an int32 sum is carried over
     state = components.algorithm.init(params)
+    frozen, example = components.task.model_memory()
+    local = getattr(components.experiment, "local", None)
+    examples = min(local.batch_size, local.max_examples_per_user) if local else 0
     counted = RoundCost(
         num_params=size,
         cohort=cohort,
         workers=workers,
         server_bytes=_nbytes(state) + 4 * size + summed + 8 * size,  # state, step, sum, noise
         worker_bytes=3 * 4 * size + summed,  # params, local params, update, sum
+        frozen_bytes=frozen,
+        step_bytes=examples * example,
     )
     return (
         _timed(components, plan, state, counted)

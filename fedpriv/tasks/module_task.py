@@ -536,6 +536,17 @@ class ModuleTask(Task):
             measure=measure,
         )
 
+    def model_memory(self) -> tuple[int, int]:
+        """Return bytes of frozen parameters and buffers, and of an example's step to rounding.
+
+        What PyTorch keeps of the forward pass is counted, and as much again for the way back.
+        """
+        module, (batch, _) = self._make(), self._batch()
+        still = [p for p in module.parameters() if not p.requires_grad]
+        alone = ModuleTrainer(module=module, loss=self._loss, schedule=Schedule(learning_rate=1.0))
+        kept = 0 if batch is None else Cost.of(alone, batch.x).num_bytes
+        return sum(t.nbytes for t in (*still, *module.buffers())), 2 * kept
+
     def files(self) -> Mapping[str, bytes]:
         """Return the files that go with the model."""
         return self._files | frozen_file(self._make.frozen)

@@ -203,6 +203,14 @@ class BaseTask(ABC):
         """
         return 0, 0
 
+    def model_memory(self) -> tuple[int, int]:
+        """Return bytes of the model besides its params, and of what a step keeps of an example.
+
+        Of frozen weights and of intermediate values, as far as they follow from public examples or
+        shapes; zeros where they are not known.
+        """
+        return 0, 0
+
     def synthetic_batch(self) -> Any | None:
         """Return examples in the form of one user's, of no one on the roster; None for none.
 
