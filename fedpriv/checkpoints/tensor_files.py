@@ -112,6 +112,11 @@ def read_tensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     return tensors, metadata
 
 
+def read_tensor_bytes(content: bytes) -> dict[str, np.ndarray]:
+    """Return the tensors of what `tensor_bytes` returned, in the order of `read_tensors`."""
+    return dict(sorted(load(content).items()))
+
+
 def check_tensors(
     path: Path, tensors: Mapping[str, np.ndarray], template: Mapping[str, np.ndarray]
 ) -> None:

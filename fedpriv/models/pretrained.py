@@ -18,6 +18,8 @@ Pooling = Literal["mean", "cls", "max"]
 #: Padding behind a text's token ids.
 PADDING = -1
 _HEAD_STDDEV = 0.02
+# Texts that go through the body together where nothing is trained.
+_AT_ONCE = 64
 
 
 def pool_states(states: Tensor, real: Tensor, pooling: Pooling, normalised: bool) -> Tensor:
@@ -40,7 +42,10 @@ def pool_states(states: Tensor, real: Tensor, pooling: Pooling, normalised: bool
 
 
 class TextClassifier(nn.Module):
-    """A softmax layer on the rows of an example's texts, side by side and scaled to unit norm.
+    """A softmax layer on the rows of an example's texts, side by side and scaled to one norm.
+
+    Columns that are padding in a whole batch are left out, and what is measured goes in small
+    batches: examples sorted by length are measured several times faster.
 
     Args:
         body: An encoder of transformers.
@@ -48,6 +53,8 @@ class TextClassifier(nn.Module):
         num_texts: Texts of an example.
         pooling: As of `pool_states`.
         normalised: Likewise.
+        row_norm: L2 norm of an example's row: with a larger one the same step moves the head's
+            logits more, by its square, and those that adapters move as before.
         padding: The body's id of padding.
     """
 
@@ -59,27 +66,34 @@ class TextClassifier(nn.Module):
         num_texts: int = 1,
         pooling: Pooling = "mean",
         normalised: bool = True,
+        row_norm: float = 1.0,
         padding: int = 0,
     ) -> None:
         super().__init__()
-        _replace_other_tables(body)
+        replace_other_tables(body)
         self.body, self.num_texts = body, num_texts
         self.pooling: Pooling = pooling
-        self.normalised, self.padding = normalised, padding
+        self.normalised, self.row_norm, self.padding = normalised, row_norm, padding
         self.head = nn.Linear(num_texts * body.config.hidden_size, num_classes)
         nn.init.normal_(self.head.weight, std=_HEAD_STDDEV)
         nn.init.zeros_(self.head.bias)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return logits `(b, num_classes)` of ids `(b, length)` or `(b, num_texts, length)`."""
-        flat = tokens.reshape(-1, tokens.shape[-1])
-        real = flat >= 0
+        texts = tokens.reshape(len(tokens), self.num_texts, -1).unbind(1)
+        rows = torch.cat([self._rows(own) for own in texts], dim=1)
+        return self.head(self.row_norm * functional.normalize(rows, dim=1))
+
+    def _rows(self, tokens: Tensor) -> Tensor:
+        """Return a row for each text, `(b, width)`, of its token ids `(b, length)`."""
+        if len(tokens) > _AT_ONCE and not torch.is_grad_enabled():
+            return torch.cat([self._rows(part) for part in tokens.split(_AT_ONCE)])
+        tokens = _trimmed(tokens)
+        real = tokens >= 0
         states = self.body(
-            input_ids=flat.masked_fill(~real, self.padding), attention_mask=_mask(real)
+            input_ids=tokens.masked_fill(~real, self.padding), attention_mask=attention_mask(real)
         ).last_hidden_state
-        rows = pool_states(states, real, self.pooling, self.normalised)
-        rows = rows.reshape(len(tokens), -1)
-        return self.head(functional.normalize(rows, dim=1))
+        return pool_states(states, real, self.pooling, self.normalised)
 
 
 class CausalModel(nn.Module):
@@ -92,13 +106,13 @@ class CausalModel(nn.Module):
 
     def __init__(self, body: Any, *, padding: int = 0) -> None:
         super().__init__()
-        _replace_other_tables(body)
+        replace_other_tables(body)
         self.body, self.padding = body, padding
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return scores `(b, length, vocabulary)` of token ids `(b, length)`."""
         real = tokens >= 0
-        mask = _mask(real)
+        mask = attention_mask(real)
         hidden = torch.ones(mask.shape[-2:], dtype=torch.bool, device=tokens.device).triu(1)
         return self.body(
             input_ids=tokens.masked_fill(~real, self.padding),
@@ -107,7 +121,18 @@ class CausalModel(nn.Module):
         ).logits
 
 
-def _mask(real: Tensor) -> Tensor:
+def _trimmed(tokens: Tensor) -> Tensor:
+    """Return ids without the last columns, of nothing but padding; under `torch.vmap` all."""
+    if torch.compiler.is_compiling():
+        return tokens
+    try:
+        longest = int((tokens >= 0).any(dim=0).sum())
+    except RuntimeError:  # values cannot be looked at
+        return tokens
+    return tokens[:, : max(longest, 1)]
+
+
+def attention_mask(real: Tensor) -> Tensor:
     """Return what is added to attention's scores, `(b, 1, from, to)`.
 
     Of this form transformers takes it as it is; of a plain one it looks at the values, which
@@ -132,7 +157,8 @@ class _Table(nn.Module):
         return functional.embedding(numbers, self.weight)
 
 
-def _replace_other_tables(body: Any) -> None:
+def replace_other_tables(body: Any) -> None:
+    """Replace every `nn.Embedding` of a transformer but that of words, in place."""
     words = body.get_input_embeddings()
     for layer in list(body.modules()):
         for name, child in list(layer.named_children()):

@@ -8,7 +8,7 @@ and gives it further tensors, made of earlier answers, so that they cannot be tr
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -67,6 +67,7 @@ from fedpriv.tasks.checks import (
     try_trainer,
     try_work,
 )
+from fedpriv.tasks.guards import refuse_unsaved, refuse_unused
 from fedpriv.tasks.task import has_public_folds
 from fedpriv.training.failures import counted_failures
 from fedpriv.training.federated_averaging import FederatedAveraging
@@ -419,6 +420,9 @@ def _try(components: Components, root: Key, begun: Start | None = None) -> Trial
             train = partial(_train_synthetic_user, components, state.params, again=again)
             found = try_task(task, state.params, batch, train)
     check_metrics(task, found)
+    with user_code("while the model was saved and loaded, before anything was charged"):
+        refuse_unsaved(components.algorithm, begun.params, task.outputs)
+        refuse_unused(task.outputs, begun.params)
     if loss is None and found is not None:
         loss = found.get("loss")
     if loss is not None:
@@ -495,7 +499,7 @@ def _play_first_step(components: Components, params: Params, batch: Any, fresh: 
         door = RunDoor(
             plan=plan,
             ledger=Ledger.in_memory(plan, mode=root.mode),
-            backend=_OnSyntheticUsers(works, batch, fresh),
+            backend=_OnSyntheticUsers(works, batch, fresh, params),
             works=works,
             roster=components.task.roster,
             root=root,
@@ -514,13 +518,15 @@ def _play_first_step(components: Components, params: Params, batch: Any, fresh: 
 class _OnSyntheticUsers(Backend):
     """Backend where one synthetic user stands for each cohort."""
 
-    def __init__(self, works: Mapping[str, Work], batch: Any, fresh: FreshWorks) -> None:
-        self._works, self._batch, self._fresh = works, batch, fresh
+    def __init__(
+        self, works: Mapping[str, Work], batch: Any, fresh: FreshWorks, trained: Collection[str]
+    ) -> None:
+        self._works, self._batch, self._fresh, self._trained = works, batch, fresh, trained
         self._apart: set[str] = set()
 
     def sum_over(self, cohort: Sequence[str], order: Order) -> PartialSum:
         """Return the sum of one synthetic user; an empty cohort has one too."""
-        # A program asks in many passes: of the first it is known that users are apart.
+        # A program asks in many passes: the first tells whether users are apart, and all moves.
         found = try_work(
             find_work(self._works, order.work),
             params=order.params,
@@ -528,6 +534,7 @@ class _OnSyntheticUsers(Backend):
             batch=self._batch,
             name=order.work,
             fresh=None if order.work in self._apart else self._fresh,
+            trained=self._trained,
         )
         self._apart.add(order.work)
         return replace(found, num_users=len(cohort))

@@ -11,6 +11,7 @@ import numpy as np
 from fedpriv.datasets.stackexchange.rosters import training_set_sha256
 from fedpriv.measures import ACCURACY, LOSS, Measure, check_measures
 from fedpriv.mechanisms import SideInformation
+from fedpriv.privacy.plan import Unit
 from fedpriv.privacy.sampling import DevicesSampler, PoissonSampler, Sampler
 from fedpriv.rng import Key
 from fedpriv.tasks.task import BaseTask, TaskDescription
@@ -30,6 +31,8 @@ class OwnedExamples:
     Attributes:
         blank: bool (n,), which examples contribute nothing, though they are drawn like any other.
         most: How many examples an owner has at most.
+        unit: "owner", or "user-by-example" of users who own as many slots each, and no example
+            together.
 
     Raises:
         ValueError: If no owner may have an example.
@@ -37,6 +40,7 @@ class OwnedExamples:
 
     blank: np.ndarray = field(repr=False)
     most: int
+    unit: Unit = "owner"
 
     def __post_init__(self) -> None:
         if self.most < 1:
@@ -186,6 +190,10 @@ class CentralTask(BaseTask):
     def evaluate(self, params: Params, *, public: bool, part: Part = WHOLE) -> Metrics | None:
         """Return metrics on the test set, which no one's privacy depends on (`public`)."""
         return self.measure(params) if public and part == WHOLE else None
+
+    def outputs(self, params: Params) -> np.ndarray | None:
+        """Return probabilities of the first test examples, or the loss on the test set."""
+        return self._answers(params, WHOLE)
 
     def class_scores(
         self, params: Params, *, public: bool, part: Part = WHOLE

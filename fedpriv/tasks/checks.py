@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,12 +26,14 @@ import numpy as np
 from fedpriv import tree
 from fedpriv.measures import Measure, check_measures
 from fedpriv.mechanisms.bounds import Bound, Clip
+from fedpriv.privacy.plan import BY_EXAMPLE
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.tasks.central import CentralTask
+from fedpriv.tasks.guards import refuse_untrained
 from fedpriv.tasks.task import BaseTask, Task, TaskDescription
 from fedpriv.training.dp_agd import ExampleLosses
-from fedpriv.training.evaluate import Metrics
+from fedpriv.training.evaluate import FEW, Metrics
 from fedpriv.training.failures import KeepsStateError, raised_failures
 from fedpriv.training.stopping import end_if_interrupted
 from fedpriv.training.work import (
@@ -290,10 +292,10 @@ def check_task(task: Any, of: str) -> None:
                 f"data of {_the_task(task, of)} are a {type(task.data).__name__} without a method "
                 f"{name}(user_id); add it, or see fedpriv.tasks.module_task.ArrayUsers"
             )
-    check_described(task, of)
+    check_described(task, of, len(task.roster))
 
 
-def check_described(task: BaseTask, of: str) -> None:
+def check_described(task: BaseTask, of: str, num_users: int) -> None:
     """Refuse a task, of users or of examples, whose measures or description are not of their types.
 
     Raises:
@@ -313,10 +315,10 @@ def check_described(task: BaseTask, of: str) -> None:
             "fedpriv.tasks.task.TaskDescription(name=..., synthetic=..., roster=..., "
             "num_users=...)"
         )
-    if described.num_users != len(task.roster):
+    if described.num_users != num_users:
         raise ValueError(
             f"describe() of {_the_task(task, of)} says {described.num_users} users, and its roster "
-            f"has {len(task.roster)}; say num_users=len(self.roster)"
+            f"has {num_users}; say num_users=len(self.roster)"
         )
 
 
@@ -331,7 +333,8 @@ def check_central_task(task: Any, of: str) -> None:
             f"the task of {of} is a {type(task).__name__}; an experiment whose unit is an example "
             "takes a fedpriv.tasks.central.CentralTask"
         )
-    check_described(task, of)
+    slots = task.owned.most if task.owned is not None and task.owned.unit == BY_EXAMPLE else 1
+    check_described(task, of, len(task.roster) // slots)
 
 
 def check_users(task: Task, of: str) -> None:
@@ -420,8 +423,6 @@ _FEW = 2
 # Longer than any update, and short enough to be squared.
 _NO_BOUND = Clip(l2_clip_norm=1e100)
 _SOME = 1024
-# Of a task that divides by users, the first; of one that divides by blocks, the first block.
-_SMALL_PART = (0, 1 << 20)
 
 
 # By whether the model learns from the examples.
@@ -507,7 +508,9 @@ def try_trainer(trainer: LocalTrainer, params: Params, batch: Any, fresh: FreshW
                 "learning rate (local-learning-rate), or give the task a synthetic_batch of "
                 "examples like its users'"
             )
-    try_work(as_work(trainer), params=params, bound=_NO_BOUND, batch=batch, fresh=fresh)
+    try_work(
+        as_work(trainer), params=params, bound=_NO_BOUND, batch=batch, fresh=fresh, trained=params
+    )
 
 
 def try_work(
@@ -518,6 +521,7 @@ def try_work(
     batch: Any,
     name: str = TRAIN,
     fresh: FreshWorks | None,
+    trained: Collection[str],
 ) -> PartialSum:
     """Return the sum of one synthetic user, which no other one changes.
 
@@ -529,18 +533,24 @@ def try_work(
         name: Of the work, for a message.
         fresh: Works like it that have seen nothing, to look for what users do to each other; None
             asks one user alone.
+        trained: Names of the tensors that are to be trained.
 
     Raises:
         Exception: What the work raises of a user.
-        ValueError: If a user fails, and the work keeps to itself why.
+        ValueError: If a user fails, and the work keeps to itself why; or if one of the tensors
+            does not move (`fedpriv.tasks.guards`).
         KeepsStateError: If a user's contribution is another one where another user came before it,
             or is there too: no bound of a single contribution would hold then
             (`fedpriv.tasks.checks`).
     """
-    with raised_failures():
-        found = work.partial_sum(
-            params=params, bound=bound, data=SyntheticUsers(batch), user_ids=(FIRST,), key=_KEY
-        )
+
+    def asked(at: Params, *user_ids: str) -> PartialSum:
+        with raised_failures():
+            return work.partial_sum(
+                params=at, bound=bound, data=SyntheticUsers(batch), user_ids=user_ids, key=_KEY
+            )
+
+    found = asked(params, FIRST)
     if found.num_failed:
         raise ValueError(
             f"work {name!r} fails on what the task's synthetic_batch() makes, and does not say "
@@ -550,6 +560,7 @@ def try_work(
         refuse_dependence(
             lambda: fresh.work(name), params=params, bound=bound, batch=batch, key=_KEY
         )
+        refuse_untrained(lambda at: asked(at, FIRST, SECOND).total, params, found.total, trained)
     return found
 
 
@@ -569,14 +580,16 @@ def try_task(
     """
     if batch is not None:
         train(batch)
-    found = task.evaluate(params, public=True, part=_SMALL_PART)
+    found = task.evaluate(params, public=True, part=FEW)
     if found is None and task.measures and task.describe().num_public_users > 0:
         found = task.evaluate(params, public=True)  # the first may have no example
     return found
 
 
 def try_central_task(task: CentralTask, params: Params) -> Metrics | None:
-    """Make a gradient of a few public examples; without any, measure the params on the test set.
+    """Make gradients of a few public examples; without any, measure the params on the test set.
+
+    A module without public examples has its gradients at synthetic ones, if it takes such.
 
     Args:
         task: Its private training set is not looked at.
@@ -584,11 +597,25 @@ def try_central_task(task: CentralTask, params: Params) -> Metrics | None:
 
     Raises:
         Exception: What the model or its loss raises.
+        ValueError: If a tensor of the params does not move (`fedpriv.tasks.guards`).
     """
-    if task.public is None:
-        return task.measure(params)
-    task.public.gradient(params, np.arange(min(task.num_public, _FEW)), _KEY)
-    return None
+    examples, found = task.public, None
+    if examples is None:
+        found = task.measure(params)
+        on_synthetic = getattr(task.train, "on_synthetic", None)
+        if on_synthetic is None:
+            return found
+        examples = on_synthetic(_FEW)
+    index = np.arange(min(task.num_public or _FEW, _FEW))
+    try:
+        first = examples.gradient(params, index, _KEY)
+    except Exception as error:
+        end_if_interrupted(error)
+        if task.public is not None:
+            raise
+        return found  # drawn inputs may be none that the model takes
+    refuse_untrained(lambda at: examples.gradient(at, index, _KEY), params, first, params)
+    return found
 
 
 def public_loss(task: CentralTask, params: Params) -> float | None:

@@ -19,7 +19,7 @@ from fedpriv.checkpoints.tensor_files import FROZEN, frozen_file
 from fedpriv.datasets.local_data import NodeUsers
 from fedpriv.measures import Measure
 from fedpriv.rng import Key
-from fedpriv.tasks.task import Task, TaskDescription
+from fedpriv.tasks.task import EMPTY, Task, TaskDescription
 from fedpriv.training.devices import usable_device
 from fedpriv.training.evaluate import WHOLE, ClassScores, Metrics, Part
 from fedpriv.training.local.module import (
@@ -46,6 +46,7 @@ from fedpriv.training.local.sgd import SGD, ClientOptimizer, as_tensor
 from fedpriv.training.local.vectorised import Cost, VectorisedTrainer
 from fedpriv.training.per_example.backends import synthetic_inputs
 from fedpriv.training.per_example.losses import check_loss, check_pairs, mean_losses
+from fedpriv.training.per_example.module import ModuleGradients
 from fedpriv.training.public_learning import GradientLearner, learner_of
 from fedpriv.training.stopping import end_if_interrupted
 from fedpriv.training.work import LocalTrainer, UserData
@@ -397,6 +398,36 @@ class ModuleTask(Task):
             many.check(module_params(module), batch)
         return many
 
+    def example_gradients(self, slots: np.ndarray) -> ModuleGradients:
+        """Return the module on single examples of rostered users.
+
+        Raises:
+            ValueError: If no user has an example, or users' differ in shape.
+        """
+        self._check_loss()
+        filled = [
+            (place, self._data.examples(user), own[own != EMPTY])
+            for place, (user, own) in enumerate(zip(self._roster, slots, strict=True))
+            if (own != EMPTY).any()
+        ]
+        if not filled:
+            raise ValueError("no user has an example; give some")
+        first = filled[0][1]
+        x, y = (
+            np.zeros((*slots.shape, *found.shape[1:]), found.dtype)
+            for found in (model_inputs(first.x[:1]), model_targets(first.y[:1]))
+        )
+        for place, own, kept in filled:
+            if not same_format(own, first):
+                raise ValueError(
+                    f"examples of user {self._roster[place]!r} have another shape or dtype than "
+                    "others'; give all of one"
+                )
+            x[place, : len(kept)] = model_inputs(own.x[kept])
+            y[place, : len(kept)] = model_targets(own.y[kept])
+        flat = (array.reshape(slots.size, *array.shape[2:]) for array in (x, y))
+        return ModuleGradients(self._make(), self._loss, *flat)
+
     def losses_along(
         self, params: Params, direction: Params, sizes: Sequence[float], examples: ArrayExamples
     ) -> np.ndarray:
@@ -443,6 +474,18 @@ class ModuleTask(Task):
             return batch
         finite = not isinstance(outputs, torch.Tensor) or bool(outputs.isfinite().all())
         return batch if finite else None
+
+    def outputs(self, params: Params) -> np.ndarray | None:
+        """Return the outputs, in evaluation mode, on some of `synthetic_batch()`, or their loss."""
+        few = self._few(self.synthetic_batch())
+        if few is None:
+            return None
+        module = load_params(self._make(), params).eval()
+        with own_stream(_LOOK), torch.no_grad():
+            outputs = module(as_tensor(model_inputs(few.x)))
+            if not isinstance(outputs, torch.Tensor):
+                outputs = self._loss(outputs, as_tensor(model_targets(few.y)))
+        return outputs.numpy()
 
     def _batch(self) -> tuple[ArrayExamples | None, bool]:
         """Return examples of no rostered user, and whether they were drawn."""
@@ -492,6 +535,17 @@ class ModuleTask(Task):
             gradient=ModuleBatches(self._make(), self._loss, examples),
             measure=measure,
         )
+
+    def model_memory(self) -> tuple[int, int]:
+        """Return bytes of frozen parameters and buffers, and of an example's step to rounding.
+
+        What PyTorch keeps of the forward pass is counted, and as much again for the way back.
+        """
+        module, (batch, _) = self._make(), self._batch()
+        still = [p for p in module.parameters() if not p.requires_grad]
+        alone = ModuleTrainer(module=module, loss=self._loss, schedule=Schedule(learning_rate=1.0))
+        kept = 0 if batch is None else Cost.of(alone, batch.x).num_bytes
+        return sum(t.nbytes for t in (*still, *module.buffers())), 2 * kept
 
     def files(self) -> Mapping[str, bytes]:
         """Return the files that go with the model."""

@@ -86,10 +86,12 @@ class PretrainedClassifier(_Pretrained):
     Attributes:
         num_classes: Of the head.
         num_texts: Texts of an example, whose rows stand side by side.
+        row_norm: As of `TextClassifier`.
     """
 
     num_classes: int
     num_texts: int = 1
+    row_norm: float = 1.0
 
     def __call__(self) -> TextClassifier:
         """Return the module; adapters and head are drawn by torch.
@@ -105,6 +107,7 @@ class PretrainedClassifier(_Pretrained):
             num_texts=self.num_texts,
             pooling=encoder.pooling,
             normalised=encoder.normalised,
+            row_norm=self.row_norm,
             padding=encoder.padding,
         )
 
@@ -123,7 +126,7 @@ class PretrainedClassifier(_Pretrained):
         if any(isinstance(one, str) or len(one) != self.num_texts for one in texts):
             raise ValueError(f"an example has {self.num_texts} texts; give a sequence of them")
         ids = _padded(self._tokens([text for example in texts for text in example]))
-        return ids.reshape(len(texts), self.num_texts, -1)
+        return ids.reshape(len(texts), self.num_texts, ids.shape[1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

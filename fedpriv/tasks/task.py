@@ -14,15 +14,19 @@ import numpy as np
 
 from fedpriv.datasets.digests import key_digests
 from fedpriv.datasets.stackexchange.rosters import roster_sha256
-from fedpriv.measures import Measure
+from fedpriv.measures import LOSS, Measure
 from fedpriv.mechanisms.side_information import PublicWords, SideInformation
 from fedpriv.rng import Key
-from fedpriv.training.evaluate import WHOLE, ClassScores, Metrics, Part
+from fedpriv.training.evaluate import FEW, WHOLE, ClassScores, Metrics, Part
 from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.per_example.example_sum import ExampleGradients
 from fedpriv.training.public_learning import PublicLearner
 from fedpriv.training.public_selection import PublicFold
 from fedpriv.training.work import LocalTrainer, Trainers, UserData
 from fedpriv.tree import Params
+
+EMPTY = -1
+"""In `Task.example_gradients`, a slot without an example."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +135,24 @@ class BaseTask(ABC):
         """
         return None
 
+    def outputs(self, params: Params) -> np.ndarray | None:
+        """Return what the model answers to a few public or synthetic examples, always the same.
+
+        As it answers when it is evaluated. Before a run it is asked whether every tensor of the
+        params changes it, and that saving and loading them does not. By default the probabilities
+        of the first public examples, or their loss; None where the task measures neither.
+        """
+        return self._answers(params, FEW)
+
+    def _answers(self, params: Params, part: Part) -> np.ndarray | None:
+        scores = self.class_scores(params, public=True, part=part)
+        first = None if scores is None else next(scores, None)
+        if first is not None:
+            return first[0]
+        found = self.evaluate(params, public=True, part=part)
+        loss = None if found is None else found.get(LOSS.name)
+        return None if loss is None else np.array([loss])
+
     def files(self) -> Mapping[str, bytes]:
         """Return files that describe the model's inputs and outputs, such as a vocabulary, by name.
 
@@ -156,6 +178,21 @@ class BaseTask(ABC):
         """
         return None
 
+    def public_example_counts(self) -> Sequence[int] | None:
+        """Return how many training examples each user outside the roster has; None if not known."""
+        return None
+
+    def public_gradient_correlation(self, params: Params) -> float | None:
+        """Return how alike gradients of one user's examples are, of users outside the roster.
+
+        The mean inner product of two gradients of one user over the mean squared length of one:
+        about 0 for what strangers have in common, 1 where they are all alike. None if not known.
+
+        Args:
+            params: Where the gradients are taken.
+        """
+        return None
+
     def public_of_rostered(self, *, learnt: bool = False) -> tuple[int, int]:
         """Return how many public examples equal a rostered user's, and of how many were looked at.
 
@@ -163,6 +200,14 @@ class BaseTask(ABC):
 
         Args:
             learnt: Of the examples that the model learns from; else of those it is measured on.
+        """
+        return 0, 0
+
+    def model_memory(self) -> tuple[int, int]:
+        """Return bytes of the model besides its params, and of what a step keeps of an example.
+
+        Of frozen weights and of intermediate values, as far as they follow from public examples or
+        shapes; zeros where they are not known.
         """
         return 0, 0
 
@@ -231,6 +276,24 @@ class Task(BaseTask):
     def public_users_held_out(self) -> Iterable[tuple[PublicLearner, Sequence[Any]]]:
         """Return learners, and the examples of each public user that one does not learn from."""
         return ()
+
+    def example_gradients(self, slots: np.ndarray) -> ExampleGradients:
+        """Return the model on single training examples of rostered users.
+
+        Args:
+            slots: int64 (users, G), positions among each user's own examples; `EMPTY` for none,
+                where the training set has an example without a value, which is not asked for.
+
+        Returns:
+            Of slot g of user u at position u G + g.
+
+        Raises:
+            ValueError: If it has none.
+        """
+        raise ValueError(
+            f"a {type(self).__name__} has no gradients of single examples; sample its users, or "
+            "use a task that has (tag prediction, ModuleTask)"
+        )
 
     def user_losses(self, params: Params, user_ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return each user's mean loss over its training examples, and how many it has.

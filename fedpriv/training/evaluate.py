@@ -22,6 +22,8 @@ from fedpriv.tree import Params
 #: One of so many equal shares of what is measured: (number from 0, how many).
 Part = tuple[int, int]
 WHOLE: Part = (0, 1)
+#: Of a task that divides by users, the first; of one that divides by blocks, the first block.
+FEW: Part = (0, 1 << 20)
 
 #: What is made of a mean: itself, e to its power (perplexity), or its square root.
 MadeOf = Literal["mean", "exp of mean", "root of mean"]

@@ -115,8 +115,7 @@ def experiment(setup: Setup, method: str, rate: float, size: float, split: Split
         else {"noise_multiplier": SIGMA[setup.epsilon]}
     )
     return CentralExperiment(
-        name=f"{setup.data.name}-roberta-{digest(setup.weights)[:12]}-{setup.length}-tokens-"
-        f"dropout-{setup.dropout:g}",
+        name=f"{setup.data.name}-roberta-{digest(setup.weights)[:12]}-{setup.length}-tokens",
         description=f"{kind.title}, RoBERTa with frozen embeddings.",
         task=lambda chosen, corpus: _with_progress(task(setup, split), chosen),
         batch_size=float(setup.batch),
@@ -227,7 +226,6 @@ def reproduce(
     rates: tuple[float, ...] = (),
     sizes: tuple[float, ...] = (),
     epsilon: float = 8.0,
-    dropout: float = 0.0,
     device: str = "cpu",
     small: bool = False,
 ) -> None:
@@ -243,14 +241,13 @@ def reproduce(
         rates: In place of each method's own.
         sizes: Of r or c, likewise.
         epsilon: 8, 4 or 2.
-        dropout: Rate everywhere.
         device: Of torch.
         small: Of synthetic sentences and a tiny random model.
 
     Raises:
         ValueError: If there are no weights or sentences, or an option is refused.
     """
-    options: dict[str, Any] = {"epsilon": epsilon, "device": device, "dropout": dropout}
+    options: dict[str, Any] = {"epsilon": epsilon, "device": device}
     with tempfile.TemporaryDirectory() as folder:
         if small:
             setup = reduced_setup(Path(folder), **options)

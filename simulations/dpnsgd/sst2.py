@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,25 +14,19 @@ import torch
 from torch import nn
 
 from fedpriv.datasets.digests import fingerprint
-from fedpriv.hashes import file_sha256
+from fedpriv.datasets.encoders import TOKENIZER, transformers_library
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
 from fedpriv.tasks.central import CentralTask
 from fedpriv.training.evaluate import Metrics, Total
 from fedpriv.training.local.module import load_params, module_params
+from fedpriv.training.local.module_state import own_stream
 from fedpriv.training.per_example.example_sum import ExampleGradients, Examples
 from fedpriv.training.per_example.module import ModuleGradients
 from fedpriv.tree import Params
 from simulations.reproduction.items import Split
 from simulations.reviews.bag_of_words import Texts
-from simulations.reviews.roberta import (
-    RobertaClassifier,
-    load_roberta,
-    random_roberta,
-    save_roberta,
-    tokens,
-    weights_path,
-)
+from simulations.reviews.roberta import RobertaClassifier, files_of, load_roberta, tokens
 from simulations.reviews.sst2 import TextSplits
 
 
@@ -135,7 +128,7 @@ def synthetic_sentences(
     )
 
 
-def write_tiny_weights(folder: Path, *, seed: int = 0, dropout: float = 0.0) -> None:
+def write_tiny_weights(folder: Path, *, seed: int = 0) -> None:
     """Write a folder as `load_roberta` reads it: configuration, random weights, a tokeniser.
 
     Two layers of width 32. The tokeniser knows the words of `synthetic_sentences` as one token each
@@ -152,14 +145,15 @@ def write_tiny_weights(folder: Path, *, seed: int = 0, dropout: float = 0.0) -> 
         "type_vocab_size": 1,
         "layer_norm_eps": 1e-5,
         "initializer_range": 0.2,
-        "hidden_dropout_prob": dropout,
-        "attention_probs_dropout_prob": dropout,
     }
-    save_roberta(random_roberta(options, Key.simulation(seed).fold("tiny weights")), folder)
+    library = transformers_library()
+    with own_stream(Key.simulation(seed).fold("tiny weights")):
+        made = library.RobertaForSequenceClassification(library.RobertaConfig(**options))
+    made.save_pretrained(folder)
 
 
 def _write_tokeniser(folder: Path, words: Sequence[str]) -> int:
-    """Write `vocab.json` and `merges.txt`; return the number of tokens.
+    """Write `tokenizer.json`; return the number of tokens.
 
     Every word is put together letter by letter from its beginning. The space before a word (`Ġ`)
     belongs to it; at the beginning of a text there is none. Merges with it come first, or a word's
@@ -171,10 +165,16 @@ def _write_tokeniser(folder: Path, words: Sequence[str]) -> int:
         for end in range(2, len(spelt) + 1):
             merges[f"{spelt[: end - 1]} {spelt[end - 1]}"] = None
             pieces[spelt[:end]] = None
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
     numbers = {piece: number for number, piece in enumerate(pieces)}
-    (folder / "vocab.json").write_text(json.dumps(numbers, ensure_ascii=False), "utf-8")
-    text = "#version: 0.2\n" + "".join(f"{merge}\n" for merge in merges)
-    (folder / "merges.txt").write_text(text, "utf-8")
+    made = Tokenizer(
+        models.BPE(numbers, [(a, b) for a, _, b in (m.partition(" ") for m in merges)])
+    )
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    made.add_special_tokens([*_SPECIAL])
+    made.save(str(folder / TOKENIZER))
     return len(pieces)
 
 
@@ -204,7 +204,6 @@ class Setup:
         data: Sentences.
         epsilon: 8, 4 or 2, as RDP counts it; when reduced any, as PLD does.
         length: Tokens of a sentence, with both marks; what is longer is cut off.
-        dropout: Rate everywhere.
         device: "cpu" or such as "cuda:0".
         reduced: Smaller batches and fewer epochs.
     """
@@ -213,7 +212,6 @@ class Setup:
     data: TextSplits
     epsilon: float = 8.0
     length: int = 64
-    dropout: float = 0.0
     device: str = "cpu"
     reduced: bool = False
 
@@ -265,7 +263,7 @@ def task(setup: Setup, split: Split) -> CentralTask:
         return ModuleGradients(module, nn.functional.cross_entropy, cut, y, device=setup.device)
 
     def init(key: Key) -> Params:
-        return module_params(load_roberta(setup.weights, key=key, dropout=setup.dropout))
+        return module_params(load_roberta(setup.weights, key=key))
 
     return CentralTask(
         name=data.name,
@@ -290,19 +288,13 @@ def _encoded(setup: Setup, part: str) -> np.ndarray:
 
 @cache
 def _module(setup: Setup) -> RobertaClassifier:
-    module = load_roberta(setup.weights, key=Key.simulation(0), dropout=setup.dropout)
-    if setup.length > module.config.max_position_embeddings - 2:
-        raise ValueError(
-            f"length {setup.length} is more than the {module.config.max_position_embeddings - 2} "
-            "positions of the model"
-        )
-    return module
+    return load_roberta(setup.weights, key=Key.simulation(0))
 
 
 @cache
 def digest(folder: Path) -> str:
     """Return the SHA-256 of a folder's weights."""
-    return file_sha256(weights_path(folder))
+    return files_of(folder).weights_sha256
 
 
 def _measure(module: RobertaClassifier, x: np.ndarray, y: np.ndarray, params: Params) -> Metrics:

@@ -151,8 +151,8 @@ class TestByLength:
         texts = [" ".join(["plainaa"] * n + ["gooda"]) for n in (1, 2, 9, 4, 12, 30)]
         return tokens(setup.weights, texts, length=40), np.array([0, 1, 0, 1, 1, 0])
 
-    def both(self, setup, dropout):
-        module = load_roberta(setup.weights, dropout=dropout)
+    def both(self, setup):
+        module = load_roberta(setup.weights)
         x, y = self.rows(setup)
 
         def make(cut):
@@ -161,23 +161,13 @@ class TestByLength:
         return module_params(module), by_length(make, x, 1, widths=(6, 16, 99)), make(x)
 
     def test_sum_is_that_of_full_width(self, setup):
-        params, cut, whole = self.both(setup, 0.0)
+        params, cut, whole = self.both(setup)
         assert cut.place.tolist() == [0, 0, 1, 1, 1, 2] and len(cut.parts) == 3
         for index in (np.arange(6), np.array([5, 1]), np.array([], np.int64)):
             found = cut.bounded_sum(params, index, Clip(l2_clip_norm=0.5))
             expected = whole.bounded_sum(params, index, Clip(l2_clip_norm=0.5))
             for name in params:
                 np.testing.assert_allclose(found[name], expected[name], atol=1e-6)
-
-    def test_with_dropout_an_update_does_not_depend_on_its_batch(self, setup):
-        params, cut, _ = self.both(setup, 0.2)
-        bound, key = Clip(l2_clip_norm=0.5), Key.simulation(1)
-        one, two, all_three = (
-            cut.bounded_sum(params, np.array(index), bound, key)
-            for index in ([1], [0, 4], [0, 1, 4])
-        )
-        for name in params:
-            np.testing.assert_allclose(all_three[name], one[name] + two[name], atol=1e-6)
 
 
 class TestCommand:
@@ -232,7 +222,7 @@ class TestCommand:
                 {**given, "data": str(made), "epsilon": 5.0},
                 r"epsilon 5\.0 is not known; use 8, 4 or 2",
             ),
-            ({**given, "data": str(made)}, "pickled weights .* convert them once"),
+            ({**given, "data": str(made)}, "are pickled, can run code"),
         ):
             with pytest.raises(ValueError, match=says):
                 reproduce(**options)

@@ -11,8 +11,10 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import fedpriv as fp
+from fedpriv.api.forecast import round_cost
 from fedpriv.checkpoints.tensor_files import read_tensors
 from fedpriv.datasets.encoders import Encoder, check_files
+from fedpriv.experiments.build import build
 from fedpriv.models.lora import merge_adapters
 from fedpriv.models.text import next_word_loss
 from fedpriv.privacy.statement.verify import verify_run
@@ -303,6 +305,26 @@ class TestRuns:
             start_run(experiment(task(classifier(folder))), None, None, out).folder.close()
             digests.add(ledger_state(out).extra[NOISE])
         assert len(digests) == 2
+
+
+def test_memory_is_of_frozen_weights_adapters_and_a_batch(model):
+    """Red if frozen weights are counted as params, or their transposes as what a step keeps."""
+    made = experiment(task(model), batch_size=4)
+    cost = round_cost(build(made), task(model).init_params(KEY), timed=False)
+    module = model()
+    weights = {n: p.nbytes for n, p in module.named_parameters()}
+    trained = {n for n, p in module.named_parameters() if p.requires_grad}
+    assert cost.num_params == sum(weights[n] for n in trained) / 4
+    buffers = sum(b.nbytes for b in module.buffers())
+    assert cost.frozen_bytes == sum(weights.values()) - 4 * cost.num_params + buffers
+    ids = task(model)._batch()[0].x[:1]
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        module(torch.from_numpy(ids))
+    pointers = {p.data_ptr() for p in module.parameters()}
+    expected = sum(t.nbytes for t in kept if t.data_ptr() not in pointers)
+    assert cost.step_bytes == pytest.approx(4 * 2 * expected, rel=0.01)
+    assert "for weights that are not trained" in cost.memory()
 
 
 def test_what_does_not_fit_is_refused(bert, gpt2):

@@ -84,6 +84,11 @@ def check_module(module: nn.Module) -> nn.Module:
                 "persistent=False"
             )
     for name, parameter in module.named_parameters():
+        if parameter.is_meta:
+            raise ValueError(
+                f"parameter {name!r} is on the device 'meta' and has no values; load its values "
+                "before the module is returned"
+            )
         if parameter.dtype != torch.float32:
             raise ValueError(f"parameter {name!r} is {parameter.dtype}; call module.float()")
         if parameter.ndim == 0:

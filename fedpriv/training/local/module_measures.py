@@ -217,8 +217,21 @@ def module_metrics(
     """
     return combined(
         _measured(module, measures, np.asarray(x[chosen]), np.asarray(y[chosen]))
-        for chosen in chunks(len(y), part)
+        for chosen in chunks(len(y), part, _at_once(module, x))
     )
+
+
+_CHUNK, _NUMBERS = 1024, 1 << 24
+
+
+def _at_once(module: nn.Module, x: np.ndarray) -> int:
+    """Return how many examples are measured together: fewer where their outputs are many."""
+    if len(x) <= 1:
+        return _CHUNK
+    with torch.no_grad():
+        outputs = module(as_tensor(model_inputs(np.asarray(x[:1]))))
+    numbers = outputs.numel() if isinstance(outputs, Tensor) else 1
+    return max(1, min(_CHUNK, _NUMBERS // max(numbers, 1)))
 
 
 def classifies(measures: Sequence[ModuleMeasure]) -> bool:

@@ -133,10 +133,11 @@ class Cost:
         if not len(x):
             return cls()
         kept = 0
+        weights = {p.untyped_storage().data_ptr() for p in trainer.module.parameters()}
 
         def count(tensor: torch.Tensor) -> torch.Tensor:
             nonlocal kept
-            own = isinstance(tensor, nn.Parameter)
+            own = tensor.untyped_storage().data_ptr() in weights  # a transposed one, too
             kept += 0 if own else tensor.numel() * tensor.element_size()
             return tensor
 

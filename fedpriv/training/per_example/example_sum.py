@@ -32,7 +32,8 @@ class ExampleGradients(Protocol):
     federated round with one local step of rate 1.
 
     One that can compute elsewhere may besides have `on_device(device)`, from a name such as
-    "cuda:0" to the same model on the same examples there (`gradients_on`).
+    "cuda:0" to the same model on the same examples there (`gradients_on`), and
+    `on_synthetic(number)`, which returns the same model on so many synthetic examples.
     """
 
     def bounded_sum(

@@ -125,6 +125,11 @@ class ModuleGradients:
             ) from error
         return found
 
+    def on_synthetic(self, number: int) -> ModuleGradients:
+        """Return the same module on synthetic examples in the form of these; no value is read."""
+        x, y, _ = synthetic_inputs(self._module, *self._none(), number, torch.float32)
+        return ModuleGradients(self._module, self._loss, x.cpu().numpy(), y.cpu().numpy())
+
     def bounded_sum(
         self, params: Params, index: Examples, bound: Bound, key: Key | None = None
     ) -> dict[str, np.ndarray]:

@@ -1,0 +1,65 @@
+"""Tags by adapters on an encoder: without them the frozen encoder's model, on the same texts."""
+
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+
+import fedpriv as fp
+from fedpriv.experiments.build import build
+from fedpriv.rng import Key
+from simulations.threads.adapters import adapter_tags
+
+if find_spec("transformers") is None:
+    pytest.skip("the extra `pretrained` is not installed", allow_module_level=True)
+
+from fedpriv.datasets.encoders import Encoder, add_encoder
+from fedpriv.datasets.stackexchange.embeddings import make_embeddings
+from tests.tiny_bert import write_tiny_bert
+
+
+@pytest.fixture
+def encoder(tiny_corpus, tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
+    added = add_encoder(write_tiny_bert(tmp_path / "tiny"))
+    make_embeddings(tiny_corpus, Encoder(added), processes=1)
+    return added
+
+
+def made(encoder, corpus, **options):
+    given = {"encoder": encoder.id, "rounds": 2, "cohort": 10.0, "rank": 2, **options}
+    return build(adapter_tags().with_options(given), corpus)
+
+
+def test_adapters_begin_as_the_head_on_the_frozen_encoders_rows(tiny_corpus, encoder):
+    """Red if a user's texts are another's, or its title and sentence change places."""
+    task = made(encoder, tiny_corpus).task
+    params = task.init_params(Key.simulation(0))
+    view = tiny_corpus.view()
+    module = task._make().eval()
+    for user in view.roster[:6]:
+        columns, own = view.examples(user), task.data.examples(user)
+        assert len(own) == len(columns)
+        np.testing.assert_array_equal(own.y, columns.labels)
+        order = task._rows.embeddings.rows
+        assert list(order) == ["title", "sentence"]
+        rows = task._norm * task._rows.dense(columns)
+        head = torch.nn.functional.linear(
+            torch.from_numpy(rows), module.head.weight, module.head.bias
+        )
+        with torch.no_grad():
+            torch.testing.assert_close(module(torch.from_numpy(own.x)), head, rtol=1e-3, atol=1e-4)
+    assert len(task.data.examples("u59")) == 0
+    assert {n for n in params if "lora" not in n} == {"head.weight", "head.bias"}
+
+
+def test_a_run_starts_from_the_public_head_and_trains_both(tiny_corpus, encoder, tmp_path):
+    run = fp.run(
+        made(encoder, tiny_corpus).experiment, corpus=tiny_corpus.directory, out=tmp_path / "run"
+    )
+    found = made(encoder, tiny_corpus).begin(Key.simulation(run.options["seed"])).params
+    assert any(t.any() for n, t in run.params.items() if "lora_b" in n)
+    assert not any(t.any() for n, t in found.items() if "lora_b" in n)
+    assert np.abs(found["head.weight"]).max() > 0.1
+    assert encoder.sha256 in str(run.statement) and run.summary["accuracy_public"] > 0
