@@ -173,7 +173,7 @@ def example_sampling_tags() -> Experiment:
     """DP-SGD over users' examples, each drawn and clipped alone, at an ε of users."""
     return ExampleSampling(
         name="example-sampling-tags",
-        description="DP-SGD on single examples, at most some of each user, at an ε of users.",
+        description="DP-SGD on single examples, at most some of each user; the unit is a user.",
         task=_UNIT_NORM,
         start=FromPublic(),
         examples_per_user=4,
