@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedpriv.privacy.epsilon import Epsilon
+from fedpriv.privacy.plan import unit_name
 from fedpriv.privacy.statement.coverage import KEY
 from fedpriv.privacy.statement.statement import (
     NO_EPSILON_COVERS,
@@ -294,7 +295,7 @@ def _turns(run: RunRecord) -> str:
 
 def _data(run: RunRecord) -> str:
     made = "SYNTHETIC " if run.synthetic else ""
-    kind = "corpus" if run.unit == "user" else "data"
+    kind = "corpus" if unit_name(run.unit) == "user" else "data"
     users, noun = run.corpus.get("num_users"), run.words.total
     counted = f", {users:,} {noun}s" if isinstance(users, int) else ""
     return f"{made}{kind} {plain(run.corpus.get('name', ''))}{counted}"

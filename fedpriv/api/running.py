@@ -230,8 +230,7 @@ def find_corpus(
     Raises:
         ValueError: If it is not found, or asked for although the experiment brings its own data.
     """
-    central = experiment.unit == "example"
-    if asked is not None and (central or not takes_corpus(experiment.task)):
+    if asked is not None and not takes_corpus(experiment.task):
         raise ValueError(f"{experiment.name} brings its own data; leave corpus {asked} out")
     if asked is None and type(experiment.task) is not TagPredictionTask:
         return None

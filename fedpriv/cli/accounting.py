@@ -201,7 +201,10 @@ def calibrate(
     if not grid and of_grid:
         fail("--no-grid leaves nothing to plot or to choose; leave it or the others out")
     check_plot(out)
-    listed = {"cohorts": cohorts_of(grid_cohorts), "rounds": rounds_of(grid_rounds)}
+    listed = {
+        "cohorts": cohorts_of(grid_cohorts),
+        "rounds": whole_numbers(grid_rounds, "--grid-rounds"),
+    }
     found = None
     with naming_options(FLAGS_OF):
         asked = api.Rounds(**cohorts)
@@ -358,12 +361,12 @@ def cohorts_of(text: str | None) -> tuple[float, ...] | None:
         fail(f"--grid-cohorts {text!r} is no list of numbers; give one such as 350,1000,2000")
 
 
-def rounds_of(text: str | None) -> tuple[int, ...] | None:
-    """Return the numbers of rounds of a grid, or None."""
+def whole_numbers(text: str | None, flag: str) -> tuple[int, ...] | None:
+    """Return the numbers of a flag, or None."""
     try:
         return None if text is None else tuple(map(int, text.split(",")))
     except ValueError:
-        fail(f"--grid-rounds {text!r} is no list of whole numbers; give one such as 25,50,100")
+        fail(f"{flag} {text!r} is no list of whole numbers; give one such as 25,50,100")
 
 
 def check_plot(out: Path | None) -> None:

@@ -26,7 +26,7 @@ from fedpriv.measures import PUBLIC_ONLY, figures_of, read_measures
 from fedpriv.output_paths import check_folder, writing_to
 from fedpriv.privacy.epsilon import privacy_line
 from fedpriv.privacy.ledger.anchor import anchors_of
-from fedpriv.privacy.plan import unit_words
+from fedpriv.privacy.plan import unit_name, unit_words
 from fedpriv.privacy.statement.coverage import PUBLIC_EXAMPLES, Coverage, coverage_of
 from fedpriv.privacy.statement.statement import describe_returned_model
 from fedpriv.report.page import write_report
@@ -426,14 +426,14 @@ def print_summary(summary: dict[str, Any], covers: Coverage, report: Path) -> No
         else privacy_line(
             value=epsilon,
             delta=summary["delta"],
-            unit=summary["unit"],
+            unit=unit_name(summary["unit"]),
             relation=summary["relation"],
             accountant=summary["accountant"],
             mode=summary["mode"],
         )
     )
-    central = summary["unit"] != "user"
-    kind, whom = ("data", "training examples") if central else ("corpus", "users")
+    central = unit_name(summary["unit"]) != "user"
+    kind, whom = "data" if central else "corpus", f"{unit_words(summary['unit']).total}s"
     made = f"SYNTHETIC {kind} " if summary["synthetic"] else f"{kind} "
     rows: dict[str, str] = {}
     model, no_gain = describe_returned_model(summary)

@@ -10,7 +10,11 @@ from fedpriv.experiments.aggregates import (
     ParamsAggregate,
     Uniform,
 )
-from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
+from fedpriv.experiments.averaging import (
+    CentralExperiment,
+    ExampleSampling,
+    FederatedExperiment,
+)
 from fedpriv.experiments.bolt_on import CentralBoltOn, FederatedBoltOn
 from fedpriv.experiments.bounds import AdaptableClip, Clipped, NoBound, Normalised
 from fedpriv.experiments.experiment import Experiment
@@ -44,6 +48,7 @@ __all__ = [
     "Clipped",
     "CyclicBatches",
     "CyclicCohorts",
+    "ExampleSampling",
     "Experiment",
     "FederatedBoltOn",
     "FederatedDescent",

@@ -39,7 +39,7 @@ from fedpriv.mechanisms.gaussian import Unprotected
 from fedpriv.mechanisms.preconditioners import NoPreconditioner, Preconditioner
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.plan import BY_EXAMPLE, Plan
 from fedpriv.privacy.sampling import Sampler
 from fedpriv.ranges import Range
 from fedpriv.rng import Key
@@ -371,8 +371,9 @@ class CentralExperiment(Averaging):
 
     def _plan(self, task: CentralTask, steps: int, *, private: bool) -> Plan:
         sampler = self.sampling.sampler(task.num_train, self.batch_size, steps)
+        unit, most = "example", None
         if task.owned is not None:
-            sampler = task.owned.sampler(sampler)
+            unit, most, sampler = task.owned.unit, task.owned.most, task.owned.sampler(sampler)
         bound = self.bound.make()
         if getattr(self.noise, "exact_sum", None):
             bound = _rounded(bound, task)
@@ -384,7 +385,8 @@ class CentralExperiment(Averaging):
             server_momentum=self.optimizer.past_of_sums,
             num_rounds=steps,
             roster_sha256=task.roster_sha256,
-            unit="example" if task.owned is None else "owner",
+            max_examples_per_user=most if unit == BY_EXAMPLE else None,
+            unit=unit,
         )
         if private:
             return plan
@@ -419,6 +421,30 @@ class CentralExperiment(Averaging):
             )
 
         return replace(task, init=init, cold=task.cold or task.init)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExampleSampling(CentralExperiment):
+    """DP-SGD on the examples of users, whose unit is a user (ELS; `fedpriv.tasks.by_example`).
+
+    The task is one of users. A user has so many slots in the training set, filled or empty, and
+    `batch_size` counts slots.
+    """
+
+    task: TaskFactory = field(default=TagPredictionTask(), repr=False)
+    batch_size: float | None = option(  # pyright: ignore[reportIncompatibleVariableOverride]
+        None, "Expected slots a step; none for a twentieth of all.", Range.ABOVE_ZERO
+    )
+    examples_per_user: int = option(
+        8, "Slots of each user in the training set; more examples are left out.",
+        Range.AT_LEAST_ONE,
+    )  # fmt: skip
+
+    def make_components(self, task: CentralTask) -> Components:
+        """Return the components of DP-SGD; see `Experiment.make_components`."""
+        if self.batch_size is None:
+            return replace(self, batch_size=task.num_train / 20).make_components(task)
+        return super().make_components(task)
 
 
 def _rounded(bound: Bound, task: CentralTask) -> Bound:

@@ -15,8 +15,9 @@ from fedpriv.experiments.averaging import Averaging
 from fedpriv.experiments.experiment import Components, Experiment
 from fedpriv.experiments.options import naming_options
 from fedpriv.experiments.settings import settle
-from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.plan import BY_EXAMPLE, Plan
 from fedpriv.privacy.trials import Trials
+from fedpriv.tasks.by_example import by_example
 from fedpriv.tasks.checks import check_central_task, check_task
 from fedpriv.tasks.task import Task
 
@@ -73,7 +74,29 @@ def make_task(experiment: Experiment, corpus: Corpus | None, data: NodeData | No
                 "`*, data=None`; leave data and data-key out of the node-config, or give it one"
             )
         factory = functools.partial(factory, data=data)
-    return factory(experiment, corpus) if takes_corpus(factory) else factory(experiment)
+    made = factory(experiment, corpus) if takes_corpus(factory) else factory(experiment)
+    return _by_example(experiment, made)
+
+
+def _by_example(experiment: Experiment, made: Any) -> Any:
+    """Return a task of users as one of their examples, where the experiment draws examples.
+
+    Raises:
+        ValueError: If a user's examples are not bounded, or there are no users of whom they are.
+    """
+    most = getattr(experiment, "examples_per_user", None)
+    of_users = isinstance(made, Task)
+    if most is None and of_users and experiment.unit == "example":
+        raise ValueError(
+            f"{experiment.name} draws examples, and the unit of its task is a user, of any number "
+            "of them; make it an ExampleSampling(examples_per_user=...), or one that draws users"
+        )
+    if most is not None and not of_users:
+        raise ValueError(
+            f"examples-per-user {most}: the task of {experiment.name} has examples and no users; "
+            "leave it out, or give a task of users"
+        )
+    return made if most is None else by_example(made, most)
 
 
 def check_heeded(experiment: Experiment, task: Task) -> None:
@@ -114,16 +137,15 @@ def build(experiment: Experiment, corpus: Corpus | None = None, task: Any = None
     Raises:
         ValueError: If its options do not fit together or do not fit the data.
     """
-    if experiment.unit == "example" and corpus is not None:
-        raise ValueError(f"{experiment.name} brings its own data; leave the corpus out")
-    made = make_task(experiment, corpus) if task is None else task
+    made = make_task(experiment, corpus) if task is None else _by_example(experiment, task)
     if experiment.unit == "example":
         check_central_task(made, experiment.name)
         if experiment.method != "averaging" and made.owned is not None:
+            whose = "a user" if made.owned.unit == BY_EXAMPLE else "an owner"
             raise ValueError(
-                f"method {experiment.method!r} bounds single examples, and of {made.name} an owner "
+                f"method {experiment.method!r} bounds single examples, and of {made.name} {whose} "
                 f"has up to {made.owned.most}: its ε would be of one of them alone; use method "
-                "'averaging', whose ε is of an owner, or a training set of one example an owner"
+                f"'averaging', whose ε is of {whose}, or a training set of one example each"
             )
     else:
         check_task(made, experiment.name)

@@ -350,6 +350,10 @@ class GaussianLoss(GaussianPrivacyLoss):
         return sign * found
 
 
+# Log of the p₀ below which 1 - p₀ has not four digits of it.
+_LEAST_AWAY = -27.0
+
+
 class MixtureLoss(MixtureGaussianPrivacyLoss):
     """`MixtureGaussianPrivacyLoss` that inverts the losses of all cells at once.
 
@@ -373,11 +377,18 @@ class MixtureLoss(MixtureGaussianPrivacyLoss):
         sums = np.asarray(self.sensitivities, dtype=float)
         away = sums == 0.0
         log_away = float(self._log_sampling_probs[away][0]) if away.any() else -math.inf
-        if np.any(signed <= log_away):
-            raise ValueError(
-                f"a privacy loss is beyond {sign * log_away}, which sampling never reaches; ask "
-                "for δ on the other side"
-            )
+        beyond = signed <= log_away
+        if beyond.any():
+            if log_away > _LEAST_AWAY:
+                raise ValueError(
+                    f"a privacy loss is beyond {sign * log_away}, which sampling never reaches; "
+                    "ask for δ on the other side"
+                )
+            # dp-accounting takes the limit from 1 - p₀, which has few digits of so small a p₀, and
+            # asks beyond it. There the loss is reached at infinity, where δ is what it should be.
+            at = np.full_like(signed, math.inf)
+            at[~beyond] = sign * self.inverse_privacy_losses(sign * signed[~beyond], precision)
+            return sign * at
         # What the devices that take part must add: log(e^loss - p₀).
         target: NDArray[np.float64] = signed + np.log1p(-np.exp(log_away - signed))
         slopes = sums[~away] / self._variance

@@ -32,7 +32,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Final, Literal, get_args
 
 from fedpriv.hashes import document_sha256
 from fedpriv.privacy.accounting import (
@@ -58,7 +58,10 @@ from fedpriv.privacy.mechanism import (
 from fedpriv.privacy.trials import Trials
 from fedpriv.ranges import json_object, positive_float, positive_int, set_checked
 
-Unit = Literal["user", "example", "owner"]
+Unit = Literal["user", "example", "owner", "user-by-example"]
+
+#: The unit is a user, all of its examples together, and examples are drawn and bounded one by one.
+BY_EXAMPLE: Final = "user-by-example"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,13 +125,33 @@ _EXAMPLES = UnitWords(
 )
 
 
+_USERS_BY_EXAMPLE = replace(
+    _EXAMPLES,
+    protected="rostered users",
+    total="user",
+    rostered="rostered user",
+    public="public user",
+)
+
+
 def unit_words(unit: str) -> UnitWords:
-    """Return the words of a plan's unit; an owner's are of its examples, all others of users.
+    """Return the words of a plan's unit; all others are of users.
 
     >>> unit_words("user").turn, unit_words("example").turn, unit_words("owner").turn
     ('round', 'step', 'step')
     """
+    if unit == BY_EXAMPLE:
+        return _USERS_BY_EXAMPLE
     return _EXAMPLES if unit in ("example", "owner") else _USERS
+
+
+def unit_name(unit: str) -> str:
+    """Return whom an ε of a plan of this unit is for.
+
+    >>> unit_name(BY_EXAMPLE), unit_name("example")
+    ('user', 'example')
+    """
+    return "user" if unit == BY_EXAMPLE else unit
 
 
 class _Guarantee:
@@ -147,8 +170,8 @@ class _Guarantee:
             set_checked(self, positive_int, "max_examples_per_user")
         if self.unit not in get_args(Unit):
             raise ValueError(
-                f"unit {self.unit!r} is unknown; a plan protects a 'user', an 'example' or an "
-                "'owner'"
+                f"unit {self.unit!r} is unknown; a plan protects a 'user', an 'example', an "
+                f"'owner' or a {BY_EXAMPLE!r}"
             )
         digest = self.roster_sha256
         if digest is not None and not re.fullmatch("[0-9a-f]{64}", str(digest)):
@@ -156,6 +179,12 @@ class _Guarantee:
                 f"roster_sha256 {digest!r} is not 64 hex digits; give the hash of the corpus's "
                 "roster"
             )
+
+    @property
+    def num_protected(self) -> int:
+        """Users on the roster also where it is their examples that are drawn."""
+        slots = self.max_examples_per_user if self.unit == BY_EXAMPLE else 1
+        return self.num_users // (slots or 1)
 
     def _put(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
@@ -187,7 +216,9 @@ class Plan(_Guarantee):
         max_examples_per_user: Cap on the examples a user trains on, or None.
         roster_sha256: Hash of the roster the plan was made for, 64 hex digits, or None.
         unit: What one neighbour is: "user"; or in centralised training, where every number of users
-            is one of examples, "example", or "owner" of several, which neighbours blank.
+            is one of examples, "example", "owner" of several, which neighbours blank, or
+            "user-by-example": a user of `max_examples_per_user` slots in the training set, empty
+            ones included, which neighbours blank together.
         trials: The law of how many runs of this plan are made, of which the best one is kept and
             nothing else (`fedpriv.tuning`); every ε is then of all of them. None for one run.
 
@@ -215,10 +246,11 @@ class Plan(_Guarantee):
     def __post_init__(self) -> None:
         set_checked(self, positive_int, "num_rounds")
         self._check()
-        self._put("delta", delta_of(self.delta, self.mechanism.num_users, self.event))
+        self._put("delta", delta_of(self.delta, self.num_protected, self.event))
         if self.target_epsilon is not None:
             set_checked(self, positive_float, "target_epsilon")
         _check_micro_batch(self.mechanism.micro_batch, self.unit, self.relation)
+        self._check_by_example()
         if not self.is_private and self.target_epsilon is not None:
             raise ValueError(
                 f"target_epsilon {self.target_epsilon} cannot be kept with noise "
@@ -271,6 +303,27 @@ class Plan(_Guarantee):
         """Users on the roster, n."""
         return self.mechanism.num_users
 
+    def _check_by_example(self) -> None:
+        """Refuse a user's ε that is counted for fewer of its examples than it may have.
+
+        Raises:
+            ValueError: If that is so, or not every user has as many slots.
+        """
+        if self.unit != BY_EXAMPLE:
+            return
+        most = self.max_examples_per_user
+        if most is None or self.num_users % most:
+            raise ValueError(
+                f"{self.num_users:,} slots do not make users of max_examples_per_user {most} each; "
+                "give every user as many"
+            )
+        counted = self.event.devices or 1
+        if self.is_private and counted != most:
+            raise ValueError(
+                f"a user has up to {most} examples, and each charge is accounted for {counted}: "
+                f"its ε would not be of a user; draw them by DevicesSampler(devices={most})"
+            )
+
     @property
     def is_private(self) -> bool:
         """Whether ε is finite: noise on a bounded sum."""
@@ -297,10 +350,10 @@ class Plan(_Guarantee):
         assert self.delta is not None
         if not self.is_private:
             return ("no noise is added: there is no guarantee",)
-        if self.delta * self.num_users >= 1.0 - 1e-9:
+        if self.delta * self.num_protected >= 1.0 - 1e-9:
             return (
-                f"δ = {format_delta(self.delta)} is not below 1/n = "
-                f"{1.0 / self.num_users:g}: it allows publishing one {self.unit} outright",
+                f"δ = {format_delta(self.delta)} is not below 1/n = {1.0 / self.num_protected:g}: "
+                f"it allows publishing one {unit_name(self.unit)} outright",
             )
         return ()
 
@@ -364,7 +417,7 @@ class Plan(_Guarantee):
             num_rounds=1 if self.charged_once else self.num_rounds,
             trials=self.trials,
         )
-        return replace(spent, unit=self.unit)
+        return replace(spent, unit=unit_name(self.unit))
 
     def _no_guarantee(self) -> Epsilon:
         assert self.delta is not None
@@ -373,7 +426,7 @@ class Plan(_Guarantee):
             delta=self.delta,
             relation=self.relation,
             accountant="none",
-            unit=self.unit,
+            unit=unit_name(self.unit),
             reason="no noise is added",
         )
 
@@ -762,10 +815,10 @@ def _check_micro_batch(size: int, unit: Unit, relation: Relation) -> None:
         ValueError: If they are of users, or a neighbour is another record in one's place; or if the
             unit is an owner, whose examples a neighbour blanks, under another relation.
     """
-    if unit == "owner" and relation is not Relation.ADD_REMOVE:
+    if unit in ("owner", BY_EXAMPLE) and relation is not Relation.ADD_REMOVE:
         raise ValueError(
-            f"relation {relation.value!r}: neighbours of an owner have its examples blanked, which "
-            "is accounted as 'add-remove'; use that"
+            f"relation {relation.value!r}: neighbours have all of one {unit_name(unit)}'s "
+            "examples blanked, which is accounted as 'add-remove'; use that"
         )
     if size > 1 and (unit != "example" or relation is not Relation.ADD_REMOVE):
         raise ValueError(f"micro_batch {size} is for examples under relation 'add-remove'; use 1")

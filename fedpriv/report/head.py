@@ -12,6 +12,7 @@ from typing import Any
 from fedpriv.checkpoints.tensor_files import PUBLIC_MODELS
 from fedpriv.measures import Measure
 from fedpriv.privacy.epsilon import format_delta
+from fedpriv.privacy.plan import unit_name
 from fedpriv.privacy.statement.coverage import NO_NOISE, public_only_of
 from fedpriv.privacy.statement.statement import Statement, describe_returned_model
 from fedpriv.report.run_record import RunRecord, guaranteed, spent
@@ -179,7 +180,7 @@ def _gain_figure(run: RunRecord, runs: Sequence[RunRecord]) -> list[Figure]:
         low, high = (difference(measure, end) for end in gain.interval)
         low = low.removesuffix(" points")
         remarks = [f"mean over {gain.count} seeds", f"95\u202f% interval {low} to {high}", *remarks]
-    if run.unit == "user" and run.simulated:
+    if unit_name(run.unit) == "user" and run.simulated:
         remarks.append("a diagnostic, not covered by ε")
     return [(name, difference(measure, gain.mean), remarks)]
 
@@ -191,9 +192,10 @@ def _headline_figures(
     figures: list[Figure] = []
     users, public = run.corpus.get("num_users"), run.corpus.get("num_public_users")
     nouns, baseline = run.words, run.baseline(measure)
+    of_users = unit_name(run.unit) == "user"
     if rostered is not None:
         remarks = [
-            ("held-out examples of " if run.unit == "user" else "measured on ")
+            ("held-out examples of " if of_users else "measured on ")
             + counted(users, nouns.rostered),
             "a diagnostic, not covered by ε",
             *_of_which(run),
@@ -204,8 +206,8 @@ def _headline_figures(
         text = figure(measure, rostered.mean)
         figures.append((measure.title, text, _interval_remark(rostered, measure) + remarks))
     if released is not None:
-        whom = "the test set" if run.unit != "user" else "public examples"
-        if run.unit == "user" and public:  # a task may have examples, and not know of how many
+        whom = "public examples" if of_users else "the test set"
+        if of_users and public:  # a task may have examples, and not know of how many
             whom = counted(public, nouns.public)
         remarks = [f"measured on {whom}", "released", *_of_which(run), *_direction(measure)]
         title = f"{measure.title}, {nouns.public}s" if rostered else measure.title
@@ -408,7 +410,7 @@ def _where(run: RunRecord) -> list[str]:
     parts = []
     if corpus.get("name"):
         parts.append(f"{corpus['name']}{' (synthetic)' if run.synthetic else ''}")
-    if corpus.get("roster") and run.unit == "user":
+    if corpus.get("roster") and unit_name(run.unit) == "user":
         parts.append(f"roster {corpus['roster']}")
     if run.held_out:
         parts.append(run.held_out)

@@ -12,6 +12,7 @@ from typing import Any
 
 from fedpriv.checkpoints.uncertainty import lag_autocorrelation, uncertainty
 from fedpriv.measures import Measure
+from fedpriv.privacy.plan import unit_name
 from fedpriv.privacy.statement.coverage import NO_NOISE
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.report import theme
@@ -115,7 +116,7 @@ def render(run: RunRecord, replicates: Sequence[RunRecord] = ()) -> str:
                 "where the users and the counts came from"
                 if run.unit == "user"
                 else "where the examples came from",
-                by_unit(run.corpus, run.unit),
+                by_unit(run.corpus, unit_name(run.unit)),
             ),
             (
                 "Settings from the data's size",

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedpriv.measures import Measure, grouped
 from fedpriv.privacy.epsilon import rounded_up
-from fedpriv.privacy.plan import UnitWords, unit_words
+from fedpriv.privacy.plan import BY_EXAMPLE, UnitWords, unit_words
 from fedpriv.untrusted_text import plain
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -140,9 +140,10 @@ def by_unit(values: Mapping[str, Any], unit: str) -> dict[str, Any]:
     >>> by_unit({"num_users": 3, "max_examples_per_user": None, "delta": 0.1}, "example")
     {'num_examples': 3, 'delta': 0.1}
     """
-    if unit not in ("example", "owner"):
+    if unit == "user":
         return dict(values)
-    named = {_NAMES.get(name, name): value for name, value in values.items()}
+    kept = "max_examples_per_user" if unit == BY_EXAMPLE else ""
+    named = {name if name == kept else _NAMES.get(name, name): v for name, v in values.items()}
     return {name: value for name, value in named.items() if name}
 
 

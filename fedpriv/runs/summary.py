@@ -78,7 +78,7 @@ def make_summary(
         "stopped_early": stopped_early(ledger.state, state.round_num),
         "charges": ledger.charges,
         "budget_used": ledger.state.used.text,
-        "users": plan.num_users,
+        "users": plan.num_protected,
         **_diagnosed(folder.path),
         "first_failure": first_failure if ledger.mode == "simulation" else None,
         "corpus": corpus["name"],

@@ -11,6 +11,7 @@ import numpy as np
 from fedpriv.datasets.stackexchange.rosters import training_set_sha256
 from fedpriv.measures import ACCURACY, LOSS, Measure, check_measures
 from fedpriv.mechanisms import SideInformation
+from fedpriv.privacy.plan import Unit
 from fedpriv.privacy.sampling import DevicesSampler, PoissonSampler, Sampler
 from fedpriv.rng import Key
 from fedpriv.tasks.task import BaseTask, TaskDescription
@@ -30,6 +31,8 @@ class OwnedExamples:
     Attributes:
         blank: bool (n,), which examples contribute nothing, though they are drawn like any other.
         most: How many examples an owner has at most.
+        unit: "owner", or "user-by-example" of users who own as many slots each, and no example
+            together.
 
     Raises:
         ValueError: If no owner may have an example.
@@ -37,6 +40,7 @@ class OwnedExamples:
 
     blank: np.ndarray = field(repr=False)
     most: int
+    unit: Unit = "owner"
 
     def __post_init__(self) -> None:
         if self.most < 1:

@@ -26,6 +26,7 @@ import numpy as np
 from fedpriv import tree
 from fedpriv.measures import Measure, check_measures
 from fedpriv.mechanisms.bounds import Bound, Clip
+from fedpriv.privacy.plan import BY_EXAMPLE
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.tasks.central import CentralTask
@@ -291,10 +292,10 @@ def check_task(task: Any, of: str) -> None:
                 f"data of {_the_task(task, of)} are a {type(task.data).__name__} without a method "
                 f"{name}(user_id); add it, or see fedpriv.tasks.module_task.ArrayUsers"
             )
-    check_described(task, of)
+    check_described(task, of, len(task.roster))
 
 
-def check_described(task: BaseTask, of: str) -> None:
+def check_described(task: BaseTask, of: str, num_users: int) -> None:
     """Refuse a task, of users or of examples, whose measures or description are not of their types.
 
     Raises:
@@ -314,10 +315,10 @@ def check_described(task: BaseTask, of: str) -> None:
             "fedpriv.tasks.task.TaskDescription(name=..., synthetic=..., roster=..., "
             "num_users=...)"
         )
-    if described.num_users != len(task.roster):
+    if described.num_users != num_users:
         raise ValueError(
             f"describe() of {_the_task(task, of)} says {described.num_users} users, and its roster "
-            f"has {len(task.roster)}; say num_users=len(self.roster)"
+            f"has {num_users}; say num_users=len(self.roster)"
         )
 
 
@@ -332,7 +333,8 @@ def check_central_task(task: Any, of: str) -> None:
             f"the task of {of} is a {type(task).__name__}; an experiment whose unit is an example "
             "takes a fedpriv.tasks.central.CentralTask"
         )
-    check_described(task, of)
+    slots = task.owned.most if task.owned is not None and task.owned.unit == BY_EXAMPLE else 1
+    check_described(task, of, len(task.roster) // slots)
 
 
 def check_users(task: Task, of: str) -> None:

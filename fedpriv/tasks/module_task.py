@@ -19,7 +19,7 @@ from fedpriv.checkpoints.tensor_files import FROZEN, frozen_file
 from fedpriv.datasets.local_data import NodeUsers
 from fedpriv.measures import Measure
 from fedpriv.rng import Key
-from fedpriv.tasks.task import Task, TaskDescription
+from fedpriv.tasks.task import EMPTY, Task, TaskDescription
 from fedpriv.training.devices import usable_device
 from fedpriv.training.evaluate import WHOLE, ClassScores, Metrics, Part
 from fedpriv.training.local.module import (
@@ -46,6 +46,7 @@ from fedpriv.training.local.sgd import SGD, ClientOptimizer, as_tensor
 from fedpriv.training.local.vectorised import Cost, VectorisedTrainer
 from fedpriv.training.per_example.backends import synthetic_inputs
 from fedpriv.training.per_example.losses import check_loss, check_pairs, mean_losses
+from fedpriv.training.per_example.module import ModuleGradients
 from fedpriv.training.public_learning import GradientLearner, learner_of
 from fedpriv.training.stopping import end_if_interrupted
 from fedpriv.training.work import LocalTrainer, UserData
@@ -396,6 +397,36 @@ class ModuleTask(Task):
         if device is not None or self._compiled:
             many.check(module_params(module), batch)
         return many
+
+    def example_gradients(self, slots: np.ndarray) -> ModuleGradients:
+        """Return the module on single examples of rostered users.
+
+        Raises:
+            ValueError: If no user has an example, or users' differ in shape.
+        """
+        self._check_loss()
+        filled = [
+            (place, self._data.examples(user), own[own != EMPTY])
+            for place, (user, own) in enumerate(zip(self._roster, slots, strict=True))
+            if (own != EMPTY).any()
+        ]
+        if not filled:
+            raise ValueError("no user has an example; give some")
+        first = filled[0][1]
+        x, y = (
+            np.zeros((*slots.shape, *found.shape[1:]), found.dtype)
+            for found in (model_inputs(first.x[:1]), model_targets(first.y[:1]))
+        )
+        for place, own, kept in filled:
+            if not same_format(own, first):
+                raise ValueError(
+                    f"examples of user {self._roster[place]!r} have another shape or dtype than "
+                    "others'; give all of one"
+                )
+            x[place, : len(kept)] = model_inputs(own.x[kept])
+            y[place, : len(kept)] = model_targets(own.y[kept])
+        flat = (array.reshape(slots.size, *array.shape[2:]) for array in (x, y))
+        return ModuleGradients(self._make(), self._loss, *flat)
 
     def losses_along(
         self, params: Params, direction: Params, sizes: Sequence[float], examples: ArrayExamples

@@ -33,13 +33,19 @@ from fedpriv.datasets.stackexchange.tag_view import (
 from fedpriv.measures import ACCURACY, LOSS, RECALL_AT_5, Measure
 from fedpriv.mechanisms.side_information import PublicWords
 from fedpriv.rng import Key
-from fedpriv.tasks.task import TaskDescription
+from fedpriv.tasks.task import EMPTY, TaskDescription
 from fedpriv.tasks.view_task import ViewTask
 from fedpriv.training.devices import usable_device
 from fedpriv.training.evaluate import WHOLE, ClassScores, Metrics, Part, Total, combined
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
-from fedpriv.training.per_example.linear import losses_on_line, softmax_losses
+from fedpriv.training.per_example.linear import (
+    SoftmaxGradients,
+    UnbiasedSoftmaxGradients,
+    losses_on_line,
+    softmax_losses,
+    softmax_residual,
+)
 from fedpriv.training.permutation_sgd import Constants, softmax_constants
 from fedpriv.training.public_learning import PublicLearner, tag_learner
 from fedpriv.training.work import LocalTrainer
@@ -149,9 +155,28 @@ def majority_share(label_counts: np.ndarray) -> float | None:
 
 
 NUM_FOLDS = 5
+_MOST_COMPARED = 200  # gradients of one user
 TF_IDF, ENCODER = "tf-idf", "encoder"
 MOST_PARAMETERS = 10_000_000
 """Limit on a model's size with rows for pairs of words."""
+
+
+def spread_examples(
+    examples: TagExamples, there: np.ndarray, inputs: str
+) -> tuple[sparse.csr_matrix, np.ndarray]:
+    """Return examples in some places of a list: rows and labels; elsewhere zeros, labelled 0.
+
+    Args:
+        examples: One for each place that is filled, in order.
+        there: bool (n,), which are.
+        inputs: "tff" or "unit-norm".
+    """
+    found = sparse.csr_matrix(examples.features(inputs))
+    lengths, labels = np.zeros(len(there), np.int64), np.zeros(len(there), np.int64)
+    lengths[there], labels[there] = np.diff(found.indptr), examples.labels
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    shape = (len(there), examples.num_words)
+    return sparse.csr_matrix((found.data, found.indices, indptr), shape=shape), labels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,6 +356,39 @@ class TagPrediction(ViewTask[TagView]):
             multiplier=factors,
             word_features=self._word_features,
         )
+
+    def example_gradients(self, slots: np.ndarray) -> SoftmaxGradients:
+        """Return softmax regression on single examples of rostered users, in float64 sums."""
+        view, rows = self._view, np.full(slots.shape, EMPTY)
+        for place, user in enumerate(self.roster):
+            own, filled = view.all_rows([user], "train"), slots[place] != EMPTY
+            rows[place, filled] = own[slots[place, filled]]
+        rows = rows.reshape(-1)
+        there = rows != EMPTY
+        inputs, labels = spread_examples(self.examples(rows[there]), there, self.norm)
+        made = SoftmaxGradients if self._encoded is None else UnbiasedSoftmaxGradients
+        return made(inputs, labels, len(view.tags))
+
+    def public_gradient_correlation(self, params: Params) -> float | None:
+        """Return how alike gradients of one public user's examples are; see `BaseTask`."""
+        products, squares = [], []
+        for user in self._view.public_users:
+            rows = self._view.all_rows([user], "train")[:_MOST_COMPARED]
+            if len(rows) < 2:
+                continue
+            inputs, labels = spread_examples(
+                self.examples(rows), np.ones(len(rows), bool), self.norm
+            )
+            residuals = softmax_residual(
+                inputs @ params["kernel"] + params.get("bias", 0.0), labels
+            )
+            # Of examples' gradients x rᵀ and r: every inner product is one of x times one of r.
+            with_bias = (inputs @ inputs.T).toarray() + ("bias" in params)
+            inner = with_bias * (residuals @ residuals.T)
+            own, number = float(np.trace(inner)), len(rows)
+            products.append((float(inner.sum()) - own) / (number * (number - 1)))
+            squares.append(own / number)
+        return float(np.sum(products) / np.sum(squares)) if products else None
 
     def losses_along(
         self, params: Params, direction: Params, sizes: Sequence[float], examples: TagExamples

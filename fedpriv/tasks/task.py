@@ -19,10 +19,14 @@ from fedpriv.mechanisms.side_information import PublicWords, SideInformation
 from fedpriv.rng import Key
 from fedpriv.training.evaluate import FEW, WHOLE, ClassScores, Metrics, Part
 from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.per_example.example_sum import ExampleGradients
 from fedpriv.training.public_learning import PublicLearner
 from fedpriv.training.public_selection import PublicFold
 from fedpriv.training.work import LocalTrainer, Trainers, UserData
 from fedpriv.tree import Params
+
+EMPTY = -1
+"""In `Task.example_gradients`, a slot without an example."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +178,21 @@ class BaseTask(ABC):
         """
         return None
 
+    def public_example_counts(self) -> Sequence[int] | None:
+        """Return how many training examples each user outside the roster has; None if not known."""
+        return None
+
+    def public_gradient_correlation(self, params: Params) -> float | None:
+        """Return how alike gradients of one user's examples are, of users outside the roster.
+
+        The mean inner product of two gradients of one user over the mean squared length of one:
+        about 0 for what strangers have in common, 1 where they are all alike. None if not known.
+
+        Args:
+            params: Where the gradients are taken.
+        """
+        return None
+
     def public_of_rostered(self, *, learnt: bool = False) -> tuple[int, int]:
         """Return how many public examples equal a rostered user's, and of how many were looked at.
 
@@ -257,6 +276,24 @@ class Task(BaseTask):
     def public_users_held_out(self) -> Iterable[tuple[PublicLearner, Sequence[Any]]]:
         """Return learners, and the examples of each public user that one does not learn from."""
         return ()
+
+    def example_gradients(self, slots: np.ndarray) -> ExampleGradients:
+        """Return the model on single training examples of rostered users.
+
+        Args:
+            slots: int64 (users, G), positions among each user's own examples; `EMPTY` for none,
+                where the training set has an example without a value, which is not asked for.
+
+        Returns:
+            Of slot g of user u at position u G + g.
+
+        Raises:
+            ValueError: If it has none.
+        """
+        raise ValueError(
+            f"a {type(self).__name__} has no gradients of single examples; sample its users, or "
+            "use a task that has (tag prediction, ModuleTask)"
+        )
 
     def user_losses(self, params: Params, user_ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return each user's mean loss over its training examples, and how many it has.

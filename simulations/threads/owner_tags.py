@@ -26,6 +26,7 @@ from fedpriv.experiments.options import option
 from fedpriv.ranges import Range
 from fedpriv.tasks.central import CentralTask, OwnedExamples
 from fedpriv.tasks.dataset_tasks import linear_task
+from fedpriv.tasks.tag_prediction import spread_examples
 from fedpriv.training.per_example.linear import SoftmaxGradients
 
 
@@ -92,15 +93,7 @@ def _rows(view: TagView, subset: str) -> np.ndarray:
 def _matrix(columns: TagExamples, rows: np.ndarray) -> tuple[sparse.csr_matrix, np.ndarray]:
     """Return examples of unit norm and their labels; of a row -1 an empty one, labelled 0."""
     there = rows >= 0
-    taken = columns.take(rows[there])
-    found = sparse.csr_matrix(taken.features("unit-norm"))
-    lengths = np.zeros(len(rows), np.int64)
-    lengths[there] = np.diff(found.indptr)
-    indptr = np.concatenate([[0], np.cumsum(lengths)])
-    labels = np.zeros(len(rows), np.int64)
-    labels[there] = taken.labels
-    shape = (len(rows), columns.num_words)
-    return sparse.csr_matrix((found.data, found.indices, indptr), shape=shape), labels
+    return spread_examples(columns.take(rows[there]), there, "unit-norm")
 
 
 def dp_sgd_tags() -> Experiment:

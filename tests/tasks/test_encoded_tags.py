@@ -27,7 +27,9 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.noise import GaussianNoise
 from fedpriv.experiments.sampling import PoissonCohorts
 from fedpriv.experiments.tasks import EncodedTagPredictionTask
+from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
+from fedpriv.tasks.by_example import by_example, kept_examples
 from fedpriv.tasks.tag_prediction import TagPrediction, evaluate_tags
 from fedpriv.training.local.schedule import Schedule
 from tests.tiny_bert import write_tiny_bert
@@ -222,6 +224,27 @@ def test_damaged_rows_are_made_again_and_never_read(tiny_corpus, encoder, damage
         open_embeddings(tiny_corpus, encoder, ("sentence",))
     again = make_embeddings(tiny_corpus, encoder, ("sentence",), processes=1).rows["sentence"]
     np.testing.assert_array_equal(again, made)
+
+
+def test_single_examples_have_the_gradient_of_their_row(task):
+    """Of the kernel alone, clipped by its own norm: a bias would take a part of the bound."""
+    params, clip = drawn(task), 0.01
+    found = by_example(task, 2)
+    place = task.roster.index("u07")
+    kept = kept_examples("u07", task.data.num_examples("u07"), 2)
+    row = task.view.all_rows(["u07"], "train")[kept[:1]]
+    one = task.examples(row)
+    x = np.asarray(one.features("unit-norm").todense())[0].astype(np.float64)
+    residual = -softmax(x @ params["kernel"])
+    residual[one.labels[0]] += 1.0
+    expected = np.outer(x, residual)
+    slots = np.array([2 * place])
+    total = found.train.bounded_sum(params, slots, Clip(l2_clip_norm=clip))
+    assert set(total) == {"kernel"}
+    expected *= clip / np.linalg.norm(expected)
+    np.testing.assert_allclose(total["kernel"], expected, rtol=1e-4, atol=1e-8)
+    mean = found.train.gradient(params, slots)
+    np.testing.assert_allclose(mean["kernel"], -np.outer(x, residual), rtol=1e-4, atol=1e-6)
 
 
 def test_what_was_begun_with_other_versions_is_made_anew(tiny_corpus, encoder, monkeypatch):

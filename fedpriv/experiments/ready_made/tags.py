@@ -14,13 +14,13 @@ from dataclasses import replace
 
 from fedpriv.experiments.agd import FederatedDescent
 from fedpriv.experiments.aggregates import Average, Last
-from fedpriv.experiments.averaging import FederatedExperiment
+from fedpriv.experiments.averaging import ExampleSampling, FederatedExperiment
 from fedpriv.experiments.bolt_on import Constant, FederatedBoltOn, SphereNoise
-from fedpriv.experiments.bounds import AdaptableClip, NoBound, Normalised
+from fedpriv.experiments.bounds import AdaptableClip, Clipped, NoBound, Normalised
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.local import LocalSgd
 from fedpriv.experiments.noise import BandedNoise, GaussianNoise, NoNoise
-from fedpriv.experiments.optimizers import ServerAdam, ServerFtrl
+from fedpriv.experiments.optimizers import ServerAdam, ServerFtrl, Sgd
 from fedpriv.experiments.preconditioning import (
     ByPastReleases,
     ByTurns,
@@ -169,6 +169,22 @@ def bolt_on_tags() -> Experiment:
     )
 
 
+def example_sampling_tags() -> Experiment:
+    """DP-SGD over users' examples, each drawn and clipped alone, at an ε of users."""
+    return ExampleSampling(
+        name="example-sampling-tags",
+        description="DP-SGD on single examples, at most some of each user; the unit is a user.",
+        task=_UNIT_NORM,
+        start=FromPublic(),
+        examples_per_user=4,
+        steps=100,
+        bound=Clipped(l2_clip_norm=1.0),
+        optimizer=Sgd(learning_rate=30.0),
+        noise=GaussianNoise(target_epsilon=8.0),
+        eval_every=25,
+    )
+
+
 def dp_fedavg_tags() -> FederatedExperiment:
     """DP-FedAvg: clipped updates, Gaussian noise."""
     return FederatedExperiment(
@@ -252,6 +268,7 @@ EXPERIMENTS = (
     past_releases_tags,
     agd_tags,
     bolt_on_tags,
+    example_sampling_tags,
     fedavg_tags,
     adas_tags,
 )

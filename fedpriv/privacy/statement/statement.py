@@ -31,7 +31,7 @@ from fedpriv.privacy.epsilon import (
 from fedpriv.privacy.event import Relation
 from fedpriv.privacy.ledger.anchor import ANCHORED, WITHOUT_ANCHOR
 from fedpriv.privacy.mechanism import Mechanism, RecordedMechanism
-from fedpriv.privacy.plan import AnyPlan, unit_words
+from fedpriv.privacy.plan import BY_EXAMPLE, AnyPlan, unit_name, unit_words
 from fedpriv.privacy.sampling import PoissonSampler
 from fedpriv.privacy.statement.coverage import (
     KEY,
@@ -302,7 +302,7 @@ def _charge_facts(plan: AnyPlan) -> dict[str, Any]:
     if mechanism is None:
         return found
     event, name = mechanism.event, mechanism.privatizer.name
-    if plan.unit == "owner" and event.is_private:
+    if plan.unit in ("owner", BY_EXAMPLE) and event.is_private:
         found["kind"] = "owned"
     elif name in PERTURBING:
         found["kind"] = "perturbed"
@@ -404,7 +404,7 @@ def protection_to_json(plan: AnyPlan, corpus: Mapping[str, Any]) -> dict[str, An
         "public_by_assumption" and the share of training sentences "dropped". Without a guarantee
         the unit and the relation alone.
     """
-    found: dict[str, Any] = {"unit": plan.unit, "relation": plan.relation.value}
+    found: dict[str, Any] = {"unit": unit_name(plan.unit), "relation": plan.relation.value}
     if not plan.is_private:
         return found
     provenance = as_object(corpus.get("provenance"))
@@ -415,14 +415,16 @@ def protection_to_json(plan: AnyPlan, corpus: Mapping[str, Any]) -> dict[str, An
             "the graph: which account wrote how many sentences in which thread, and who asked it"
         ]
         found["dropped"] = provenance.get(SHARE_DROPPED)
-    if plan.unit == "owner" and plan.event is not None:
-        found["examples_per_owner"] = plan.event.devices or 1
+    if plan.unit in ("owner", BY_EXAMPLE) and plan.event is not None:
+        found[f"examples_per_{unit_name(plan.unit)}"] = plan.event.devices or 1
     return found
 
 
 def _neighbours(plan: AnyPlan, of_all: bool) -> str:
     if plan.unit == "owner":
         return "blank one owner's examples"
+    if plan.unit == BY_EXAMPLE:
+        return "blank all of one user's examples"
     if plan.unit == "example":
         return "one example there or not"
     moved = "one person's words, wherever they stand," if of_all else "one user's records"

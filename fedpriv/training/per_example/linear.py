@@ -29,7 +29,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NoReturn, Self
 
@@ -561,6 +561,43 @@ class SoftmaxGradients(SparseLinearGradients):
             residual=softmax_residual, losses=softmax_losses, constants=softmax_constants
         )
         super().__init__(x, y, loss, _at_least_two(num_classes))
+
+
+class UnbiasedSoftmaxGradients(SoftmaxGradients):
+    """Multinomial logistic regression without a bias, whose params are the kernel alone.
+
+    It is that with a bias of zero, which is multiplied by zero before norms are taken.
+    """
+
+    def gradient(self, params: Params, index: np.ndarray, key: Key | None = None) -> Params:
+        """Return the mean gradient over examples, float32; errors as of `SoftmaxGradients`."""
+        return super().gradient(self._padded(params), index, key)
+
+    def on_device(self, device: str) -> NoReturn:
+        """Refuse: it computes here alone.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(f"device {device!r}: a model without a bias computes here; leave it out")
+
+    def _sum(
+        self, params: Params, chosen: np.ndarray, starts: np.ndarray | None, bound: Bound
+    ) -> Params:
+        kernel, bias = kernel_and_bias(self._padded(params), self._name, self._shape)
+        residuals = self._residuals(chosen, kernel, bias)
+        none = np.zeros(self._shape[1])
+        public = replace(
+            LinearMap.of(bound, self._name, self._shape), bias_multiplier=none, bias_offset=none
+        )
+        total, _ = bounded_outer_sum(self._rows, chosen, starts, residuals, public, bound)
+        return self._as_params(params, total, none)
+
+    def _padded(self, params: Params) -> Params:
+        return {**params, "bias": np.zeros(self._shape[1], np.float32)}
+
+    def _as_params(self, params: Params, matrix: np.ndarray, bias: np.ndarray) -> Params:
+        return {self._name: matrix.reshape(params[self._name].shape)}
 
 
 def _at_least_two(num_classes: int) -> int:

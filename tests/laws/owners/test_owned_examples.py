@@ -181,7 +181,7 @@ def test_a_blank_example_contributes_zero_and_counts():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"relation": "replace-one"}, "neighbours of an owner have its examples blanked"),
+        ({"relation": "replace-one"}, "neighbours have all of one owner's examples blanked"),
         ({"sampling": "fixed"}, "poisson sampling"),
         ({"micro_batch": 2}, "micro.batch 2"),
     ],

@@ -1,0 +1,219 @@
+"""Users' examples drawn one by one: a user moves a sum by at most G bounds, and ε is the user's."""
+
+import numpy as np
+import pytest
+from dp_accounting.pld.privacy_loss_distribution import from_mixture_gaussian_mechanism
+from scipy import stats
+
+import fedpriv as fp
+from fedpriv import tree
+from fedpriv.experiments.averaging import CentralExperiment, ExampleSampling
+from fedpriv.experiments.build import build
+from fedpriv.experiments.load import load_experiment
+from fedpriv.mechanisms import Clip
+from fedpriv.privacy.statement.statement import run_statement
+from fedpriv.privacy.statement.verify import verify_run
+from fedpriv.rng import Key
+from fedpriv.tasks.by_example import by_example, kept_examples
+from fedpriv.tasks.central import OwnedExamples
+from tests.tasks.people import USERS, person, task
+from tests.tasks.sixty import sixty
+
+MOST, CLIP = 3, 0.5
+NOBODY = tuple(array[:0] for array in person(0))
+SOME = USERS | {"u03": tuple(array[:2] for array in person(3)), "u04": NOBODY}
+
+
+def experiment(made, cls=ExampleSampling, **options):
+    own = cls(name="own", description="", task=lambda experiment: made)
+    given = {"batch_size": 6, "steps": 10, "noise_multiplier": 2.0, **options}
+    return own.with_options(given)
+
+
+def sums(users, most=MOST):
+    """Each slot's bounded contribution, and the sum over all slots."""
+    made = build(experiment(task(users=users), examples_per_user=most))
+    params, key = made.init_params(Key.simulation(0)), Key.simulation(1)
+
+    def over(ids):
+        bound = Clip(l2_clip_norm=CLIP)
+        return made.trainer.partial_sum(params=params, bound=bound, user_ids=ids, key=key).total
+
+    return [over([slot]) for slot in made.task.roster], over(made.task.roster)
+
+
+def moved(users, others, most=MOST):
+    """Slots that change, and how far the sum moves."""
+    (mine, total), (theirs, other) = sums(users, most), sums(others, most)
+    assert len(mine) == len(theirs) == most * len(users)
+    changed = [
+        slot
+        for slot, (a, b) in enumerate(zip(mine, theirs, strict=True))
+        if tree.l2_norm({name: a[name] - b[name] for name in a}) > 0.0
+    ]
+    return changed, tree.l2_norm({name: total[name] - other[name] for name in total})
+
+
+@pytest.mark.parametrize(("user", "filled"), [("u00", 3), ("u03", 2)])
+def test_without_a_user_its_slots_are_empty_and_nothing_else_changes(user, filled):
+    changed, far = moved(SOME, SOME | {user: NOBODY})
+    first = MOST * sorted(SOME).index(user)
+    assert changed == list(range(first, first + filled))
+    assert 0.0 < far <= filled * CLIP * (1 + 1e-6)
+
+
+def test_that_is_tight():
+    """Equal examples push the same way: three of them move the sum by three bounds."""
+    x, y = person(0)
+    same = SOME | {"u00": (50 * x[:1].repeat(6, 0), y[:1].repeat(6))}
+    _, far = moved(same, same | {"u00": NOBODY})
+    assert far == pytest.approx(MOST * CLIP, rel=1e-5)
+
+
+def test_the_rule_is_frozen_and_of_the_user_alone():
+    assert kept_examples("u1", 10, 3).tolist() == [0, 3, 7]
+    assert kept_examples("u2", 10, 3).tolist() != [0, 3, 7]
+    assert kept_examples("u1", 2, 3).tolist() == [0, 1]
+    assert kept_examples("u1", 0, 3).tolist() == []
+
+
+def test_it_keeps_each_example_as_often():
+    """4,000 users, 3 of 10 kept: χ² of 9 degrees is above 33.7 once in 10,000 seeds."""
+    counts = np.zeros(10)
+    for number in range(4000):
+        counts[kept_examples(f"user {number}", 10, 3)] += 1
+    # Draws without replacement vary less than independent ones: by (1 - 3/10) / (1 - 1/10).
+    assert ((counts - 1200) ** 2).sum() / 1200 / (0.7 / 0.9) < 33.7
+
+
+def mixture(sigma, most, prob, steps, delta):
+    """ε by dp-accounting itself."""
+    counts = list(range(most + 1))
+    loss = from_mixture_gaussian_mechanism(
+        sigma, counts, stats.binom.pmf(counts, most, prob).tolist(),
+        value_discretization_interval=5e-3,
+    )  # fmt: skip
+    return loss.self_compose(steps).get_epsilon_for_delta(delta)
+
+
+@pytest.mark.parametrize("most", [2, 6])
+def test_epsilon_is_of_a_user(most):
+    plan = build(experiment(task(), examples_per_user=most)).plan
+    assert (plan.num_users, plan.num_protected) == (12 * most, 12)
+    assert plan.delta == 12**-1.1
+    spent = plan.total()
+    assert "per user" in str(spent) and spent.unit == "user"
+    assert spent.value == pytest.approx(mixture(2.0, most, 0.5 / most, 10, 12**-1.1), rel=1e-3)
+
+
+def test_of_one_example_a_user_it_is_the_sampling_of_users():
+    """Drawn with the same probability, 6 of 12 a round."""
+    examples = build(experiment(task(), examples_per_user=1)).plan
+    users = fp.Rounds(users=12, cohort=6, rounds=10).account(2.0)
+    assert examples.total().value == users.epsilon.value
+
+
+def test_of_everybody_it_is_a_gaussian_of_g_bounds():
+    """Of 10 answers with σ = 2 · 3: that of one with σ / (G √10)."""
+    plan = build(experiment(task(), examples_per_user=3, batch_size=36, noise_multiplier=6.0)).plan
+    alone = fp.Rounds(users=12, cohort=12, rounds=10).account(2.0)
+    assert plan.total().value == pytest.approx(alone.epsilon.value, rel=1e-6)
+
+
+def test_epsilon_grows_with_the_bound():
+    found = [
+        build(experiment(task(), examples_per_user=most, batch_size=2.0 * most)).plan.total().value
+        for most in (1, 2, 3, 6)
+    ]
+    assert found == sorted(found) and found[-1] > 2 * found[0]
+
+
+def test_a_user_s_epsilon_is_never_that_of_one_of_its_examples(monkeypatch):
+    """With the bound forgotten a plan cannot be made."""
+    monkeypatch.setattr(OwnedExamples, "sampler", lambda self, draws: draws)
+    with pytest.raises(ValueError, match="up to 3 examples, and each charge is accounted for 1"):
+        build(experiment(task(), examples_per_user=3))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"relation": "replace-one"}, "neighbours have all of one user's examples blanked"),
+        ({"sampling": "fixed"}, "poisson sampling"),
+        ({"micro_batch": 2}, "micro.batch 2"),
+        ({"method": "agd", "target_epsilon": 1.0, "noise_multiplier": None}, "a user has up to 8|"
+         "the unit of its task is a user"),
+    ],
+)  # fmt: skip
+def test_what_is_not_accounted_is_refused(options, said):
+    kept = {"steps": 10} if "method" not in options else {"steps": None, "batch_size": None}
+    with pytest.raises(ValueError, match=said):
+        build(experiment(task(), **{**kept, **options}))
+
+
+def test_a_task_of_the_other_kind_is_refused():
+    with pytest.raises(ValueError, match="unit of its task is a user"):
+        build(experiment(task(), cls=CentralExperiment))
+    with pytest.raises(ValueError, match="has examples and no users"):
+        build(experiment(sixty()))
+
+
+def test_examples_of_two_shapes_are_refused():
+    x, y = person(0)
+    with pytest.raises(ValueError, match="user 'u05' have another shape"):
+        by_example(task(users=USERS | {"u05": (x[:, :3], y)}), 2)
+
+
+@pytest.mark.parametrize("inputs", ["tff", "unit-norm", "tf-idf"])
+def test_tags_are_the_examples_that_users_train_on(tiny_corpus, inputs):
+    """A slot's contribution is the gradient that a user of that one example has."""
+    chosen = load_experiment("example-sampling-tags").with_options(
+        {"inputs": inputs, "examples_per_user": 2, "noise_multiplier": 1.0}
+    )
+    made = build(chosen, tiny_corpus)
+    users = made.task.users
+    assert made.task.num_train == 2 * len(users.roster)
+    params = {name: np.zeros_like(a) for name, a in made.init_params(Key.simulation(0)).items()}
+    place = users.roster.index("u07")
+    ask = {"params": params, "bound": Clip(l2_clip_norm=100.0), "key": Key.simulation(1)}
+    for slot, kept in enumerate(kept_examples("u07", users.data.num_examples("u07"), 2)):
+        total = made.trainer.partial_sum(user_ids=[str(2 * place + slot)], **ask).total
+        rows = users.view.all_rows(["u07"], "train")[kept : kept + 1]
+        one = users.examples(rows)
+        residual = np.eye(10)[one.labels[0]] - 0.1
+        row = np.asarray(one.features(users.norm).todense())[0]
+        np.testing.assert_allclose(total["kernel"], np.outer(row, residual), atol=1e-6)
+        np.testing.assert_allclose(total["bias"], residual, atol=1e-6)
+    empty = users.roster.index("u59")
+    nothing = made.trainer.partial_sum(user_ids=[str(2 * empty)], **ask).total
+    assert not nothing["kernel"].any()
+
+
+def test_a_run_states_a_user_s_epsilon_and_verifies(tiny_corpus, tmp_path):
+    result = fp.run(
+        "example-sampling-tags", corpus=tiny_corpus.directory, out=tmp_path / "run", steps=4,
+        examples_per_user=2, target_epsilon=4.0, eval_every=2,
+    )  # fmt: skip
+    assert result.epsilon.unit == "user" and 3.9 < result.epsilon.value <= 4.0
+    assert "60 users" in str(result) and "60 rostered users" in str(result)
+    assert verify_run(tmp_path / "run").ok
+    statement = run_statement(tmp_path / "run")
+    assert statement.protects["unit"] == "user" and statement.protects["examples_per_user"] == 2
+    said = " ".join(str(statement).split())
+    assert "all examples of one rostered user were blanked or not" in said
+    assert "at most 2 are trained on" in said and "each of 120 slots independently" in said
+
+
+def test_a_module_learns_from_single_examples(tmp_path):
+    """Sixty users of six examples each and little noise: more are right than a coin's half."""
+    users = {f"u{n:02d}": person(n) for n in range(60)}
+    result = fp.run(
+        experiment(
+            task(users=users), batch_size=60, steps=30, noise_multiplier=1.0, learning_rate=1.0,
+            l2_clip_norm=1.0, eval_every=30,
+        ),
+        out=tmp_path / "run",
+    )  # fmt: skip
+    assert result.epsilon.unit == "user"
+    assert verify_run(tmp_path / "run").ok
+    assert result.summary["accuracy_public"] > 0.6
