@@ -82,12 +82,15 @@ def embed(
     ] = None,
 ) -> None:
     """Embed a corpus's sentences and titles, once; a stopped command goes on where it was."""
-    from fedpriv.datasets.stackexchange.embeddings import TEXTS, make_embeddings
+    from fedpriv.datasets.stackexchange.embeddings import TEXTS, Text, make_embeddings
 
     found = encoders.Encoder(encoders.find_encoder(encoder))
     with progress_bar("preparing the corpus", quiet=False) as tell:
         opened = locate.resolve_corpus(corpus, allow_synthetic=True, progress=tell)
-    for kind in TEXTS if texts == "both" else (texts,):
+    chosen: list[Text] = [kind for kind in TEXTS if texts in ("both", kind)]
+    if not chosen:
+        raise ValueError(f"--texts {texts!r}: give both, sentence or title")
+    for kind in chosen:
         with progress_bar(f"embedding {kind}s", quiet=False) as tell:
             made = make_embeddings(opened, found, (kind,), processes=processes, progress=tell)
         rows = made.rows[kind]

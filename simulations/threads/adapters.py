@@ -66,7 +66,8 @@ class TagTexts:
         if examples.texts is None:
             raise ValueError("the corpus keeps no text of its examples; import it again")
         texts = [
-            (self._titles[thread], self._sentences[row]) for row, thread in examples.texts.tolist()
+            (self._titles[int(thread)], self._sentences[int(row)])
+            for row, thread in examples.texts.tolist()
         ]
         return ArrayExamples(self._model.inputs(texts), examples.labels.astype(np.int64))
 

@@ -156,12 +156,12 @@ def add_random_encoder(like: EncoderFiles, seed: int = 0) -> EncoderFiles:
 def kinds_of_inputs(corpus: Corpus, seeds: int, epsilons: Sequence[float]) -> dict[str, Inputs]:
     """Return the kinds that are compared; the rows of encoders are made where they are missing.
 
-    Plain words and titles have all seeds and targets, the others one seed at ε 2 and 8.
+    Plain words and titles have all seeds and targets, the others one seed at ε 2.
     """
     trained = find_encoder(MINILM)
     drawn = add_random_encoder(trained)
     make_embeddings(corpus, Encoder(drawn), ("title",))
-    few = tuple(one for one in epsilons if one in (2.0, 8.0))
+    few = tuple(one for one in epsilons if one == 2.0)
     vectors = replace(ENCODED, experiment="simulations.threads.encoders:public_vector_tags")
     some: dict[str, Any] = {"seeds": 1, "epsilons": few}
     every: dict[str, Any] = {"seeds": seeds, "epsilons": epsilons}

@@ -16,6 +16,7 @@ import fedpriv as fp
 from fedpriv.datasets.encoders import Encoder, add_encoder
 from fedpriv.datasets.stackexchange.embeddings import TEXTS, make_embeddings
 from fedpriv.experiments.build import build
+from fedpriv.experiments.load import load_experiment
 from tests.tiny_bert import write_tiny_bert
 
 PAGE = Path(__file__).parents[2] / "docs/pretrained.md"
@@ -37,19 +38,16 @@ def encoder(tmp_path, monkeypatch):
 
 
 def test_the_pages_experiment_is_built(tiny_corpus, encoder):
-    titled = make_embeddings(tiny_corpus, encoder, TEXTS[:1], processes=1).rows
-    own = f'encoder="{encoder.files.id}", encoder_texts="sentence"'
-    code, number = re.subn(r'encoder="[^"]+", encoder_texts="title"', own, block(0))
-    assert number == 1 and "sentence" in titled
-    names = {}
-    exec(code, names)
-    task = build(names["experiment"](), tiny_corpus).task
+    make_embeddings(tiny_corpus, encoder, TEXTS[:1], processes=1)
+    options = {"encoder": encoder.files.id, "encoder-texts": "sentence"}
+    assert "fedpriv run encoder-tags" in PAGE.read_text("utf-8")
+    task = build(load_experiment("encoder-tags").with_options(options), tiny_corpus).task
     assert task.trainer.__self__ is task and task._encoded.num_rows == encoder.width
 
 
 def test_the_pages_adapters_are_trained(encoder):
     code, number = re.subn(
-        r'find_encoder\("[^"]+"\)', f'find_encoder("{encoder.files.id}")', block(2)
+        r'find_encoder\("[^"]+"\)', f'find_encoder("{encoder.files.id}")', block(1)
     )
     assert number == 1
     names = {}
@@ -75,7 +73,7 @@ def test_the_pages_csv_becomes_a_private_classifier(encoder, tmp_path, monkeypat
             )
     monkeypatch.chdir(tmp_path)
     code, number = re.subn(
-        r'find_encoder\("[^"]+"\)', f'find_encoder("{encoder.files.id}")', block(1)
+        r'find_encoder\("[^"]+"\)', f'find_encoder("{encoder.files.id}")', block(0)
     )
     assert number == 1
     statements = [s for s in ast.parse(code).body if not isinstance(s, ast.Import | ast.ImportFrom)]

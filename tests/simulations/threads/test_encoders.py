@@ -41,7 +41,7 @@ def small(tiny_corpus, tmp_path, monkeypatch):
 def test_all_kinds_of_inputs_are_measured_by_one_command(small, tiny_corpus, tmp_path, capsys):
     page, plot = tmp_path / "page.md", tmp_path / "plot.svg"
     encoders.reproduce(
-        corpus=str(tiny_corpus.directory), seeds=1, folds=1, epsilons=(1.0, 8.0), roster=None,
+        corpus=str(tiny_corpus.directory), seeds=1, folds=1, epsilons=(1.0, 2.0), roster=None,
         results=tmp_path / "encoders", out=page, plot=plot,
     )  # fmt: skip
     text = page.read_text("utf-8")
