@@ -27,7 +27,7 @@ WORKER = Path(__file__).parent / "jobs" / "encoding_worker.py"
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    arguments = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     arguments.add_argument("encoder", help="an id of `fedpriv encoder list`, or a folder")
     arguments.add_argument("--corpus", help="whose sentences")
     arguments.add_argument("--sentences", type=int, default=4096)

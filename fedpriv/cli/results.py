@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import webbrowser
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +13,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from fedpriv.checkpoints.vocabulary import EncoderInputs
 from fedpriv.cli.output import errors, print_json, print_line, print_table
+from fedpriv.datasets.encoders import Encoder, added_encoders
 from fedpriv.datasets.importers.tokens import tff_tokens
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
@@ -191,6 +194,8 @@ def predict(
         vocabulary = corpus_vocabulary(record, None)
     tokens = tff_tokens(sys.stdin.read() if text == "-" else text)
     found = load_model(model, vocabulary)
+    if found.vocabulary.encoder is not None:
+        found = replace(found, encode=_encoder_of(found.vocabulary.encoder).encode)
     title_tokens = tff_tokens(title)
     ranked = found.rank(tokens, top, title=title_tokens)
     encoder, words = found.vocabulary.encoder, set(found.vocabulary.words)
@@ -208,6 +213,21 @@ def predict(
         _say_several(record)
     if not known and encoder is None:
         print_line("None of the words is in the vocabulary: these are the commonest tags.")
+
+
+def _encoder_of(described: EncoderInputs) -> Encoder:
+    """Return the encoder that a model was trained with, by the digest of its files.
+
+    Raises:
+        ValueError: If none with these files was added here.
+    """
+    for files in added_encoders():
+        if files.sha256 == described.sha256:
+            return Encoder(files)
+    raise ValueError(
+        f"the model's inputs are rows of encoder {described.id}, which is not on this machine; add "
+        f"it with `fedpriv encoder add PATH` (digest of its files: {described.sha256})"
+    )
 
 
 def _say_several(record: RunRecord) -> None:

@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,13 +29,10 @@ from fedpriv.checkpoints.tensor_files import (
 )
 from fedpriv.checkpoints.vocabulary import (
     VOCABULARY,
-    EncoderInputs,
     Vocabulary,
     read_vocabulary,
     write_vocabulary,
 )
-from fedpriv.datasets.encoders import Encoder, added_encoders
-from fedpriv.datasets.stackexchange.embeddings import unit_rows
 from fedpriv.privacy.statement.coverage import TRAINED
 from fedpriv.privacy.statement.sealed import read_sealed
 from fedpriv.privacy.statement.statement import describe_candidate, run_statement
@@ -61,13 +58,14 @@ class TagModel:
         kernel: float `(num_rows, num_tags)`, a row for each word and for hashed pairs, if any.
         bias: float `(num_tags,)`.
         vocabulary: What rows and columns mean.
-        encoder: Makes the inputs of texts; None for words.
+        encode: From texts to rows float32 `(texts, width)`, by the encoder that the vocabulary
+            names; None for words.
     """
 
     kernel: np.ndarray
     bias: np.ndarray
     vocabulary: Vocabulary
-    encoder: Encoder | None = None
+    encode: Callable[[Sequence[str]], np.ndarray] | None = None
 
     def rank(
         self, tokens: Sequence[str], top: int = 5, *, title: Sequence[str] = ()
@@ -82,7 +80,7 @@ class TagModel:
 
         Raises:
             ValueError: If `top` is below 1, there is no title where the model has rows of both, or
-                as `Encoder.encode`.
+                its encoder is not given.
         """
         if top < 1:
             raise ValueError(f"top is {top}; ask for at least one tag")
@@ -98,13 +96,14 @@ class TagModel:
     ) -> tuple[np.ndarray | slice, np.ndarray]:
         """Return the kernel's rows that a text has, and their inputs."""
         described = self.vocabulary.encoder
-        if described is None or self.encoder is None:
+        if described is None or self.encode is None:
             return self.vocabulary.features([*tokens, *title])
         if len(described.texts) > 1 and not title:
             raise ValueError("the model has rows of a sentence and of its title: give --title too")
         of = {"sentence": tokens, "title": title or tokens}
-        rows = self.encoder.encode([" ".join(of[kind]) for kind in described.texts])
-        return slice(None), unit_rows(rows.reshape(1, -1))[0].astype(np.float64)
+        rows = self.encode([" ".join(of[kind]) for kind in described.texts])
+        values = rows.reshape(-1).astype(np.float64)
+        return slice(None), values / (float(np.linalg.norm(values)) or 1.0)
 
 
 def released_params(
@@ -249,8 +248,7 @@ def load_model(path: str | Path, vocabulary: Vocabulary | None = None) -> TagMod
         vocabulary: Needed only where the folder holds none.
 
     Raises:
-        ValueError: If it is neither, model and vocabulary do not belong together, or the model is
-            of an encoder's rows and no encoder with its files was added here.
+        ValueError: If it is neither, or model and vocabulary do not belong together.
     """
     path = Path(path)
     if (path / MODEL).is_file():
@@ -268,20 +266,8 @@ def load_model(path: str | Path, vocabulary: Vocabulary | None = None) -> TagMod
             )
         vocabulary = read_vocabulary(path / VOCABULARY)
     check_model(params, vocabulary)
-    encoder = None if vocabulary.encoder is None else _encoder_of(vocabulary.encoder)
     bias = params.get("bias", np.zeros(len(vocabulary.tags), np.float32))
-    return TagModel(kernel=params["kernel"], bias=bias, vocabulary=vocabulary, encoder=encoder)
-
-
-def _encoder_of(described: EncoderInputs) -> Encoder:
-    """Return the encoder that a model was trained with, by the digest of its files."""
-    for files in added_encoders():
-        if files.sha256 == described.sha256:
-            return Encoder(files)
-    raise ValueError(
-        f"the model's inputs are rows of encoder {described.id}, which is not on this machine; add "
-        f"it with `fedpriv encoder add PATH` (digest of its files: {described.sha256})"
-    )
+    return TagModel(kernel=params["kernel"], bias=bias, vocabulary=vocabulary)
 
 
 def check_model(params: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> None:

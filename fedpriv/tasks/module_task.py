@@ -443,6 +443,24 @@ class ModuleTask(Task):
         module = load_params(self._make(), params).eval()
         return module_metrics(module, self._module_measures(), examples.x, examples.y, part)
 
+    def metrics_by_user(
+        self, params: Params, users: Mapping[str, ArrayLike]
+    ) -> dict[str, Metrics | None]:
+        """Return what `measures` names for each user's own examples; None of a user without any.
+
+        Of rostered users it is a diagnostic, which no ε covers.
+
+        Args:
+            params: The model.
+            users: Examples by id, such as held-out ones.
+        """
+        module = load_params(self._make(), params).eval()
+        found: dict[str, Metrics | None] = {}
+        for user_id, given in users.items():
+            own = array_examples(given, f"the examples of user {user_id!r}")
+            found[user_id] = module_metrics(module, self._module_measures(), own.x, own.y)
+        return found
+
     def class_scores(
         self, params: Params, *, public: bool, part: Part = WHOLE
     ) -> ClassScores | None:

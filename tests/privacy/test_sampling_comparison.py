@@ -17,7 +17,7 @@ from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment
 from fedpriv.privacy import gaussian_loss, sampling_comparison
-from fedpriv.privacy.event import cohort_event
+from fedpriv.privacy.event import Relation, cohort_event
 from fedpriv.privacy.sampling_comparison import compare_sampling
 from fedpriv.rng import Key
 from fedpriv.tasks.module_task import ArrayUsers
@@ -135,17 +135,25 @@ def test_counts_of_nobody_are_refused():
             compared(counts)
 
 
-@pytest.mark.parametrize("prob", [0.9, 0.99, 0.999])
-def test_the_mixture_is_accounted_where_hardly_anybody_stays_away(prob):
-    """(1 - p)^16 is 1e-16 to 1e-48: the limit that this sets to a loss has no digits left."""
-    event = cohort_event(
-        num_users=1600, expected_cohort_size=1600 * prob, noise_multiplier=40.0, devices=16
+@pytest.mark.parametrize(("most", "prob"), [(64, 0.4165), (64, 0.42), (32, 0.7)])
+def test_the_mixture_is_accounted_where_hardly_anybody_stays_away(most, prob):
+    """(1 - p)^G is 1e-15 to 1e-17: the limit that this sets to a loss has no digits left.
+
+    ε lies between those of the median number of examples and of more than are ever drawn.
+    """
+    found = gaussian_loss.devices_gaussian_loss(
+        1.0, sampling_prob=prob, devices=most, interval=1e-2, relation=Relation.ADD_REMOVE
+    ).get_epsilon_for_delta(1e-5)
+    few, many = (
+        gaussian_loss.gaussian_loss(
+            1.0 / stats.binom.ppf(share, most, prob),
+            sampling_prob=1.0,
+            interval=1e-2,
+            relation=Relation.ADD_REMOVE,
+        ).get_epsilon_for_delta(1e-5)
+        for share in (0.5, 1 - 1e-7)
     )
-    given = {"interval": 1e-2, "relation": fp.privacy.event.Relation.ADD_REMOVE}
-    loss = gaussian_loss.devices_gaussian_loss(event.sigma, sampling_prob=prob, devices=16, **given)
-    everybody = gaussian_loss.gaussian_loss(event.sigma / 16, sampling_prob=1.0, **given)
-    ratio = loss.get_epsilon_for_delta(1e-5) / everybody.get_epsilon_for_delta(1e-5)
-    assert prob - 0.02 < ratio <= 1.0
+    assert few < found < many
 
 
 def by_user():

@@ -225,6 +225,26 @@ class TestTraining:
             assert np.abs(expected).max() > 1e-6, name
             np.testing.assert_allclose(np.asarray(update[name]), expected, rtol=1e-3, atol=1e-6)
 
+    def test_perplexity_and_accuracy_of_each_user(self, gpt2):
+        """Red if padding is counted, or users are measured together."""
+        made, model = task(causal(gpt2)), causal(gpt2)
+        params = drawn(made)
+        users = people(model) | {"none": model.examples([])}
+        found = made.metrics_by_user(params, users)
+        assert found.pop("none") is None and set(found) == set(people(model))
+        module = load_params(model(), params).eval()
+        for user, own in people(model).items():
+            losses, right = [], []
+            for x, y in zip(own.x, own.y, strict=True):
+                real = x >= 0
+                with torch.no_grad():
+                    scores = module(torch.from_numpy(x[real])[None])[0]
+                truth = torch.from_numpy(y[real])
+                losses += nn.functional.cross_entropy(scores, truth, reduction="none").tolist()
+                right += (scores.argmax(1) == truth).tolist()
+            assert found[user].get("perplexity") == pytest.approx(np.exp(np.mean(losses)), rel=1e-4)
+            assert found[user].get("token_accuracy") == pytest.approx(np.mean(right))
+
     def test_many_users_at_once_are_trained_as_one_by_one(self, model):
         """Red if a mask is made by looking at values: then nobody is trained together."""
         made = task(model, users_at_once=4)

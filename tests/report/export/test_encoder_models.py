@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from importlib.util import find_spec
 
 import numpy as np
 import pytest
 
 import fedpriv as fp
-from fedpriv.datasets.encoders import Encoder, add_encoder, encoders_dir
+from fedpriv.datasets.encoders import Encoder, add_encoder, added_encoders, encoders_dir
 from fedpriv.datasets.stackexchange.embeddings import TEXTS, make_embeddings
 from fedpriv.experiments import AdaptableClip, FederatedExperiment, GaussianNoise, PoissonCohorts
 from fedpriv.experiments.build import build
@@ -55,7 +56,8 @@ def trained(request, corpus, cache, tmp_path):
 
 def test_a_text_has_the_probabilities_of_its_example(trained, corpus):
     texts, task, params, folder = trained
-    model, view = load_model(folder), task.view
+    (encoder,) = added_encoders()
+    model, view = replace(load_model(folder), encode=Encoder(encoder).encode), task.view
     kept = [corpus.texts(kind) for kind in TEXTS]
     examples = view.examples(view.public_users[0], "all")
     x = task.features_of(view).dense(examples).astype(np.float64)
