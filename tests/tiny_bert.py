@@ -40,3 +40,13 @@ def write_tiny_bert(folder, *, seed=0, width=16, pooling="mean", normalised=True
     chosen = {f"pooling_mode_{mode}": kind == pooling for kind, mode in modes.items()}
     (folder / "1_Pooling/config.json").write_text(json.dumps(chosen))
     return folder
+
+
+def embed_tiny(corpus, folder):
+    """Embed a corpus's titles by an encoder in the cache of this test; return a task's options."""
+    from fedpriv.datasets.encoders import Encoder, add_encoder
+    from fedpriv.datasets.stackexchange.embeddings import make_embeddings
+
+    encoder = Encoder(add_encoder(write_tiny_bert(folder)))
+    make_embeddings(corpus, encoder, ("title",), processes=1)
+    return {"encoder": encoder.files.id}

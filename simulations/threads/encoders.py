@@ -329,7 +329,7 @@ def _shares(
         found = {m: figures.closed_shares.get("accuracy") for m, figures in own.models.items()}
         cells = [percent(found.get(model_name(PRIVATE, epsilon))) for epsilon in epsilons]
         rows.append([kinds[name].label, *cells])
-    return table(["inputs", *(f"ε = {epsilon:g}" for epsilon in epsilons)], rows)
+    return table(["inputs", *(f"ε = {target:g}" for target in epsilons)], rows)
 
 
 def readme_table(found: Mapping[str, Any]) -> str:

@@ -4,9 +4,10 @@ import pytest
 
 from fedpriv.experiments.build import build
 from fedpriv.experiments.load import find_experiments, load_experiment
-from fedpriv.experiments.tasks import TagPredictionTask
+from fedpriv.experiments.tasks import EncodedTagPredictionTask, TagPredictionTask
 from fedpriv.rng import Key
 from tests.experiments.small import all_finite, run_some
+from tests.tiny_bert import embed_tiny
 
 ISSUED = {
     "adadps-tags",
@@ -37,9 +38,15 @@ class TestEveryExperiment:
                 assert made.name == name and made.description and made.runs_on("serial")
 
     @pytest.mark.parametrize("name", OF_USERS)
-    def test_every_experiment_runs_two_rounds_on_the_serial_backend(self, tiny_corpus, name):
+    def test_every_experiment_runs_two_rounds_on_the_serial_backend(
+        self, tiny_corpus, name, tmp_path, monkeypatch
+    ):
         made = load_experiment(name)
         rounds, fit = [1, 2], {"rounds": 3, "delta": 1e-2}
+        if isinstance(made.task, EncodedTagPredictionTask):
+            pytest.importorskip("transformers", reason="the extra `pretrained` is not installed")
+            monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
+            fit |= embed_tiny(tiny_corpus, tmp_path / "tiny")
         if isinstance(made.task, TagPredictionTask):
             fit |= {"roster": None, "users": None, "cohort": None}
         if made.method == "agd":

@@ -23,6 +23,7 @@ from fedpriv.backends.in_process import shards_of, work_of
 from fedpriv.datasets.stackexchange.tag_view import TagExamples
 from fedpriv.experiments.build import make_task
 from fedpriv.experiments.load import find_experiments, load_experiment
+from fedpriv.experiments.tasks import EncodedTagPredictionTask
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded
 from fedpriv.mechanisms.bounds import Mixture
 from fedpriv.rng import Key
@@ -35,6 +36,7 @@ from fedpriv.training.local.batched_softmax import BatchedSoftmaxTrainer
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.work import TRAIN, UserByUser, as_works
 from fedpriv.tree import RowSparse
+from tests.tiny_bert import embed_tiny
 
 OF_USERS = sorted(name for name in find_experiments() if load_experiment(name).unit == "user")
 KEY = Key.simulation(5).fold("users").fold(1).fold(1)
@@ -81,18 +83,29 @@ def difference(found, expected):
     return apart / tree.l2_norm(expected)
 
 
+@pytest.fixture
+def options(request, tiny_corpus, tmp_path, monkeypatch):
+    """What an experiment needs on a tiny corpus: those on rows of an encoder, a tiny encoder."""
+    experiment = load_experiment(request.getfixturevalue("name"))
+    if not isinstance(experiment.task, EncodedTagPredictionTask):
+        return {}
+    pytest.importorskip("transformers", reason="the extra `pretrained` is not installed")
+    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
+    return embed_tiny(tiny_corpus, tmp_path / "tiny")
+
+
 class TestEveryTask:
     @pytest.mark.parametrize("name", OF_USERS)
-    def test_a_round_before_rounding(self, tiny_corpus, name):
-        experiment, task = made(name, tiny_corpus)
+    def test_a_round_before_rounding(self, tiny_corpus, name, options):
+        experiment, task = made(name, tiny_corpus, **options)
         params = trained_params(task)
         usual, batched = (experiment.make_trainer(task, device=each) for each in (None, "cpu"))
         expected = total(usual, task, params, BOUND)
         assert difference(total(batched, task, params, BOUND), expected) <= 1e-6
 
     @pytest.mark.parametrize("name", OF_USERS)
-    def test_it_is_the_path_of_a_device(self, tiny_corpus, name):
-        experiment, task = made(name, tiny_corpus)
+    def test_it_is_the_path_of_a_device(self, tiny_corpus, name, options):
+        experiment, task = made(name, tiny_corpus, **options)
         inner = inner_trainer(experiment.make_trainer(task, device="cpu"))
         assert isinstance(inner, BatchedTrainer)
         assert inner.device == torch.device("cpu")
