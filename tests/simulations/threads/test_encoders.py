@@ -22,6 +22,12 @@ from tests.tiny_bert import write_tiny_bert
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
 
 
+def test_the_readme_has_the_recorded_table():
+    found = json.loads((RESULTS / "encoders.json").read_text("utf-8"))
+    assert encoders.readme_table(found) in (RESULTS.parents[1] / "README.md").read_text("utf-8")
+    assert not any(kind["data"]["synthetic"] for kind in found.values())
+
+
 @pytest.fixture
 def small(tiny_corpus, tmp_path, monkeypatch):
     """A tiny encoder in a cache of its own, three rounds and few dimensions."""
