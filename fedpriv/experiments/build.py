@@ -137,6 +137,9 @@ def build(experiment: Experiment, corpus: Corpus | None = None, task: Any = None
     Raises:
         ValueError: If its options do not fit together or do not fit the data.
     """
+    central = experiment.unit == "example" and not hasattr(experiment, "examples_per_user")
+    if central and corpus is not None:
+        raise ValueError(f"{experiment.name} brings its own data; leave the corpus out")
     made = make_task(experiment, corpus) if task is None else _by_example(experiment, task)
     if experiment.unit == "example":
         check_central_task(made, experiment.name)

@@ -50,7 +50,7 @@ from fedpriv.tree import Params, RowSparse, Tree
 
 #: Two synthetic users of a task's batch.
 FIRST, SECOND = "a synthetic user", "another synthetic user"
-_MANY, _LARGE = "one of many examples", "one of large numbers"
+_WHOLE, _MANY, _LARGE = "one of all examples", "one of many examples", "one of large numbers"
 
 _SAME = 1e-4
 _FEW_EXAMPLES, _NUM_MANY, _TIMES = 8, 32, 100.0
@@ -213,9 +213,9 @@ class SyntheticUsers:
     """A `fedpriv.training.work.UserData` of users who share a batch.
 
     Args:
-        batch: Where it can be halved, each of two users has a half.
-        extremes: Whether there is also one of many examples, and one of large numbers, and no user
-            has more than a few of the batch.
+        batch: Where it can be halved, each of two users has a half; another one has all of it.
+        extremes: Whether there is instead one of many examples, and one of large numbers, and no
+            user has more than a few of the batch.
     """
 
     def __init__(self, batch: Any, *, extremes: bool = False) -> None:
@@ -226,7 +226,9 @@ class SyntheticUsers:
             if number > 1:
                 first, second = batch.take(order[::2]), batch.take(order[1::2])
         self._batches = {FIRST: first, SECOND: second}
-        if extremes:
+        if not extremes:
+            self._batches[_WHOLE] = batch
+        else:
             if first is not second:
                 self._batches[_MANY] = batch.take(np.arange(_NUM_MANY) % number)
             larger = _larger(second)
@@ -560,7 +562,9 @@ def try_work(
         refuse_dependence(
             lambda: fresh.work(name), params=params, bound=bound, batch=batch, key=_KEY
         )
-        refuse_untrained(lambda at: asked(at, FIRST, SECOND).total, params, found.total, trained)
+        # A loss may need more examples than half a batch has: of pairs, or of one kind of them.
+        users = FIRST, SECOND, _WHOLE
+        refuse_untrained(lambda at: asked(at, *users).total, params, found.total, trained)
     return found
 
 

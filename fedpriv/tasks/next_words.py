@@ -395,9 +395,14 @@ class NextWords(ViewTask[WordView]):
         )
 
     def synthetic_batch(self) -> WordSequences:
-        """Return one sentence of the first word and an unknown one, to try a trainer on."""
+        """Return two sentences of the first word and an unknown one, to try a trainer on.
+
+        One is of a question and one of an answer: a shift may leave either out.
+        """
         return WordSequences(
-            starts=np.array([0, 2]), words=np.array([0, -1], np.int32), kinds=np.zeros(1, np.uint8)
+            starts=np.array([0, 2, 4]),
+            words=np.array([0, -1, 0, -1], np.int32),
+            kinds=np.array([1, 2], np.uint8),
         )
 
     def public_learner(self, key: Key, *, choosing: bool) -> GradientLearner | None:

@@ -16,7 +16,7 @@ from fedpriv.tasks.module_task import ModuleTask
 
 
 def task(experiment):
-    users = {f"u{n}": (np.full((4, 3), n / 9), np.arange(4) % 2) for n in range(10)}
+    users = {f"u{n}": (np.full((4, 3), (n + 1) / 9), np.arange(4) % 2) for n in range(10)}
     return ModuleTask(
         name="own", module=lambda: nn.Linear(3, 2), loss=nn.functional.cross_entropy, users=users,
         public=users["u0"],
@@ -258,7 +258,7 @@ class TestOptionsOfTags:
         plan = json.loads((tmp_path / "seven" / "experiment.json").read_text())["plan"]
         assert plan["num_users"] == 7
         reads = DECLARED.replace("range(10)", "corpus.view(self.roster).roster[:9]").replace(
-            "n / 9", "len(n) / 9"
+            "(n + 1) / 9", "len(n) / 9"
         )
         reads = reads.replace('{f"u{n}": ', "{n: ").replace('users["u0"]', "None")
         given = ["--corpus", tiny_corpus.directory, "--out", tmp_path / "nine"]
