@@ -268,6 +268,7 @@ def reproduce(
     data = next(iter(evaluated.values()))
     page = render(
         "threads/encoders.md.jinja",
+        dense_is_easier=_dense_is_easier(evaluated),
         evaluation=data, data=data.data, folds=folds, guarantee=words, kinds=kinds,
         accuracy=_accuracies(evaluated, kinds, epsilons),
         shares=_shares(evaluated, kinds, epsilons),
@@ -281,6 +282,18 @@ def reproduce(
         write(_chart(evaluated, kinds, words), plot)
     publish(page, out, {name: one.to_json() | {"guarantee": words} for name, one in
                         evaluated.items()})  # fmt: skip
+
+
+def _dense_is_easier(evaluated: Mapping[str, Evaluation]) -> bool:
+    """Return whether at ε 2 public vectors are above words, and a random encoder below."""
+    at = {
+        name: own.models[model_name(PRIVATE, 2.0)].values["accuracy"].value or 0.0
+        for name, own in evaluated.items()
+        if model_name(PRIVATE, 2.0) in own.models
+    }
+    if not {"random", "words", "public vectors"} <= set(at):
+        return False
+    return at["random"] < at["words"] < at["public vectors"]
 
 
 def _together(measured: Mapping[str, Sequence[Fold]]) -> list[Fold]:
