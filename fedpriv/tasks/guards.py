@@ -86,8 +86,9 @@ def refuse_untrained(
             f"no update moves tensor {_listed(still)}, which is to be trained: two steps on public "
             "or synthetic examples leave it exactly where it is, so that a run would give it noise "
             "alone; let the loss depend on it (no detach(), no no_grad(), no copy of it made "
-            "beforehand, on another device say), or freeze it (requires_grad_(False)), as the bias "
-            "of an attention's keys or before a normalisation, which moves no output"
+            "beforehand, on another device say), try it on examples that use it (inputs that are "
+            "all zero do not), or freeze it (requires_grad_(False)), as the bias of an attention's "
+            "keys or before a normalisation, which moves no output"
         )
 
 
