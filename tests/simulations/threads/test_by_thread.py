@@ -142,14 +142,6 @@ def test_pages_that_differ_on_preconditioning_name_each_other():
     assert all(plain[name] == averaged[name] for name in shared)
 
 
-def test_what_the_readme_says_of_the_gap_is_the_recorded_evaluation(published):
-    text = (ROOT / "README.md").read_text("utf-8")
-    for epsilon in (2, 8):
-        names = [f"{name}, ε = {epsilon}" for name in ("public start", "from zero")]
-        share = max(published[name]["closed_shares"]["accuracy"]["value"] for name in names)
-        assert re.search(rf"{100 * share:.0f} % at ε = {epsilon}\b", text), (epsilon, share)
-
-
 def test_users_held_out_are_measured_by_the_same_command(small, tiny_corpus, tmp_path, capsys):
     call(tiny_corpus, tmp_path, split="by-user", epsilons=(8.0,), only=("from zero",))
     assert "Split: by user and thread" in capsys.readouterr().out
