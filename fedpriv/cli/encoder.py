@@ -82,7 +82,8 @@ def embed(
     ] = None,
 ) -> None:
     """Embed a corpus's sentences and titles, once; a stopped command goes on where it was."""
-    from fedpriv.datasets.stackexchange.embeddings import TEXTS, Text, make_embeddings
+    from fedpriv.datasets.stackexchange.embeddings import make_embeddings
+    from fedpriv.datasets.stackexchange.sentence_store import TEXTS, Text
 
     found = encoders.Encoder(encoders.find_encoder(encoder))
     with progress_bar("preparing the corpus", quiet=False) as tell:

@@ -165,7 +165,8 @@ class EncodedTagPredictionTask(TagPredictionTask):
                 weighted or paired.
         """
         from fedpriv.datasets.encoders import Encoder, find_encoder
-        from fedpriv.datasets.stackexchange.embeddings import TEXTS, EncodedTexts, open_embeddings
+        from fedpriv.datasets.stackexchange.embeddings import EncodedTexts, open_embeddings
+        from fedpriv.datasets.stackexchange.sentence_store import TEXTS
 
         if self.inputs != "tff" or self.pairs:
             raise ValueError(

@@ -119,11 +119,12 @@ def refuse_unused(task: BaseTask, params: Params) -> None:
             return
         known = task.tensors_of_outputs(at)
         unused = [name for name in unused if name not in known]
-        changed = (task.outputs(moved(at, far, "one alone", [name])) for name in unused)
-        same = [
-            np.array_equal(before, after, equal_nan=True) for after in changed if after is not None
+        unused = [
+            name
+            for name in unused
+            if (after := task.outputs(moved(at, far, "one alone", [name]))) is not None
+            and np.array_equal(before, after, equal_nan=True)
         ]
-        unused = [name for name, equal in zip(unused, same, strict=True) if equal]
         if not unused:
             return
     raise ValueError(

@@ -22,11 +22,8 @@ from torch import nn
 
 from fedpriv.datasets.encoders import Encoder, find_encoder
 from fedpriv.datasets.stackexchange.corpus import Corpus
-from fedpriv.datasets.stackexchange.embeddings import (
-    TEXTS,
-    EncodedTexts,
-    open_embeddings,
-)
+from fedpriv.datasets.stackexchange.embeddings import EncodedTexts, open_embeddings
+from fedpriv.datasets.stackexchange.sentence_store import TEXTS
 from fedpriv.datasets.stackexchange.splits import Split
 from fedpriv.datasets.stackexchange.tag_view import TagExamples, TagView
 from fedpriv.experiments.averaging import FederatedExperiment

@@ -49,7 +49,7 @@ from simulations.threads.page import (
     epsilon_words,
     layout,
 )
-from simulations.threads.study import PUBLIC, Study, model_name
+from simulations.threads.study import PUBLIC, Study, check_options, model_name
 
 Pairs = list[tuple[str, str]]
 
@@ -173,10 +173,7 @@ def reproduce(
     known = chosen.methods.get(start or next(iter(chosen.methods)))
     if known is None:
         raise ValueError(f"start {start!r} is not one of {', '.join(chosen.methods)}")
-    if plot is not None and plot.suffix.lower() != ".svg":
-        raise ValueError(f"--plot {plot} of {kind} must end in .svg")
-    if not 1 <= folds <= NUM_FOLDS or seeds < 1:
-        raise ValueError(f"folds {folds} must be 1 to {NUM_FOLDS}, --seeds at least 1")
+    check_options(folds, seeds, plot)
     if split not in KINDS or split == "by-sentence":
         raise ValueError(f"split {split!r} holds out no threads; use by-thread, by-user or by-time")
     if split == "by-time" and folds == NUM_FOLDS:  # which has no folds

@@ -36,16 +36,16 @@ from fedpriv.experiments.options import Option, option
 from fedpriv.experiments.ready_made.tags import encoder_tags
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.ranges import Range
-from fedpriv.report.charts import Point, Reference, tradeoff_plot
+from fedpriv.report.charts import Reference, tradeoff_plot
 from fedpriv.rng import Key
 from simulations.evaluation.evaluate import Estimate, Evaluation, differences, evaluate
 from simulations.evaluation.held_out import MAJORITY, Fold
-from simulations.evaluation.table import percent, wider
+from simulations.evaluation.table import percent
 from simulations.reproduction import items
 from simulations.reproduction.study import publish, render, table, write
 from simulations.threads.methods import BY_SIZE, PLAIN_WORDS, Method
-from simulations.threads.page import epsilon_words
-from simulations.threads.study import CENTRAL, PUBLIC, Study, model_name
+from simulations.threads.page import epsilon_words, point
+from simulations.threads.study import CENTRAL, PUBLIC, Study, check_options, model_name
 
 MINILM = "all-minilm-l6-v2-10f28a0f1270785b"
 PRIVATE = "private"
@@ -228,10 +228,7 @@ def reproduce(
         ValueError: If an option is refused, the encoder is not on this machine, or there is no such
             corpus.
     """
-    if plot is not None and plot.suffix.lower() != ".svg":
-        raise ValueError(f"--plot {plot} of tags-encoders must end in .svg")
-    if not 1 <= folds <= NUM_FOLDS or seeds < 1:
-        raise ValueError(f"folds {folds} must be 1 to {NUM_FOLDS}, --seeds at least 1")
+    check_options(folds, seeds, plot)
     found = resolve_corpus(corpus, allow_synthetic=False)
     kinds = kinds_of_inputs(found, seeds, epsilons)
     if unknown := set(only) - set(kinds):
@@ -372,14 +369,11 @@ def _chart(evaluated: Mapping[str, Evaluation], kinds: Mapping[str, Inputs], wor
         colour, kind = _COLOURS[number], kinds[name]
         values = {model: figures.values["accuracy"] for model, figures in own.models.items()}
         for epsilon in kind.epsilons:
-            one = values[model_name(PRIVATE, epsilon)]
-            ends = wider(one)
             points.append(
-                Point(
+                point(
+                    values[model_name(PRIVATE, epsilon)],
                     label=kind.label,
                     epsilon=epsilon * 2.0 ** (0.06 * (number - (len(evaluated) - 1) / 2)),
-                    value=one.value or 0.0,
-                    half_width=None if ends is None else (ends.high - ends.low) / 2,
                     colour=colour,
                     series=number,
                     marker="o" if name in ("words", "titles") else "s",

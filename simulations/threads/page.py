@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping
+from typing import Any
 
 from fedpriv.privacy.epsilon import format_delta
 from fedpriv.report.charts import Point, Reference, tradeoff_plot
@@ -79,14 +80,11 @@ def chart(evaluation: Evaluation, study: Study, more: str = "") -> str:
     for number, (name, method) in enumerate(private):
         aside = 2.0 ** (0.07 * (number - (len(private) - 1) / 2)) if len(private) > 2 else 1.0
         for epsilon in study.epsilons:
-            found = values[model_name(name, epsilon)]
-            ends = wider(found)
             points.append(
-                Point(
+                point(
+                    values[model_name(name, epsilon)],
                     label=method.label,
                     epsilon=epsilon * aside,
-                    value=found.value or 0.0,
-                    half_width=None if ends is None else (ends.high - ends.low) / 2,
                     colour=_COLOURS[number % len(_COLOURS)],
                     series=number,
                     marker=_MARKERS[number // len(_COLOURS) % len(_MARKERS)],
@@ -104,6 +102,13 @@ def chart(evaluation: Evaluation, study: Study, more: str = "") -> str:
         "not covered by ε.\n" + "\n".join([f"{_terms(study)}.", *textwrap.wrap(more, _LINE)]),
         alone=True,
     )
+
+
+def point(found: Estimate, **drawn: Any) -> Point:
+    """Return an estimate as a point with its wider interval; `drawn` is all else of the point."""
+    ends = wider(found)
+    half = None if ends is None else (ends.high - ends.low) / 2
+    return Point(value=found.value or 0.0, half_width=half, **drawn)
 
 
 Differences = Mapping[tuple[str, str], Estimate]

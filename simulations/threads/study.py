@@ -12,7 +12,7 @@ import numpy as np
 
 from fedpriv.checkpoints.tensor_files import read_tensors, write_tensors
 from fedpriv.datasets.stackexchange.corpus import Corpus
-from fedpriv.datasets.stackexchange.splits import Split
+from fedpriv.datasets.stackexchange.splits import NUM_FOLDS, Split
 from fedpriv.datasets.stackexchange.tag_view import TagView
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Experiment
@@ -187,6 +187,18 @@ class Study:
     def _file(self, name: str, facts: Mapping[str, object]) -> Path:
         corpus = self.corpus.content_sha256[:16]  # another may have the same roster and options
         return self.kept / corpus / f"{name}-{document_sha256(dict(facts))[:16]}.safetensors"
+
+
+def check_options(folds: int, seeds: int, plot: Path | None) -> None:
+    """Refuse options of a study before anything is trained.
+
+    Raises:
+        ValueError: If there are not so many folds, no seed, or the plot is no SVG.
+    """
+    if plot is not None and plot.suffix.lower() != ".svg":
+        raise ValueError(f"--plot {plot} must end in .svg")
+    if not 1 <= folds <= NUM_FOLDS or seeds < 1:
+        raise ValueError(f"folds {folds} must be 1 to {NUM_FOLDS}, --seeds {seeds} at least 1")
 
 
 def model_name(method: str, target_epsilon: float | None) -> str:

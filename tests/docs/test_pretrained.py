@@ -14,7 +14,8 @@ import pytest
 
 import fedpriv as fp
 from fedpriv.datasets.encoders import Encoder, add_encoder
-from fedpriv.datasets.stackexchange.embeddings import TEXTS, make_embeddings
+from fedpriv.datasets.stackexchange.embeddings import make_embeddings
+from fedpriv.datasets.stackexchange.sentence_store import TEXTS
 from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment
 from tests.tiny_bert import write_tiny_bert

@@ -14,7 +14,7 @@ import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from fedpriv.datasets.cache import cache_dir, new_folder
 from fedpriv.datasets.stackexchange import manifest as manifests
@@ -25,7 +25,12 @@ from fedpriv.datasets.stackexchange.rosters import (
     limit_public,
     roster_sha256,
 )
-from fedpriv.datasets.stackexchange.sentence_store import Sentences, SentenceStore, read_lines
+from fedpriv.datasets.stackexchange.sentence_store import (
+    Sentences,
+    SentenceStore,
+    Text,
+    read_lines,
+)
 from fedpriv.datasets.stackexchange.splits import (
     BY_SENTENCE,
     BY_THREAD,
@@ -358,7 +363,7 @@ class Corpus:
         """
         return _read_roster_ids(self.directory / "rosters" / self.default_roster)
 
-    def texts(self, kind: Literal["sentence", "title"]) -> Sequence[str] | None:
+    def texts(self, kind: Text) -> Sequence[str] | None:
         """Return what views' examples have as texts, by `TagExamples.texts`; None if not kept.
 
         Args:

@@ -18,7 +18,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
 
 import numpy as np
 
@@ -26,11 +25,9 @@ from fedpriv.checkpoints.vocabulary import EncoderInputs
 from fedpriv.datasets.cache import cache_dir, locked, write_atomically
 from fedpriv.datasets.encoders import Encoder, chunks, encode_texts, library_versions
 from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.stackexchange.sentence_store import TEXTS, Text
 from fedpriv.datasets.stackexchange.tag_view import TagExamples
 from fedpriv.hashes import Progress, document_sha256
-
-Text = Literal["sentence", "title"]
-TEXTS: tuple[Text, ...] = get_args(Text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

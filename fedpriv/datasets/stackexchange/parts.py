@@ -20,7 +20,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -29,14 +29,13 @@ from fedpriv.datasets.cache import new_folder
 from fedpriv.datasets.stackexchange import manifest as manifests
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import roster_sha256
-from fedpriv.datasets.stackexchange.sentence_store import BATCH_SENTENCES, Sentences
+from fedpriv.datasets.stackexchange.sentence_store import BATCH_SENTENCES, TEXTS, Sentences
 from fedpriv.datasets.stackexchange.splits import BY_THREAD, Split
 from fedpriv.datasets.stackexchange.tag_view import TagView, row_positions
 
 SERVER = "server"
 #: Each node's user ids, by the name of its part; in the folder that holds the parts.
 USERS_FILE = "users.json"
-_TEXTS: tuple[Literal["sentence", "title"], ...] = ("sentence", "title")
 _PER_EXAMPLE = ("num_tokens", "labels", "threads", "public_threads")
 _PUBLIC = ("vocabulary.json", "word_counts.npy", "word_users.npy", "word_sentences.npy",
            "tag_users.npy")  # fmt: skip
@@ -104,7 +103,7 @@ def cut_corpus(
         if split.kind != "by-sentence":  # the server chooses the public start's settings by it
             choosing = corpus.view(roster=roster, users=users, split=split.choosing())
             sources.append(_Source.of(corpus, choosing))
-        texts = {kind: corpus.texts(kind) for kind in _TEXTS}
+        texts = {kind: corpus.texts(kind) for kind in TEXTS}
         _write(sources, texts, unready / SERVER, listed=view.roster, held=())
         for name, local in owners.items():
             _write(sources[:1], texts, unready / name, listed=local, held=local)

@@ -31,11 +31,15 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 from fedpriv.datasets.arrays import open_array, ranges
+
+Text = Literal["sentence", "title"]
+#: Texts of an example, in the order in which `TagExamples.texts` has them.
+TEXTS: tuple[Text, ...] = get_args(Text)
 
 PostKind = Literal["question", "answer"]
 KINDS: tuple[PostKind | None, ...] = (None, "question", "answer")

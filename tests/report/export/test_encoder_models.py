@@ -11,7 +11,8 @@ import pytest
 
 import fedpriv as fp
 from fedpriv.datasets.encoders import Encoder, add_encoder, added_encoders, encoders_dir
-from fedpriv.datasets.stackexchange.embeddings import TEXTS, make_embeddings
+from fedpriv.datasets.stackexchange.embeddings import make_embeddings
+from fedpriv.datasets.stackexchange.sentence_store import TEXTS
 from fedpriv.experiments import AdaptableClip, FederatedExperiment, GaussianNoise, PoissonCohorts
 from fedpriv.experiments.build import build
 from fedpriv.experiments.tasks import EncodedTagPredictionTask
