@@ -232,7 +232,7 @@ def find_corpus(
     """
     if asked is not None and not takes_corpus(experiment.task):
         raise ValueError(f"{experiment.name} brings its own data; leave corpus {asked} out")
-    if asked is None and type(experiment.task) is not TagPredictionTask:
+    if asked is None and not isinstance(experiment.task, TagPredictionTask):
         return None
     # Without one nothing is said.
     with plain_lines(importing or Console(quiet=True)) as say:

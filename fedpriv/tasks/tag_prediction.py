@@ -239,7 +239,8 @@ class TagFold:
         return np.concatenate(right).astype(np.float64)
 
     def _measure_tuning(self, params: Params) -> Metrics | None:
-        return evaluate_tags(params, self.task.examples(self.tuning), self.task.norm)
+        task = self.task
+        return task.measured(params, task.view, task.features_of(task.view), self.tuning)
 
 
 class TagPrediction(ViewTask[TagView]):
@@ -474,7 +475,7 @@ class TagPrediction(ViewTask[TagView]):
         """
         blocks = self._held_out(public, part)
         return combined(
-            self._measured(params, self._view, self._word_features, rows) for rows in blocks
+            self.measured(params, self._view, self._word_features, rows) for rows in blocks
         )
 
     def class_scores(self, params: Params, *, public: bool, part: Part = WHOLE) -> ClassScores:
@@ -498,7 +499,7 @@ class TagPrediction(ViewTask[TagView]):
         losses = np.full(len(numbers), np.nan)
         for place, user in enumerate(user_ids):
             for rows in self._view.rows([user], "train", size=max(numbers[place], 1)):
-                found = self._measured(params, self._view, self._word_features, rows)
+                found = self.measured(params, self._view, self._word_features, rows)
                 assert found is not None
                 losses[place] = found.totals["loss"].value
         return losses, np.array(numbers, np.int64)
@@ -525,7 +526,7 @@ class TagPrediction(ViewTask[TagView]):
             view.columns.take(rows),
             self.norm,
             key,
-            lambda params: self._measured(params, view, features, seen),
+            lambda params: self.measured(params, view, features, seen),
             features,
         )
 
@@ -648,9 +649,10 @@ class TagPrediction(ViewTask[TagView]):
     def _num_parameters(self) -> int:
         return (self._num_rows() + (self._encoded is None)) * len(self._view.tags)
 
-    def _measured(
+    def measured(
         self, params: Params, view: TagView, made: Features | None, rows: np.ndarray
     ) -> Metrics | None:
+        """Return metrics on rows of a view's columns, whose words become `made`'s inputs."""
         if made is None:
             return evaluate_tags(params, view.columns, self.norm, rows)
         # A block at a time: with pairs an example is several times as large as on disk.

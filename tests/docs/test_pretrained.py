@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 
 import fedpriv as fp
+from fedpriv import cli
 from fedpriv.datasets.encoders import Encoder, add_encoder
 from fedpriv.datasets.stackexchange.embeddings import make_embeddings
 from fedpriv.datasets.stackexchange.sentence_store import TEXTS
 from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment
+from tests.command_line import CliRunner
 from tests.tiny_bert import write_tiny_bert
 
 PAGE = Path(__file__).parents[2] / "docs/pretrained.md"
@@ -44,6 +46,27 @@ def test_the_pages_experiment_is_built(tiny_corpus, encoder):
     assert "fedpriv run encoder-tags" in PAGE.read_text("utf-8")
     task = build(load_experiment("encoder-tags").with_options(options), tiny_corpus).task
     assert task.trainer.__self__ is task and task._encoded.num_rows == encoder.width
+
+
+def test_the_readmes_run_finds_the_corpus_by_itself(tiny_corpus, encoder, tmp_path, monkeypatch):
+    """Red before: a corpus was looked for where words are the inputs alone."""
+    monkeypatch.setenv("FEDPRIV_DATA", str(tiny_corpus.directory))
+    command = [
+        "run",
+        "encoder-tags",
+        "--rounds",
+        "2",
+        "--cohort",
+        "6",
+        "--out",
+        str(tmp_path / "r"),
+    ]
+    command += ["-s", f"encoder={encoder.files.id}"]
+    missing = CliRunner().invoke(cli.app, command)
+    assert "fedpriv encoder embed" in str(missing.exception) and not (tmp_path / "r").exists()
+    make_embeddings(tiny_corpus, encoder, ("title",), processes=1)
+    found = CliRunner().invoke(cli.app, command)
+    assert found.exit_code == 0, f"{found.output}\n{found.exception!r}"
 
 
 def test_the_pages_adapters_are_trained(encoder):
