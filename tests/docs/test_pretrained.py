@@ -80,6 +80,20 @@ def test_the_pages_adapters_are_trained(encoder):
     assert run.summary["rounds"] == 2 and any("lora_b" in name for name in run.params)
 
 
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.usefixtures("no_ray")
+def test_the_pages_adapters_are_the_same_on_workers(encoder, tmp_path):
+    """Each worker loads the frozen weights from its own copy of the files, and is sent none."""
+    code = re.sub(r'find_encoder\("[^"]+"\)', f'find_encoder("{encoder.files.id}")', block(1))
+    (tmp_path / "letters.py").write_text(code, "utf-8")
+    named = f"{tmp_path / 'letters.py'}:experiment"
+    here, there = fp.run(named), fp.run(named, backend="ray", workers=2)
+    assert set(here.params) == set(there.params) and any("lora_a" in name for name in here.params)
+    for name, tensor in here.params.items():
+        np.testing.assert_array_equal(tensor, there.params[name])
+
+
 def test_the_pages_csv_becomes_a_private_classifier(encoder, tmp_path, monkeypatch, capsys):
     """Words of a post say what it is; fifteen statements, and the classifier learns more than one.
 
