@@ -4,10 +4,10 @@
     fedpriv run simulations.threads.adapters:adapter_tags --corpus onstartups -s target-epsilon=2 \
         -s rank=0                                              # the head alone
 
-An example's texts are its question's title and its own sentence, whose rows stand side by side, as
-of `EncodedTagPredictionTask(encoder_texts="both")`; here both are read as far as `max_tokens`. The
-start is that frozen model's head, learnt from public threads; adapters begin at zero, and public
-examples do not train them. So rank 0 is the same model without adapters.
+An example's text is its question's title, as of `EncodedTagPredictionTask(encoder_texts="title")`,
+read as far as `max_tokens`. The start is that frozen model's head, learnt from public threads;
+adapters begin at zero, and public examples do not train them. So rank 0 is the same model without
+adapters.
 
 Reduced: cohorts of 400, 16 examples a user, 20 rounds; full size wants a GPU.
 """
@@ -23,7 +23,6 @@ from torch import nn
 from fedpriv.datasets.encoders import Encoder, find_encoder
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.embeddings import EncodedTexts, open_embeddings
-from fedpriv.datasets.stackexchange.sentence_store import TEXTS
 from fedpriv.datasets.stackexchange.splits import Split
 from fedpriv.datasets.stackexchange.tag_view import TagExamples, TagView
 from fedpriv.experiments.averaging import FederatedExperiment
@@ -49,29 +48,25 @@ _HEAD = "head."
 
 
 class TagTexts:
-    """Examples of a view as token ids `(n, 2, length)` of title and sentence, and tags `(n,)`."""
+    """Examples of a view as token ids `(n, length)` of their titles, and tags `(n,)`."""
 
     def __init__(self, corpus: Corpus, view: TagView, model: PretrainedClassifier) -> None:
-        titles, sentences = corpus.texts("title"), corpus.texts("sentence")
-        if titles is None or sentences is None:
-            raise ValueError(f"corpus {corpus.name!r} does not keep titles and sentences")
-        self._titles, self._sentences = titles, sentences
-        self._view, self._model = view, model
+        titles = corpus.texts("title")
+        if titles is None:
+            raise ValueError(f"corpus {corpus.name!r} does not keep titles")
+        self._titles, self._view, self._model = titles, view, model
 
     def of(self, examples: TagExamples) -> ArrayExamples:
         """Return examples of the view; padded as far as the longest of them."""
         if examples.texts is None:
             raise ValueError("the corpus keeps no text of its examples; import it again")
-        texts = [
-            (self._titles[int(thread)], self._sentences[int(row)])
-            for row, thread in examples.texts.tolist()
-        ]
-        return ArrayExamples(self._model.inputs(texts), examples.labels.astype(np.int64))
+        titles = [self._titles[int(thread)] for thread in examples.texts[:, 1]]
+        return ArrayExamples(self._model.inputs(titles), examples.labels.astype(np.int64))
 
     def at(self, rows: np.ndarray) -> ArrayExamples:
         """Return the examples at row numbers, the shortest first."""
         found = self.of(self._view.columns.take(rows))
-        return found.take(np.argsort((found.x >= 0).sum(axis=(1, 2)), kind="stable"))
+        return found.take(np.argsort((found.x >= 0).sum(axis=1), kind="stable"))
 
 
 class TagUsers(Mapping[str, ArrayExamples]):
@@ -102,7 +97,7 @@ class AdaptedTags(ModuleTask):
         texts = TagTexts(corpus, view, model)
         self._view, self._norm = view, model.row_norm
         self._rows = EncodedTexts(
-            embeddings=open_embeddings(corpus, Encoder(model.files), TEXTS[::-1])
+            embeddings=open_embeddings(corpus, Encoder(model.files), ("title",))
         )
         self.data_sha256 = lambda: {"prepared": corpus.content_sha256}
         subset = view.split.measured_on
@@ -165,7 +160,7 @@ class AdaptedTags(ModuleTask):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptedTagsTask:
-    """Tag prediction on titles and sentences by low-rank adapters on an encoder."""
+    """Tag prediction on titles by low-rank adapters on an encoder."""
 
     encoder: str = option(MINILM, "Its id, of `fedpriv encoder add`, or a folder with its files.")
     rank: int = option(4, "Of the adapters; 0 for the head alone.", Range.AT_LEAST_ZERO)
@@ -189,7 +184,6 @@ class AdaptedTagsTask:
         model = PretrainedClassifier(
             files=find_encoder(self.encoder),
             num_classes=len(view.tags),
-            num_texts=2,
             rank=self.rank,
             freeze_a=self.freeze_a,
             row_norm=self.row_norm,
