@@ -128,7 +128,7 @@ class AdaptedTags(ModuleTask):
         subset = view.split.measured_on
 
         def some(rows: np.ndarray) -> ArrayExamples | None:
-            # A server's part of a corpus holds no rostered user's examples, a node's no public ones.
+            # A server's part of a corpus has no rostered user's examples, a node's no public ones.
             return texts.at(rows[:: -(-len(rows) // measured)]) if len(rows) else None
 
         super().__init__(
