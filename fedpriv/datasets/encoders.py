@@ -268,12 +268,12 @@ class Encoder:
 
     @property
     def width(self) -> int:
-        """How many numbers a row has."""
+        """Width of a row."""
         return int(self.config.hidden_size)
 
     @cached_property
     def max_tokens(self) -> int:
-        """How many tokens of a text are read, special ones included.
+        """Largest number of tokens of a text that are read, special ones included.
 
         As `sentence_bert_config.json` says; without it, as many as the model has positions for.
 
@@ -300,7 +300,7 @@ class Encoder:
 
     @cached_property
     def pooling(self) -> Pooling:
-        """How a text's row is made of its tokens': as `1_Pooling/config.json` says, or the mean."""
+        """Pooling of tokens' states to a text's row: of `1_Pooling/config.json`, or the mean."""
         said = _json(self.files.folder / "1_Pooling/config.json", {})
         modes: dict[str, Pooling] = {
             "pooling_mode_mean_tokens": "mean",
