@@ -287,7 +287,10 @@ def terms_of(groups: Sequence[Group]) -> str:
 
 
 def gaps(groups: Sequence[Group]) -> list[str]:
-    """Return a sentence for each group whose ε does not cover everything."""
+    """Return a sentence for each group whose ε does not cover everything, or one for all alike."""
+    marks = {group.coverage.mark for group in groups if group.head.private}
+    if len(groups) > 1 and len(marks) == 1 and (mark := marks.pop()):
+        return [f"The ε of each private run {mark}."]
     return [
         f"The ε of {group.label} {group.coverage.mark}." for group in groups if group.coverage.mark
     ]

@@ -222,7 +222,7 @@ def epsilon_plot(section: Section) -> Plot | None:
     points, lead = points_of(section), section.lead
     if not points or lead is None:
         return None
-    notes = _plot_terms(section)
+    notes = [*_plot_terms(section), *gaps(section.groups)]
     if remark := direction(lead.measure):
         notes.append(f"{remark.capitalize()}.")
     if any(point.half_width is not None for point in points):

@@ -175,12 +175,16 @@ def outputs(tmp_path, reference, options, published, other=("--seed", 1)):
     call("export", folder, "--to", card.parent)
     report = (folder / "report.html").read_text()
     head = report[report.index("<header>") : report.index("</header>")]
+    side_by_side = page.read_text()
     texts = {
         "run": next(x for x in ran.stdout.splitlines() if x.startswith("privacy")),
         "verify": call("verify", folder).stdout,
         "compare": compared.stdout,
         "comparison page": words(page.read_text()),
-        "comparison table": words(page.read_text().partition('<p class="note"')[0]),
+        "comparison table": words(
+            page.read_text().partition('<table class="runs"')[2].partition("</table>")[0]
+        ),
+        "comparison plot": words(page.read_text().partition("against ε")[2].partition("<svg")[0]),
         "report": words(report),
         "headline": words(head),
         "ε panel": words(report[report.index("ε spent") :].partition("<svg")[0]),
