@@ -12,7 +12,11 @@ import torch
 from torch import nn
 
 from fedpriv.datasets.dataset import Dataset
-from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
+from fedpriv.experiments.averaging import (
+    CentralExperiment,
+    ExampleSampling,
+    FederatedExperiment,
+)
 from fedpriv.measures import LOSS
 from fedpriv.rng import Key
 from fedpriv.runs.prepared import start_run
@@ -66,12 +70,19 @@ def central(make, public=True):
     ).with_options({"noise_multiplier": 1.0})
 
 
+def of_users_examples(make):
+    own = ExampleSampling(name="e", description="", task=lambda experiment: module_of(make))
+    options = {"steps": 2, "batch_size": 8, "noise_multiplier": 1.0, "examples_per_user": 2}
+    return own.with_options(options)
+
+
 KINDS = {
     "user": lambda make: federated(module_of(make)),
     "user, public examples": lambda make: federated(module_of(make, public=examples(99))),
     "users at once": lambda make: federated(module_of(make, users_at_once=4)),
     "example": central,
     "example, none public": lambda make: central(make, public=False),
+    "example of a user": of_users_examples,
 }
 
 
