@@ -260,6 +260,14 @@ def test_what_moves_a_little_or_later_is_not_refused(tmp_path, make, changes):
     accepted(federated(task, local_learning_rate=rate, cohort=cohort), tmp_path)
 
 
+@pytest.mark.parametrize("blank", [2, 6], ids=["first", "all"])
+def test_public_examples_that_are_blank_say_nothing_of_the_model(tmp_path, blank):
+    """Red where a linear layer is refused since its inputs were zero."""
+    public = examples(99)
+    public.x[:blank] = 0.0
+    accepted(federated(module_of(lambda: nn.Linear(8, 2), public=public)), tmp_path)
+
+
 class AfterAll(nn.Module):
     """A number for each output that softmax does not see."""
 
