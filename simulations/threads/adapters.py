@@ -127,8 +127,9 @@ class AdaptedTags(ModuleTask):
         self.data_sha256 = lambda: {"prepared": corpus.content_sha256}
         subset = view.split.measured_on
 
-        def some(rows: np.ndarray) -> ArrayExamples:
-            return texts.at(rows[:: -(-len(rows) // measured)])
+        def some(rows: np.ndarray) -> ArrayExamples | None:
+            # A server's part of a corpus has no rostered user's examples, a node's no public ones.
+            return texts.at(rows[:: -(-len(rows) // measured)]) if len(rows) else None
 
         super().__init__(
             name=view.name,

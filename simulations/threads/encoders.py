@@ -1,4 +1,4 @@
-"""What a pretrained encoder is worth under user-level DP: four kinds of inputs on one split.
+"""Gain of a pretrained encoder under user-level DP: five kinds of inputs on one split.
 
 `tags-encoders`: softmax regression on plain words, on rows of a frozen encoder, and on two controls
 that know nothing of other text: the same encoder with random weights, and word vectors of public
