@@ -134,12 +134,12 @@ class EncodedTexts:
 
     @property
     def num_rows(self) -> int:
-        """How many inputs a model has."""
+        """Number of inputs of a model."""
         return self.embeddings.width * len(self.embeddings.rows)
 
     @property
     def description(self) -> EncoderInputs:
-        """What a model's file says of its inputs."""
+        """Description of the inputs, as a model's file has it."""
         of = self.embeddings
         return EncoderInputs(id=of.encoder, sha256=of.sha256, texts=tuple(of.rows), width=of.width)
 
