@@ -17,7 +17,7 @@ FLOORS = (
     "experiments",
     "backends",
     "runs",
-    "tuning",
+    "tuning trackers",
     "report",
     "audit attacks",
     "api",
