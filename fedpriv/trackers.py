@@ -128,8 +128,10 @@ class MLflow(Callback):
 class WandB(Callback):
     """A run of Weights & Biases, online or offline as `wandb` itself is set (`WANDB_MODE`).
 
-    Nothing of the machine is sent: no console, code, git commit, packages or load. A run that is
-    resumed is a new run there, with all rounds from the first.
+    Nothing of the machine is sent: no host's name, console, code, git commit, packages or load. A
+    run that is resumed is a new run there, with all rounds from the first. wandb stamps each row
+    with the seconds since it began, which no setting takes away: of a secure run all rows are sent
+    at its end.
 
     Args:
         project: Its name there.
@@ -148,10 +150,12 @@ class WandB(Callback):
 
     def on_start(self, info: RunInfo) -> None:
         """Begin a run there, with what identifies this one as its config."""
-        self._time = Timer(info.mode)
+        self._time, self._held = Timer(info.mode), dict[int, dict[str, float]]()
+        self._holds = info.mode != "simulation"
         wandb = library("wandb")
         settings = wandb.Settings(
             silent=True,
+            host="withheld",
             console="off",
             save_code=False,
             disable_code=True,
@@ -172,14 +176,24 @@ class WandB(Callback):
 
     def on_round(self, released: Mapping[str, Any], round_num: int) -> None:
         """Log the numbers of a round."""
-        self._run.log({**numbers(released), "_timestamp": self._time()}, step=round_num)
+        self._held[round_num] = numbers(released)
+        if not self._holds:
+            self._send()
 
     def on_end(self, summary: Mapping[str, Any] | None) -> None:
         """Log the summary, and end the run there."""
+        self._send()
         if summary is not None:
             shown = {n: _word(v) if isinstance(v, list | tuple) else v for n, v in summary.items()}
             self._run.summary.update({f"summary.{n}": v for n, v in shown.items()})
         self._run.finish(exit_code=1 if summary is None else 0)
+
+    def _send(self) -> None:
+        for round_num, values in self._held.items():
+            row = {**values, "_timestamp": self._time()}
+            # wandb keeps a row open until the next: it may be told again, but not at the end.
+            self._run.log(row, step=round_num, commit=True if self._holds else None)
+        self._held.clear()
 
 
 _KINDS = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}

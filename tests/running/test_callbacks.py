@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.runs.callbacks import numbers
 from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.module_task import ModuleTask
-from fedpriv.trackers import tracker_of
+from fedpriv.trackers import WandB, tracker_of
 from tests.running.adaptive import descent
 
 
@@ -193,3 +195,38 @@ def test_params_are_plain(tmp_path):
     told = Recording()
     fp.run(experiment(), callbacks=[told], progress=False)
     assert json.loads(json.dumps(told.started[0].params())) == told.started[0].params()
+
+
+@pytest.mark.parametrize("mode", ["simulation", "secure"])
+def test_wandb_is_sent_the_rows_of_a_secure_run_at_its_end(mode, monkeypatch, tmp_path):
+    """It stamps what it is sent by its own clock: how long a round took would be seen."""
+    sent, calls = [], []
+
+    class Fake:
+        summary = MagicMock()
+
+        def log(self, row, step, commit):
+            sent.append((step, {n: v for n, v in row.items() if n != "_timestamp"}))
+            calls.append(("log", step))
+
+        def finish(self, exit_code):
+            calls.append(("finish", exit_code))
+
+    wandb = SimpleNamespace(Settings=MagicMock(), init=lambda **given: Fake())
+    monkeypatch.setattr("fedpriv.trackers.find_spec", lambda name: True)
+    monkeypatch.setattr("fedpriv.trackers.library", lambda name: wandb)
+
+    class Told(fp.Callback):
+        def on_round(self, released, round_num):
+            calls.append(("round", round_num))
+
+    out = tmp_path / "run"
+    tracked = [WandB("project"), Told()]
+    fp.run(experiment(), out, callbacks=tracked, progress=False, secure=mode == "secure")
+    lines = json_lines.read(out / "rounds.jsonl")
+    assert sent == [(line["round_num"], numbers(line)) for line in lines]
+    assert calls[-1] == ("finish", 0)
+    if mode == "secure":
+        assert calls[:4] == [("round", n) for n in range(1, 5)]
+    else:
+        assert calls[:2] == [("log", 1), ("round", 1)]
