@@ -4,6 +4,7 @@
 REPRODUCTIONS = (
     "simulations.threads.command",
     "simulations.threads.encoders",
+    "simulations.threads.adapters",
     "simulations.defaults.evaluation",
     "simulations.adadps.tables",
     "simulations.adadps.figure2",

@@ -27,7 +27,7 @@ from fedpriv.runs.callbacks import Callback, check_callbacks
 from fedpriv.runs.document import check_experiment_name, read_document
 from fedpriv.runs.prepared import PreparedRun, resume_run, start_run
 from fedpriv.runs.progress import ShowProgress, follow, is_watched, plain_lines
-from fedpriv.tuning.grid import GridStudy
+from fedpriv.studies.grid import GridStudy
 
 
 def experiment(name: str, /, **options: Option) -> Experiment:

@@ -160,7 +160,7 @@ class EncoderInputs:
 
     @property
     def num_rows(self) -> int:
-        """How many inputs an example has."""
+        """Number of inputs of an example."""
         return self.width * len(self.texts)
 
 
@@ -179,7 +179,7 @@ class Bags(Protocol):
 
     @property
     def counts(self) -> np.ndarray:
-        """How often each occurs."""
+        """Number of times that each occurs."""
         ...
 
 

@@ -65,7 +65,7 @@ def tune(
     """
     from fedpriv.api.running import find_corpus
     from fedpriv.experiments.load import load_experiment
-    from fedpriv.tuning.grid import GridStudy
+    from fedpriv.studies.grid import GridStudy
 
     options = given_once(flags, settings_of(option or ()))
     if secure and "seed" in options:

@@ -29,7 +29,7 @@ _FITS: Mapping[Any, Callable[[Any], bool]] = {
 
 
 Row = tuple[str, Sequence[Any]]
-"""Where a row is, for messages, and its values in the order of a table's columns."""
+"""Place of a row, for messages, and its values in the order of a table's columns."""
 
 
 class BadRowError(ValueError):

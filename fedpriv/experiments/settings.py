@@ -52,7 +52,7 @@ EXCESS = 0.05
 SMALL_RUN = 20_000
 """Local trainings that take seconds: up to so many, everybody takes part in each round."""
 START_FACTORS = ((0.2, 0.25), (0.5, 0.5))
-"""How much is kept of the public start, up to which noise length; above, the public search says."""
+"""Factors of the public start by noise length; above the last, the public search decides."""
 
 
 def choose_settings(

@@ -141,7 +141,7 @@ def _possible_numbers(
         turn = 2 * _CONTEXT.pi * (angle + _CONTEXT.mpf(0.5)) * last
         value = length * (_CONTEXT.sin(turn) if sine else _CONTEXT.cos(turn))
         half = _CONTEXT.mpf(0.5)
-        if least == 0 and num_bits < _MOST_BITS:  # all bits alike: there is no telling how far out
+        if least == 0 and num_bits < _MOST_BITS:  # all bits alike: how far out is not known
             return 0, 1
         error = length * (_CONTEXT.mpf(2) ** (18 - num_bits) + _CONTEXT.mpf(1) / max(least, 1))
         return (

@@ -220,7 +220,8 @@ class Plan(_Guarantee):
             "user-by-example": a user of `max_examples_per_user` slots in the training set, empty
             ones included, which neighbours blank together.
         trials: The law of how many runs of this plan are made, of which the best one is kept and
-            nothing else (`fedpriv.tuning`); every ε is then of all of them. None for one run.
+            nothing else (`fedpriv.studies.private_selection`); every ε is then of all of them. None
+            for one run.
 
     Guarantees:
         * With noise, `num_rounds` charges are (ε, δ)-DP at ε = `epsilon(num_rounds)` for one

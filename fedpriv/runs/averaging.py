@@ -123,7 +123,7 @@ def averaging(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keeping:
-    """Where a custom training is kept, and where its randomness comes from.
+    """Storage of a custom training, and the source of its randomness.
 
     Attributes:
         out: The run folder; None keeps the ledger in memory.

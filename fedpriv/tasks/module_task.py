@@ -229,6 +229,8 @@ def _format(examples: ArrayExamples) -> tuple[Any, ...]:
 _TRIED = 2
 # A target that PyTorch's losses leave out.
 _NOT_COUNTED = -100
+# Examples that outputs are looked at of, at most: a tensor may matter to one of many alone.
+_ANSWERED = 512
 # Enough that the mean over those whose targets count is not over none.
 _LOOKED_AT = 16
 _LOOK = Key.simulation(0).fold("look at the loss")
@@ -494,7 +496,7 @@ class ModuleTask(Task):
         return batch if finite else None
 
     def outputs(self, params: Params) -> np.ndarray | None:
-        """Return the outputs, in evaluation mode, on some of `synthetic_batch()`, or their loss."""
+        """Return the outputs, in evaluation mode, on `synthetic_batch()`, or their loss."""
         found = self._module_outputs(params)
         return None if found is None else found[1].detach().numpy()
 
@@ -513,8 +515,8 @@ class ModuleTask(Task):
     def _module_outputs(
         self, params: Params
     ) -> tuple[dict[str, nn.Parameter], torch.Tensor] | None:
-        """Return a module's trained parameters, and its outputs on a few examples."""
-        few = self._few(self.synthetic_batch())
+        """Return a module's trained parameters, and its outputs on public or synthetic examples."""
+        few = self._few(self.synthetic_batch(), _ANSWERED)
         if few is None:
             return None
         module = load_params(self._make(), params).eval()

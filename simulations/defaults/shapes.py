@@ -27,7 +27,7 @@ class Kind:
         tags: Classes.
         public_share: Users outside the roster, for each on it.
         words: Distinct words of the language, and the most that the vocabulary keeps.
-        telling: As `Shape.telling`.
+        informative: As `Shape.informative`.
         off_topic: As `Shape.off_topic`.
     """
 
@@ -36,7 +36,7 @@ class Kind:
     tags: int
     public_share: float
     words: int
-    telling: float
+    informative: float
     off_topic: float
 
     def shape(self, num_users: int) -> Shape:
@@ -48,12 +48,12 @@ class Kind:
             num_words=self.words,
             num_tags=self.tags,
             num_topics=min(40, self.tags),
-            telling=self.telling,
+            informative=self.informative,
             off_topic=self.off_topic,
         )
 
 
-# name, sentences, tags, public share, words, telling, off topic
+# name, sentences, tags, public share, words, informative, off topic
 FITTING = (
     Kind("middle", 20, 100, 0.10, 3_000, 0.6, 0.4),
     Kind("short", 8, 20, 0.10, 1_500, 0.7, 0.4),
@@ -72,7 +72,7 @@ HARD = (
     Kind("mostly public", 10, 60, 3.0, 2_500, 0.6, 0.4),
     Kind("nothing to learn", 8, 30, 0.5, 2_000, 0.05, 0.9),
 )
-"""Where little or nothing is to be gained: public users have most of it, or words tell nothing."""
+"""Shapes with little or nothing to gain: public users have most of it, or words tell nothing."""
 KINDS = {kind.name: kind for kind in (*FITTING, *EVALUATION, *HARD)}
 
 

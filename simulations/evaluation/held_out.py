@@ -168,6 +168,26 @@ def scored(params: Params, examples: TagExamples, inputs: str, rows: np.ndarray)
     return Outcomes(right=right, found=found, ndcg=ndcg.astype(np.float32))
 
 
+def of_logits(logits: np.ndarray, place: np.ndarray, examples: TagExamples) -> Outcomes:
+    """Return the outcomes of examples whose logits a model of any kind computed.
+
+    Args:
+        logits: float32 `(m, tags)`.
+        place: int64 `(n,)`, which row of them each example has.
+        examples: n of them.
+    """
+    # Each example as a single word, whose row of the kernel is its logits.
+    words = replace(
+        examples,
+        indptr=np.arange(len(examples) + 1),
+        indices=place.astype(np.int32),
+        counts=np.ones(len(examples), np.uint8),
+        num_words=len(logits),
+    )
+    params = {"kernel": logits, "bias": np.zeros(logits.shape[1], np.float32)}
+    return scored(params, words, "tff", np.arange(len(examples)))
+
+
 _LEARNING_RATE = 0.1  # of each user's own AdaGrad
 
 

@@ -94,7 +94,7 @@ class NoisyDescent(Algorithm):
 
 
 TERM = "linear term "
-"""What the work's params call b, before the name of each param."""
+"""Prefix of b's params among the work's."""
 _UNIT = 2.0**-53
 _STEPS = 200
 #: Share of ε for the noise on the minimum that was found.

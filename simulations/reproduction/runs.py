@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import multiprocessing
-import os
-import signal
-import threading
 import time
-import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +20,7 @@ from fedpriv.rng import Key
 from fedpriv.runs.backends import serial, serial_on
 from fedpriv.runs.loop import rounds
 from fedpriv.runs.records import measured
-from fedpriv.training.devices import use_one_thread
+from fedpriv.studies.pool import Answer, Pool, failure
 from fedpriv.training.stopping import end_if_interrupted
 from simulations.reproduction.items import TUNING_SEED, Cell, Settings, Split, Table
 from simulations.reproduction.study import Store, on_device
@@ -262,10 +255,6 @@ def _num_steps(experiment: Experiment) -> int:
     return experiment.steps or experiment.num_steps(make_task(experiment, None).num_train)
 
 
-#: Seconds that a worker is given to leave when asked to.
-_PATIENCE = 5.0
-
-
 def performed(
     todo: Sequence[Run], processes: int, device: str | None = None
 ) -> Generator[dict[str, Any], None, None]:
@@ -287,118 +276,43 @@ def performed(
                 row = perform(run, device)
             except Exception as error:
                 end_if_interrupted(error)
-                raise _named(error, run) from error
+                refused, text, _ = failure(error)
+                raise (ValueError if refused else RuntimeError)(f"{text}; in {run}") from error
             yield row
         return
     positions = iter(range(len(todo)))
-    workers: list[_Worker] = []
-    failure: Exception | None = None
-    try:
-        for _ in range(min(processes, len(todo))):
-            workers.append(_Worker(todo, device))
-            workers[-1].assign(next(positions, None))
-        while busy := {worker.pipe: worker for worker in workers if worker.at is not None}:
+    failed: Exception | None = None
+    with Pool(lambda position, tell: perform(todo[position], device), processes) as pool:
+        while True:
+            while failed is None and pool.num_free and (at := next(positions, None)) is not None:
+                pool.submit(at)
             # After a failure only what has ended already is waited for.
-            ready: Any = wait(list(busy), 0 if failure else None)
-            if not ready:
+            answers = pool.wait(0 if failed else None)
+            for answer in answers:
+                if answer.kind == "done":
+                    if failed is None and (at := next(positions, None)) is not None:
+                        pool.submit(at)
+                    yield answer.value
+                else:
+                    failed = failed or _named(answer, todo[answer.job])
+            if not answers:
                 break
-            for pipe in ready:
-                answer = busy[pipe].answer()
-                if isinstance(answer, Exception):
-                    failure = failure or answer
-                busy[pipe].assign(None if failure else next(positions, None))
-                if not isinstance(answer, Exception):
-                    yield answer
-        if failure is not None:
-            raise failure
-    finally:
-        for worker in workers:
-            if worker.at is not None:  # one that has nothing left to do leaves by itself
-                worker.process.terminate()
-        for worker in workers:
-            worker.end()
+        if failed is not None:
+            raise failed
 
 
-class _Worker:
-    """A process that does the runs whose positions it is sent, and the one that it is at."""
-
-    def __init__(self, todo: Sequence[Run], device: str | None) -> None:
-        forks = multiprocessing.get_context("fork")
-        self._todo, self.at = todo, None
-        self.pipe, theirs = forks.Pipe()
-        self.process = forks.Process(target=_work, args=(todo, theirs, device), daemon=True)
-        self.process.start()
-        theirs.close()  # it closes with its process, and no later worker inherits it
-
-    def assign(self, position: int | None) -> None:
-        """Give it its next run, or nothing more, at which it leaves."""
-        self.at = position
-        # A worker that is dead already is found by its answer that does not come.
-        with contextlib.suppress(BrokenPipeError):
-            self.pipe.send(position)
-
-    def answer(self) -> dict[str, Any] | Exception:
-        """Return the row of its run, or why there is none."""
-        assert self.at is not None
-        try:
-            return self.pipe.recv()
-        except (EOFError, OSError):
-            self.process.join(_PATIENCE)
-            code = self.process.exitcode
-            how = f"exit status {code}"
-            if code is not None and code < 0:
-                how = f"killed by {signal.Signals(-code).name}"
-            return ChildProcessError(
-                f"the process of {self._todo[self.at]} died ({how}); runs that had ended are kept. "
-                "Start again with fewer processes if memory was short"
-            )
-
-    def end(self) -> None:
-        """Wait until it has left, and kill it if it does not."""
-        self.process.join(_PATIENCE)
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
-        self.pipe.close()
-        self.process.close()
-
-
-def _named(error: Exception, run: Run) -> Exception:
-    """Return the error with its run."""
-    if isinstance(error, ValueError):
-        return ValueError(f"{error}; in {run}")
-    return RuntimeError(f"{type(error).__name__}: {error}; in {run}")
-
-
-def _work(todo: Sequence[Run], pipe: Connection, device: str | None) -> None:
-    """Do the runs whose positions come, until none does or the parent is gone."""
-    # A terminal sends Ctrl-C to every process: the parent alone decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
-    use_one_thread()
-    while (position := _next(pipe)) is not None:
-        try:
-            answer: Any = perform(todo[position], device)
-        except Exception as error:
-            answer = _named(error, todo[position])
-            answer.add_note(traceback.format_exc())
-        pipe.send(answer)
-
-
-def _next(pipe: Connection) -> int | None:
-    try:
-        return pipe.recv()
-    except EOFError:
-        return None
-
-
-def _leave_with_parent() -> None:
-    """End this process in the middle of a run if its parent is killed."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    wait([parent.sentinel])
-    os._exit(1)
+def _named(answer: Answer, run: Run) -> Exception:
+    """Return the error of a run with its name."""
+    error = answer.value
+    if answer.kind == "died":
+        return ChildProcessError(
+            f"the process of {run} died ({error}); runs that had ended are kept. "
+            "Start again with fewer processes if memory was short"
+        )
+    named = type(error)(f"{error}; in {run}")
+    for note in getattr(error, "__notes__", ()):
+        named.add_note(note)
+    return named
 
 
 def read(path: Path) -> dict[str, dict[str, Any]]:

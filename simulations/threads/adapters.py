@@ -9,18 +9,24 @@ read as far as `max_tokens`. The start is that frozen model's head, learnt from 
 adapters begin at zero, and public examples do not train them. So rank 0 is the same model without
 adapters.
 
-Reduced: cohorts of 400, 16 examples a user, 20 rounds; full size wants a GPU.
+Reduced: cohorts of 400, 16 examples a user, 20 rounds; full size wants a GPU. Clip norm, learning
+rate and factor of the start were chosen for the head alone, by experiments on its frozen rows.
+
+`tags-adapters` is the study: adapters and the head alone at that size, one fold, one seed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
+import torch
 from torch import nn
 
 from fedpriv.datasets.encoders import Encoder, find_encoder
+from fedpriv.datasets.importers.locate import resolve_corpus
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.embeddings import EncodedTexts, open_embeddings
 from fedpriv.datasets.stackexchange.splits import Split
@@ -29,11 +35,13 @@ from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.bounds import AdaptableClip
 from fedpriv.experiments.local import LocalSgd
 from fedpriv.experiments.noise import GaussianNoise
-from fedpriv.experiments.options import option
+from fedpriv.experiments.options import Option, option
 from fedpriv.experiments.sampling import PoissonCohorts
 from fedpriv.experiments.start import FromPublic
+from fedpriv.hashes import document_sha256
 from fedpriv.ranges import Range
 from fedpriv.rng import Key
+from fedpriv.runs.progress import Pace
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.tasks.pretrained import PretrainedClassifier
 from fedpriv.tasks.task import TaskDescription
@@ -42,7 +50,24 @@ from fedpriv.training.local.module import ArrayExamples, ModuleBatches, load_par
 from fedpriv.training.local.module_measures import CLASSIFICATION, module_metrics
 from fedpriv.training.public_learning import GradientLearner, learner_of
 from fedpriv.tree import Params
-from simulations.threads.encoders import MINILM
+from simulations.evaluation.evaluate import differences, evaluate
+from simulations.evaluation.held_out import MAJORITY, Outcomes, held_rows, of_logits
+from simulations.evaluation.table import percent
+from simulations.reproduction import items
+from simulations.reproduction.study import publish, render, table
+from simulations.threads.encoders import ENCODED, MINILM, PRIVATE
+from simulations.threads.methods import Method
+from simulations.threads.page import epsilon_words
+from simulations.threads.study import (
+    CENTRAL,
+    PUBLIC,
+    Study,
+    check_options,
+    keep,
+    model_name,
+    read,
+    train,
+)
 
 _HEAD = "head."
 
@@ -95,15 +120,16 @@ class AdaptedTags(ModuleTask):
         self, corpus: Corpus, view: TagView, model: PretrainedClassifier, measured: int
     ) -> None:
         texts = TagTexts(corpus, view, model)
-        self._view, self._norm = view, model.row_norm
+        self._view, self._texts, self._norm = view, texts, model.row_norm
         self._rows = EncodedTexts(
             embeddings=open_embeddings(corpus, Encoder(model.files), ("title",))
         )
         self.data_sha256 = lambda: {"prepared": corpus.content_sha256}
         subset = view.split.measured_on
 
-        def some(rows: np.ndarray) -> ArrayExamples:
-            return texts.at(rows[:: -(-len(rows) // measured)])
+        def some(rows: np.ndarray) -> ArrayExamples | None:
+            # A server's part of a corpus has no rostered user's examples, a node's no public ones.
+            return texts.at(rows[:: -(-len(rows) // measured)]) if len(rows) else None
 
         super().__init__(
             name=view.name,
@@ -116,6 +142,21 @@ class AdaptedTags(ModuleTask):
             public=some(view.public_rows(subset)),
             synthetic=view.synthetic,
         )
+
+    def outcomes(self, params: Params) -> Outcomes:
+        """Return what a model does to each held-out example of the roster, as of `held_out`."""
+        rows = held_rows(self._view)
+        columns = self._view.columns.take(rows)
+        assert columns.texts is not None
+        # The sentences of a thread share its title, and so their logits.
+        _, first, place = np.unique(columns.texts[:, 1], return_index=True, return_inverse=True)
+        titles = self._texts.of(columns.take(first)).x
+        module = load_params(self._make(), params).eval()
+        order = np.argsort((titles >= 0).sum(axis=1), kind="stable")
+        logits = np.empty((len(titles), len(self._view.tags)), np.float32)
+        with torch.no_grad():
+            logits[order] = module(torch.from_numpy(titles[order])).numpy()
+        return of_logits(logits, place, columns)
 
     def describe(self) -> TaskDescription:
         """Return names and provenance of the view, and the weights' digest."""
@@ -198,11 +239,151 @@ def adapter_tags() -> FederatedExperiment:
         name="adapter-tags",
         description="DP-FedAvg of low-rank adapters on a pretrained encoder, at a reduced size.",
         task=AdaptedTagsTask(),
-        start=FromPublic(factor=1.0),
+        start=FromPublic(factor=0.5),
         rounds=20,
         eval_every=20,
         sampling=PoissonCohorts(cohort=400.0),
-        bound=AdaptableClip(l2_clip_norm=1.0),
+        bound=AdaptableClip(l2_clip_norm=4.0),
         noise=GaussianNoise(target_epsilon=8.0),
-        local=LocalSgd(learning_rate=0.3, batch_size=16, max_examples_per_user=16),
+        local=LocalSgd(learning_rate=1.0, batch_size=16, max_examples_per_user=16),
     )
+
+
+_SMALL: Mapping[str, Option] = {
+    "cohort": 400.0,
+    "rounds": 20,
+    "l2-clip-norm": 40.0,  # rows have unit norm there, and not `row_norm`
+    "local-learning-rate": 100.0,
+    "batch-size": 16,
+    "max-examples-per-user": 16,
+    "start-factor": 0.5,
+}
+_NOISELESS = "without noise"
+
+
+def _adapter_models(epsilons: Sequence[float]) -> dict[str, Mapping[str, Option]]:
+    """Return options of the models with adapters, by name."""
+    private = {model_name("adapters", one): {"target-epsilon": one} for one in epsilons}
+    return {**private, f"adapters, {_NOISELESS}": {"noise": "none"}}
+
+
+def _head(epsilons: Sequence[float]) -> dict[str, Method]:
+    """Return the head alone as a method, on frozen rows and at the adapters' size."""
+    private = {epsilon: {"target-epsilon": epsilon, **_SMALL} for epsilon in epsilons}
+    label, name = "the head alone, at the same size", "encoder-tags"
+    return {
+        "head": Method(label=label, experiment=name, options={**private}, cohort=None),
+        f"head, {_NOISELESS}": Method(
+            label=label, experiment=name, options={None: {"noise": "none", **_SMALL}}, cohort=None
+        ),
+    }
+
+
+def reproduce(
+    *,
+    corpus: str | None = None,
+    seeds: int = 1,
+    results: Path = Path("results/adapters"),
+    out: Path | None = None,
+    roster: str | None = "onstartups-all",
+    folds: int = 1,
+    epsilons: tuple[float, ...] = (2.0, 8.0),
+) -> None:
+    """Train what is missing of the study of adapters and publish its page.
+
+    Args:
+        corpus: A prepared corpus, a dump or a name.
+        seeds: Of every model.
+        results: Next to it, in a folder, what is done is kept.
+        out: Where the page is written, with what it is of as JSON.
+        roster: Of the corpus; None for its own.
+        folds: How many are pooled.
+        epsilons: Targets.
+
+    Raises:
+        ValueError: If an option is refused, the encoder is not on this machine, or there is no such
+            corpus.
+    """
+    check_options(folds, seeds, None)
+    study = Study(
+        corpus=resolve_corpus(corpus, allow_synthetic=False),
+        roster=roster,
+        splits=tuple(Split(fold=number) for number in range(folds)),
+        seeds=seeds,
+        epsilons=epsilons,
+        methods={PRIVATE: ENCODED, **_head(epsilons)},
+        kept=results.with_suffix("") / "outcomes",
+        features={"encoder": MINILM, "encoder-texts": "title"},
+    )
+    models = _adapter_models(epsilons)
+    pace = Pace(folds * seeds * len(models))
+    measured = []
+    for fold in study.folds():
+        view = study.corpus.view(roster=roster, split=fold.split)
+        own = {
+            name: tuple(_trained(study, view, name, given, seed, pace) for seed in range(seeds))
+            for name, given in models.items()
+        }
+        measured.append(replace(fold, outcomes={**fold.outcomes, **own}))
+    generator = Key.simulation(0).fold("adapters").generator()
+    evaluated = evaluate(measured, public_only=PUBLIC, best_nonprivate=CENTRAL, generator=generator)
+    at = [", ε = ".join(("", f"{one:g}")) for one in epsilons]
+    pairs = [(f"adapters{one}", f"head{one}") for one in (*at, f", {_NOISELESS}")]
+    compared = differences(measured, pairs, generator=generator)
+    values = {name: own.values["accuracy"] for name, own in evaluated.models.items()}
+    rows = [
+        ["majority class", *[percent(values[MAJORITY])] * (len(at) + 1)],
+        ["public-only", *[percent(values[PUBLIC])] * (len(at) + 1)],
+        *(
+            [label, *(percent(values.get(name + one)) for one in (*at, f", {_NOISELESS}"))]
+            for label, name in (
+                ("head and adapters, 20 rounds of 400 users", "adapters"),
+                ("head alone, 20 rounds of 400 users", "head"),
+                ("head alone, settings from the data's size", PRIVATE),
+            )
+        ),
+        ["central head, not private", *[percent(values[CENTRAL])] * (len(at) + 1)],
+    ]
+    words = epsilon_words(study)
+    page = render(
+        "threads/adapters.md.jinja", evaluation=evaluated, data=evaluated.data, folds=folds,
+        seeds=seeds, guarantee=words,
+        accuracy=table(["model", *(f"ε = {e:g}" for e in epsilons), "clipped, no noise"], rows),
+        differences=table(
+            ["", "against", "difference"],
+            [[a, b, percent(one, signed=True)] for (a, b), one in compared.items()],
+            words=2,
+        ),
+    )  # fmt: skip
+    publish(page, out, evaluated.to_json() | {"guarantee": words})
+
+
+def _trained(
+    study: Study, view: TagView, name: str, given: Mapping[str, Option], seed: int, pace: Pace
+) -> Outcomes:
+    """Return the outcomes of a model with adapters, trained now or kept from before."""
+    experiment = adapter_tags().with_options(
+        {"roster": study.roster, "fold": view.split.fold, "seed": seed, **given}
+    )
+    digest = document_sha256({"options": experiment.options(), "roster": view.roster_sha256})
+    file = study.kept / study.corpus.content_sha256[:16] / f"adapters-{digest[:16]}.safetensors"
+    if file.exists():
+        pace.keep()
+        return read(file)
+
+    def work() -> None:
+        task, params = train(experiment, study.corpus, seed)
+        keep(file, task.outcomes(params))
+
+    pace.work(f"{view.split.name}, seed {seed}: {name}", work)
+    return read(file)
+
+
+REPRODUCTIONS = (
+    items.Study(
+        name="tags-adapters",
+        title="Tags with whole threads held out: low-rank adapters beside the head alone",
+        run=reproduce,
+        minutes=(60, 60),
+    ),
+)

@@ -1,4 +1,4 @@
-"""What a pretrained encoder is worth under user-level DP: four kinds of inputs on one split.
+"""Gain of a pretrained encoder under user-level DP: five kinds of inputs on one split.
 
 `tags-encoders`: softmax regression on plain words, on rows of a frozen encoder, and on two controls
 that know nothing of other text: the same encoder with random weights, and word vectors of public
@@ -43,13 +43,19 @@ from simulations.evaluation.held_out import MAJORITY, Fold
 from simulations.evaluation.table import percent
 from simulations.reproduction import items
 from simulations.reproduction.study import publish, render, table, write
-from simulations.threads.methods import BY_SIZE, PLAIN_WORDS, Method
+from simulations.threads.methods import BY_SIZE, METHODS, PLAIN_WORDS, Method
 from simulations.threads.page import epsilon_words, point
 from simulations.threads.study import CENTRAL, PUBLIC, Study, check_options, model_name
 
 MINILM = "all-minilm-l6-v2-10f28a0f1270785b"
-PRIVATE = "private"
+PRIVATE, FEDERATED = "private", "federated"
 WORDS, ENCODED = BY_SIZE["adadps-tags"], BY_SIZE["encoder-tags"]
+_FEDERATED = Method(
+    label="federated, not private",
+    experiment="encoder-tags",
+    options={None: {"noise": "none", "bound": "none", "rounds": 100, "start-factor": 0.25}},
+    cohort=0.1,
+)
 DIMENSIONS = 384  # of word vectors: as many as the encoder has
 
 
@@ -61,6 +67,7 @@ class Inputs:
         label: In tables.
         features: Options of every method.
         method: Private training on them.
+        federated: The same without bound and noise; None where it is not trained.
         seeds: How many.
         epsilons: Targets.
     """
@@ -68,6 +75,7 @@ class Inputs:
     label: str
     features: Mapping[str, Option]
     method: Method
+    federated: Method | None = None
     seeds: int
     epsilons: Sequence[float]
 
@@ -170,12 +178,14 @@ def kinds_of_inputs(corpus: Corpus, seeds: int, epsilons: Sequence[float]) -> di
             label="words (bag of words)",
             features=PLAIN_WORDS,
             method=WORDS,
+            federated=METHODS[FEDERATED],
             **every,
         ),
         "titles": Inputs(
             label="encoder, titles",
             features={"encoder": MINILM, "encoder-texts": "title"},
             method=ENCODED,
+            federated=_FEDERATED,
             **every,
         ),
         "titles and sentences": Inputs(
@@ -241,7 +251,8 @@ def reproduce(
             splits=tuple(Split(kind="by-thread", fold=number) for number in range(folds)),
             seeds=kind.seeds,
             epsilons=kind.epsilons,
-            methods={PRIVATE: kind.method},
+            methods={PRIVATE: kind.method}
+            | ({} if kind.federated is None else {FEDERATED: kind.federated}),
             kept=results.with_suffix("") / "outcomes" / name.replace(" ", "-"),
             features=kind.features,
         )
@@ -321,6 +332,9 @@ def _accuracies(
     evaluated: Mapping[str, Evaluation], kinds: Mapping[str, Inputs], epsilons: Sequence[float]
 ) -> str:
     columns = [PUBLIC, *(model_name(PRIVATE, epsilon) for epsilon in epsilons), CENTRAL]
+    federated = any(kind.federated is not None for kind in kinds.values())
+    if federated:
+        columns.append(FEDERATED)
     rows = []
     for name, own in evaluated.items():
         models = {model: figures.values["accuracy"] for model, figures in own.models.items()}
@@ -328,6 +342,7 @@ def _accuracies(
     majority = next(iter(evaluated.values())).models[MAJORITY].values["accuracy"]
     rows.insert(0, ["majority class", *(percent(majority) for _ in columns)])
     headings = ["inputs", "public-only", *(f"ε = {e:g}" for e in epsilons), "central, not private"]
+    headings += ["federated, not private"] if federated else []
     return table(headings, rows)
 
 

@@ -23,6 +23,7 @@ from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
 from fedpriv.runs.loop import first_state, rounds
 from fedpriv.runs.progress import Pace
+from fedpriv.tree import Params
 from simulations.evaluation.evaluate import Evaluation, evaluate
 from simulations.evaluation.held_out import (
     Fold,
@@ -116,7 +117,7 @@ class Study:
             said = f"{view.split.name}, seed {seed}: public-only and central"
             pace.work(said, partial(self._learn_beside, view, seed, files))
         for name, file in files.items():
-            yield name, _read(file)
+            yield name, read(file)
 
     def _learn_beside(self, view: TagView, seed: int, files: Mapping[str, Path]) -> None:
         key = Key.simulation(seed)
@@ -133,10 +134,10 @@ class Study:
             view, choosing, UNIT_NORM, keys=[key.fold("central")], features=task.features_of
         )
         made = task.features_of(view)
-        _keep(files[PUBLIC], outcomes(alone.model.params, view, UNIT_NORM, made))
+        keep(files[PUBLIC], outcomes(alone.model.params, view, UNIT_NORM, made))
         if LOCAL in files:
-            _keep(files[LOCAL], local_only(view, alone.start.params, UNIT_NORM, key=key))
-        _keep(files[CENTRAL], outcomes(whole, view, UNIT_NORM, made))
+            keep(files[LOCAL], local_only(view, alone.start.params, UNIT_NORM, key=key))
+        keep(files[CENTRAL], outcomes(whole, view, UNIT_NORM, made))
 
     def _trained(
         self,
@@ -159,24 +160,11 @@ class Study:
             said = "" if length is None else f", {length} rounds"
             train = partial(self._train, view, experiment, seed, file)
             pace.work(f"{view.split.name}, seed {seed}: {name}{said}", train)
-        return _read(file)
+        return read(file)
 
     def _train(self, view: TagView, experiment: Experiment, seed: int, file: Path) -> None:
-        components = build(experiment, self.corpus)
-        state: Any = first_state(components, Key.simulation(seed))
-        played = rounds(
-            components,
-            serial(experiment, components),
-            Key.simulation(seed),
-            state=state,
-            eval_every=10**9,
-            ends_if_all_fail=False,
-        )
-        for _, state in played:  # noqa: B007 - the last is measured
-            pass
-        params = components.algorithm.result(state)
-        made = components.task.features_of(view)
-        _keep(file, outcomes(params, view, UNIT_NORM, made))
+        task, params = train(experiment, self.corpus, seed)
+        keep(file, outcomes(params, view, UNIT_NORM, task.features_of(view)))
 
     def _experiment(
         self, method: Method, epsilon: float | None, view: TagView, seed: int
@@ -187,6 +175,23 @@ class Study:
     def _file(self, name: str, facts: Mapping[str, object]) -> Path:
         corpus = self.corpus.content_sha256[:16]  # another may have the same roster and options
         return self.kept / corpus / f"{name}-{document_sha256(dict(facts))[:16]}.safetensors"
+
+
+def train(experiment: Experiment, corpus: Corpus, seed: int) -> tuple[Any, Params]:
+    """Return the task of an experiment, and the params that it ends with."""
+    components = build(experiment, corpus)
+    state: Any = first_state(components, Key.simulation(seed))
+    played = rounds(
+        components,
+        serial(experiment, components),
+        Key.simulation(seed),
+        state=state,
+        eval_every=10**9,
+        ends_if_all_fail=False,
+    )
+    for _, state in played:  # noqa: B007 - the last is measured
+        pass
+    return components.task, components.algorithm.result(state)
 
 
 def check_options(folds: int, seeds: int, plot: Path | None) -> None:
@@ -218,11 +223,13 @@ def _best(folds: Sequence[Fold], names: Sequence[str]) -> str:
     return max(names, key=right)
 
 
-def _keep(file: Path, found: Outcomes) -> None:
+def keep(file: Path, found: Outcomes) -> None:
+    """Write outcomes, so that a killed command need not measure them again."""
     file.parent.mkdir(parents=True, exist_ok=True)
     write_tensors(file, {"right": found.right, "found": found.found, "ndcg": found.ndcg})
 
 
-def _read(file: Path) -> Outcomes:
+def read(file: Path) -> Outcomes:
+    """Return what `keep` wrote."""
     tensors, _ = read_tensors(file)
     return Outcomes(right=tensors["right"], found=tensors["found"], ndcg=tensors["ndcg"])

@@ -249,6 +249,24 @@ def test_what_moves_a_little_or_later_is_not_refused(tmp_path, make, changes):
     accepted(federated(task, local_learning_rate=rate, cohort=cohort), tmp_path)
 
 
+class Experts(nn.Module):
+    """Each example goes to one of eight layers, by where its inputs point."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate, self.layers = nn.Linear(8, 8), nn.ModuleList(nn.Linear(8, 2) for _ in range(8))
+
+    def forward(self, x):
+        shares = self.gate(x).softmax(1)
+        chosen = shares * (shares == shares.amax(1, keepdim=True))
+        return sum(chosen[:, n, None] * layer(x) for n, layer in enumerate(self.layers))
+
+
+def test_a_tensor_that_one_of_many_examples_uses_is_not_refused(tmp_path):
+    """The first two of the batch use at most two of eight layers."""
+    accepted(federated(module_of(Experts, synthetic_batch=examples(5, 400))), tmp_path)
+
+
 class AfterAll(nn.Module):
     """A number for each output that softmax does not see."""
 

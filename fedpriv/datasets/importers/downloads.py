@@ -67,7 +67,7 @@ def _read_table() -> dict[str, Fetchable]:
 
 
 DATASETS: Mapping[str, Fetchable] = _read_table()
-"""What can be fetched, by name."""
+"""Data sets that can be fetched, by name."""
 
 _CHUNK = 1 << 14  # what is lost of a transfer that breaks
 _ATTEMPTS_WITHOUT_PROGRESS = 3

@@ -51,8 +51,8 @@ class Shape:
         num_topics: Topics; a tag belongs to one of them.
         spread: Standard deviation of the log of a user's number of sentences; 0 gives all users
             as many, to within one.
-        telling: Share of the topic's and the tag's words in a text, of what it is by default: the
-            less, the harder are tags to tell.
+        informative: Share of the topic's and the tag's words in a text, relative to the default:
+            the less, the harder are tags to tell.
         off_topic: Share of posts that are written about another tag than their own, which no model
             can tell.
 
@@ -67,7 +67,7 @@ class Shape:
     num_tags: int = 600
     num_topics: int = 40
     spread: float = 1.0
-    telling: float = 1.0
+    informative: float = 1.0
     off_topic: float = 0.0
 
     def __post_init__(self) -> None:
@@ -86,7 +86,7 @@ class Shape:
             )
         if not 0.0 <= self.spread <= 5.0:
             raise ValueError(f"spread {self.spread} is outside 0 (equal users) to 5; give 1")
-        for name in ("telling", "off_topic"):
+        for name in ("informative", "off_topic"):
             finite_float(name, getattr(self, name), Range.SHARE)
 
 
@@ -204,17 +204,17 @@ def _language(shape: Shape, rng: np.random.Generator) -> _Language:
         word_names=np.array([f"w{rank:05d}" for rank in range(shape.num_words)], object),
         tag_names=np.array([f"t{rank:03d}" for rank in range(shape.num_tags)], object),
         topic_of_tag=topic_of_tag,
-        body_mix=_mix(_BODY_MIX, shape.telling),
-        title_mix=_mix(_TITLE_MIX, shape.telling),
+        body_mix=_mix(_BODY_MIX, shape.informative),
+        title_mix=_mix(_TITLE_MIX, shape.informative),
         off_topic=shape.off_topic,
     )
 
 
-def _mix(mix: tuple[float, float, float], telling: float) -> tuple[float, float, float]:
+def _mix(mix: tuple[float, float, float], informative: float) -> tuple[float, float, float]:
     """Return shares of common, topic and tag words, with fewer of the latter two."""
-    if telling == 1.0:
+    if informative == 1.0:
         return mix
-    topical, tag = telling * mix[1], telling * mix[2]
+    topical, tag = informative * mix[1], informative * mix[2]
     return 1.0 - topical - tag, topical, tag
 
 
@@ -309,11 +309,13 @@ def _texts(
     words[topical] = language.topic_words[
         topics[text[topical]], rng.integers(_WORDS_PER_TOPIC, size=len(topical))
     ]
-    telling = np.flatnonzero(kind >= mix[0] + mix[1])
-    about = tags[text[telling]]
-    wrong = rng.random(len(telling)) < _MISLEADING
+    informative = np.flatnonzero(kind >= mix[0] + mix[1])
+    about = tags[text[informative]]
+    wrong = rng.random(len(informative)) < _MISLEADING
     about[wrong] = rng.integers(len(language.tag_names), size=int(wrong.sum()))
-    words[telling] = language.tag_words[about, rng.integers(_WORDS_PER_TAG, size=len(telling))]
+    words[informative] = language.tag_words[
+        about, rng.integers(_WORDS_PER_TAG, size=len(informative))
+    ]
     names = language.word_names[words].tolist()
     ends = np.cumsum(lengths).tolist()
     return [names[end - length : end] for end, length in zip(ends, lengths.tolist(), strict=True)]

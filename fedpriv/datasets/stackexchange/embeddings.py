@@ -134,12 +134,12 @@ class EncodedTexts:
 
     @property
     def num_rows(self) -> int:
-        """How many inputs a model has."""
+        """Number of inputs of a model."""
         return self.embeddings.width * len(self.embeddings.rows)
 
     @property
     def description(self) -> EncoderInputs:
-        """What a model's file says of its inputs."""
+        """Description of the inputs, as a model's file has it."""
         of = self.embeddings
         return EncoderInputs(id=of.encoder, sha256=of.sha256, texts=tuple(of.rows), width=of.width)
 
@@ -193,10 +193,20 @@ class EncodedTexts:
         return np.arange(number + 1) * width, places, rows.reshape(-1)
 
 
+# Below this length squares lose digits in float32.
+_SMALL = np.float32(1e-16)
+
+
 def unit_rows(rows: np.ndarray) -> np.ndarray:
     """Return rows scaled to unit norm, float32 `(n, d)`; a row of zeros stays one."""
     norms = np.sqrt(np.einsum("nd,nd->n", rows, rows))
-    return rows / np.maximum(norms, np.finfo(np.float32).tiny)[:, None]
+    odd = (norms < _SMALL) | (norms == np.inf)  # squares beyond float32
+    if odd.any():
+        wide = rows[odd].astype(np.float64)
+        lengths = np.sqrt(np.einsum("nd,nd->n", wide, wide))
+        rows, norms = rows.copy(), np.where(odd, np.float32(1.0), norms)
+        rows[odd] = wide / np.where(lengths == 0.0, 1.0, lengths)[:, None]
+    return rows / norms[:, None]
 
 
 def _folder(corpus: Corpus, encoder: Encoder) -> Path:

@@ -166,7 +166,7 @@ class Features(Protocol):
 
     @property
     def num_rows(self) -> int:
-        """How many inputs a model has."""
+        """Number of inputs of a model."""
         ...
 
     def inputs(self, examples: TagExamples, /) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -202,7 +202,7 @@ WITHOUT_ANCHOR = (
     "an older backup that was put back",
     "charges cut off the ledger's end after the last checkpoint",
 )
-"""What cannot be found in a run folder whose ledger has no anchor."""
+"""Manipulations of a run folder that are not detected without an anchor."""
 ANCHORED = "anchored"
 """Key of the first line's further facts: whether the ledger has an anchor."""
 

@@ -200,7 +200,7 @@ KEY = "epsilon_does_not_cover"
 """Key of the list in JSON, which is empty where ε covers everything."""
 
 PUBLIC_EXAMPLES = "public examples"
-"""What a public-only model learns from, unless a run says otherwise."""
+"""Data of a public-only model, unless a run names others."""
 
 NO_NOISE = "no noise is added"
 
@@ -208,7 +208,7 @@ USER_LOOP = "user_loop"
 """Key of a description that was read from a ledger alone, of a user-defined training loop."""
 
 FLOATS = "what the last bits of noise in floating point betray"
-"""What the ε of a secure run does not cover whose sums or noise are not of whole numbers."""
+"""Limit of the ε of a secure run whose sums or noise are not of whole numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

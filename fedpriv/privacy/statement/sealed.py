@@ -174,7 +174,7 @@ AUDIT_FILE = "audit.json"
 DECIDING = {"simultaneous": "many canaries", "clopper_pearson": "Clopper-Pearson"}
 """The bounds that decide, by their names in the file, and how a reader knows them."""
 NOT_AUDITED = {"outcome": "not audited"}
-"""What JSON has where there is no audit."""
+"""Value in JSON where there is no audit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,6 +48,19 @@ def experiment():
 """
 
 
+ADAPTERS = """
+from dataclasses import replace
+
+from simulations.threads.adapters import AdaptedTagsTask, adapter_tags
+
+
+def experiment():
+    task = AdaptedTagsTask(encoder={encoder!r}, rank=2, roster="inside")
+    return replace(adapter_tags(), name="own", task=task).with_options(
+        {{"rounds": 2, "cohort": 12.0, "noise-multiplier": 1.0, "target-epsilon": None}})
+"""
+
+
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     return Place(tmp_path, monkeypatch)
@@ -97,8 +110,11 @@ class Place:
         return fp.load(self.root / name)
 
 
-def test_nodes_with_their_own_text_and_weights_train_what_one_process_does(place, deploy):
+@pytest.mark.parametrize("what", ["rows", "adapters"])
+def test_nodes_with_their_own_text_and_weights_train_what_one_process_does(place, deploy, what):
     """To the same bits: no row depends on which other texts were embedded with it."""
+    if what == "adapters":
+        place.file.write_text(ADAPTERS.format(encoder=place.encoder), "utf-8")
     place.embed(SERVER, *NODES)
     found = place.run(deploy)
     assert verify_run(found.path).ok

@@ -130,7 +130,7 @@ def test_tags_are_harder_to_tell_where_a_shape_says_so(tmp_path):
         found = learner.measure(params)
         return 0.0 if found is None else found.totals["accuracy"].value
 
-    easy, few_words, other_tags = best(), best(telling=0.3), best(off_topic=0.6)
+    easy, few_words, other_tags = best(), best(informative=0.3), best(off_topic=0.6)
     assert few_words < easy - 0.1
     assert other_tags < easy - 0.2
 
@@ -143,7 +143,7 @@ def test_tags_are_harder_to_tell_where_a_shape_says_so(tmp_path):
         ({"num_words": 5}, "5 words"),
         ({"num_topics": 31}, "each topic a tag"),
         ({"spread": float("nan")}, "spread"),
-        ({"telling": 1.1}, "telling"),
+        ({"informative": 1.1}, "informative"),
     ],
 )
 def test_shapes_that_make_no_corpus_are_refused(change, message):

@@ -81,7 +81,13 @@ class TestStudy:
 def test_every_study_is_listed_once():
     found = {name: item for name, item in find_reproductions().items() if item.kind == "study"}
     wanted = {f"{paper}-{name}" for paper, names in LISTED.items() for name in names}
-    assert set(found) == wanted | {"tags", "tags-encoders", "ablation-tags", "defaults"}
+    assert set(found) == wanted | {
+        "tags",
+        "tags-adapters",
+        "tags-encoders",
+        "ablation-tags",
+        "defaults",
+    }
     for item in found.values():
         assert item.minutes[0] > 0 and (item.minutes[1] <= 10 or item.reduced is None)
         for options in (item.options, item.reduced or {}):

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from tiny_tables import done_for, made, table
 
+from fedpriv.studies import pool
 from simulations.reproduction import runs
 from simulations.reproduction.runs import Run, complete, perform, performed, read
 
@@ -154,7 +155,7 @@ class TestDeath:
     def test_a_row_that_ended_beside_a_death_is_kept(self, tmp_path, monkeypatch):
         """Both answers lie there when they are looked at; the dead worker's comes first."""
         pid, ended, answered = tmp_path / "pid", tmp_path / "ended", tmp_path / "answered"
-        asked = runs._next
+        asked = pool._next
 
         def asking(pipe):
             if ended.exists():  # whoever asks for more has answered
@@ -172,7 +173,7 @@ class TestDeath:
             wait_for(answered.exists)
             die()
 
-        monkeypatch.setattr(runs, "_next", asking)
+        monkeypatch.setattr(pool, "_next", asking)
         monkeypatch.setattr(runs, "perform", noted)
         rows = performed([run(1, last), run(0), run(2)], 2)
         assert next(rows)["seed"] == 0  # and nobody looks while its worker does seed 2

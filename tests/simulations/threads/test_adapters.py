@@ -1,5 +1,6 @@
 """Tags by adapters on an encoder: without them the frozen encoder's model, on the same texts."""
 
+from dataclasses import replace
 from importlib.util import find_spec
 
 import numpy as np
@@ -9,6 +10,8 @@ import torch
 import fedpriv as fp
 from fedpriv.experiments.build import build
 from fedpriv.rng import Key
+from simulations.evaluation.held_out import held_rows
+from simulations.threads import adapters
 from simulations.threads.adapters import adapter_tags
 
 if find_spec("transformers") is None:
@@ -61,3 +64,35 @@ def test_a_run_starts_from_the_public_head_and_trains_both(tiny_corpus, encoder,
     assert not any(t.any() for n, t in found.items() if "lora_b" in n)
     assert np.abs(found["head.weight"]).max() > 0.1
     assert encoder.sha256 in str(run.statement) and run.summary["accuracy_public"] > 0
+
+
+def test_the_study_measures_adapters_beside_the_head_alone(
+    tiny_corpus, encoder, tmp_path, monkeypatch, capsys
+):
+    """Red if a thread's logits go to another's sentences: rank 0 without a round is the head."""
+    small = {**adapters._SMALL, "cohort": 10.0, "rounds": 1}
+    monkeypatch.setattr(adapters, "MINILM", encoder.id)
+    monkeypatch.setattr(adapters, "_SMALL", small)
+    monkeypatch.setattr(
+        adapters, "adapter_tags", lambda: adapter_tags().with_options(
+            {"encoder": encoder.id, "rounds": 1, "cohort": 10.0, "rank": 2}
+        )
+    )  # fmt: skip
+    for name in ("ENCODED",):
+        method = getattr(adapters, name)
+        options = {e: {**given, "rounds": 2, "cohort": 5.0} for e, given in method.options.items()}
+        monkeypatch.setattr(adapters, name, replace(method, options=options))
+    page = tmp_path / "page.md"
+    adapters.reproduce(
+        corpus=str(tiny_corpus.directory), roster=None, out=page, results=tmp_path / "adapters"
+    )
+    text = capsys.readouterr().out
+    assert "adapters, ε = 2" in text and "Synthetic data" in text and page.exists()
+    task = made(encoder, tiny_corpus).task
+    params = task.init_params(Key.simulation(0))
+    rows = held_rows(tiny_corpus.view())
+    columns = tiny_corpus.view().columns.take(rows)
+    logits = torch.from_numpy(task._norm * task._rows.dense(columns))
+    logits = logits @ torch.from_numpy(params["head.weight"]).T
+    right = (logits.argmax(1).numpy() == columns.labels).mean()
+    assert task.outcomes(params).right.mean() == pytest.approx(right, abs=0.01)

@@ -106,7 +106,12 @@ def private_study(
             "as 1"
         )
     target, state = out / RUN, SecretState(out)
-    stated = {"format": "fedpriv-study", "trials": trials.to_json(), "mode": root.mode, **facts}
+    stated = {
+        "format": "fedpriv-private-selection",
+        "trials": trials.to_json(),
+        "mode": root.mode,
+        **facts,
+    }
     started = _check_same(out, stated)
     if target.exists() and not started:
         raise ValueError(f"{target} is there already and of no study; give another folder")

@@ -22,8 +22,8 @@ from fedpriv.privacy.trials import Trials
 from fedpriv.rng import Key
 from fedpriv.runs.document import write_json
 from fedpriv.runs.prepared import PreparedRun, resume_run, start_run
+from fedpriv.studies.private_selection import Score, private_study
 from fedpriv.tasks.checks import public_of_rostered
-from fedpriv.tuning.study import Score, private_study
 
 MOST_CELLS = 10_000
 

@@ -17,7 +17,7 @@ from scipy import stats
 
 from fedpriv.privacy.trials import Trials
 from fedpriv.rng import Key
-from fedpriv.tuning.study import Score, SecretState, _bits, private_study
+from fedpriv.studies.private_selection import Score, SecretState, _bits, private_study
 
 LAW = Trials(mean=4.0)
 NUM_STUDIES = 300
@@ -193,7 +193,7 @@ def test_a_kill_at_any_change_of_the_state_loses_nothing(tmp_path, monkeypatch, 
 KILLED = """
     import os, signal, sys
     from pathlib import Path
-    from test_study import Trial, go
+    from test_private_selection import Trial, go
     from fedpriv.rng import Key
     class Killed(Trial):
         def run(self, settings, folder, key):

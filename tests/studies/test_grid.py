@@ -15,7 +15,7 @@ from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.privacy.trials import Trials
 from fedpriv.runs.prepared import start_run
-from fedpriv.tuning.grid import GridStudy
+from fedpriv.studies.grid import GridStudy
 
 OPTIONS = {
     "rounds": 2,

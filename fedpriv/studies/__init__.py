@@ -1,0 +1,1 @@
+"""Studies: many trials of experiments, kept, found again and shown; and private selection."""

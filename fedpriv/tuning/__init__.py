@@ -1,1 +1,0 @@
-"""Private hyper-parameter tuning: a random number of trials, of which the best is released."""
