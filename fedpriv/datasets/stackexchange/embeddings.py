@@ -163,8 +163,9 @@ class EncodedTexts:
         """
         if examples.texts is None:
             raise ValueError(
-                "it is not known where these examples' sentences are: the corpus was imported, or "
-                "the part cut, by an earlier version; do that again"
+                "it is not known where these examples' sentences are: the corpus's view, or the "
+                "part of it, was made by an earlier version; let the corpus's folder be written "
+                "to, or cut the part again (`fedpriv data part`)"
             )
         if examples.texts.min(initial=0) < 0:
             raise ValueError(
