@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from fedpriv.rng import Key as Key
     from fedpriv.runs.averaging import Trained as Trained
     from fedpriv.runs.averaging import averaging as averaging
+    from fedpriv.runs.callbacks import Callback as Callback
+    from fedpriv.runs.callbacks import RunInfo as RunInfo
     from fedpriv.runs.folder import RunFolder as RunFolder
     from fedpriv.training.algorithm import ArrayState as ArrayState
     from fedpriv.training.local.module import load_params as load_params
@@ -70,6 +72,7 @@ _ROOMS = {
     "fedpriv.privacy.noise_grid": ("NoiseGrid",),
     "fedpriv.privacy.plan": ("Plan",),
     "fedpriv.rng": ("Key",),
+    "fedpriv.runs.callbacks": ("Callback", "RunInfo"),
     "fedpriv.runs.folder": ("RunFolder",),
     "fedpriv.runs.averaging": ("Trained", "averaging"),
     "fedpriv.training.algorithm": ("ArrayState",),
@@ -93,6 +96,9 @@ __all__ = [  # noqa: RUF022 - by what they are for
     "Run",
     "run_uncertainty",
     "RunUncertainty",
+    # Told what a run releases.
+    "Callback",
+    "RunInfo",
     # What it costs.
     "Rounds",
     "Account",

@@ -180,11 +180,8 @@ def outputs(tmp_path, reference, options, published, other=("--seed", 1)):
         "run": next(x for x in ran.stdout.splitlines() if x.startswith("privacy")),
         "verify": call("verify", folder).stdout,
         "compare": compared.stdout,
-        "comparison page": words(page.read_text()),
-        "comparison table": words(
-            page.read_text().partition('<table class="runs"')[2].partition("</table>")[0]
-        ),
-        "comparison plot": words(page.read_text().partition("against ε")[2].partition("<svg")[0]),
+        "comparison page": words(side_by_side),
+        "comparison table": words(side_by_side.partition("<tbody>")[2].partition("</tbody>")[0]),
         "report": words(report),
         "headline": words(head),
         "ε panel": words(report[report.index("ε spent") :].partition("<svg")[0]),

@@ -57,6 +57,11 @@ def test_unlike_runs_are_called_unlike(make_run) -> None:
     gaps = read_groups([make_run("g"), make_run("h", name="h", corpus=known)])
     assert mismatches(gaps) == ["what ε covers"]
     assert "The ε of h does NOT cover: vocabulary taken from rostered users." in render(gaps)
+    alike = render(
+        read_groups([make_run("i", corpus=known), make_run("j", name="j", corpus=known)])
+    )
+    plot = alike.partition("Accuracy against ε")[2].partition("<svg")[0]
+    assert "The ε of each private run does NOT cover: vocabulary taken" in plot
     delta = make_run("e", name="e", delta=1e-4)
     assert "δ" in mismatches(read_groups([make_run("f"), delta]))
 
