@@ -1,5 +1,8 @@
 """Studies from Python: run, gone on with, forecast, and read as data frames."""
 
+# pyright: reportMissingTypeStubs=false
+# (pandas brings no stubs, and its frames are what callers get)
+
 from __future__ import annotations
 
 import re
@@ -158,13 +161,13 @@ def private_search(study: Study, secure: bool) -> GridStudy:
     assert isinstance(search, Search) and search.mean is not None
     resolver = Resolver(study)
     cells = list(resolver.cells())
-    if len(cells) != 1 or len(study.seeds) != 1:  # pyright: ignore[reportArgumentType]
+    if len(cells) != 1 or len(study.each_seed) != 1:
         raise ValueError(
-            f"a private search is of one method, one ε, one data and one seed, and this study has "
-            f"{len(cells)} of the first three and {len(study.seeds)} seeds: showing the best of "  # pyright: ignore
-            "several searches would be a further choice"
+            "a private search is of one method, one ε, one data and one seed, and this study has "
+            f"{len(cells)} of the first three and {len(study.each_seed)} seeds: showing the best "
+            "of several searches would be a further choice"
         )
-    [seed] = study.seeds  # pyright: ignore
+    [seed] = study.each_seed
     trial = resolver.trial(*cells[0], seed)
     return GridStudy(
         experiment=trial.experiment,
@@ -224,26 +227,26 @@ def forecast_study(study: Study, *, timed: bool = True) -> list[CellForecast]:
     Raises:
         ValueError: If a trial does not fit together.
     """
-    resolver, found = Resolver(study), []
+    resolver = Resolver(study)
+    found: list[CellForecast] = []
     search = study.search if isinstance(study.search, Search) else None
-    assert not isinstance(study.seeds, int)
     for method, epsilon, data in resolver.cells():
         settings = None if search is None else search.middle
-        trial = resolver.trial(method, epsilon, data, study.seeds[0], settings)
+        trial = resolver.trial(method, epsilon, data, study.each_seed[0], settings)
         corpus = resolver.corpus_of(trial)
         components = build(trial.experiment, corpus)
         made: Experiment = components.experiment or trial.experiment
         start = first_state(components, Key.simulation(made.seed)).params
         plan = components.plan
         noise = None
-        if isinstance(plan, Plan) and plan.is_private and plan.mechanism is not None:
+        if isinstance(plan, Plan) and plan.is_private:
             noise = getattr(plan.live_mechanism, "noise_multiplier", None)
         found.append(
             CellForecast(
                 method=method,
                 epsilon=trial.epsilon,
                 data=data,
-                trials=len(study.seeds) + ((search.trials or 0) if search else 0),
+                trials=len(study.each_seed) + ((search.trials or 0) if search else 0),
                 rounds=plan.affordable_rounds,
                 noise_multiplier=noise,
                 cost=round_cost(components, start, timed=timed),

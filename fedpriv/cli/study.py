@@ -14,7 +14,7 @@ from fedpriv.output_paths import check_folder, writing_to
 from fedpriv.privacy.statement.statement import run_statement
 
 if TYPE_CHECKING:
-    from fedpriv.api.studying import StudyResult
+    from fedpriv.api.studying import CellForecast, StudyResult
     from fedpriv.studies.study import Study
 
 
@@ -102,8 +102,6 @@ def study(
 
 
 def _print_result(found: StudyResult, folder: Path, *, as_json: bool) -> None:
-    from fedpriv.studies.tables import trial_rows
-
     if found.best is not None:
         path = found.best.record.directory
         if as_json:
@@ -114,6 +112,8 @@ def _print_result(found: StudyResult, folder: Path, *, as_json: bool) -> None:
         return
     assert found.record is not None
     if as_json:
+        from fedpriv.studies.tables import trial_rows
+
         print_json({"study": dict(found.record.document), "trials": trial_rows(found.record)})
         return
     failed = [trial for trial in found.record.trials if trial.failure is not None]
@@ -126,7 +126,9 @@ def _print_result(found: StudyResult, folder: Path, *, as_json: bool) -> None:
         sys.exit(1)
 
 
-def _print_forecast(chosen: Study, cells: list, workers: int | None, *, as_json: bool) -> None:
+def _print_forecast(
+    chosen: Study, cells: list[CellForecast], workers: int | None, *, as_json: bool
+) -> None:
     from fedpriv.backends.ray.cluster import usable_cores
 
     number = workers or usable_cores()

@@ -294,8 +294,7 @@ def _searched(
     if chosen is None:
         return Searched(trials=[], tried=tried)
     trials = [
-        resolver.trial(method, epsilon, data, seed, chosen)
-        for seed in resolver.study.seeds  # pyright: ignore[reportGeneralTypeIssues]
+        resolver.trial(method, epsilon, data, seed, chosen) for seed in resolver.study.each_seed
     ]
     yield trials
     return Searched(trials=trials, tried=tried, chosen=chosen)
@@ -353,7 +352,7 @@ class _Kept:
         """Write the study with all of its trials, what a search tried, and what that costs."""
         results = [batch.result for batch in batches if batch.result is not None]
         trials = [trial for one in results for trial in one.trials]
-        order = {seed: place for place, seed in enumerate(self._study.seeds)}  # pyright: ignore
+        order = {seed: place for place, seed in enumerate(self._study.each_seed)}
         trials.sort(key=lambda trial: order[trial.seed])
         found = [
             {**trial.row, "options": dict(trial.searched), "score": score}

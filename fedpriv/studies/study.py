@@ -147,18 +147,36 @@ class Study:
         put("epsilons", _epsilons("epsilons", self.epsilons))
         seeds = range(self.seeds) if isinstance(self.seeds, int) else self.seeds
         put("seeds", tuple(seeds))
-        if not self.seeds or any(type(seed) is not int or seed < 0 for seed in self.seeds):  # pyright: ignore
+        if not seeds or any(type(seed) is not int or seed < 0 for seed in seeds):
             raise ValueError(f"seeds {self.seeds!r}: give whole numbers from 0 on, or how many")
-        if len(set(self.seeds)) < len(self.seeds):  # pyright: ignore[reportArgumentType]
+        if len(set(seeds)) < len(seeds):
             raise ValueError(f"seeds {self.seeds!r}: one is there twice; give each once")
         data = {_label(label): _options(one, f"data {label!r}") for label, one in self.data.items()}
         put("data", data or {"": {}})
         put("options", _options(self.options, "options"))
         if isinstance(self.search, Mapping):
             put("search", Search.of(self.search))
-        number = len(self.methods) * len(self.epsilons) * len(self.data) * len(self.seeds)  # pyright: ignore
+        number = len(self.methods) * len(self.epsilons) * len(self.data) * len(seeds)
         if number > MOST_TRIALS:
             raise ValueError(f"{number:,} trials are more than {MOST_TRIALS:,}; give fewer of each")
+
+    @property
+    def labelled(self) -> Mapping[str, Method]:
+        """The methods by label."""
+        found: Any = self.methods
+        return found
+
+    @property
+    def levels(self) -> tuple[float | None, ...]:
+        """The target ε; None is without privacy."""
+        found: Any = self.epsilons
+        return found
+
+    @property
+    def each_seed(self) -> tuple[int, ...]:
+        """The seeds."""
+        found: Any = self.seeds
+        return found
 
     @classmethod
     def of(cls, document: Mapping[str, Any], base: Path | None = None) -> Study:
@@ -193,21 +211,20 @@ class Study:
 
     def document(self) -> dict[str, Any]:
         """Return the study as JSON values."""
-        assert isinstance(self.methods, Mapping)
         methods: dict[str, Any] = {}
-        for label, one in self.methods.items():
-            named = reference_of(one.experiment)
+        for label, one in self.labelled.items():
+            given, named = one.experiment, reference_of(one.experiment)
             methods[label] = {
-                "experiment": named or one.experiment.name,
-                "found_by_name": named is not None,
+                "experiment": given.name if isinstance(given, Experiment) else given,
+                "reference": named,
                 "options": dict(one.options),
                 "epsilons": None if one.epsilons is None else list(one.epsilons),
             }
         return {
             "name": self.name,
             "methods": methods,
-            "epsilons": list(self.epsilons),
-            "seeds": list(self.seeds),  # pyright: ignore[reportArgumentType]
+            "epsilons": list(self.levels),
+            "seeds": list(self.each_seed),
             "data": {label: dict(one) for label, one in self.data.items()},
             "options": dict(self.options),
             "search": self.search.to_json() if isinstance(self.search, Search) else None,
@@ -262,23 +279,22 @@ class Resolver:
     def cells(self) -> Iterator[tuple[str, float | None, str]]:
         """Yield method, ε and data of every group of trials that differ in their seed alone."""
         study = self.study
-        assert isinstance(study.methods, Mapping)
         for data in study.data:
-            for method, one in study.methods.items():
+            for method, one in study.labelled.items():
                 base = self._base(method, data)[0]
-                wanted = study.epsilons if one.epsilons is None else one.epsilons
-                levels = [level for level in wanted if _has_level(base, level)]
-                if not has_noise(base):
-                    levels = [None]
+                wanted = study.levels if one.epsilons is None else one.epsilons
+                levels: list[float | None] = [None]
+                if has_noise(base):
+                    levels = [level for level in wanted if _has_level(base, level)]
                 for level in levels:
-                    yield method, level, data  # pyright: ignore[reportReturnType]
+                    yield method, level, data
 
     def trials(self) -> list[Trial]:
         """Return every trial of a study that searches nothing: of the first seed first."""
         cells = list(self.cells())
         return [
             self.trial(method, level, data, seed)
-            for seed in self.study.seeds  # pyright: ignore[reportGeneralTypeIssues]
+            for seed in self.study.each_seed
             for method, level, data in cells
         ]
 
@@ -348,8 +364,7 @@ class Resolver:
 
     def _base(self, method: str, data: str) -> tuple[Experiment, str | None, Corpus | None]:
         study = self.study
-        assert isinstance(study.methods, Mapping)
-        one = study.methods[method]
+        one = study.labelled[method]
         given = dict(study.data[data])
         asked = given.pop("corpus", None)
         with _named(method, data):
