@@ -46,11 +46,19 @@ _OPTIONAL = ("modules.json", "sentence_bert_config.json", "1_Pooling/config.json
 #: Tokens that lengths are rounded up to a multiple of, and texts of a batch.
 _STEP, _TEXTS = 8, 8
 _CHUNK = 64 * _TEXTS
+# Tokens of a text at most: special ones before and behind, and one of its own.
+_LEAST = 3
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,46}")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,46}-[0-9a-f]{16}")
 _MOST_JSON = 100 << 20  # bytes of an archive's file other than the weights'
-# Settings of config.json that choose code or change numbers.
-_REFUSED = ("auto_map", "quantization_config", "_attn_implementation", "attn_implementation")
+# Settings of config.json that choose code, change numbers or name another file of weights.
+_REFUSED = (
+    "auto_map",
+    "quantization_config",
+    "_attn_implementation",
+    "attn_implementation",
+    "transformers_weights",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +167,14 @@ def add_encoder(
                 "the file that was asked for, and was not added"
             )
         encoder = Encoder(found)
-        encoder.encode(["", "a " * 2 * encoder.max_tokens])  # else it is not added
+        try:
+            encoder.encode(["", "a " * 2 * encoder.max_tokens])  # else it is not added
+        except ValueError:
+            raise
+        except Exception as error:  # of whatever numbers and names its files hold
+            raise ValueError(
+                f"{folder} has no usable encoder: it fails on a text ({_line(error)})"
+            ) from None
         target = parent / found.id
         if not target.is_dir():
             with new_folder(target, complete=WEIGHTS) as unready:
@@ -251,6 +266,7 @@ class Encoder:
 
     files: EncoderFiles
     _invariant: dict[int, bool] = field(default_factory=dict, repr=False)
+    _tokenizers: dict[int, Any] = field(default_factory=dict, repr=False)
 
     @property
     def width(self) -> int:
@@ -272,10 +288,11 @@ class Encoder:
             positions -= int(config.pad_token_id) + 1
         settings = _json(path, {})
         stated = settings.get("max_seq_length", positions)
-        if type(stated) is not int or stated < 3 or settings.get("do_lower_case"):
+        if type(stated) is not int or stated < _LEAST or settings.get("do_lower_case"):
             raise ValueError(
-                f"{path}: max_seq_length {stated!r:.40} must be a whole number of at least 3, and "
-                "do_lower_case false: the tokeniser's own file says what becomes of capitals"
+                f"{path}: max_seq_length {stated!r:.40} must be a whole number of at least "
+                f"{_LEAST}, and do_lower_case false: the tokeniser's own file says what becomes of "
+                "capitals"
             )
         return min(positions, stated)
 
@@ -330,18 +347,32 @@ class Encoder:
         """The model's configuration, as transformers reads it."""
         return read_config(self.files)
 
-    @cached_property
-    def _tokenizer(self) -> Any:
+    def _tokenizer(self, at_most: int) -> Any:
+        """Return the tokeniser that cuts texts off there: one for each length, never changed."""
         from tokenizers import Tokenizer
 
+        if at_most in self._tokenizers:
+            return self._tokenizers[at_most]
+        path = self.files.folder / TOKENIZER
         try:
-            made = Tokenizer.from_file(str(self.files.folder / TOKENIZER))
+            made = Tokenizer.from_file(str(path))
+            # The file's own cut and padding are an example's, not the model's.
+            made.no_padding()
+            made.enable_truncation(at_most)
         except Exception as error:  # compiled code raises no class of its own
-            raise ValueError(f"{self.files.folder / TOKENIZER} cannot be read ({error})") from None
-        # The file's own cut and padding are an example's, not the model's.
-        made.no_padding()
-        made.enable_truncation(self.max_tokens)
-        return made
+            raise ValueError(f"{path} cannot be read ({error})") from None
+        if getattr(made.model, "dropout", None):
+            raise ValueError(
+                f"{path} sets dropout of its model, by which a text has other tokens each time; "
+                "save the tokeniser without"
+            )
+        largest, known = max(made.get_vocab().values(), default=0), int(self.config.vocab_size)
+        if largest >= known:
+            raise ValueError(
+                f"{path} has token {largest}, and the model knows {known} tokens ({CONFIG}): a "
+                "text with that token could not be read; give the tokeniser of this model"
+            )
+        return self._tokenizers.setdefault(at_most, made)
 
     def tokens(self, texts: Sequence[str], at_most: int | None = None) -> list[list[int]]:
         """Return each text's token ids, without padding.
@@ -351,15 +382,21 @@ class Encoder:
             at_most: Ids of a text, special ones included; None, and at most, `max_tokens`.
 
         Raises:
-            ValueError: As `encode`.
+            ValueError: As `encode`; or `at_most` leaves no room beside special ids.
         """
+        if at_most is not None and at_most < _LEAST:
+            raise ValueError(f"{at_most} tokens of a text are too few; give at least {_LEAST}")
         # Half of a character that takes two has no bytes.
         sound = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
-        if at_most is not None:
-            self._tokenizer.enable_truncation(min(at_most, self.max_tokens))
-        found = [found.ids for found in self._tokenizer.encode_batch(sound)]
-        self._tokenizer.enable_truncation(self.max_tokens)
-        return found
+        tokenizer = self._tokenizer(min(at_most or self.max_tokens, self.max_tokens))
+        try:
+            return [found.ids for found in tokenizer.encode_batch(sound)]
+        except BaseException as error:  # compiled code's panics are no `Exception`
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
+            raise ValueError(
+                f"the tokeniser of encoder {self.files.id} fails on a text ({_line(error)})"
+            ) from None
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """Return a row for each text, float32 `(n, width)`, finite.
@@ -419,8 +456,14 @@ class Encoder:
                 for place in range(_TEXTS)
             ]
             whole = self._rows(texts, length, _TEXTS)
-            # Other places, other neighbours, and none.
-            turns = [[(3 * n + 1) % _TEXTS for n in range(_TEXTS)], [*range(_TEXTS)][::-1], [0]]
+            # Other places, other neighbours, none, and no padding at all, where transformers
+            # leaves the mask out.
+            turns = [
+                [(3 * n + 1) % _TEXTS for n in range(_TEXTS)],
+                [*range(_TEXTS)][::-1],
+                [0],
+                [0] * _TEXTS,
+            ]
             self._invariant[length] = all(
                 torch.equal(
                     self._rows([texts[n] for n in turn], length, _TEXTS)[: len(turn)], whole[turn]
@@ -603,7 +646,17 @@ def load_transformer(
             f"{files.folder} has no usable encoder: {WEIGHTS} lacks {len(missing)} "
             f"tensors of {CONFIG}, and {len(found['mismatched_keys'])} have other shapes"
         )
+    unsound = [name for name, tensor in model.named_parameters() if not tensor.isfinite().all()]
+    if unsound:
+        raise ValueError(
+            f"{files.folder} has no usable encoder: {unsound[0]!r} of {WEIGHTS} is not finite"
+        )
     return model
+
+
+def _line(error: BaseException) -> str:
+    """Return an error's kind and text in a line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
 
 
 def transformers_library() -> Any:

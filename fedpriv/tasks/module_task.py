@@ -230,6 +230,8 @@ def _format(examples: ArrayExamples) -> tuple[Any, ...]:
 _TRIED = 2
 # A target that PyTorch's losses leave out.
 _NOT_COUNTED = -100
+# Examples that outputs are looked at of, at most: a tensor may matter to one of many alone.
+_ANSWERED = 512
 # Enough that the mean over those whose targets count is not over none.
 _LOOKED_AT = 16
 _LOOK = Key.simulation(0).fold("look at the loss")
@@ -512,7 +514,7 @@ class ModuleTask(Task):
         return batch if finite else None
 
     def outputs(self, params: Params) -> np.ndarray | None:
-        """Return the outputs, in evaluation mode, on some of `synthetic_batch()`, or their loss."""
+        """Return the outputs, in evaluation mode, on `synthetic_batch()`, or their loss."""
         found = self._module_outputs(params)
         return None if found is None else found[1].detach().numpy()
 
@@ -531,8 +533,8 @@ class ModuleTask(Task):
     def _module_outputs(
         self, params: Params
     ) -> tuple[dict[str, nn.Parameter], torch.Tensor] | None:
-        """Return a module's trained parameters, and its outputs on a few examples."""
-        few = self._few(self.synthetic_batch())
+        """Return a module's trained parameters, and its outputs on public or synthetic examples."""
+        few = self._few(self.synthetic_batch(), _ANSWERED)
         if few is None:
             return None
         module = load_params(self._make(), params).eval()
@@ -547,7 +549,7 @@ class ModuleTask(Task):
         if self._synthetic_batch is not None:
             return self._synthetic_batch, False
         made, public = self._data.synthetic(self._make(), _TRIED), self._sets[True]
-        if public and (made is None or same_format(made, public)):
+        if public and (made is None or (same_format(made, public) and public.x.any())):
             return public.take(_telling(public)), False
         return made, True
 
@@ -688,11 +690,14 @@ def _check_client_optimizer(given: Any) -> None:
 
 
 def _telling(examples: ArrayExamples) -> np.ndarray:
-    """Return positions of the first examples, and of those with the least and largest integers."""
-    found = list(range(min(len(examples), _TRIED)))
+    """Return positions of the first examples, and of those with the least and largest integers.
+
+    Of the first whose inputs are not all zero: the others move no weight of a linear layer.
+    """
+    found = np.flatnonzero(examples.x.reshape(len(examples), -1).any(axis=1))[:_TRIED].tolist()
     for array in (examples.x, examples.y):
         if array.size and array.dtype.kind in "iu":
             each = array.reshape(len(array), -1)
             least = np.where(each == _NOT_COUNTED, each.max(), each)
             found += [int(each.max(axis=1).argmax()), int(least.min(axis=1).argmin())]
-    return np.unique(found)
+    return np.array(list(dict.fromkeys(found or range(min(len(examples), _TRIED)))))

@@ -35,6 +35,9 @@ def folder(tmp_path_factory):
     return write_tiny_bert(tmp_path_factory.mktemp("encoder") / "tiny")
 
 
+BPE = {"type": "BPE", "unk_token": "[UNK]", "vocab": {"[UNK]": 0, "a": 1, "b": 2}, "merges": []}
+
+
 def opened(folder):
     return Encoder(check_files(folder, "tiny"))
 
@@ -66,6 +69,30 @@ def test_a_batch_whose_rows_touch_each_other_is_found_out(folder, monkeypatch):
     np.testing.assert_array_equal(other.encode(TEXTS), other.encode(TEXTS[::-1])[::-1])
 
 
+def test_a_batch_without_padding_that_is_computed_otherwise_is_found_out(folder, monkeypatch):
+    """Transformers leaves out a mask that masks nothing: a row then has other bits, maybe."""
+    rows = Encoder._rows
+
+    def unmasked(self, tokens, length, size):
+        found = rows(self, tokens, length, size)
+        full = len(tokens) == size and all(len(ids) == length for ids in tokens)
+        return found * (1 + 1e-6) if full else found
+
+    monkeypatch.setattr(Encoder, "_rows", unmasked)
+    encoder, long = opened(folder), ["law " * 40] * 8
+    alone = encoder.encode(long[:1])
+    np.testing.assert_array_equal(encoder.encode(long), alone.repeat(8, 0))
+
+
+@pytest.mark.parametrize("at_most", [0, 1, 2])
+def test_texts_of_no_token_are_refused(folder, at_most):
+    """Red where one token at most is all of a text: its two marks have to fit."""
+    encoder = opened(folder)
+    with pytest.raises(ValueError, match=f"{at_most} tokens of a text .*at least 3"):
+        encoder.tokens(["pay the tax"], at_most)
+    assert [len(ids) for ids in encoder.tokens(["law " * 40] * 2, 3)] == [3, 3]
+
+
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
 @pytest.mark.parametrize("normalised", [False, True])
 def test_rows_are_those_of_the_definition(tmp_path, pooling, normalised):
@@ -76,14 +103,14 @@ def test_rows_are_those_of_the_definition(tmp_path, pooling, normalised):
     encoder, model = opened(folder), BertModel.from_pretrained(folder).eval()
     assert (encoder.width, encoder.max_tokens, encoder.pooling) == (16, 32, pooling)
     for text in TEXTS:
-        ids = torch.tensor([encoder._tokenizer.encode(text).ids])
+        ids = torch.tensor([encoder._tokenizer(32).encode(text).ids])
         assert ids.shape[1] <= 32
         with torch.no_grad():
             states = model(input_ids=ids).last_hidden_state[0]
         row = {"mean": states.mean(0), "cls": states[0], "max": states.amax(0)}[pooling]
         row = row / row.norm() if normalised else row
         np.testing.assert_allclose(encoder.encode([text])[0], row.numpy(), atol=2e-6)
-    assert encoder._tokenizer.encode(TEXTS[5]).ids.__len__() == 32
+    assert encoder._tokenizer(32).encode(TEXTS[5]).ids.__len__() == 32
 
 
 def test_many_texts_go_on_after_a_stop_and_are_the_same_in_processes(folder, monkeypatch):
@@ -206,6 +233,10 @@ class TestFiles:
             ("config.json", {"auto_map": {"AutoModel": "evil.Model"}}),
             ("config.json", {"_attn_implementation": "somebody/kernel"}),
             ("config.json", {"quantization_config": {"bits": 4}}),
+            ("config.json", {"transformers_weights": "others.safetensors"}),
+            ("config.json", {"return_dict": False}),
+            ("config.json", {"max_position_embeddings": -5}),
+            ("config.json", {"pad_token_id": -3}),
             ("config.json", {"hidden_size": "x"}),
             ("config.json", {"num_attention_heads": 0}),
             ("config.json", {"vocab_size": 3}),
@@ -220,6 +251,59 @@ class TestFiles:
         with pytest.raises(ValueError, match="odd"):
             add_encoder(tmp_path / "odd")
         assert encoders.added_encoders() == ()
+
+    def test_other_weights_than_those_hashed_are_not_loaded(self, folder, tmp_path):
+        """transformers takes the file that config.json names, whose digest nobody asked for."""
+        odd = shutil.copytree(folder, tmp_path / "odd")
+        others = {name: 2 * array for name, array in load_file(odd / "model.safetensors").items()}
+        save_file(others, odd / "others.safetensors", metadata={"format": "pt"})
+        config = json.loads((odd / "config.json").read_text())
+        config["transformers_weights"] = "others.safetensors"
+        (odd / "config.json").write_text(json.dumps(config))
+        with pytest.raises(ValueError, match="sets transformers_weights"):
+            Encoder(find_encoder(str(odd))).encode(["tax"])
+
+    def test_a_word_without_numbers_is_found_before_a_text_has_it(self, folder, tmp_path):
+        odd = shutil.copytree(folder, tmp_path / "odd")
+        tensors = load_file(odd / "model.safetensors")
+        tensors["embeddings.word_embeddings.weight"][-1] = float("nan")
+        save_file(tensors, odd / "model.safetensors", metadata={"format": "pt"})
+        with pytest.raises(ValueError, match=r"word_embeddings.weight' of model.* is not finite"):
+            add_encoder(odd)
+
+    @pytest.mark.parametrize(
+        ("changes", "said"),
+        [
+            ({"model": BPE | {"dropout": 0.5}}, "sets dropout of its model"),
+            ({"model": BPE | {"vocab": {"[UNK]": 0, "a": 1, "b": 1_000}}}, "has token 1000"),
+            ({"model": {"type": "WordLevel", "vocab": {}, "unk_token": "?"}}, "fails on a text"),
+        ],
+    )
+    def test_a_tokeniser_that_is_no_function_of_a_text_is_refused(
+        self, folder, tmp_path, changes, said
+    ):
+        odd = shutil.copytree(folder, tmp_path / "odd")
+        kept = json.loads((odd / "tokenizer.json").read_text())
+        kept |= {"post_processor": None, "added_tokens": [], **changes}
+        (odd / "tokenizer.json").write_text(json.dumps(kept))
+        with pytest.raises(ValueError, match=said):
+            add_encoder(odd)
+        assert encoders.added_encoders() == ()
+
+    def test_a_text_that_a_tokeniser_cannot_bear_is_an_error_of_ours(self, folder, tmp_path):
+        """Its pattern of exponential time ends in a panic; other texts' rows stay what they are."""
+        odd = shutil.copytree(folder, tmp_path / "odd")
+        kept = json.loads((odd / "tokenizer.json").read_text())
+        kept["pre_tokenizer"] = {
+            "type": "Split", "pattern": {"Regex": "(a+)+$"},
+            "behavior": "Isolated", "invert": False,
+        }  # fmt: skip
+        (odd / "tokenizer.json").write_text(json.dumps(kept))
+        encoder = Encoder(add_encoder(odd))
+        before = encoder.encode(["taxes"])
+        with pytest.raises(ValueError, match="fails on a text"):
+            encoder.tokens([3 * "aaaaaaaaaaaaaaaaaaaaaaaaaaaa!"], at_most=4)
+        np.testing.assert_array_equal(encoder.encode(["taxes"]), before)
 
     def test_a_stray_or_half_made_folder_hides_no_encoder(self, folder):
         found = add_encoder(folder, "n" * 47)
