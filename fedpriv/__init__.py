@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from fedpriv.rng import Key as Key
     from fedpriv.runs.averaging import Trained as Trained
     from fedpriv.runs.averaging import averaging as averaging
+    from fedpriv.runs.callbacks import Callback as Callback
+    from fedpriv.runs.callbacks import RunInfo as RunInfo
     from fedpriv.runs.folder import RunFolder as RunFolder
     from fedpriv.studies.search import Search as Search
     from fedpriv.studies.study import Method as Method
@@ -76,6 +78,7 @@ _ROOMS = {
     "fedpriv.privacy.noise_grid": ("NoiseGrid",),
     "fedpriv.privacy.plan": ("Plan",),
     "fedpriv.rng": ("Key",),
+    "fedpriv.runs.callbacks": ("Callback", "RunInfo"),
     "fedpriv.runs.folder": ("RunFolder",),
     "fedpriv.runs.averaging": ("Trained", "averaging"),
     "fedpriv.studies.search": ("Search",),
@@ -107,6 +110,9 @@ __all__ = [  # noqa: RUF022 - by what they are for
     "Method",
     "Search",
     "StudyResult",
+    # Told what a run releases.
+    "Callback",
+    "RunInfo",
     # What it costs.
     "Rounds",
     "Account",

@@ -16,10 +16,10 @@ from fedpriv.cli.output import console, errors, print_json, print_line, print_ta
 from fedpriv.datasets.cache import cache_dir
 from fedpriv.datasets.importers import locate
 from fedpriv.datasets.importers.synthetic import NAME as SYNTHETIC
-from fedpriv.datasets.importers.tff_files import open_client_data
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.overlap import NEAR, measure_overlap
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE, BY_THREAD
+from fedpriv.datasets.tff_files import open_client_data
 from fedpriv.runs.progress import moves, plain_lines
 
 

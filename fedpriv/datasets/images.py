@@ -1,4 +1,9 @@
-"""MNIST, CIFAR-10 and CIFAR-100 from their published files, packed or not."""
+"""MNIST, CIFAR-10 and CIFAR-100 from their published files, packed or not.
+
+Those of MNIST are idx files (Yann LeCun's page, mirrored; CC BY-SA 3.0), those of CIFAR the binary
+version at cs.toronto.edu/~kriz/cifar.html, whose licence is not stated. `fedpriv data fetch` gets
+the first two. The python version of CIFAR is pickled and is not read.
+"""
 
 from __future__ import annotations
 
@@ -205,6 +210,13 @@ def _load_cifar(
     progress: Progress | None,
 ) -> Dataset:
     choices = [choice for form in forms for choice in form.choices]
+    given = Path(argument or "").expanduser()
+    if argument is not None and ("-python" in given.name or _is_pickled(given)):
+        raise ValueError(
+            f"{given} has the python version of {forms[0].kind}, which is pickled: whoever reads a "
+            "pickle runs the code in it; get the binary version, "
+            f"{forms[0].choices[0][0]}"
+        )
     paths = find_files(forms[0].name, choices, argument, get=get)
     names = tuple(path.name for path in paths)
     form = next(form for form in forms if names in form.choices)
@@ -245,6 +257,13 @@ def _load_cifar(
             **form.note,
         },
     )
+
+
+def _is_pickled(folder: Path) -> bool:
+    """Return whether a folder has files named as those of the python version, and none binary."""
+    has = (folder / "data_batch_1").is_file()
+    has = has or ((folder / "train").is_file() and (folder / "meta").is_file())
+    return has and not any(folder.glob("*.bin"))
 
 
 def read_cifar_records(content: bytes, where: str, form: _Cifar) -> tuple[np.ndarray, np.ndarray]:

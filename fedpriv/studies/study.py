@@ -151,7 +151,10 @@ class Study:
             raise ValueError(f"seeds {self.seeds!r}: give whole numbers from 0 on, or how many")
         if len(set(seeds)) < len(seeds):
             raise ValueError(f"seeds {self.seeds!r}: one is there twice; give each once")
-        data = {_label(label): _options(one, f"data {label!r}") for label, one in self.data.items()}
+        data = {
+            label and _label(label): _options(one, f"data {label!r}")
+            for label, one in self.data.items()
+        }
         put("data", data or {"": {}})
         put("options", _options(self.options, "options"))
         if isinstance(self.search, Mapping):

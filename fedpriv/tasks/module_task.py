@@ -549,7 +549,7 @@ class ModuleTask(Task):
         if self._synthetic_batch is not None:
             return self._synthetic_batch, False
         made, public = self._data.synthetic(self._make(), _TRIED), self._sets[True]
-        if public and (made is None or same_format(made, public)):
+        if public and (made is None or (same_format(made, public) and public.x.any())):
             return public.take(_telling(public)), False
         return made, True
 
@@ -690,11 +690,14 @@ def _check_client_optimizer(given: Any) -> None:
 
 
 def _telling(examples: ArrayExamples) -> np.ndarray:
-    """Return positions of the first examples, and of those with the least and largest integers."""
-    found = list(range(min(len(examples), _TRIED)))
+    """Return positions of the first examples, and of those with the least and largest integers.
+
+    Of the first whose inputs are not all zero: the others move no weight of a linear layer.
+    """
+    found = np.flatnonzero(examples.x.reshape(len(examples), -1).any(axis=1))[:_TRIED].tolist()
     for array in (examples.x, examples.y):
         if array.size and array.dtype.kind in "iu":
             each = array.reshape(len(array), -1)
             least = np.where(each == _NOT_COUNTED, each.max(), each)
             found += [int(each.max(axis=1).argmax()), int(least.min(axis=1).argmin())]
-    return np.unique(found)
+    return np.array(list(dict.fromkeys(found or range(min(len(examples), _TRIED)))))

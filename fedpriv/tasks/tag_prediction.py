@@ -386,10 +386,14 @@ class TagPrediction(ViewTask[TagView]):
         return made(inputs, labels, len(view.tags))
 
     def public_gradient_correlation(self, params: Params) -> float | None:
-        """Return how alike gradients of one public user's examples are; see `BaseTask`."""
+        """Return how alike gradients of one public user's examples are; see `BaseTask`.
+
+        Of those in threads that a public user asked: others' titles and tags may be a rostered
+        user's.
+        """
         products, squares = [], []
-        for user in self._view.public_users:
-            rows = self._view.all_rows([user], "train")[:_MOST_COMPARED]
+        for rows in self._public_by_user():
+            rows = rows[:_MOST_COMPARED]
             if len(rows) < 2:
                 continue
             inputs, labels = spread_examples(
@@ -622,12 +626,8 @@ class TagPrediction(ViewTask[TagView]):
         public.
         """
         view = self._view
-        learnt, public = view.public_rows("train", of=self._public_text), view.public_rows("train")
-        by_user = [
-            np.concatenate([learnt[:0], *view.rows([u], "train")]) for u in view.public_users
-        ]
-        by_user = [rows[np.isin(rows, public)] for rows in by_user]
-        by_user = [rows for rows in by_user if len(rows)]
+        learnt = view.public_rows("train", of=self._public_text)
+        by_user = [rows for rows in self._public_by_user() if len(rows)]
         for number in range(NUM_FOLDS):
             held = by_user[number::NUM_FOLDS]
             if not held:
@@ -638,6 +638,13 @@ class TagPrediction(ViewTask[TagView]):
                 key = Key.simulation(0).fold("public users").fold(number)
                 learner = self.learner(others, key, lambda params: None)
                 yield learner, [view.columns.take(rows) for rows in held]
+
+    def _public_by_user(self) -> list[np.ndarray]:
+        """Return each public user's training rows, in threads that a public user asked."""
+        view = self._view
+        public = view.public_rows("train")
+        found = (view.all_rows([user], "train") for user in view.public_users)
+        return [rows[np.isin(rows, public)] for rows in found]
 
     def describe(self) -> TaskDescription:
         """Return names, counts and provenance of the view."""

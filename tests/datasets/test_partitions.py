@@ -6,9 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv.datasets.partitions import (
+    LabelSummary,
     examples_by_user,
+    hold_out_public_users,
     split_by_dirichlet,
     split_by_ids,
+    split_by_quantity,
+    split_by_shards,
+    split_uniformly,
     split_users,
 )
 from fedpriv.rng import Key
@@ -116,3 +121,98 @@ def test_nobody_moves_another_user_to_the_other_side():
 def test_sides_that_cannot_be_are_refused(given, said):
     with pytest.raises(ValueError, match=said):
         split_users(given.pop("ids", IDS), X, given.pop("y", Y), **given)
+
+
+LABELS = np.arange(1_000) % 10
+SPLITS = {
+    "dirichlet": lambda users, key: split_by_dirichlet(LABELS, users, alpha=0.5, key=key),
+    "shards": lambda users, key: split_by_shards(LABELS, users, shards=3, key=key),
+    "uniform": lambda users, key: split_uniformly(1_000, users, key=key),
+    "log-normal": lambda users, key: split_by_quantity(1_000, users, skew=1.5, key=key),
+    "power-law": lambda users, key: split_by_quantity(1_000, users, law="power-law", key=key),
+}
+
+
+@pytest.mark.parametrize("name", SPLITS)
+@pytest.mark.parametrize("users", [1, 7, 333])
+def test_every_partition_gives_each_example_to_one_user(name, users):
+    partition = SPLITS[name](users, KEY)
+    assert sorted(np.concatenate(list(partition.values())).tolist()) == list(range(1_000))
+    assert len(partition) == users and list(partition) == sorted(partition)
+    assert all(len(rows) and rows.tolist() == sorted(rows) for rows in partition.values())
+    if name in ("shards", "uniform"):
+        sizes = [len(rows) for rows in partition.values()]
+        assert max(sizes) - min(sizes) <= (3 if name == "shards" else 1)
+
+
+@pytest.mark.parametrize("name", SPLITS)
+def test_every_partition_is_a_function_of_its_key(name):
+    def split(key):
+        return [rows.tolist() for rows in SPLITS[name](20, key).values()]
+
+    assert split(KEY) == split(Key.simulation(0)) != split(Key.simulation(1))
+
+
+def test_shards_are_runs_of_the_sorted_labels():
+    summary = LabelSummary.of_partition(LABELS, split_by_shards(LABELS, 100, shards=2, key=KEY))
+    assert summary.labels_held.max() == 2 and set(summary.examples) == {10}
+    assert set(summary.counts[summary.labels_held == 2].ravel()) == {0, 5}
+    few = LabelSummary.of_partition(LABELS, split_by_shards(LABELS, 3, shards=1, key=KEY))
+    assert sorted(few.labels_held) == [4, 4, 4]  # of ten labels, with two cut in between
+
+
+def test_sizes_follow_the_law():
+    def sizes(**given):
+        parts = split_by_quantity(200_000, 2_000, key=KEY, **given).values()
+        return np.array([len(rows) for rows in parts], float)
+
+    logs = np.log(sizes(skew=0.8))
+    assert logs.std() == pytest.approx(0.8, rel=0.05)
+    assert np.mean((logs - logs.mean()) ** 3) / logs.std() ** 3 == pytest.approx(0.0, abs=0.2)
+    ranked = np.sort(sizes(law="power-law", skew=0.7, least=0))[::-1]
+    assert ranked[0] / ranked[99] == pytest.approx(100**0.7, rel=0.02)
+    assert set(sizes(skew=0.0)) == {100.0}
+    assert sizes(skew=3.0, least=20).min() == 20
+    unsorted = sizes(law="power-law")
+    assert abs(np.corrcoef(np.arange(2_000), unsorted)[0, 1]) < 0.1  # ranks are dealt
+
+
+@pytest.mark.parametrize(
+    ("split", "said"),
+    [
+        (lambda: split_by_shards(LABELS, 501, key=KEY), "501 users of 2 shards are more than"),
+        (lambda: split_by_shards(LABELS, 5, shards=0, key=KEY), "shards 0 must be at least 1"),
+        (lambda: split_uniformly(3, 4, key=KEY), "users 4 is more than the 3 examples"),
+        (lambda: split_uniformly(3, 0, key=KEY), "users 0 must be at least 1"),
+        (lambda: split_uniformly(3, 2, key=7), "key 7 must be a Key"),
+        (lambda: split_by_quantity(9, 3, skew=-1.0, key=KEY), r"skew -1\.0 must be at least 0"),
+        (lambda: split_by_quantity(9, 3, skew=np.nan, key=KEY), "skew nan must be at least 0"),
+        (lambda: split_by_quantity(9, 3, least=4, key=KEY), "least 4 of 3 users"),
+        (lambda: split_by_quantity(9, 3, law="zipf", key=KEY), "use 'log-normal' or 'power-law'"),
+    ],
+)
+def test_other_partitions_that_cannot_be_are_refused(split, said):
+    with pytest.raises(ValueError, match=said):
+        split()
+
+
+def test_public_users_of_a_mapping_are_those_of_its_rows():
+    users, (_, y) = split_users(IDS, X, Y, public=0.3)
+    everybody = examples_by_user(X, Y, split_by_ids(IDS))
+    found, (same_x, same_y) = hold_out_public_users(everybody, public=0.3)
+    assert list(found) == list(users) and sorted(same_y) == sorted(y)
+    assert np.array_equal(same_x, X[same_y])
+
+
+def test_a_summary_counts_labels_and_their_entropy():
+    users = {"b": (np.zeros((4, 1)), np.array([7, 7, 7, 7])), "a": (None, np.array([1, 1, 7, 2]))}
+    summary = LabelSummary.of_users(users)
+    assert summary.users == ("a", "b") and summary.labels == (1, 2, 7)
+    assert summary.counts.tolist() == [[2, 1, 1], [0, 0, 4]]
+    assert summary.labels_held.tolist() == [3, 1] and summary.entropies.tolist() == [1.5, 0.0]
+    assert summary.entropy == pytest.approx(-sum(p * np.log2(p) for p in (2 / 8, 1 / 8, 5 / 8)))
+    assert "2 users, 8 examples of 3 labels" in str(summary)
+    with pytest.raises(ValueError, match="no user"):
+        LabelSummary.of_users({})
+    with pytest.raises(ValueError, match="not one a row"):
+        LabelSummary.of_users({"a": (None, np.ones((2, 2)))})

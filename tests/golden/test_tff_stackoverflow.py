@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedpriv.datasets.importers.tff_files import open_client_data
+from fedpriv.datasets.tff_files import open_client_data
 from tests.golden.tff_tags import tag_prediction_arrays
 
 

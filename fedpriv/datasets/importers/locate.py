@@ -20,9 +20,9 @@ from fedpriv.datasets.importers.dump import import_stackexchange, site_name
 from fedpriv.datasets.importers.stackoverflow import import_stackoverflow
 from fedpriv.datasets.importers.synthetic import GENERATOR, Shape, synthesize
 from fedpriv.datasets.importers.synthetic import NAME as SYNTHETIC
-from fedpriv.datasets.importers.tff_files import SQLITE_MAGIC
 from fedpriv.datasets.stackexchange import manifest as manifests
 from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.datasets.tff_files import SQLITE_MAGIC
 from fedpriv.hashes import Progress
 
 STAND_IN = Shape(num_users=4_000, num_sentences=120_000, public_users=60)

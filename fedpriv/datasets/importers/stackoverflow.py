@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from fedpriv.datasets.importers.tff_files import ClientData, open_client_data
 from fedpriv.datasets.importers.writer import (
     CorpusDescription,
     CorpusWriter,
@@ -18,6 +17,7 @@ from fedpriv.datasets.raw_files import read_file, tar_members
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.rosters import RosterSpec, choose_roster
 from fedpriv.datasets.stackexchange.sentence_store import known_kind
+from fedpriv.datasets.tff_files import ClientData, open_client_data
 from fedpriv.hashes import Progress
 
 Select = Literal["first-sorted", "seeded"]

@@ -235,3 +235,13 @@ def test_a_truncated_packed_file_is_refused(tmp_path):
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(ValueError, match="truncated"):
         read_idx(path, dimensions=3)
+
+
+@pytest.mark.parametrize("name", ["cifar-10-python.tar.gz", "cifar-10-batches-py/data_batch_1"])
+def test_pickled_cifar_is_refused_unread(tmp_path, name):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"\x80\x04")
+    given = path if "python" in name else path.parent
+    with pytest.raises(ValueError, match=r"is pickled: .*get the binary version, cifar-10-binary"):
+        load_cifar10(given)

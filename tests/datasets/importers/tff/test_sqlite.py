@@ -8,7 +8,7 @@ import tempfile
 import numpy as np
 import pytest
 
-from fedpriv.datasets.importers.tff_files import open_client_data
+from fedpriv.datasets.tff_files import open_client_data
 
 
 @pytest.fixture

@@ -73,7 +73,7 @@ def test_the_first_400_ids_in_sorted_order_and_their_public_rest(archive, tmp_pa
 
 
 def test_the_corpus_holds_what_tff_would_make_of_the_file(archive, tmp_path, multi_hot):
-    from fedpriv.datasets.importers.tff_files import open_client_data
+    from fedpriv.datasets.tff_files import open_client_data
 
     view = import_stackoverflow(archive, tmp_path / "c").view(split=BY_SENTENCE)
     with open_client_data(archive) as data:

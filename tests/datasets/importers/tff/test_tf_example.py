@@ -6,8 +6,8 @@ from google.protobuf import descriptor_pool
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpriv.datasets.importers import tff_files
-from fedpriv.datasets.importers.tff_files import (
+from fedpriv.datasets import tff_files
+from fedpriv.datasets.tff_files import (
     MAX_EXAMPLE_BYTES,
     MAX_FEATURES,
     SCHEMAS,

@@ -1,5 +1,10 @@
 """TensorFlow Federated's client files, and `tf.train.Example` from its bytes, without TensorFlow.
 
+TFF publishes EMNIST by writer (`emnist_all.sqlite.lzma`, of NIST Special Database 19 by LEAF),
+CIFAR-100 parted among artificial users, Shakespeare by role and Stack Overflow (CC BY-SA) in its
+bucket `tff-datasets-public`; `fedpriv data fetch` gets them. `read_tff_users` returns arrays of
+each user, `open_client_data` the examples; `fedpriv data import` makes a corpus of Stack Overflow.
+
 The schema is TensorFlow's, written here as text and kept in a separate pool, so that TensorFlow
 may be loaded in the same process. Only the map of features is taken for what it is on the wire, a
 list of entries, which can be counted before any is looked at. Reading follows the specification of
@@ -29,6 +34,7 @@ from google.protobuf import descriptor_pool, message_factory, text_format
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.message import DecodeError
 
+from fedpriv.datasets.leaf import ALPHABET, SEQUENCE, encode_characters
 from fedpriv.datasets.raw_files import open_plain
 from fedpriv.hashes import Progress
 
@@ -441,6 +447,73 @@ def open_client_data(
     except BaseException:
         connection.close()
         raise
+
+
+def read_tff_users(
+    path: Path | str, *, split_name: str | None = None, progress: Progress | None = None
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return (inputs, labels) by client of a TFF file, as a `ModuleTask` takes them.
+
+    Of EMNIST images float32 (n, 28, 28), 1 paper and 0 ink, and labels int64 from 0 to 61 (digits,
+    capitals, small letters); of CIFAR-100 images uint8 (n, 3, 32, 32) and fine labels; of
+    Shakespeare codes int64 (n, 80) and the code after each (n, 80): snippets between a start and
+    an end are cut into windows of 80, the last filled up. Codes are places in
+    `fedpriv.datasets.leaf.ALPHABET`, then `OTHER`, `START`, `END` and `FILLING`; filling is no
+    target (-100).
+
+    Args:
+        path: The file, packed or not.
+        split_name: As of `open_client_data`.
+        progress: Likewise.
+
+    Raises:
+        ValueError: As there; or for Stack Overflow, whose words need a vocabulary.
+    """
+    with open_client_data(path, split_name=split_name, progress=progress) as clients:
+        name = clients.schema.name
+        if name not in _ARRAYS:
+            raise ValueError(
+                f"{path} is of {name}, whose words need a vocabulary: make a corpus of it by "
+                "`fedpriv data import`"
+            )
+        columns: dict[str, list[dict[str, Any]]] = {user: [] for user in clients.client_ids}
+        for user, example in clients.stream(frozenset(clients.client_ids)):
+            columns[user].append(example)
+        return {user: _ARRAYS[name](columns.pop(user)) for user in clients.client_ids}
+
+
+def _emnist(rows: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
+    images = np.array([row["pixels"] for row in rows], np.float32).reshape(-1, 28, 28)
+    return images, np.array([row["label"] for row in rows], np.int64)
+
+
+def _cifar100(rows: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
+    images = np.array([row["image"] for row in rows], np.uint8).reshape(-1, 32, 32, 3)
+    return images.transpose(0, 3, 1, 2), np.array([row["label"] for row in rows], np.int64)
+
+
+#: Codes of what is no character of the alphabet: another one, the start, the end, the filling.
+OTHER, START, END, FILLING = (len(ALPHABET) + place for place in range(4))
+NUM_CODES = len(ALPHABET) + 4
+_NO_TARGET = -100
+
+
+def _shakespeare(rows: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
+    windows = []
+    for row in rows:
+        codes = np.concatenate([[START], encode_characters(row["snippets"]), [END]])
+        number = -(-(len(codes) - 1) // SEQUENCE)
+        padded = np.full(number * SEQUENCE + 1, FILLING)
+        padded[: len(codes)] = codes
+        starts = np.arange(number)[:, None] * SEQUENCE
+        windows.append(padded[starts + np.arange(SEQUENCE + 1)])  # the last is the next one's first
+    found = np.concatenate([np.zeros((0, SEQUENCE + 1), np.int64), *windows])
+    targets = found[:, 1:].copy()
+    targets[targets == FILLING] = _NO_TARGET
+    return found[:, :-1].copy(), targets
+
+
+_ARRAYS = {"emnist": _emnist, "cifar100": _cifar100, "shakespeare": _shakespeare}
 
 
 @contextmanager

@@ -1,0 +1,124 @@
+"""LEAF's JSON, written here as LEAF's scripts write it, and what is none of it."""
+
+import gzip
+import json
+import string
+
+import numpy as np
+import pytest
+
+from fedpriv.datasets.leaf import ALPHABET, read_leaf_femnist, read_leaf_shakespeare
+
+RNG = np.random.default_rng(0)
+INK = [[round(float(grey), 4) for grey in row] for row in RNG.random((3, 784))]
+PLAY = "\"Then, when 't is done; Speak! [Exit ROMEO & 0123456789 (all) - why: quite a long line?>"
+
+
+def document(**users):
+    """What LEAF writes: users, their numbers, their examples."""
+    return {
+        "users": list(users),
+        "num_samples": [len(y) for _, y in users.values()],
+        "user_data": {user: {"x": x, "y": y} for user, (x, y) in users.items()},
+    }
+
+
+def femnist():
+    return document(f0001_41=(INK[:2], [0, 61]), f0002_07=(INK[2:], [10]))
+
+
+def save(path, content):
+    text = content if isinstance(content, bytes) else json.dumps(content).encode()
+    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+    return path
+
+
+@pytest.mark.parametrize("name", ["all_data_0.json", "all_data_0.json.gz"])
+def test_femnist_by_writer(tmp_path, name):
+    users = read_leaf_femnist(save(tmp_path / name, femnist()))
+    assert list(users) == ["f0001_41", "f0002_07"]
+    x, y = users["f0001_41"]
+    assert (x.shape, x.dtype, y.dtype) == ((2, 28, 28), np.float32, np.int64)
+    assert y.tolist() == [0, 61]
+    assert x[1, 3, 5] == np.float32(INK[1][3 * 28 + 5])  # row after row
+
+
+def test_a_folder_of_files_and_a_user_without_examples(tmp_path):
+    save(tmp_path / "all_data_1.json", document(b=([], [])))
+    save(tmp_path / "all_data_0.json", document(a=(INK, [1, 2, 3])))
+    (tmp_path / "readme.txt").write_text("no data")
+    users = read_leaf_femnist(tmp_path)
+    assert list(users) == ["a", "b"] and users["b"][0].shape == (0, 28, 28)
+
+
+def test_shakespeare_by_role(tmp_path):
+    windows = [PLAY[at : at + 80] for at in range(3)]
+    path = save(tmp_path / "p.json", document(ROMEO=(windows, [PLAY[at + 80] for at in range(3)])))
+    codes, following = read_leaf_shakespeare(path)["ROMEO"]
+    assert codes.shape == (3, 80) and codes.dtype == following.dtype == np.int64
+    assert codes[1, :-1].tolist() == codes[0, 1:].tolist() and following[0] == codes[1, -1]
+    letters = [*ALPHABET, "?"]
+    assert "".join(letters[code] for code in codes[0]) == PLAY[:80]
+
+
+def test_the_alphabet_is_leafs():
+    assert len(ALPHABET) == 80 == len(set(ALPHABET)) and set(string.ascii_letters) < set(ALPHABET)
+    assert sorted(ALPHABET) == list(ALPHABET)
+
+
+def test_characters_of_no_alphabet_have_the_last_code(tmp_path):
+    text = "é\U0001f3ad$\ud800" + "a" * 76
+    codes, _ = read_leaf_shakespeare(save(tmp_path / "p.json", document(a=([text], ["b"]))))["a"]
+    assert codes[0, :5].tolist() == [80, 80, 80, 80, ALPHABET.index("a")]
+
+
+def broken(**changes):
+    return femnist() | changes
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is no JSON"),
+        (json.dumps(femnist()).encode()[:-9], "is no JSON .*truncated"),
+        (b"[" * 100_000, "is no JSON"),
+        (b"\x80\x04\x95 a pickle", "is no JSON"),
+        (b"[1, 2]", "no file of LEAF's"),
+        (broken(users=["f0001_41"]), "do not belong together"),
+        (broken(users=["f0001_41", "other"]), "do not belong together"),
+        (broken(num_samples=[2, 2]), "user 'f0002_07': x and y are not lists of 2 examples"),
+        (document(a=(INK, "abc")), "user 'a': x and y are not lists"),
+        (document(a=([INK[0][:-1]], [1])), "user 'a': an example of x is not 784 numbers"),
+        (document(a=([INK[0], [1.0]], [1, 2])), "an example of x is not 784 numbers"),
+        (document(a=([["x"] * 784], [1])), "an example of x is not 784 numbers"),
+        (document(a=([[float("nan")] * 784], [1])), "grey value of x is not from 0 to 1"),
+        (document(a=([[255.0] * 784], [1])), "grey value of x is not from 0 to 1"),
+        (document(a=(INK[:1], [62])), "label of y is no whole number from 0 to 61"),
+        (document(a=(INK[:1], [1e300])), "label of y is no whole number from 0 to 61"),
+        (document(a=(INK[:1], [0.5])), "label of y is no whole number from 0 to 61"),
+        (document(a=(INK[:1], [10**40])), "an example of y is not a number"),
+        (document(a=(INK[:1], ["7"])), "an example of y is not a number"),
+    ],
+)
+def test_what_is_none_of_it_is_one_line(tmp_path, content, said):
+    path = save(tmp_path / "all_data.json", content)
+    with pytest.raises(ValueError, match=said) as error:
+        read_leaf_femnist(path)
+    assert "\n" not in str(error.value) and "all_data.json" in str(error.value)
+
+
+@pytest.mark.parametrize(("x", "y"), [("a" * 79, "b"), ("a" * 80, "bc"), (7, "b")])
+def test_a_line_of_another_length_is_refused(tmp_path, x, y):
+    with pytest.raises(ValueError, match=r"user 'a': an example of . is no text of"):
+        read_leaf_shakespeare(save(tmp_path / "p.json", document(a=([x], [y]))))
+
+
+def test_a_user_in_two_files_and_no_file_at_all(tmp_path):
+    for name in ("one.json", "two.json"):
+        save(tmp_path / name, femnist())
+    with pytest.raises(ValueError, match="'f0001_41' is there twice"):
+        read_leaf_femnist(tmp_path)
+    (tmp_path / "none").mkdir()
+    for path in (tmp_path / "none", tmp_path / "nowhere"):
+        with pytest.raises(ValueError, match=r"no folder with \.json files"):
+            read_leaf_femnist(path)
