@@ -145,7 +145,7 @@ def _failures(study: StudyRecord) -> list[tuple[str, DataTable]]:
                 title=trial.method,
                 cells=[
                     Cell(trial.data),
-                    Cell(_level(trial), value=trial.epsilon),
+                    Cell(_level(trial.epsilon), value=trial.epsilon),
                     Cell(str(trial.seed), value=trial.seed),
                     Cell(str(trial.failure)),
                 ],
