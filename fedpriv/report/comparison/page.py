@@ -344,6 +344,7 @@ def _part(
         "majority_known": section.majority is not None,
         "best": best[0].label if best else "",
         "several_seeds": any(len(group.runs) > 1 for group in groups),
+        "two_seeds": any(len(group.runs) == 2 for group in groups),
         "many_runs": num_runs > 1 and any(group.head.private for group in groups),
         "paired": paired_table(section, paired) if paired else None,
         "paired_note": _paired_note(section, paired),
