@@ -158,23 +158,23 @@ class TestFailures:
 
 
 def command(out, folder, workers):
-    return subprocess.Popen(
-        [
-            *(sys.executable, "-m", "fedpriv", "study", "tests.studies.small:stuck_study"),
-            *("--out", str(out), "--workers", str(workers)),
-        ],
-        cwd=ROOT,
-        env={**os.environ, "STUCK_IN": str(folder), "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    with (folder / "log").open("w") as log:
+        return subprocess.Popen(
+            [
+                *(sys.executable, "-m", "fedpriv", "study", "tests.studies.small:stuck_study"),
+                *("--out", str(out), "--workers", str(workers)),
+            ],
+            cwd=ROOT,
+            env={**os.environ, "STUCK_IN": str(folder), "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+        )
 
 
 def wait_for(true, process):
     until = time.monotonic() + 300
     while not true():
-        assert process.poll() is None, process.stderr.read()
+        assert process.poll() is None
         assert time.monotonic() < until
         time.sleep(0.05)
 
@@ -199,9 +199,9 @@ def test_a_study_that_was_killed_goes_on_to_the_same_bits(tmp_path):
         row["key"]: {n: t for n, t in mtimes(out).items() if row["key"] in n} for row in ended
     }
     second = command(out, folder, 2)
-    assert second.wait() == 0, second.stderr.read()
+    assert second.wait() == 0, (folder / "log").read_text("utf-8")
     third = command(whole, folder, 1)
-    assert third.wait() == 0, third.stderr.read()
+    assert third.wait() == 0, (folder / "log").read_text("utf-8")
     rows = json_lines.read(out / "trials.jsonl")
     assert rows[: len(ended)] == ended and len({row["key"] for row in rows}) == len(rows) == 6
     for key, files in before.items():  # nothing of them was touched
