@@ -23,6 +23,7 @@ from fedpriv.rng import Key
 from fedpriv.runs.loop import first_state
 from fedpriv.runs.progress import ShowProgress
 from fedpriv.studies.grid import GridStudy
+from fedpriv.studies.page import write_page
 from fedpriv.studies.record import PAGE, StudyRecord
 from fedpriv.studies.runner import run_study
 from fedpriv.studies.search import Search
@@ -169,8 +170,6 @@ def study(
             retry_failed=retry_failed,
             show=show,
         )
-    from fedpriv.studies.page import write_page
-
     write_page(record, folder / PAGE)
     result = StudyResult(record=record)
     if format == "notebook":
