@@ -23,6 +23,7 @@ from fedpriv.privacy.ledger.anchor import anchors_of
 from fedpriv.privacy.trials import Trials
 from fedpriv.runs.averaging import Keeping
 from fedpriv.runs.backends import named_backends
+from fedpriv.runs.callbacks import Callback, check_callbacks
 from fedpriv.runs.document import check_experiment_name, read_document
 from fedpriv.runs.prepared import PreparedRun, resume_run, start_run
 from fedpriv.runs.progress import ShowProgress, follow, is_watched, plain_lines
@@ -66,6 +67,7 @@ def run(
     anchor: str | Path | None = None,
     anchor_command: str | None = None,
     label: str | None = None,
+    callbacks: Sequence[Callback] = (),
     **options: Option,
 ) -> Run:
     """Train an experiment, federated or centralised, to the end of its plan.
@@ -94,6 +96,8 @@ def run(
             it is given.
         label: What reports, comparisons and the run's status call it; None for the experiment's
             name. It changes nothing that is trained, drawn or guaranteed.
+        callbacks: Told each round's released values as it ends: trackers (`fedpriv.trackers`), or
+            classes of your own that derive from `fedpriv.Callback`. They change nothing.
         **options: Options of the experiment to change, such as `rounds=10`.
 
     Guarantees:
@@ -106,6 +110,7 @@ def run(
     chosen, reference = chosen_experiment(experiment, options)
     if out is not None and not str(out):
         raise ValueError("out='' names no folder; give one, or leave it out")
+    callbacks = check_callbacks(callbacks, secure=secure)
     keeping = Keeping.of(out, secure, 0, anchor, anchor_command)
     if secure and "seed" in options:
         raise ValueError(f"secure=True takes no seed (got {options['seed']}); leave one out")
@@ -145,7 +150,7 @@ def run(
             label=label,
             tell=_teller(console, progress),
         )
-        _follow(prepared, console, progress, kept=temporary is None)
+        _follow(prepared.with_callbacks(callbacks), console, progress, kept=temporary is None)
     return read(path, temporary)
 
 
@@ -162,6 +167,7 @@ def resume(
     keep_checkpoints: int | None = 10,
     anchor: str | Path | None = None,
     anchor_command: str | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Go on with the run of a folder, to the end of its plan; everything else is as it was.
 
@@ -178,6 +184,7 @@ def resume(
         keep_checkpoints: As for `run`.
         anchor: The one that the run was started with, if it was.
         anchor_command: Likewise.
+        callbacks: As for `run`; the rounds that were released before are told first.
 
     Guarantees:
         * An attempt that was lost stays spent; the next one has a new cohort and new noise.
@@ -188,6 +195,7 @@ def resume(
     """
     folder, console = Path(path), Console(stderr=True)
     document = read_document(folder)
+    callbacks = check_callbacks(callbacks, secure=document["mode"] == "secure")
     if isinstance(experiment, Experiment):
         reference = document["reference"]
     else:
@@ -208,7 +216,7 @@ def resume(
             keep_last=_check_keep(keep_checkpoints),
             anchors=anchors_of(anchor, anchor_command),
         )
-        _follow(prepared, console, progress, kept=True)
+        _follow(prepared.with_callbacks(callbacks), console, progress, kept=True)
     return read(folder, None)
 
 

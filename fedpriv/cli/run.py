@@ -85,6 +85,15 @@ AnchorFile = Annotated[
         "that are continued twice, and old backups, are then refused.",
     ),
 ]
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--track",
+        metavar="KIND:WHERE",
+        help="Also send released values to tensorboard:DIR, mlflow:URI or wandb:PROJECT; repeat "
+        "for more.",
+    ),
+]
 AnchorCommand = Annotated[
     str | None, typer.Option(help="A command that keeps it; see docs/sharp-edges.md.")
 ]
@@ -187,6 +196,7 @@ def run_command(
     keep_checkpoints: Annotated[
         str, typer.Option(help="'all', or how many of the last; every tenth stays too.")
     ] = "10",
+    track: Track = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Train an experiment, federated or centralised, and write a run folder with its report.
@@ -197,7 +207,9 @@ def run_command(
     from fedpriv.api.running import find_corpus
     from fedpriv.runs.document import check_experiment_name, read_document
     from fedpriv.runs.prepared import resume_run, start_run
+    from fedpriv.trackers import tracker_of
 
+    trackers = [tracker_of(text) for text in track or ()]
     hired = named_backends(
         backend,
         workers=workers,
@@ -253,6 +265,7 @@ def run_command(
                     tell=lambda text: None if as_json else print_line(text, errors),
                 )
         with writing_to(prepared.folder.path, f"; then {_to_go_on(prepared.folder.path)}"):
+            prepared = prepared.with_callbacks(trackers)
             summary = follow(prepared, console=errors, shown=not as_json)
     with writing_to(prepared.folder.path):
         report = write_report(prepared.folder.path)

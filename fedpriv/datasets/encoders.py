@@ -46,6 +46,8 @@ _OPTIONAL = ("modules.json", "sentence_bert_config.json", "1_Pooling/config.json
 #: Tokens that lengths are rounded up to a multiple of, and texts of a batch.
 _STEP, _TEXTS = 8, 8
 _CHUNK = 64 * _TEXTS
+# Tokens of a text at most: special ones before and behind, and one of its own.
+_LEAST = 3
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,46}")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,46}-[0-9a-f]{16}")
 _MOST_JSON = 100 << 20  # bytes of an archive's file other than the weights'
@@ -156,7 +158,9 @@ def add_encoder(
     """
     parent = encoders_dir()
     parent.mkdir(parents=True, exist_ok=True)
-    given = path.name if path.is_dir() else path.stem.partition("-")[0]
+    given = path.name if path.is_dir() else path.stem
+    if path.suffix == ".whl":
+        given = given.partition("-")[0]  # behind it are version and tags
     with _unpacked(path, parent) as folder:
         found = check_files(folder, name or _name_of(given), progress)
         if sha256 is not None and found.weights_sha256 != sha256.lower():
@@ -286,10 +290,11 @@ class Encoder:
             positions -= int(config.pad_token_id) + 1
         settings = _json(path, {})
         stated = settings.get("max_seq_length", positions)
-        if type(stated) is not int or stated < 3 or settings.get("do_lower_case"):
+        if type(stated) is not int or stated < _LEAST or settings.get("do_lower_case"):
             raise ValueError(
-                f"{path}: max_seq_length {stated!r:.40} must be a whole number of at least 3, and "
-                "do_lower_case false: the tokeniser's own file says what becomes of capitals"
+                f"{path}: max_seq_length {stated!r:.40} must be a whole number of at least "
+                f"{_LEAST}, and do_lower_case false: the tokeniser's own file says what becomes of "
+                "capitals"
             )
         return min(positions, stated)
 
@@ -379,8 +384,10 @@ class Encoder:
             at_most: Ids of a text, special ones included; None, and at most, `max_tokens`.
 
         Raises:
-            ValueError: As `encode`.
+            ValueError: As `encode`; or `at_most` leaves no room beside special ids.
         """
+        if at_most is not None and at_most < _LEAST:
+            raise ValueError(f"{at_most} tokens of a text are too few; give at least {_LEAST}")
         # Half of a character that takes two has no bytes.
         sound = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
         tokenizer = self._tokenizer(min(at_most or self.max_tokens, self.max_tokens))
@@ -451,8 +458,14 @@ class Encoder:
                 for place in range(_TEXTS)
             ]
             whole = self._rows(texts, length, _TEXTS)
-            # Other places, other neighbours, and none.
-            turns = [[(3 * n + 1) % _TEXTS for n in range(_TEXTS)], [*range(_TEXTS)][::-1], [0]]
+            # Other places, other neighbours, none, and no padding at all, where transformers
+            # leaves the mask out.
+            turns = [
+                [(3 * n + 1) % _TEXTS for n in range(_TEXTS)],
+                [*range(_TEXTS)][::-1],
+                [0],
+                [0] * _TEXTS,
+            ]
             self._invariant[length] = all(
                 torch.equal(
                     self._rows([texts[n] for n in turn], length, _TEXTS)[: len(turn)], whole[turn]

@@ -42,7 +42,7 @@ def pool_states(states: Tensor, real: Tensor, pooling: Pooling, normalised: bool
 
 
 class TextClassifier(nn.Module):
-    """A softmax layer on the rows of an example's texts, side by side and scaled to one norm.
+    """A softmax layer on the rows of texts, scaled to one norm.
 
     Columns that are padding in a whole batch are left out, and what is measured goes in small
     batches: examples sorted by length are measured several times faster.
@@ -50,10 +50,9 @@ class TextClassifier(nn.Module):
     Args:
         body: An encoder of transformers.
         num_classes: Of the head.
-        num_texts: Texts of an example.
         pooling: As of `pool_states`.
         normalised: Likewise.
-        row_norm: L2 norm of an example's row: with a larger one the same step moves the head's
+        row_norm: L2 norm of a text's row: with a larger one the same step moves the head's
             logits more, by its square, and those that adapters move as before.
         padding: The body's id of padding.
     """
@@ -63,7 +62,6 @@ class TextClassifier(nn.Module):
         body: Any,
         num_classes: int,
         *,
-        num_texts: int = 1,
         pooling: Pooling = "mean",
         normalised: bool = True,
         row_norm: float = 1.0,
@@ -71,18 +69,16 @@ class TextClassifier(nn.Module):
     ) -> None:
         super().__init__()
         replace_other_tables(body)
-        self.body, self.num_texts = body, num_texts
+        self.body = body
         self.pooling: Pooling = pooling
         self.normalised, self.row_norm, self.padding = normalised, row_norm, padding
-        self.head = nn.Linear(num_texts * body.config.hidden_size, num_classes)
+        self.head = nn.Linear(body.config.hidden_size, num_classes)
         nn.init.normal_(self.head.weight, std=_HEAD_STDDEV)
         nn.init.zeros_(self.head.bias)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return logits `(b, num_classes)` of ids `(b, length)` or `(b, num_texts, length)`."""
-        texts = tokens.reshape(len(tokens), self.num_texts, -1).unbind(1)
-        rows = torch.cat([self._rows(own) for own in texts], dim=1)
-        return self.head(self.row_norm * functional.normalize(rows, dim=1))
+        """Return logits `(b, num_classes)` of token ids `(b, length)`."""
+        return self.head(self.row_norm * functional.normalize(self._rows(tokens), dim=1))
 
     def _rows(self, tokens: Tensor) -> Tensor:
         """Return a row for each text, `(b, width)`, of its token ids `(b, length)`."""

@@ -90,6 +90,8 @@ class RunFolder:
         self.path, self.ledger, self.store, self.document = path, ledger, store, document
         self._every = every
         self._begun_here = False  # by `of_plan`: whose first state is no resumed one
+        #: Called with each line of rounds.jsonl that is written, and with its diagnostics.
+        self.on_line: Callable[[Mapping[str, Any], Mapping[str, Any] | None], None] | None = None
 
     @property
     def is_hardened(self) -> bool:
@@ -316,11 +318,14 @@ class RunFolder:
         """Append a round's released values, and in simulation its diagnostics, where it is due."""
         if not self._due(int(released["round_num"])):
             return
-        json_lines.append(self.path / "rounds.jsonl", self._marked(released))
+        line = self._marked(released)
+        json_lines.append(self.path / "rounds.jsonl", line)
         if diagnostics is not None:
             json_lines.append(
                 self.path / "diagnostics.jsonl", {**diagnostics, "covered_by_epsilon": False}
             )
+        if self.on_line is not None:
+            self.on_line(line, diagnostics)
 
     def last_stated(self, round_num: int) -> Mapping[str, Any]:
         """Return the values recorded for the last round; empty if the last line is of another."""
@@ -337,10 +342,16 @@ class RunFolder:
             released: Values by name, for `rounds.jsonl`.
             diagnostics: The same for `diagnostics.jsonl`.
         """
+        last: dict[str, Mapping[str, Any]] = {}
         for name, values in (("rounds.jsonl", released), ("diagnostics.jsonl", diagnostics)):
             lines = json_lines.read(self.path / name)
-            if values and lines and lines[-1]["round_num"] == round_num:
-                json_lines.replace_last(self.path / name, self._marked({**lines[-1], **values}))
+            if lines and lines[-1]["round_num"] == round_num:
+                last[name] = lines[-1]
+                if values:
+                    last[name] = self._marked({**lines[-1], **values})
+                    json_lines.replace_last(self.path / name, last[name])
+        if self.on_line is not None and "rounds.jsonl" in last:
+            self.on_line(last["rounds.jsonl"], last.get("diagnostics.jsonl"))
 
     def _marked(self, line: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a line with what its ε does not cover, where it states one that has gaps."""

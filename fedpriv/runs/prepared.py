@@ -8,7 +8,7 @@ and gives it further tensors, made of earlier answers, so that they cannot be tr
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -41,6 +41,7 @@ from fedpriv.privacy.statement.sealed import read_sealed
 from fedpriv.privacy.trials import Trials
 from fedpriv.rng import Key
 from fedpriv.runs.backends import BackendFactory, CheckedFactory, open_corpus, serial
+from fedpriv.runs.callbacks import Callback, Telling, check_callbacks
 from fedpriv.runs.document import (
     RunDescription,
     check_label,
@@ -108,6 +109,7 @@ class PreparedRun:
         root: The root key.
         make_backend: Brings the work to the users.
         trial: Of the task.
+        callbacks: Told what is released (`fedpriv.runs.callbacks`).
     """
 
     components: Components
@@ -116,6 +118,7 @@ class PreparedRun:
     root: Key
     make_backend: BackendFactory
     trial: Trial
+    callbacks: tuple[Callback, ...] = ()
 
     @property
     def experiment(self) -> Experiment:
@@ -131,6 +134,15 @@ class PreparedRun:
     def ledger(self) -> Ledger:
         """The folder's ledger."""
         return self.folder.ledger
+
+    def with_callbacks(self, callbacks: Iterable[Callback]) -> PreparedRun:
+        """Return the run with these callbacks.
+
+        Raises:
+            ValueError: If one is no callback, or asks for diagnostics of a secure run.
+        """
+        secure = self.ledger.mode != "simulation"
+        return replace(self, callbacks=check_callbacks(callbacks, secure=secure))
 
     def run(
         self,
@@ -149,6 +161,18 @@ class PreparedRun:
         Raises:
             AllUsersFailedError: A ValueError; in a simulation, if all who were drawn failed.
         """
+        with Telling(self.callbacks, self.folder) as telling:
+            summary = self._run(on_round, tell, ends_if_all_fail=ends_if_all_fail)
+            telling.end(summary)
+        return summary
+
+    def _run(
+        self,
+        on_round: Callable[[RoundRecord], None],
+        tell: Callable[[str], None],
+        *,
+        ends_if_all_fail: bool,
+    ) -> dict[str, Any]:
         state, record = self.state, None
         with (
             interruptible(),

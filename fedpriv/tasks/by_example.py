@@ -10,7 +10,7 @@ examples in one place; federated averaging samples users instead (ULS).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -48,6 +48,18 @@ class UsersExamples(CentralTask):
     ) -> ClassScores | None:
         """Return probabilities and labels of the same examples."""
         return self.users.class_scores(params, public=public, part=part)
+
+    def outputs(self, params: Params) -> np.ndarray | None:
+        """Return what the users' task answers to a few public or synthetic examples."""
+        return self.users.outputs(params)
+
+    def tensors_of_outputs(self, params: Params) -> Collection[str]:
+        """Return names of tensors that are known to change these."""
+        return self.users.tensors_of_outputs(params)
+
+    def model_memory(self) -> tuple[int, int]:
+        """Return bytes of the model besides its params, and of what a step keeps of an example."""
+        return self.users.model_memory()
 
     def public_learner(self, key: Key, *, choosing: bool) -> PublicLearner | None:
         """Return what learns from public users' examples."""

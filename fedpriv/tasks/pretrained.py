@@ -85,12 +85,10 @@ class PretrainedClassifier(_Pretrained):
 
     Attributes:
         num_classes: Of the head.
-        num_texts: Texts of an example, whose rows stand side by side.
         row_norm: As of `TextClassifier`.
     """
 
     num_classes: int
-    num_texts: int = 1
     row_norm: float = 1.0
 
     def __call__(self) -> TextClassifier:
@@ -104,29 +102,20 @@ class PretrainedClassifier(_Pretrained):
         return TextClassifier(
             self._adapted("AutoModel"),
             self.num_classes,
-            num_texts=self.num_texts,
             pooling=encoder.pooling,
             normalised=encoder.normalised,
             row_norm=self.row_norm,
             padding=encoder.padding,
         )
 
-    def inputs(self, texts: Sequence[str] | Sequence[Sequence[str]]) -> np.ndarray:
+    def inputs(self, texts: Sequence[str]) -> np.ndarray:
         """Return token ids of one user's texts.
 
-        Args:
-            texts: n texts, or n examples of `num_texts` texts each.
-
         Returns:
-            int64 `(n, length)`, or `(n, num_texts, length)`; the length is that of the longest,
-            rounded up, and what is behind a text is `PADDING`.
+            int64 `(n, length)`; the length is that of the longest, rounded up, and what is behind
+            a text is `PADDING`.
         """
-        if self.num_texts == 1:
-            return _padded(self._tokens([_only(text) for text in texts]))
-        if any(isinstance(one, str) or len(one) != self.num_texts for one in texts):
-            raise ValueError(f"an example has {self.num_texts} texts; give a sequence of them")
-        ids = _padded(self._tokens([text for example in texts for text in example]))
-        return ids.reshape(len(texts), self.num_texts, ids.shape[1])
+        return _padded(self._tokens(texts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +174,3 @@ def _padded(rows: Sequence[Sequence[int]], padding: int = PADDING) -> np.ndarray
     for row, ids in zip(out, rows, strict=True):
         row[: len(ids)] = ids
     return out
-
-
-def _only(text: str | Sequence[str]) -> str:
-    return text if isinstance(text, str) else text[0]

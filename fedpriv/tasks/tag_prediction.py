@@ -103,6 +103,21 @@ def evaluate_tags(
     )
 
 
+def tags_right(params: Params, examples: TagExamples, inputs: str, rows: np.ndarray) -> np.ndarray:
+    """Return for each of some tag examples whether its label is the most probable class, uint8.
+
+    Args:
+        params: `kernel` and `bias`.
+        examples: As of `evaluate_tags`.
+        inputs: "tff" or "unit-norm".
+        rows: int64, which examples.
+    """
+    from fedpriv.kernels.tag_scores import measure
+
+    columns = measured_columns(examples, rows)
+    return measure(*columns, inputs == "unit-norm", params["kernel"], params["bias"])[0]
+
+
 def tag_probabilities(params: Params, examples: TagExamples, inputs: str) -> np.ndarray:
     """Return the tags' probabilities, float64 `(n, tags)`, of examples that fit into memory.
 
@@ -371,10 +386,14 @@ class TagPrediction(ViewTask[TagView]):
         return made(inputs, labels, len(view.tags))
 
     def public_gradient_correlation(self, params: Params) -> float | None:
-        """Return how alike gradients of one public user's examples are; see `BaseTask`."""
+        """Return how alike gradients of one public user's examples are; see `BaseTask`.
+
+        Of those in threads that a public user asked: others' titles and tags may be a rostered
+        user's.
+        """
         products, squares = [], []
-        for user in self._view.public_users:
-            rows = self._view.all_rows([user], "train")[:_MOST_COMPARED]
+        for rows in self._public_by_user():
+            rows = rows[:_MOST_COMPARED]
             if len(rows) < 2:
                 continue
             inputs, labels = spread_examples(
@@ -504,6 +523,23 @@ class TagPrediction(ViewTask[TagView]):
                 losses[place] = found.totals["loss"].value
         return losses, np.array(numbers, np.int64)
 
+    def held_out_by_user(self, params: Params) -> tuple[np.ndarray, np.ndarray]:
+        """Return how many held-out examples each rostered user has, and how many are right."""
+        view, made = self._view, self._word_features
+        on = view.split.measured_on
+        counts = np.array([view.num_examples(user, on) for user in view.roster], np.int64)
+        rows = view.all_rows(view.roster, on)  # user after user
+        right = [np.empty(0, np.uint8)]
+        for at in range(0, len(rows), BATCH_EXAMPLES):
+            block = rows[at : at + BATCH_EXAMPLES]
+            if made is None:
+                right.append(tags_right(params, view.columns, self.norm, block))
+            else:
+                model, examples = model_inputs(params, view.columns, made, block)
+                right.append(tags_right(model, examples, self.norm, np.arange(len(examples))))
+        users = np.repeat(np.arange(len(counts)), counts)
+        return counts, np.bincount(users, np.concatenate(right), minlength=len(counts))
+
     def public_learner(self, key: Key, *, choosing: bool) -> PublicLearner | None:
         """Return what learns from public users' training examples; None where there are none.
 
@@ -590,12 +626,8 @@ class TagPrediction(ViewTask[TagView]):
         public.
         """
         view = self._view
-        learnt, public = view.public_rows("train", of=self._public_text), view.public_rows("train")
-        by_user = [
-            np.concatenate([learnt[:0], *view.rows([u], "train")]) for u in view.public_users
-        ]
-        by_user = [rows[np.isin(rows, public)] for rows in by_user]
-        by_user = [rows for rows in by_user if len(rows)]
+        learnt = view.public_rows("train", of=self._public_text)
+        by_user = [rows for rows in self._public_by_user() if len(rows)]
         for number in range(NUM_FOLDS):
             held = by_user[number::NUM_FOLDS]
             if not held:
@@ -606,6 +638,13 @@ class TagPrediction(ViewTask[TagView]):
                 key = Key.simulation(0).fold("public users").fold(number)
                 learner = self.learner(others, key, lambda params: None)
                 yield learner, [view.columns.take(rows) for rows in held]
+
+    def _public_by_user(self) -> list[np.ndarray]:
+        """Return each public user's training rows, in threads that a public user asked."""
+        view = self._view
+        public = view.public_rows("train")
+        found = (view.all_rows([user], "train") for user in view.public_users)
+        return [rows[np.isin(rows, public)] for rows in found]
 
     def describe(self) -> TaskDescription:
         """Return names, counts and provenance of the view."""

@@ -84,7 +84,7 @@ class TagTexts:
     def of(self, examples: TagExamples) -> ArrayExamples:
         """Return examples of the view; padded as far as the longest of them."""
         if examples.texts is None:
-            raise ValueError("the corpus keeps no text of its examples; import it again")
+            raise ValueError("the part of a corpus is of an earlier version; cut it again")
         titles = [self._titles[int(thread)] for thread in examples.texts[:, 1]]
         return ArrayExamples(self._model.inputs(titles), examples.labels.astype(np.int64))
 

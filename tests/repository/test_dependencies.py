@@ -11,7 +11,12 @@ import pytest
 ROOT = Path(__file__).parents[2]
 OURS = ("fedpriv", "server", "client", "simulations")
 # The distribution of an import whose name is not the distribution's.
-DISTRIBUTIONS = {"absl": "absl-py", "google.protobuf": "protobuf", "PIL": "pillow"}
+DISTRIBUTIONS = {
+    "absl": "absl-py",
+    "google.protobuf": "protobuf",
+    "mlflow": "mlflow-skinny",
+    "PIL": "pillow",
+}
 
 
 def distribution(module: str) -> str | None:

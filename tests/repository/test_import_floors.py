@@ -17,6 +17,7 @@ FLOORS = (
     "experiments",
     "backends",
     "runs",
+    "trackers",
     "report",
     "audit attacks",
     "studies",

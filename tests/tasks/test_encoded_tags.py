@@ -19,6 +19,7 @@ from fedpriv.datasets.stackexchange.embeddings import (
     EncodedTexts,
     make_embeddings,
     open_embeddings,
+    unit_rows,
 )
 from fedpriv.datasets.stackexchange.sentence_store import SentenceStore
 from fedpriv.experiments.averaging import FederatedExperiment
@@ -189,6 +190,8 @@ def test_a_run_says_which_encoder_it_had_and_needs_its_rows(tiny_corpus, encoder
     named = json.dumps(result.record.corpus)
     assert encoder.files.sha256 in named and "may include text of these users" in named
     assert f'"encoder_rows_made_by": "{made.made_by}"' in named
+    stated = " ".join(str(result.statement).split())
+    assert f"of an example's sentence (SHA-256 {encoder.files.sha256})." in stated
     kept = read_vocabulary(result.record.directory / VOCABULARY)
     assert kept.encoder.id == encoder.files.id and kept.num_rows == encoder.width
     with pytest.raises(ValueError, match="rows of encoder"):
@@ -283,3 +286,13 @@ def test_a_stop_while_rows_are_begun_anew_leaves_none_that_count(tiny_corpus, en
         make_embeddings(tiny_corpus, encoder, ("sentence",), processes=1)
     marks = np.load(path.with_name("sentences-chunks.npy"))
     assert not marks.any()
+
+
+def test_rows_of_any_finite_length_get_unit_norm():
+    """Also where their squares are beyond float32."""
+    sizes = np.array([1e-44, 1e-30, 1e-19, 1e-10, 1.0, 3e18, 3e19, 1e38], np.float32)
+    rows = sizes[:, None] * np.array([[1.0, -2.0, 0.0, 1.0]], np.float32)
+    norms = np.linalg.norm(unit_rows(rows).astype(np.float64), axis=1)
+    np.testing.assert_allclose(norms, 1.0, rtol=1e-6)
+    assert unit_rows(rows).dtype == np.float32
+    assert not unit_rows(np.zeros((2, 4), np.float32)).any()

@@ -12,7 +12,11 @@ import torch
 from torch import nn
 
 from fedpriv.datasets.dataset import Dataset
-from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
+from fedpriv.experiments.averaging import (
+    CentralExperiment,
+    ExampleSampling,
+    FederatedExperiment,
+)
 from fedpriv.measures import LOSS
 from fedpriv.rng import Key
 from fedpriv.runs.prepared import start_run
@@ -66,12 +70,19 @@ def central(make, public=True):
     ).with_options({"noise_multiplier": 1.0})
 
 
+def of_users_examples(make):
+    own = ExampleSampling(name="e", description="", task=lambda experiment: module_of(make))
+    options = {"steps": 2, "batch_size": 8, "noise_multiplier": 1.0, "examples_per_user": 2}
+    return own.with_options(options)
+
+
 KINDS = {
     "user": lambda make: federated(module_of(make)),
     "user, public examples": lambda make: federated(module_of(make, public=examples(99))),
     "users at once": lambda make: federated(module_of(make, users_at_once=4)),
     "example": central,
     "example, none public": lambda make: central(make, public=False),
+    "example of a user": of_users_examples,
 }
 
 
@@ -247,6 +258,14 @@ def test_what_moves_a_little_or_later_is_not_refused(tmp_path, make, changes):
     cohort = len(changes.get("users", USERS)) / 2
     task = module_of(make, **changes)
     accepted(federated(task, local_learning_rate=rate, cohort=cohort), tmp_path)
+
+
+@pytest.mark.parametrize("blank", [2, 6], ids=["first", "all"])
+def test_public_examples_that_are_blank_say_nothing_of_the_model(tmp_path, blank):
+    """Red where a linear layer is refused since its inputs were zero."""
+    public = examples(99)
+    public.x[:blank] = 0.0
+    accepted(federated(module_of(lambda: nn.Linear(8, 2), public=public)), tmp_path)
 
 
 class Experts(nn.Module):

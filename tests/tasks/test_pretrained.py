@@ -115,11 +115,11 @@ class TestModels:
         for pooling in ("mean", "cls", "max"):
             folder = bert.parent / pooling
             write_tiny_bert(folder, pooling=pooling, normalised=pooling != "cls")
-            model, said = classifier(folder, rank=0, num_texts=2), texts(1, 12, longest=25)
-            rows = Encoder(model.files).encode(said).reshape(6, -1)
+            model, said = classifier(folder, rank=0), texts(1, 12, longest=25)
+            rows = Encoder(model.files).encode(said)
             rows /= np.linalg.norm(rows, axis=1, keepdims=True)
             module = model().eval()
-            x = torch.from_numpy(model.inputs(np.array(said).reshape(6, 2).tolist()))
+            x = torch.from_numpy(model.inputs(said))
             with torch.no_grad():
                 expected = module.head(torch.from_numpy(rows))
                 torch.testing.assert_close(module(x), expected, rtol=1e-4, atol=1e-6)
@@ -352,8 +352,6 @@ def test_what_does_not_fit_is_refused(bert, gpt2):
         classifier(bert, matrices=("c_attn",))()
     with pytest.raises(ValueError, match="rank 0: of a causal model only adapters are trained"):
         causal(gpt2, rank=0)()
-    with pytest.raises(ValueError, match="an example has 2 texts"):
-        classifier(bert, num_texts=2).inputs(["one"])
     assert (
         replace(classifier(bert), rank=1)().body.encoder.layer[0].output.dense.lora_a.out_features
         == 1

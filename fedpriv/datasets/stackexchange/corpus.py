@@ -40,7 +40,7 @@ from fedpriv.datasets.stackexchange.splits import (
     divide,
     keep_bounded,
 )
-from fedpriv.datasets.stackexchange.tag_view import TagView, write_tag_view
+from fedpriv.datasets.stackexchange.tag_view import TEXT_ROWS, TagView, write_tag_view
 from fedpriv.datasets.stackexchange.tag_view import open_view as open_tag_view
 from fedpriv.datasets.stackexchange.vocabulary import PUBLIC, RosterVocabulary, build_vocabulary
 from fedpriv.hashes import Progress, document_sha256
@@ -245,7 +245,18 @@ class Corpus:
             declared = entry["rule"] == "declared"
             self.make_view(ids, split, folder.parent, progress, declared=declared)
 
-        return self.find_view(roster, split.name, make)
+        found = self.find_view(roster, split.name, make)
+        if self.is_part or (found / TEXT_ROWS).is_file():
+            return found
+        # Of an earlier version, which did not say where an example's text is. It goes last: it may
+        # be the only one that has the roster's ids.
+        try:
+            old = found.rename(found.with_name(f".{found.name}.old"))
+        except OSError:  # cannot be written to: words can be trained on all the same
+            return found
+        found = self.find_view(roster, split.name, make)
+        shutil.rmtree(old)
+        return found
 
     def find_view(self, roster: str, name: str, make: Callable[[Path], object]) -> Path:
         """Return the folder of a view, which is made if need be: in the cache if not in the corpus.

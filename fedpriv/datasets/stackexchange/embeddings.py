@@ -163,8 +163,9 @@ class EncodedTexts:
         """
         if examples.texts is None:
             raise ValueError(
-                "it is not known where these examples' sentences are: the corpus was imported, or "
-                "the part cut, by an earlier version; do that again"
+                "it is not known where these examples' sentences are: the corpus's view, or the "
+                "part of it, was made by an earlier version; let the corpus's folder be written "
+                "to, or cut the part again (`fedpriv data part`)"
             )
         if examples.texts.min(initial=0) < 0:
             raise ValueError(
@@ -193,10 +194,20 @@ class EncodedTexts:
         return np.arange(number + 1) * width, places, rows.reshape(-1)
 
 
+# Below this length squares lose digits in float32.
+_SMALL = np.float32(1e-16)
+
+
 def unit_rows(rows: np.ndarray) -> np.ndarray:
     """Return rows scaled to unit norm, float32 `(n, d)`; a row of zeros stays one."""
     norms = np.sqrt(np.einsum("nd,nd->n", rows, rows))
-    return rows / np.maximum(norms, np.finfo(np.float32).tiny)[:, None]
+    odd = (norms < _SMALL) | (norms == np.inf)  # squares beyond float32
+    if odd.any():
+        wide = rows[odd].astype(np.float64)
+        lengths = np.sqrt(np.einsum("nd,nd->n", wide, wide))
+        rows, norms = rows.copy(), np.where(odd, np.float32(1.0), norms)
+        rows[odd] = wide / np.where(lengths == 0.0, 1.0, lengths)[:, None]
+    return rows / norms[:, None]
 
 
 def _folder(corpus: Corpus, encoder: Encoder) -> Path:

@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 
 INPUTS = ("tff", "unit-norm")
 
+TEXT_ROWS = "sentences.npy"
+"""File of a view that says where its examples' text is; parts cut by earlier versions lack it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TagExamples:
@@ -342,11 +345,11 @@ def open_view(directory: Path, fields: Mapping[str, Any], vocabulary: Mapping[st
 
 
 def _texts(directory: Path, threads: np.ndarray) -> np.ndarray | None:
-    if not (directory / "sentences.npy").is_file():
+    if not (directory / TEXT_ROWS).is_file():
         return None
     titles = directory / "titles.npy"
     own = open_array(titles) if titles.is_file() else threads
-    return np.stack([open_array(directory / "sentences.npy"), own], axis=1)
+    return np.stack([open_array(directory / TEXT_ROWS), own], axis=1)
 
 
 def write_tag_view(

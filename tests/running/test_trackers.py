@@ -1,0 +1,260 @@
+"""Trackers against the real things, each in an environment of its own: read back by its reader.
+
+The environments are made by pip and kept in pytest's cache.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+import urllib.request
+import venv
+from pathlib import Path
+
+import pytest
+
+import fedpriv as fp
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+
+RUN = """
+import sys, fedpriv as fp
+from fedpriv.trackers import *
+from tests.running.test_callbacks import experiment
+tracker = eval(sys.argv[3])
+secure = sys.argv[2] == "secure"
+fp.run(experiment(), sys.argv[1], callbacks=[tracker], progress=False, secure=secure)
+print(getattr(tracker, "run_id", "none"))
+"""
+READ_TENSORBOARD = """
+import json, sys
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.util import tensor_util
+found = EventAccumulator(sys.argv[1])
+found.Reload()
+tags = found.Tags()
+rows, texts, times = {}, {}, set()
+for tag in tags["tensors"]:
+    for event in found.Tensors(tag):
+        value = tensor_util.make_ndarray(event.tensor_proto)
+        times.add(event.wall_time)
+        if value.dtype == object:
+            texts[tag] = value.item().decode()
+        else:
+            rows.setdefault(str(event.step), {})[tag] = float(value)
+others = [tag for kind, names in tags.items() if kind != "tensors" and names for tag in names]
+print(json.dumps({"rows": rows, "texts": texts, "times": len(times), "others": others}))
+"""
+READ_WANDB = """
+import json, pathlib, struct, sys
+from wandb.proto.wandb_internal_pb2 import Record
+(file,) = pathlib.Path(sys.argv[1]).glob("wandb/offline-run-*/run-*.wandb")
+def records(content):  # LevelDB's log format: parts of records, in blocks of 32 KiB
+    assert content[:4] == b":W&B"
+    at, parts = 7, []
+    while at < len(content):
+        if 32768 - at % 32768 < 7:
+            at += 32768 - at % 32768
+            continue
+        _, length, kind = struct.unpack("<IHB", content[at : at + 7])
+        parts.append(content[at + 7 : at + 7 + length])
+        at += 7 + length
+        if kind in (1, 4):  # whole, or the last part
+            yield b"".join(parts)
+            parts = []
+rows, config, summary, kinds, times, others = {}, {}, {}, set(), set(), {}
+def name(item):
+    return item.key or "/".join(item.nested_key)
+for data in records(file.read_bytes()):
+    record = Record()
+    record.ParseFromString(data)
+    kind = record.WhichOneof("record_type")
+    kinds.add(kind)
+    if kind == "history":
+        values = {name(i): json.loads(i.value_json) for i in record.history.item}
+        times.add(values.pop("_timestamp"))
+        others.setdefault("_runtime", []).append(values.pop("_runtime", None))
+        rows.setdefault(str(values.pop("_step")), {}).update(values)
+    elif kind == "run":
+        config |= {name(i): json.loads(i.value_json) for i in record.run.config.update}
+        others["host"], others["git"] = record.run.host, str(record.run.git)
+    elif kind == "config":
+        config |= {name(i): json.loads(i.value_json) for i in record.config.update}
+    elif kind == "summary":
+        summary |= {name(i): json.loads(i.value_json) for i in record.summary.update}
+names = sorted(p.name for p in (file.parent / "files").rglob("*") if p.is_file())
+print(json.dumps({"rows": rows, "config": config, "summary": summary, "kinds": sorted(kinds),
+                  "times": len(times), "files": names, "others": others}))
+"""
+
+
+def environment(request: pytest.FixtureRequest, name: str, *packages: str) -> Path:
+    """The interpreter of an environment that has the packages, and ours behind them."""
+    folder = Path(request.config.cache.mkdir(f"venv-{name}"))
+    python, done = folder / "bin" / "python", folder / "made.json"
+    wanted = json.dumps([sys.executable, *packages])
+    if not done.is_file() or done.read_text("utf-8") != wanted:
+        venv.create(folder, with_pip=True, clear=True)
+        subprocess.run(
+            [python, "-m", "pip", "install", "--quiet", *packages, "protobuf<7"], check=True
+        )
+        (own,) = folder.glob("lib/python*/site-packages")
+        # Behind its own: what it needs in another version comes first.
+        (own / "ours.pth").write_text(sysconfig.get_path("purelib") + "\n", "utf-8")
+        done.write_text(wanted, "utf-8")
+    return python
+
+
+def call(python: Path, code: str, *args: object, cwd: Path) -> str:
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "WANDB_MODE": "offline"}
+    done = subprocess.run(
+        [python, "-W", "ignore", "-c", code, *map(str, args)],
+        capture_output=True, text=True, env=env, check=False, cwd=cwd,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip().splitlines()[-1]
+
+
+def released(out: Path) -> dict[str, dict[str, float]]:
+    """Every number of `run.rounds(every=True)` by round and name."""
+    frame = fp.load(out).rounds(every=True)
+    return {
+        str(number): {str(name): float(value) for name, value in row.items() if value == value}
+        for number, row in frame.iterrows()
+    }
+
+
+def check_privacy(texts, out: Path) -> None:
+    run = fp.load(out)
+    assert float(texts["epsilon"]) == run.epsilon.value and float(texts["delta"]) == 0.01
+    assert texts["relation"] == "add-remove" and texts["unit"] == "user"
+    assert texts["accountant"] == "PLD" and texts["mode"] == run.record.description["mode"]
+    given = {name: "none" if v is None else str(v) for name, v in run.options.items()}
+    for name, value in given.items():
+        assert str(texts[f"options.{name}"]) == value
+    facts = {"experiment", "label", "synthetic", "epsilon_does_not_cover"}
+    privacy = {"epsilon", "delta", "relation", "unit", "accountant", "mode"}
+    assert set(texts) == facts | privacy | {f"options.{name}" for name in given}
+
+
+@pytest.mark.parametrize("mode", ["simulation", "secure"])
+def test_tensorboard(mode, request, tmp_path):
+    python = environment(request, "tensorboard", "tensorboard==2.21.0")
+    out, board = tmp_path / "run", tmp_path / "board"
+    tracker = f"TensorBoard({str(board)!r})"
+    call(python, RUN, out, mode, tracker, cwd=tmp_path)
+    found = json.loads(call(python, READ_TENSORBOARD, board, cwd=tmp_path))
+    assert found["rows"] == released(out) and found["others"] == []
+    rows = found["texts"]["run/text_summary"].splitlines()[2:]
+    check_privacy(dict(re.fullmatch(r"\| (\S+) \| (.*) \|", row).groups() for row in rows), out)
+    assert f"| epsilon | {fp.load(out).epsilon.value} |" in found["texts"]["summary/text_summary"]
+    assert set(found["texts"]) == {"run/text_summary", "summary/text_summary"}
+    if mode == "secure":  # nor how long a round took
+        assert found["times"] == 1
+
+
+@pytest.fixture
+def server(request, tmp_path):
+    """A real MLflow server on loopback: (its interpreter, its address)."""
+    python = environment(request, "mlflow", "mlflow==3.17.2")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    store = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    command = [python, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--backend-store-uri", store, "--artifacts-destination", str(tmp_path / "files")]
+    with (tmp_path / "server.log").open("w") as log:
+        process = subprocess.Popen(
+            [*command, "--workers", "1"], cwd=tmp_path, stdout=log, stderr=log
+        )
+        try:
+            address = f"http://127.0.0.1:{port}"
+            for _ in range(600):
+                assert process.poll() is None, (tmp_path / "server.log").read_text()
+                try:
+                    with urllib.request.urlopen(f"{address}/health", timeout=5):
+                        break
+                except OSError:
+                    time.sleep(0.2)
+            yield python, address
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def ask(address: str, path: str) -> dict:
+    with urllib.request.urlopen(f"{address}/api/2.0/mlflow/{path}", timeout=60) as answer:
+        return json.loads(answer.read())
+
+
+def test_mlflow(server, tmp_path):
+    python, address = server
+    for mode in ("simulation", "secure"):
+        out = tmp_path / mode
+        run_id = call(python, RUN, out, mode, f"MLflow({address!r})", cwd=tmp_path)
+        run = ask(address, f"runs/get?run_id={run_id}")["run"]
+        rows, times = {}, set()
+        for metric in run["data"]["metrics"]:
+            path = f"metrics/get-history?run_id={run_id}&metric_key={metric['key']}"
+            for one in ask(address, path)["metrics"]:
+                rows.setdefault(str(one["step"]), {})[one["key"]] = one["value"]
+                times.add(one["timestamp"])
+        assert rows == released(out)
+        check_privacy({one["key"]: one["value"] for one in run["data"]["params"]}, out)
+        tags = {one["key"]: one["value"] for one in run["data"]["tags"]}
+        assert tags.pop("summary.epsilon") == str(fp.load(out).epsilon.value)
+        rest = {name for name in tags if not name.startswith("summary.")}
+        assert rest == {"mlflow.runName"} and run["info"]["status"] == "FINISHED"
+        if mode == "secure":
+            assert times == {run["info"]["start_time"]} == {run["info"]["end_time"]}
+
+
+@pytest.mark.parametrize("mode", ["simulation", "secure"])
+def test_wandb_offline(mode, request, tmp_path):
+    python = environment(request, "wandb", "wandb==0.31.0")
+    out = tmp_path / "run"
+    tracker = f"WandB('studies', directory={str(tmp_path)!r})"
+    call(python, RUN, out, mode, tracker, cwd=tmp_path)
+    found = json.loads(call(python, READ_WANDB, tmp_path, cwd=tmp_path))
+    assert found["rows"] == released(out)
+    config = {n: v for n, v in found["config"].items() if not n.startswith("_wandb")}
+    check_privacy(config, out)
+    assert found["summary"]["summary.epsilon"] == fp.load(out).epsilon.value
+    assert found["files"] == [] and found["others"]["host"] == "withheld"
+    assert found["others"]["git"] == ""
+    if mode == "secure":  # nor how long a round took: all rows were sent at the end
+        assert found["times"] == 1
+    names = {n for n in found["summary"] if not n.startswith(("summary.", "_"))}
+    assert names == {name for row in found["rows"].values() for name in row}
+
+
+def test_a_resumed_run_is_whole_in_tensorboard(request, tmp_path):
+    python = environment(request, "tensorboard", "tensorboard==2.21.0")
+    out, board = tmp_path / "run", tmp_path / "board"
+    code = """
+import sys, fedpriv as fp
+from fedpriv.trackers import TensorBoard
+from tests.running.test_callbacks import experiment
+class Stop(fp.Callback):
+    def on_round(self, released, round_num):
+        if round_num == 2:
+            raise KeyboardInterrupt
+try:
+    fp.run(experiment(), sys.argv[1], callbacks=[TensorBoard(sys.argv[2]), Stop()], progress=False)
+except KeyboardInterrupt:
+    pass
+again = [TensorBoard(sys.argv[2])]
+fp.resume(sys.argv[1], experiment=experiment(), callbacks=again, progress=False)
+print("done")
+"""
+    call(python, code, out, board, cwd=tmp_path)
+    found = json.loads(call(python, READ_TENSORBOARD, board, cwd=tmp_path))
+    assert found["rows"] == released(out) and set(found["rows"]) == {"1", "2", "3", "4"}
