@@ -235,6 +235,7 @@ def start_run(
     anchors: Sequence[Anchor] = (),
     trials: Trials | None = None,
     label: str | None = None,
+    public: PublicOnly | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> PreparedRun:
     """Return a new prepared run in a new run folder.
@@ -252,6 +253,8 @@ def start_run(
         anchors: Where the ledger's lines are marked outside the folder.
         trials: The law of how many such runs a study makes, where it is one of them.
         label: What the run is called wherever it is shown; None for the experiment's name.
+        public: What `public_only` made of an equal task with the same root before, as in another
+            trial of a study; None to make it.
         tell: Called with what is done before the first round, in a few words.
 
     Raises:
@@ -278,7 +281,7 @@ def start_run(
     root = Key.secure() if secure else Key.simulation(experiment.seed)
     if has_public_folds(components.task):
         tell("learning from public examples alone")
-    trial = _try_with_baseline(components, root)
+    trial = _try_with_baseline(components, root, public)
     if secure:
         refuse_start_without_privacy(components.plan, trial.begun.facts, experiment.options())
     described = RunDescription(
@@ -389,7 +392,9 @@ def _read_start(path: Path, document: Mapping[str, Any]) -> Start | None:
     return Start(params=read_start(path, facts["sha256"]), facts=facts)
 
 
-def _try_with_baseline(components: Components, root: Key) -> Trial:
+def _try_with_baseline(
+    components: Components, root: Key, public: PublicOnly | None = None
+) -> Trial:
     """Try a task, and measure what public examples alone reach where the run is measured.
 
     That is on rostered users' held-out examples, a diagnostic, and so of simulations alone; on
@@ -399,7 +404,7 @@ def _try_with_baseline(components: Components, root: Key) -> Trial:
     if root.mode != "simulation" or not task.measures:
         return _try(components, root)
     with user_code("while public examples alone were learnt from"):
-        found = public_only(task, root.fold("init"))
+        found = public or public_only(task, root.fold("init"))
         if found is None:
             return _try(components, root)
         begun = components.begin(root.fold("init"), found)

@@ -62,6 +62,7 @@ class Trial:
         experiment: What is run.
         reference: The name under which it is found again; None if it has none.
         corpus: The folder of its corpus; None for a task that brings its own data.
+        task_key: Equal for trials whose tasks are equal; None where that is not known.
     """
 
     key: str
@@ -73,6 +74,7 @@ class Trial:
     experiment: Experiment = field(repr=False)
     reference: str | None = None
     corpus: Path | None = None
+    task_key: str | None = None
 
     @property
     def row(self) -> dict[str, Any]:
@@ -337,6 +339,7 @@ class Resolver:
             experiment=chosen,
             reference=reference,
             corpus=None if corpus is None else corpus.directory.resolve(),
+            task_key=_task_key(chosen, corpus) if corpus is not None else None,
         )
 
     def corpus_of(self, trial: Trial) -> Corpus | None:
@@ -345,21 +348,7 @@ class Resolver:
 
     def facts(self, experiment: Experiment, corpus: Corpus | None) -> DataFacts:
         """Return what is known of an experiment's data; read once for each choice of data."""
-        options = experiment.options()
-        given = {n: v for n, v in options.items() if n.startswith("task.")}
-        if type(experiment.task).__module__.partition(".")[0] != "fedpriv":
-            # A task of somebody's own may look at anything but what the trials differ in.
-            left_out = ("seed", "noise", "output_noise", "target_epsilon")
-            given = {n: v for n, v in options.items() if not n.startswith(left_out)}
-        known = document_sha256(
-            {
-                "task": _code(experiment.task),
-                "options": given,
-                "unit": experiment.unit,
-                "examples": options.get("examples_per_user"),
-                "corpus": None if corpus is None else str(corpus.directory.resolve()),
-            }
-        )
+        known = _task_key(experiment, corpus)
         if known not in self._facts:
             with user_code(f"while the task of {experiment.name} was made"):
                 self._facts[known] = DataFacts.of(make_task(experiment, corpus))
@@ -484,6 +473,25 @@ def reference_of(experiment: str | Experiment) -> str | None:
     make = find_experiments().get(experiment.name)
     known = make is not None and make().with_options(experiment.options()) == experiment
     return experiment.name if known else None
+
+
+def _task_key(experiment: Experiment, corpus: Corpus | None) -> str:
+    """Return what is equal for experiments whose tasks are equal."""
+    options = experiment.options()
+    given = {n: v for n, v in options.items() if n.startswith("task.")}
+    if type(experiment.task).__module__.partition(".")[0] != "fedpriv":
+        # A task of somebody's own may look at anything but what the trials differ in.
+        left_out = ("seed", "noise", "output_noise", "target_epsilon")
+        given = {n: v for n, v in options.items() if not n.startswith(left_out)}
+    return document_sha256(
+        {
+            "task": _code(experiment.task),
+            "options": given,
+            "unit": experiment.unit,
+            "examples": options.get("examples_per_user"),
+            "corpus": None if corpus is None else str(corpus.directory.resolve()),
+        }
+    )
 
 
 def _code(part: Any) -> Any:

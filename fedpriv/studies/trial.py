@@ -13,7 +13,7 @@ import numpy as np
 from fedpriv import json_lines
 from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.checkpoints.tensor_files import write_tensors
-from fedpriv.experiments.start import public_only
+from fedpriv.experiments.start import PublicOnly, public_only
 from fedpriv.report.export import released_params
 from fedpriv.report.run_record import read_run
 from fedpriv.runs.backends import open_corpus, serial, serial_on
@@ -25,6 +25,9 @@ from fedpriv.tree import Params
 
 #: Seconds between two lines of news of one trial.
 _NEWS_EVERY = 0.5
+#: What public examples alone made of the task of this process's last trial: of the next one, which
+#: is another method's more often than not, it is the same.
+_PUBLIC: dict[tuple[str | None, int], PublicOnly] = {}
 #: Of a target ε, for what calibration leaves.
 _SLACK = 1e-6
 
@@ -59,6 +62,7 @@ def perform(
         before = sum(r.get("seconds") or 0.0 for r in json_lines.read(folder / "diagnostics.jsonl"))
         prepared = resume_run(folder, experiment=trial.experiment, make_backend=make, keep_last=1)
     else:
+        public = _PUBLIC.get((trial.task_key, trial.seed))
         shutil.rmtree(folder, ignore_errors=True)  # begun, and killed before it was a run
         folder.parent.mkdir(parents=True, exist_ok=True)
         prepared = start_run(
@@ -69,7 +73,11 @@ def perform(
             make_backend=make,
             keep_last=1,
             label=trial.method,
+            public=public,
         )
+        if trial.task_key is not None and prepared.trial.public is not None:
+            _PUBLIC.clear()  # it holds two models
+            _PUBLIC[trial.task_key, trial.seed] = prepared.trial.public
     _check_level(trial, prepared)
     planned, told = prepared.components.plan.planned_rounds, 0.0
 

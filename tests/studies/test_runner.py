@@ -321,3 +321,52 @@ def test_equal_trials_of_two_labels_are_run_once(tmp_path):
     found = run_study(made, tmp_path / "out", workers=1)
     assert [trial.method for trial in found.trials] == ["a", "b"]
     assert len(json_lines.read(tmp_path / "out" / "trials.jsonl")) == 1
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_tasks_of_ray_give_the_same_bits(done, tmp_path):
+    """In a process of its own: Ray may run in this one already."""
+    command = ["study", "tests.studies.small:study", "--backend", "ray", "--workers", "2"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "fedpriv", *command, "--out", str(tmp_path / "out")],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert bits(tmp_path / "out") == bits(done)
+
+
+def test_what_public_examples_made_is_kept_for_the_next_method_and_changes_no_bits(
+    tiny_corpus, tmp_path
+):
+    import fedpriv as fp
+
+    options = {"rounds": 2, "cohort": 6.0, "task.users": 8}
+    made = Study(
+        name="s",
+        methods={"first": "fedavg-tags", "second": "dp-fedavg-tags"},
+        epsilons=[8.0],
+        data={"tiny": {"corpus": str(tiny_corpus.directory)}},
+        options=options,
+    )
+    found = run_study(made, tmp_path / "out", workers=1)
+    alone = fp.run(
+        "dp-fedavg-tags",
+        tmp_path / "alone",
+        corpus=tiny_corpus.directory,
+        progress=False,
+        target_epsilon=8.0,
+        **options,
+    )
+    params = released_params(found.trials[1].run)[1]
+    for name, array in alone.params.items():
+        np.testing.assert_array_equal(params[name], array)
+    baseline = {"accuracy_public_only", "gain"}
+    assert baseline <= found.trials[1].run.summary.keys()
+    for name in baseline:
+        assert found.trials[1].run.summary[name] == alone.summary[name]
+    count, public = (found.trials[1].by_user[n] for n in ("count", "public_value"))
+    assert public.sum() / count.sum() == pytest.approx(alone.summary["accuracy_public_only"])
