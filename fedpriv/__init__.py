@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from fedpriv.api.running import resume as resume
     from fedpriv.api.running import run as run
     from fedpriv.api.running import tune as tune
+    from fedpriv.api.studying import StudyResult as StudyResult
+    from fedpriv.api.studying import study as study
     from fedpriv.api.uncertainty import RunUncertainty as RunUncertainty
     from fedpriv.api.uncertainty import run_uncertainty as run_uncertainty
     from fedpriv.experiments import CentralExperiment as CentralExperiment
@@ -50,6 +52,9 @@ if TYPE_CHECKING:
     from fedpriv.runs.callbacks import Callback as Callback
     from fedpriv.runs.callbacks import RunInfo as RunInfo
     from fedpriv.runs.folder import RunFolder as RunFolder
+    from fedpriv.studies.search import Search as Search
+    from fedpriv.studies.study import Method as Method
+    from fedpriv.studies.study import Study as Study
     from fedpriv.training.algorithm import ArrayState as ArrayState
     from fedpriv.training.local.module import load_params as load_params
     from fedpriv.training.local.module import module_params as module_params
@@ -65,6 +70,7 @@ _ROOMS = {
     "fedpriv.api.result": ("Run", "compare", "load"),
     "fedpriv.api.rounds": ("Account", "Rounds", "bounded_sum"),
     "fedpriv.api.running": ("experiment", "resume", "run", "tune"),
+    "fedpriv.api.studying": ("StudyResult", "study"),
     "fedpriv.api.uncertainty": ("RunUncertainty", "run_uncertainty"),
     "fedpriv.experiments": ("CentralExperiment", "Experiment", "FederatedExperiment"),
     "fedpriv.privacy.ledger.ledger": ("Ledger",),
@@ -75,6 +81,8 @@ _ROOMS = {
     "fedpriv.runs.callbacks": ("Callback", "RunInfo"),
     "fedpriv.runs.folder": ("RunFolder",),
     "fedpriv.runs.averaging": ("Trained", "averaging"),
+    "fedpriv.studies.search": ("Search",),
+    "fedpriv.studies.study": ("Method", "Study"),
     "fedpriv.training.algorithm": ("ArrayState",),
     "fedpriv.training.local.module": ("load_params", "module_params"),
     "fedpriv.training.permutation_sgd": ("Constants", "StepSchedule"),
@@ -96,6 +104,12 @@ __all__ = [  # noqa: RUF022 - by what they are for
     "Run",
     "run_uncertainty",
     "RunUncertainty",
+    # Studies of many runs.
+    "study",
+    "Study",
+    "Method",
+    "Search",
+    "StudyResult",
     # Told what a run releases.
     "Callback",
     "RunInfo",

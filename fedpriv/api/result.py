@@ -26,8 +26,8 @@ from fedpriv.privacy.statement.statement import (
     run_statement,
 )
 from fedpriv.report import theme
-from fedpriv.report.comparison.files import as_rows
 from fedpriv.report.comparison.groups import gaps, mismatches, read_groups
+from fedpriv.report.comparison.tables import as_rows
 from fedpriv.report.export import released_params
 from fedpriv.report.head import badges, key_figures
 from fedpriv.report.page import write_report

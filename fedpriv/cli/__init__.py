@@ -21,6 +21,7 @@ from fedpriv.cli import (
     results,
     run,
     status,
+    study,
     theory,
     tune,
     uncertainty,
@@ -67,6 +68,7 @@ audit.register(app)
 results.register(app)
 uncertainty.register(app)
 tune.register(app)
+study.register(app)
 reproduce.register(app)
 data_ids.register(data.app)
 app.add_typer(data.app, name="data")

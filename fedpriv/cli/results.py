@@ -22,11 +22,7 @@ from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
 from fedpriv.output_paths import check_file, check_new_folder, writing_to
 from fedpriv.privacy.epsilon import format_delta
 from fedpriv.privacy.statement.statement import describe_candidate
-from fedpriv.report.comparison.files import (
-    as_rows,
-    check_outputs,
-    write_file,
-)
+from fedpriv.report.comparison.files import check_outputs, write_file
 from fedpriv.report.comparison.groups import (
     Column,
     Group,
@@ -35,9 +31,10 @@ from fedpriv.report.comparison.groups import (
     find_groups,
     gaps,
     mismatches,
+    nouns_of,
     sections_of,
 )
-from fedpriv.report.comparison.page import gain_cell, measure_cell, nouns_of, references_of
+from fedpriv.report.comparison.tables import as_rows, gain_cell, measure_cell, references_of
 from fedpriv.report.export import (
     NO_WORDS,
     VOCABULARY,
@@ -91,8 +88,8 @@ def compare(
     out: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Write the comparison into a file too: .html a page with plots, .csv or .tex a "
-            "table, .svg accuracy against ε. May be given several times."
+            help="Write the comparison into a file too: .html a page with plots, .csv, .tex or "
+            ".json a table, .svg or .png accuracy against ε. May be given several times."
         ),
     ] = None,
 ) -> None:
@@ -284,10 +281,7 @@ def _comparison_table(section: Section) -> tuple[Table, str]:
         name = f"{column.measure.label}{'*' if column.diagnosed else '†'}"
         whole = [
             *name.split(),
-            *(
-                " ".join(measure_cell(column.measure, group.measure(column))).strip()
-                for group in groups
-            ),
+            *(measure_cell(column.measure, group.measure(column)).written for group in groups),
         ]
         table.add_column(name, justify="right", min_width=max(map(len, whole)))
     gains = any(group.gain for group in groups)
@@ -299,11 +293,8 @@ def _comparison_table(section: Section) -> tuple[Table, str]:
     for group, row, text in zip(groups, rows, labels, strict=True):
         table.add_row(
             Text(plain(group.label)),
-            *(
-                " ".join(measure_cell(column.measure, group.measure(column))).strip()
-                for column in columns
-            ),
-            *([" ".join(gain_cell(group)).strip()] if gains else []),
+            *(measure_cell(column.measure, group.measure(column)).written for column in columns),
+            *([gain_cell(group).written] if gains else []),
             epsilon(group.epsilon) + ("‡" if group.coverage.mark else ""),
             format_delta(row["delta"]) if row["delta"] is not None else NOTHING,
             f"{row['rounds']:,}",

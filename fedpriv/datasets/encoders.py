@@ -158,7 +158,9 @@ def add_encoder(
     """
     parent = encoders_dir()
     parent.mkdir(parents=True, exist_ok=True)
-    given = path.name if path.is_dir() else path.stem.partition("-")[0]
+    given = path.name if path.is_dir() else path.stem
+    if path.suffix == ".whl":
+        given = given.partition("-")[0]  # behind it are version and tags
     with _unpacked(path, parent) as folder:
         found = check_files(folder, name or _name_of(given), progress)
         if sha256 is not None and found.weights_sha256 != sha256.lower():

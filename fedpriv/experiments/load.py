@@ -68,7 +68,7 @@ def load_experiment(name: str) -> Experiment:
     if ":" in name:
         where, _, function = name.rpartition(":")
         with user_code(f"while experiment {name} was loaded"):
-            found = _load(name, where, function)
+            found = load_code(name, where, function)
             experiment = found if isinstance(found, Experiment) else found()
         if not isinstance(experiment, Experiment):
             raise ValueError(
@@ -126,8 +126,18 @@ def from_anywhere(name: str) -> str:
     return f"{Path(where).expanduser().absolute()}:{function}"
 
 
-def _load(name: str, where: str, function: str) -> Any:
-    """Return what a module or file calls so; an error within it is its own."""
+def load_code(name: str, where: str, function: str) -> Any:
+    """Return what a module or file calls so; an error within it is its own.
+
+    Args:
+        name: "where:function", as it was given.
+        where: A module's dotted name, or the path of a Python file.
+        function: The name in it.
+
+    Raises:
+        ExperimentNotFoundError: If there is no such module or file.
+        ValueError: If it has no such name.
+    """
     if where.endswith(".py"):
         module = _module_at(name, Path(where).expanduser().absolute())
     else:
@@ -135,7 +145,7 @@ def _load(name: str, where: str, function: str) -> Any:
     if not hasattr(module, function):
         raise ValueError(
             f"experiment {name!r}: module {where!r} has no function {function!r}; give the name of "
-            "one that returns an Experiment"
+            "one that is there"
         )
     return getattr(module, function)
 

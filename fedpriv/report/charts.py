@@ -18,9 +18,11 @@ from fedpriv.untrusted_text import plain, safe
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 48, 64, 10, 40
 _LABEL_GAP = 15.0
+_TICK = 40  # width of a value below the axis, in pixels
 _LETTER = 6.6  # of a label, in pixels
 _ENTRY = 20  # height of one line of a legend within the drawing, in pixels
 _FEW = 24  # points of a line up to which each is marked
+_SAME_EPSILON = 1.04  # a ratio up to which two ε are drawn as one
 MARKERS = "osD^v"
 """Shapes of points: circle, square, diamond, triangles."""
 _SHAPES: dict[str, Sequence[tuple[float, float]]] = {
@@ -221,10 +223,11 @@ def line_plot(
     width: int,
     height: int,
     last_round: int,
-    write: Callable[[float], str],
+    write: Callable[[float], str] | None,
     share: bool = False,
     turn: str = "round",
     references: Sequence[Reference] = (),
+    reaching: float = 0.0,
 ) -> str:
     """Return values against rounds as an `<svg>` element.
 
@@ -235,14 +238,19 @@ def line_plot(
         height: In CSS pixels.
         last_round: End of the horizontal axis: the planned rounds, so that a run that stopped
             early looks like one.
-        write: Formatter of the last value of a line.
+        write: Formatter of the last value of a line, written at its end; None writes none.
         share: Whether the axis is in percent.
         turn: Unit of the horizontal axis.
         references: Horizontal lines, labelled in the right margin.
+        reaching: A value that the axis reaches at least, for charts that are read side by side.
     """
     drawn = [line for line in lines if len(line.x)]
     # The axis has 0 on it, whatever is drawn.
-    values = [0.0, *(v for line in drawn for part in (line.y, line.low, line.high) for v in part)]
+    values = [
+        0.0,
+        reaching,
+        *(v for line in drawn for part in (line.y, line.low, line.high) for v in part),
+    ]
     values += [reference.value for reference in references]
     bottom, top = min(values), max(values)
     chart = _Chart(
@@ -259,7 +267,8 @@ def line_plot(
         _draw_line(chart, line)
     edge = chart.across[1]
     ends = [(edge, r.value, r.title, r.colour) for r in references]
-    ends += [(line.x[-1], line.y[-1], write(line.y[-1]), line.colour) for line in drawn]
+    if write is not None:
+        ends += [(line.x[-1], line.y[-1], write(line.y[-1]), line.colour) for line in drawn]
     chart.labels(ends)
     return chart.svg(alternative, references)
 
@@ -326,19 +335,28 @@ def tradeoff_plot(
         across=(first, last),
         up=(max(bottom, 0.0), min(top, 1.0)) if share else (bottom, top),
     )
-    step = max(1, math.ceil((last - first) / 8))
+    room = (chart.width - _LEFT - chart.right) / _TICK
+    step = max(1, math.ceil((last - first) / min(8, room)))
     chart.axes([(k, f"{2.0**k:.4g}") for k in range(first, last + 1, step)], "ε", share=share)
     chart.references(references)
+    moved = side_by_side(points)
+    # So far apart, in doublings of ε, that the widest group stays clear of the next doubling.
+    widest = max(abs(place) for place in moved.values())
+    gap = min(6.5 * (last - first) / (chart.width - _LEFT - chart.right), 0.34 / (widest or 1))
+
+    def across(point: Point) -> float:
+        return math.log2(point.epsilon) + gap * moved[id(point)]
+
     by_series: dict[int, list[Point]] = {}
     for point in sorted(points, key=lambda point: point.epsilon):
         by_series.setdefault(point.series, []).append(point)
     for members in by_series.values():
         if len(members) > 1:
-            joined = [(math.log2(point.epsilon), point.value) for point in members]
+            joined = [(across(point), point.value) for point in members]
             style = 'fill="none" stroke-width="1.4" stroke-opacity=".55"'
             chart.path(joined, f'{style} style="stroke:var(--{members[0].colour})"')
     for point in points:
-        x = math.log2(point.epsilon)
+        x = across(point)
         if point.half_width is not None:
             ends = (point.value - point.half_width, point.value + point.half_width)
             style = 'fill="none" stroke-width="2.2" stroke-opacity=".5"'
@@ -356,8 +374,27 @@ def tradeoff_plot(
     return chart.svg(alternative, references, alone=alone)
 
 
-def line_legend(lines: Sequence[Line]) -> str:
-    """Return the legend of lines as an HTML list."""
+def side_by_side(points: Sequence[Point]) -> dict[int, float]:
+    """Return by `id` how many places right of its ε each point is drawn, 0 of one that is alone.
+
+    Points of several series at nearly the same ε would hide each other.
+    """
+    places: dict[int, float] = {}
+    near: list[Point] = []
+    ordered = sorted(points, key=lambda point: point.epsilon)
+    for number, point in enumerate(ordered):
+        near.append(point)
+        following = ordered[number + 1].epsilon if number + 1 < len(ordered) else math.inf
+        if following > point.epsilon * _SAME_EPSILON:
+            series = sorted({one.series for one in near})
+            middle = (len(series) - 1) / 2
+            places |= {id(one): series.index(one.series) - middle for one in near}
+            near = []
+    return places
+
+
+def line_legend(lines: Sequence[Line], kind: str = "legend") -> str:
+    """Return the legend of lines as an HTML list, with the classes of `kind`."""
     items = []
     for line in lines:
         dashes = ' stroke-dasharray="4 3"' if line.dashed else ""
@@ -367,7 +404,7 @@ def line_legend(lines: Sequence[Line]) -> str:
             f"{'' if line.marker == 'o' else _mark_html(line.marker, line.colour)}"
             f"{safe(line.label)}</li>"
         )
-    return f'<ul class="legend">{"".join(items)}</ul>'
+    return f'<ul class="{kind}">{"".join(items)}</ul>'
 
 
 def point_legend(points: Sequence[Point]) -> str:

@@ -59,11 +59,11 @@ def write_report(
     return path
 
 
-def write_page(path: Path, page: str) -> None:
-    """Write a page in one step, so that a browser never loads half of one."""
+def write_page(path: Path, page: str | bytes) -> None:
+    """Write a page, or a file beside it, in one step: a browser never loads half of one."""
     part = path.with_name(f".{path.name}.part")
     try:
-        part.write_text(page, encoding="utf-8")
+        part.write_bytes(page.encode() if isinstance(page, str) else page)
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)  # of a disk that was full

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
@@ -80,6 +80,7 @@ class RunRecord:
     diagnostics: tuple[Row, ...]
     summary: Row
     devices: tuple[str | None, ...] = ()
+    _coverage: list[Coverage] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
     def directory(self) -> Path:
@@ -261,7 +262,9 @@ class RunRecord:
     @property
     def coverage(self) -> Coverage:
         """Parts of the data that ε does not cover, and why it is infinite where it is."""
-        return coverage_of(self.description)
+        if not self._coverage:  # a page of many runs asks a hundred times
+            self._coverage.append(coverage_of(self.description))
+        return self._coverage[0]
 
     @property
     def rounds_done(self) -> int:

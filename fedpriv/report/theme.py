@@ -6,11 +6,13 @@ themes and print.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import io
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedpriv.report.wording import flatten, markdown_safe, number
 from fedpriv.untrusted_text import plain
@@ -74,6 +76,26 @@ def render(template: str, **values: Any) -> str:
     )
     page = _environment(html=template.endswith(".html.md")).get_template(template)
     return page.render(values, fonts=FONTS, light=light, dark=dark)
+
+
+class Script(NamedTuple):
+    """A script of a page.
+
+    Attributes:
+        text: As it stands in the page, unescaped: it is ours, and holds no value.
+        hash: What the page's policy names it by; the browser runs no other.
+    """
+
+    text: str
+    hash: str
+
+
+@cache
+def script(template: str) -> Script:
+    """Return a script from a file of `templates/`."""
+    text = (Path(__file__).parent / "templates" / template).read_text("utf-8")
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return Script(text=text, hash=f"sha256-{digest}")
 
 
 @cache

@@ -27,7 +27,7 @@ _DIGEST = re.compile(r"\b[0-9a-f]{32,}\b")
 _PACKAGES = ("flwr", "torch", "numpy", "scipy", "ray", "dp-accounting")
 
 
-def _versions() -> dict[str, str]:
+def library_versions() -> dict[str, str]:
     """Return the versions of what is installed: a server in a container has no Ray."""
     found: dict[str, str] = {}
     for name in _PACKAGES:
@@ -133,7 +133,7 @@ def make_document(
         "hardened": mode == "secure" and is_exact(components.plan, components.algorithm),
         "backend": described.backend,
         # Inside a Flower bundle fedpriv is a folder on the path, not an installed package.
-        "versions": {"fedpriv": __version__, **_versions()},
+        "versions": {"fedpriv": __version__, **library_versions()},
         "measures": [measure.to_json() for measure in task.measures],
         "files": sorted(files),
         "baseline": {

@@ -141,24 +141,10 @@ class GridStudy:
         return in_study(experiment, build(experiment, self.corpus), self.trials)
 
     def _measure(self, made: Components) -> Measure:
-        measures = {m.released_name: m for m in made.task.measures if not m.diagnostic_only}
-        if not measures:
-            raise ValueError(f"the task of {self.experiment.name} measures nothing to compare by")
-        name = next(iter(measures)) if self.measure is None else self.measure
-        if name in {measure.name for measure in made.task.measures} - set(measures):
-            raise ValueError(
-                f"score {name!r} is measured on those whom ε protects and was not charged, so no "
-                f"ε would cover a choice by it; compare by {', '.join(measures)}"
-            )
-        if name not in measures:
-            raise ValueError(f"score {name!r} is unknown; compare by one of {', '.join(measures)}")
-        if not self.secure and (equal := public_of_rostered(made.task, learnt_from=False)):
-            [count] = equal.values()
-            raise ValueError(
-                f"{name} is measured on public examples of which {count} equal rostered users', so "
-                "that no ε would cover a choice by it; take other public examples"
-            )
-        return measures[name]
+        equal = 0
+        if not self.secure:
+            equal = sum(public_of_rostered(made.task, learnt_from=False).values())
+        return released_measure(made.task.measures, self.measure, equal)
 
     def _trial(self, settings: Mapping[str, Option], folder: Path, key: Key) -> None:
         backend = {} if self.make_backend is None else {"make_backend": self.make_backend}
@@ -180,6 +166,36 @@ class GridStudy:
                 **backend,
             )
         prepared.run(ends_if_all_fail=False)  # a setting that diverges is a bad one, and no error
+
+
+def released_measure(measures: Sequence[Measure], score: str | None, equal: int) -> Measure:
+    """Return the measure that trials are compared by: a released one, of public examples.
+
+    Args:
+        measures: Of the task, the headline first.
+        score: Its released name; None for the first.
+        equal: How many public examples equal rostered users'.
+
+    Raises:
+        ValueError: If it is measured on those whom ε protects, or is unknown.
+    """
+    released = {one.released_name: one for one in measures if not one.diagnostic_only}
+    if not released:
+        raise ValueError("the task measures nothing on public examples to compare by")
+    name = next(iter(released)) if score is None else score
+    if name in {one.name for one in measures} - set(released):
+        raise ValueError(
+            f"score {name!r} is measured on those whom ε protects and was not charged, so no "
+            f"ε would cover a choice by it; compare by {', '.join(released)}"
+        )
+    if name not in released:
+        raise ValueError(f"score {name!r} is unknown; compare by one of {', '.join(released)}")
+    if equal:
+        raise ValueError(
+            f"{name} is measured on public examples of which {equal} equal rostered users', so "
+            "that no ε would cover a choice by it; take other public examples"
+        )
+    return released[name]
 
 
 def _charges_of(made: Components) -> tuple[Any, ...]:

@@ -39,6 +39,7 @@ from fedpriv.training.local.module_measures import (
     fitting_measures,
     module_class_scores,
     module_metrics,
+    module_totals,
     with_loss,
 )
 from fedpriv.training.local.module_state import SameFrozen, made_from, own_stream, refuse_kept_state
@@ -301,7 +302,8 @@ class ModuleTask(Task):
         measures: What the model is measured by, the headline first; None for what fits its
             outputs and targets (`fedpriv.training.local.module_measures`). The loss comes last
             where it is not among them.
-        test: Held-out examples of rostered users (diagnostics), if any.
+        test: Held-out examples of rostered users (diagnostics), if any; by user id where users are
+            to be told apart.
         public: Examples of users outside the roster (released figures), if any.
         public_train: More of these, to learn from before and during private training (start
             "public", and what public examples alone reach); never measured on. Let no one have
@@ -335,7 +337,7 @@ class ModuleTask(Task):
         users: Mapping[str, ArrayLike],
         published: Mapping[str, str] | None = None,
         measures: Sequence[ModuleMeasure] | None = None,
-        test: ArrayLike | None = None,
+        test: ArrayLike | Mapping[str, ArrayLike] | None = None,
         public: ArrayLike | None = None,
         public_train: ArrayLike | None = None,
         synthetic: bool = False,
@@ -359,6 +361,9 @@ class ModuleTask(Task):
         self._make, self._loss = SameFrozen(module, published=bool(published)), loss
         self._data = ArrayUsers(users)
         self._roster = tuple(sorted(users))
+        self._test_counts: list[int] | None = None
+        if isinstance(test, Mapping):
+            test = self._pooled(test)
         self._sets = {
             is_public: None if given is None else array_examples(given, f"the {what} examples")
             for is_public, given, what in ((False, test, "test"), (True, public, "public"))
@@ -574,6 +579,19 @@ class ModuleTask(Task):
         module = self._model(params).eval()
         return module_metrics(module, self._module_measures(), examples.x, examples.y, part)
 
+    def held_out_by_user(self, params: Params) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return how much is measured of each rostered user, and the sum of the headline over it.
+
+        None where test examples were not given by user, or the headline is no mean.
+        """
+        headline, test = self._module_measures()[0], self._sets[False]
+        if self._test_counts is None or test is None or headline.value_is != "mean":
+            return None
+        module = load_params(self._make(), params).eval()
+        totals = module_totals(module, headline, test.x, test.y, self._test_counts)
+        counts = np.array([total.count for total in totals], np.int64)
+        return counts, np.array([total.sum for total in totals], np.float64)
+
     def metrics_by_user(
         self, params: Params, users: Mapping[str, ArrayLike]
     ) -> dict[str, Metrics | None]:
@@ -728,6 +746,26 @@ class ModuleTask(Task):
             num_users=len(self._roster),
             published=self._published,
         )
+
+    def _pooled(self, test: Mapping[str, ArrayLike]) -> ArrayExamples | None:
+        """Return all users' test examples, user after user in the roster's order; None of nobody.
+
+        Raises:
+            ValueError: If one is not on the roster.
+        """
+        strangers = sorted(set(test) - set(self._roster))
+        if strangers:
+            raise ValueError(
+                f"test examples of {strangers[0]!r}, who has no training examples: test examples "
+                "are of rostered users; give those of others as public"
+            )
+        found = {u: array_examples(test[u], f"the test examples of user {u!r}") for u in test}
+        self._test_counts = [len(found[u].y) if u in found else 0 for u in self._roster]
+        own = [found[u] for u in self._roster if u in found]
+        if not own:
+            return None
+        x, y = (np.concatenate([getattr(one, name) for one in own]) for name in ("x", "y"))
+        return ArrayExamples(x=x, y=y)
 
     def _check_loss(self) -> None:
         """Look at the module, the loss and the measures once, on public or synthetic examples."""

@@ -103,6 +103,21 @@ def evaluate_tags(
     )
 
 
+def tags_right(params: Params, examples: TagExamples, inputs: str, rows: np.ndarray) -> np.ndarray:
+    """Return for each of some tag examples whether its label is the most probable class, uint8.
+
+    Args:
+        params: `kernel` and `bias`.
+        examples: As of `evaluate_tags`.
+        inputs: "tff" or "unit-norm".
+        rows: int64, which examples.
+    """
+    from fedpriv.kernels.tag_scores import measure
+
+    columns = measured_columns(examples, rows)
+    return measure(*columns, inputs == "unit-norm", params["kernel"], params["bias"])[0]
+
+
 def tag_probabilities(params: Params, examples: TagExamples, inputs: str) -> np.ndarray:
     """Return the tags' probabilities, float64 `(n, tags)`, of examples that fit into memory.
 
@@ -507,6 +522,23 @@ class TagPrediction(ViewTask[TagView]):
                 assert found is not None
                 losses[place] = found.totals["loss"].value
         return losses, np.array(numbers, np.int64)
+
+    def held_out_by_user(self, params: Params) -> tuple[np.ndarray, np.ndarray]:
+        """Return how many held-out examples each rostered user has, and how many are right."""
+        view, made = self._view, self._word_features
+        on = view.split.measured_on
+        counts = np.array([view.num_examples(user, on) for user in view.roster], np.int64)
+        rows = view.all_rows(view.roster, on)  # user after user
+        right = [np.empty(0, np.uint8)]
+        for at in range(0, len(rows), BATCH_EXAMPLES):
+            block = rows[at : at + BATCH_EXAMPLES]
+            if made is None:
+                right.append(tags_right(params, view.columns, self.norm, block))
+            else:
+                model, examples = model_inputs(params, view.columns, made, block)
+                right.append(tags_right(model, examples, self.norm, np.arange(len(examples))))
+        users = np.repeat(np.arange(len(counts)), counts)
+        return counts, np.bincount(users, np.concatenate(right), minlength=len(counts))
 
     def public_learner(self, key: Key, *, choosing: bool) -> PublicLearner | None:
         """Return what learns from public users' training examples; None where there are none.

@@ -316,6 +316,21 @@ class Task(BaseTask):
         """
         raise NotImplementedError(f"a {type(self).__name__} does not give users' losses")
 
+    def held_out_by_user(self, params: Params) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return what the headline measure is of each rostered user's held-out examples.
+
+        Private, a diagnostic that no ε covers: asked by simulations only.
+
+        Args:
+            params: The model.
+
+        Returns:
+            How many examples (or words) of each user are measured, int64 (users,), and the sum of
+            the headline measure over them, float64 (users,), in the roster's order: their sums'
+            ratio is what `evaluate` gives. None where the task cannot tell users apart.
+        """
+        return None
+
 
 def has_public_folds(task: BaseTask) -> bool:
     """Return whether a task's public examples can be held out in turns."""

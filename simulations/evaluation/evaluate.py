@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedpriv.datasets.stackexchange.splits import Split
-from simulations.evaluation.bootstrap import (
+from fedpriv.report.bootstrap import (
     CONFIDENCE,
     REPLICATES,
     Interval,

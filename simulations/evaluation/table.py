@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from fedpriv.measures import grouped
-from simulations.evaluation.bootstrap import Interval
+from fedpriv.report.bootstrap import Interval
 from simulations.evaluation.evaluate import (
     MEASURES,
     USER_FIGURES,

@@ -77,7 +77,7 @@ def test_compare_takes_whatever_lies_in_the_folder(make_run, tmp_path, monkeypat
     status, shown, warned = compare(tmp_path / "runs" / "notes.txt")
     assert (status, shown) == (2, "") and "none of these is a run folder" in warned
     status, _, warned = compare(*runs, "--out", tmp_path / "all.pdf")
-    assert status == 2 and "all.pdf ends in none of .html, .csv, .tex, .svg" in warned
+    assert status == 2 and "all.pdf ends in none of .html, .csv, .tex, .json, .svg, .png" in warned
 
 
 def test_export_then_predict(make_run, run_command, tmp_path) -> None:

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from fedpriv.report.comparison.files import as_rows
 from fedpriv.report.comparison.groups import mismatches, read_groups
 from fedpriv.report.comparison.page import render as render_comparison
+from fedpriv.report.comparison.tables import as_rows
 from fedpriv.report.export import model_card
 from fedpriv.report.page import render
 from fedpriv.report.run_record import read_run

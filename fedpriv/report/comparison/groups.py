@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from fedpriv.measures import Measure
+from fedpriv.privacy.plan import UnitWords
 from fedpriv.privacy.statement.coverage import Coverage
 from fedpriv.report.charts import MARKERS, Reference
 from fedpriv.report.head import Estimate, estimate, privacy_terms
 from fedpriv.report.page import same_experiment_key
 from fedpriv.report.run_record import Row, RunRecord, guaranteed, read_run, spent
 from fedpriv.report.theme import NUM_SERIES, series
-from fedpriv.report.wording import exact, figure
+from fedpriv.report.wording import exact, figure, words_of_all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,16 +43,55 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UserSums:
+    """Headline measure of one model, user by user: a diagnostic, which no ε covers.
+
+    Attributes:
+        count: int64 (n_users,), held-out examples of each user of the roster.
+        value: float64 (n_users,), the sum of the measure over them.
+        public_value: The same of the model of public data alone, or None.
+    """
+
+    count: np.ndarray
+    value: np.ndarray
+    public_value: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("value", "public_value"):
+            sums = getattr(self, name)
+            if sums is not None and sums.shape != self.count.shape:
+                raise ValueError(
+                    f"{name} is of shape {sums.shape} and count of {self.count.shape}; both have "
+                    "one number for each user of the roster"
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """Runs that differ in their seed only.
 
     Attributes:
         runs: At least one.
         label: What names it among those that it is compared with.
+        method: The method, of which it is one ε; "" where the options of the runs tell.
+        part: The data that it was trained on, which has a section of its own; "" likewise.
+        target: The ε that its noise was calibrated to, infinite without privacy; None for the
+            option of the runs, or else what they spent.
+        seconds: How long each run took, set-up included; empty where nobody measured it.
+        by_user: For each run, sums over each user's held-out examples, or None; empty where
+            nobody measured users one by one. A diagnostic.
     """
 
     runs: tuple[RunRecord, ...]
     label: str
+    method: str = ""
+    part: str = ""
+    target: float | None = None
+    seconds: tuple[float | None, ...] = ()
+    by_user: tuple[UserSums | None, ...] = field(default=(), repr=False)
+    _measured: dict[str, Estimate | None] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def head(self) -> RunRecord:
@@ -71,6 +114,16 @@ class Group:
     def epsilon(self) -> float:
         """The largest ε spent by one of the runs; infinite without noise."""
         return max(spent(run).value for run in self.runs)
+
+    @property
+    def level(self) -> float:
+        """The ε that it is compared at: the target, or else what was spent; infinite without."""
+        if self.target is not None:
+            return self.target
+        if not self.head.private:
+            return math.inf
+        given = self.head.options.get("noise.target_epsilon")
+        return float(given) if given is not None else round(self.epsilon, 2)
 
     @property
     def finished(self) -> bool:
@@ -101,7 +154,10 @@ class Group:
 
     def measure(self, column: Column) -> Estimate | None:
         """Return mean and interval, over the seeds, of a measure of the models that runs return."""
-        return estimate([run.reached(column.key, column.rows(run)) for run in self.runs])
+        if column.key not in self._measured:
+            reached = [run.reached(column.key, column.rows(run)) for run in self.runs]
+            self._measured[column.key] = estimate(reached)
+        return self._measured[column.key]
 
 
 def columns_of(groups: Sequence[Group]) -> list[Column]:
@@ -231,7 +287,10 @@ def terms_of(groups: Sequence[Group]) -> str:
 
 
 def gaps(groups: Sequence[Group]) -> list[str]:
-    """Return a sentence for each group whose ε does not cover everything."""
+    """Return a sentence for each group whose ε does not cover everything, or one for all alike."""
+    marks = {group.coverage.mark for group in groups if group.head.private}
+    if len(groups) > 1 and len(marks) == 1 and (mark := marks.pop()):
+        return [f"The ε of each private run {mark}."]
     return [
         f"The ε of {group.label} {group.coverage.mark}." for group in groups if group.coverage.mark
     ]
@@ -346,10 +405,12 @@ class Section:
     @property
     def corpus(self) -> str:
         """The corpus, marked where it is synthetic, and how it was split."""
-        run = self.groups[0].head
+        run, part = self.groups[0].head, self.groups[0].part
+        name = run.corpus.get("name") or "own data"
+        named = f"{part} ({name})" if part and part != name else name
         made = " (synthetic)" if run.synthetic else ""
         held_out = f", {run.held_out}" if run.held_out else ""
-        return f"{run.corpus.get('name') or 'own data'}{made}{held_out}"
+        return f"{named}{made}{held_out}"
 
     @property
     def headline(self) -> Measure | None:
@@ -427,13 +488,18 @@ class Section:
         ]
 
 
+def nouns_of(section: Section) -> UnitWords:
+    """Return the nouns of those whose values a section has."""
+    return words_of_all(group.head.unit for group in section.groups)
+
+
 def sections_of(groups: Sequence[Group]) -> list[Section]:
     """Return groups that measure one thing on one split of a corpus, in the order given."""
     found: dict[tuple[object, ...], list[Group]] = {}
     for group in groups:
         run = group.head
         headline = run.figures[0] if run.figures else None
-        key = (headline, repr(run.corpus.get("name")), run.synthetic, run.held_out)
+        key = (headline, group.part, repr(run.corpus.get("name")), run.synthetic, run.held_out)
         found.setdefault(key, []).append(group)
     return [Section(groups=tuple(members)) for members in found.values()]
 
@@ -464,7 +530,9 @@ def curves_of(groups: Sequence[Group]) -> list[Curve]:
     found: dict[object, list[Group]] = {}
     for group in groups:
         found.setdefault(_key(group), []).append(group)
-    labels = labels_of_runs([members[0].head for members in found.values()], without=_SPENDING)
+    heads = [members[0] for members in found.values()]
+    labels = labels_of_runs([group.head for group in heads], without=_SPENDING)
+    labels = [group.method or label for group, label in zip(heads, labels, strict=True)]
     return [
         Curve(
             label=label,
@@ -496,6 +564,8 @@ def _marker(number: int) -> str:
 
 
 def _key(group: Group) -> object:
+    if group.method:
+        return group.method, group.finished
     if label := group.head.description.get("label"):
         return label, group.finished
     if group.head.user_loop is not None:  # nothing says in what it differs

@@ -1,83 +1,330 @@
-"""The comparison as one page: tables, plots, and what the runs differ in, section by section."""
+"""The comparison as one page: plots, tables that sort and filter, differences, cost, privacy.
+
+`fedpriv compare` and studies show their runs with it; a study adds what its runs do not know.
+"""
 
 from __future__ import annotations
 
+import base64
 import math
-from collections.abc import Sequence
-from functools import partial
-from textwrap import wrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from fedpriv.measures import Measure
-from fedpriv.privacy.plan import UnitWords
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.report import theme
-from fedpriv.report.charts import (
-    Line,
-    Plot,
-    Point,
-    both_widths,
-    line_legend,
-    line_plot,
-    point_legend,
-    tradeoff_plot,
-)
 from fedpriv.report.comparison.groups import (
-    Column,
     Group,
     Section,
-    columns_of,
     curves_of,
     differences,
     gaps,
     mismatches,
+    nouns_of,
     sections_of,
     styles,
     terms_of,
 )
-from fedpriv.report.head import Estimate, badges, counted, estimate
-from fedpriv.report.run_record import points
-from fedpriv.report.wording import (
-    NOTHING,
-    difference,
-    direction,
-    epsilon,
-    figure,
-    half_width,
-    number,
-    percent,
-    words_of_all,
+from fedpriv.report.comparison.paired import (
+    BY_SEED,
+    BY_USER,
+    PUBLIC_ONLY,
+    Difference,
+    paired_differences,
 )
+from fedpriv.report.comparison.plots import (
+    as_png,
+    as_svg,
+    epsilon_plot,
+    level_name,
+    points_of,
+    round_plots,
+)
+from fedpriv.report.comparison.tables import (
+    Cell,
+    Row,
+    as_csv,
+    as_json,
+    as_latex,
+    cost_table,
+    differences_as_csv,
+    measured_columns,
+    references_of,
+    table_of,
+)
+from fedpriv.report.head import Estimate, Figure, badges, counted
+from fedpriv.report.wording import NOTHING, direction, figure
+from fedpriv.report.wording import difference as written_difference
+from fedpriv.untrusted_text import plain
 
 
-def render(groups: Sequence[Group]) -> str:
-    """Return the comparison page as HTML; same guarantees as the report's."""
+@dataclass(frozen=True, slots=True)
+class ColumnHead:
+    """Head of a column.
+
+    Attributes:
+        title: What it says.
+        remark: What stands small below it.
+        label: What names its cells on a narrow screen; "" for the title.
+        words: Whether its cells are words, sorted as such, or numbers.
+        first: How the first click sorts: "ascending" or "descending".
+        bold: Whether a cell is bold in a row that is clear.
+    """
+
+    title: str
+    remark: str = ""
+    label: str = ""
+    words: bool = False
+    first: str = "ascending"
+    bold: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataRow:
+    """A row of a table that sorts and filters.
+
+    Attributes:
+        title: Its first cell.
+        cells: The others.
+        remark: What stands small below the title.
+        filters: What selections find it by, by key.
+        mark: A dot and an interval on the scale of all rows.
+        reference: Whether other rows are read against it: it stays below them, and is always shown.
+        clear: Whether its interval excludes zero.
+    """
+
+    title: str
+    cells: Sequence[Cell]
+    remark: str = ""
+    filters: Mapping[str, str] = field(default_factory=dict)
+    mark: Mapping[str, Any] | None = None
+    reference: bool = False
+    clear: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """A selection above a table.
+
+    Attributes:
+        label: Its name.
+        key: Of the rows' `filters`.
+        choices: (value, text); the value "" shows all rows.
+        chosen: What is chosen at first.
+    """
+
+    label: str
+    key: str
+    choices: Sequence[tuple[str, str]]
+    chosen: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataTable:
+    """A table that sorts and filters.
+
+    Attributes:
+        kind: What a row is: head of the first column.
+        heads: Heads of the other columns.
+        rows: In the order at first.
+        filters: Selections above it.
+        marked: Whether the second column shows marks.
+        over: Titles over columns, each with how many it spans.
+        before: Columns of `heads` before those.
+        others: Columns behind those.
+    """
+
+    kind: str
+    heads: Sequence[ColumnHead]
+    rows: Sequence[DataRow]
+    filters: Sequence[Filter] = ()
+    marked: bool = False
+    over: Sequence[tuple[str, int]] = ()
+    before: int = 0
+    others: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heading:
+    """Parts of a page that runs do not know.
+
+    Attributes:
+        title: Heading of the page.
+        leads: Paragraphs below it.
+        badges: Labels, each with whether it is a warning.
+        figures: Key figures.
+        failures: Trials that failed, with their reasons.
+        privacy: Paragraphs before the privacy statements.
+        command: What makes it again, or "".
+        versions: Versions of libraries; those of the runs where empty.
+        downloads: Further files: (name, what it is, type, content).
+        document: Entries of the JSON file besides rows and differences.
+        name: What files are called, without a suffix.
+    """
+
+    title: str
+    leads: Sequence[str] = ()
+    badges: Sequence[tuple[str, bool]] = ()
+    figures: Sequence[Figure] = ()
+    failures: DataTable | None = None
+    privacy: Sequence[str] = ()
+    command: str = ""
+    versions: Mapping[str, Any] = field(default_factory=dict)
+    downloads: Sequence[tuple[str, str, str, bytes]] = ()
+    document: Mapping[str, Any] = field(default_factory=dict)
+    name: str = "comparison"
+
+
+def render(groups: Sequence[Group], heading: Heading | None = None) -> str:
+    """Return the comparison page as HTML; same guarantees as the report's.
+
+    Args:
+        groups: The groups; of a study whose trials all failed none.
+        heading: Of a study; None for that of a comparison.
+
+    Guarantees:
+        The page's policy allows one script, which is part of the page, and no request.
+    """
     sections = sections_of(groups)
+    head = _heading_of(groups, sections) if heading is None else heading
     num_runs = sum(len(group.runs) for group in groups)
-    experiments = f"{counted(len(groups), 'experiment')} compared"
+    paired = [paired_differences(section) for section in sections]
     return theme.render(
         "comparison.html.md",
-        title=f"{experiments} · fedpriv",
-        experiments=experiments,
-        runs=counted(num_runs, "run"),
-        corpora=list(dict.fromkeys(section.corpus for section in sections)),
-        parts=[_part(section, num_runs) for section in sections],
-        nothing=NOTHING,
+        title=f"{head.title} · fedpriv",
+        head=head,
+        downloads=_downloads(groups, head, [one for part in paired for one in part]),
+        parts=[
+            _part(section, found, num_runs, study=heading is not None)
+            for section, found in zip(sections, paired, strict=True)
+        ],
+        statements=_statements(groups),
+        versions=head.versions or _versions(groups),
+        script=theme.script("tables.js.md"),
     )
 
 
-def _part(section: Section, num_runs: int) -> dict[str, Any]:
+def _heading_of(groups: Sequence[Group], sections: Sequence[Section]) -> Heading:
+    num_runs = sum(len(group.runs) for group in groups)
+    corpora = dict.fromkeys(section.corpus for section in sections)
+    return Heading(
+        title=f"{counted(len(groups), 'experiment')} compared",
+        leads=[f"{counted(num_runs, 'run')} on {', '.join(corpora)}"],
+        privacy=privacy_paragraphs(groups),
+    )
+
+
+def privacy_paragraphs(groups: Sequence[Group]) -> list[str]:
+    """Return what holds of every ε of the page, and what none of them covers."""
+    private = [group for group in groups if group.head.private]
+    runs = [run for group in groups for run in group.runs]
+    texts = []
+    if terms := terms_of(groups):
+        texts.append(f"Every ε is stated with {terms}. It is that of one run, rounded up.")
+    if len(private) < len(groups):
+        texts.append("Runs without privacy guarantee nothing to anyone: their ε is infinite.")
+    if sum(len(group.runs) for group in private) > 1:
+        texts.append(
+            "No ε covers that many runs were trained on the same data: to someone who sees them "
+            "all, their ε add up. Nor does one cover choosing among them by values measured on "
+            f"{nouns_of(Section(groups=tuple(private))).rostered}s."
+        )
+    texts += list(dict.fromkeys(gaps(groups)))
+    if any(run.synthetic for run in runs):
+        texts.append(
+            "Synthetic data: no real person is in it. Accuracy on it says nothing of accuracy on "
+            "real data."
+        )
+    if any(run.simulated for run in runs):
+        texts.append(
+            "Simulated: noise and cohorts came from a seed, which anybody who knows it can "
+            "subtract. The ε are those that the same runs would have in secure mode."
+        )
+    return texts
+
+
+def _statements(groups: Sequence[Group]) -> list[tuple[str, str, Any]]:
+    """Return the privacy statement of the run with the largest ε for each set of terms."""
+    found: dict[tuple[str, ...], Group] = {}
+    for group in groups:
+        if group.head.private:
+            key = (terms_of([group]), *group.coverage.not_covered)
+            if key not in found or group.epsilon > found[key].epsilon:
+                found[key] = group
+    return [
+        (
+            f"Privacy statement of {group.label}",
+            "of one run, the one with the largest ε on these terms",
+            run_statement(group.head.directory).sections,
+        )
+        for group in found.values()
+    ]
+
+
+def _versions(groups: Sequence[Group]) -> dict[str, str]:
+    """Return the versions that the runs ran on, each once."""
+    found: dict[str, dict[str, None]] = {}
+    for group in groups:
+        for run in group.runs:
+            versions = run.description.get("versions")
+            for name, version in versions.items() if isinstance(versions, Mapping) else ():
+                found.setdefault(str(name), {})[str(version)] = None
+    return {name: ", ".join(versions) for name, versions in found.items()}
+
+
+def _downloads(
+    groups: Sequence[Group], head: Heading, paired: Sequence[Difference]
+) -> list[dict[str, str]]:
+    """Return the files that the page holds, as data URIs."""
+    files = [
+        (f"{head.name}.csv", "every row", "text/csv", as_csv(groups).encode()),
+        (f"{head.name}.tex", "table for a paper", "application/x-tex", as_latex(groups).encode()),
+        (
+            f"{head.name}.json",
+            "everything",
+            "application/json",
+            as_json(groups, paired, head.document).encode(),
+        ),
+        *head.downloads,
+    ]
+    if paired:
+        text = differences_as_csv(paired)
+        files.insert(1, (f"{head.name}-differences.csv", "paired", "text/csv", text.encode()))
+    if any(points_of(section) for section in sections_of(groups)):
+        files += [
+            (f"{head.name}.svg", "plot", "image/svg+xml", as_svg(groups).encode()),
+            (f"{head.name}.png", "plot", "image/png", as_png(groups)),
+        ]
+    return [
+        {
+            "name": name,
+            "what": what,
+            "href": f"data:{kind};base64,{base64.b64encode(content).decode()}",
+        }
+        for name, what, kind, content in files
+    ]
+
+
+def _part(
+    section: Section, paired: Sequence[Difference], num_runs: int, *, study: bool
+) -> dict[str, Any]:
     """Return what the template needs of one part of the page."""
     groups, best = section.groups, section.nonprivate
     headlines = [group.head.figures[0] for group in groups if group.head.figures]
-    plots = _plots(section)
-    if against := epsilon_plot(section):
-        title = section.headline.title if section.headline else ""
-        plots.insert(0, (f"{title} against ε", against))
+    # Of a study each method is one column: its ε are in every other table.
+    heads = [c.groups[0] for c in curves_of(groups)] if study else list(groups)
+    options = differences(heads)
+    if study:
+        options = {name: found for name, found in options.items() if name not in _OF_LEVELS}
+    measure = section.headline
     return {
         "title": section.title,
         "nouns": nouns_of(section),
         "mismatches": mismatches(groups),
+        "against": epsilon_plot(section),
+        "against_title": f"{measure.title if measure else ''} against ε",
+        "leaders": leaders(section, paired) if study else [],
         "table": runs_table(section),
         "terms": terms_of(groups),
         "gaps": gaps(groups),
@@ -89,192 +336,220 @@ def _part(section: Section, num_runs: int) -> dict[str, Any]:
             )
         ),
         "public_only_measured": section.public_only is not None,
+        "majority_known": section.majority is not None,
         "best": best[0].label if best else "",
         "several_seeds": any(len(group.runs) > 1 for group in groups),
         "many_runs": num_runs > 1 and any(group.head.private for group in groups),
-        "plots": plots,
-        "labels": [group.label for group in groups],
-        "differences": differences(groups),
+        "paired": paired_table(section, paired) if paired else None,
+        "paired_note": _paired_note(section, paired),
+        "plots": round_plots(section),
+        "cost": _data_table(section, *cost_table(section)),
+        "labels": [group.method or group.label for group in heads],
+        "differences": options,
     }
 
 
-def _line_label(group: Group) -> str:
-    return ", ".join(filter(None, (group.label, group.unfinished_mark)))
+_OF_LEVELS = ("noise.target_epsilon", "noise.multiplier")
 
 
-def _mean_line(group: Group, column: Column, colour: str, marker: str) -> Line:
-    """Return the mean over seeds against rounds, over the rounds that every seed measured."""
-    tracks = [dict(zip(*points(column.rows(r), column.key), strict=True)) for r in group.runs]
-    rounds = sorted(set.intersection(*(set(track) for track in tracks)))
-    estimates = [estimate([track[x] for track in tracks]) for x in rounds]
-    known = [e for e in estimates if e is not None]
-    several = len(group.runs) > 1
-    least, most = (0.0, 1.0) if column.measure.form == "share" else (-math.inf, math.inf)
-    return Line(
-        label=_line_label(group),
-        x=rounds,
-        y=[e.mean for e in known],
-        colour=colour,
-        marker=marker,
-        dashed=not group.head.private,
-        low=[max(least, e.mean - (e.half_width or 0)) for e in known] if several else (),
-        high=[min(most, e.mean + (e.half_width or 0)) for e in known] if several else (),
+def leaders(section: Section, paired: Sequence[Difference]) -> list[str]:
+    """Return a sentence for each ε: the best method, and by how much it leads the next."""
+    lead = section.lead
+    if lead is None:
+        return []
+    names = {id(g): curve.label for curve in curves_of(section.groups) for g in curve.groups}
+    found = {(d.level, d.first, d.second): d for d in paired}
+    found |= {(d.level, d.second, d.first): d.reversed() for d in paired}
+    texts = []
+    for level in sorted({group.level for group in section.groups}):
+        reached = [
+            (names[id(g)], value.mean)
+            for g in section.groups
+            if g.level == level and g.finished and (value := g.measure(lead)) is not None
+        ]
+        if len(reached) < 2:
+            continue
+        reached.sort(key=lambda one: -lead.measure.worth(one[1]))
+        (first, value), (second, _) = reached[:2]
+        text = f"{level_name(level)}: {first}, {figure(lead.measure, value)}"
+        if not math.isfinite(level):
+            text = text[:1].upper() + text[1:]
+        if over := found.get((level, first, PUBLIC_ONLY)):
+            text += f" ({_with_interval(lead.measure, over)} over public-only)"
+        if ahead := found.get((level, first, second)):
+            told = "" if ahead.excludes_zero else "; the interval does not tell them apart"
+            text += f". Next: {second}, by {_with_interval(lead.measure, ahead)}{told}"
+        texts.append(f"{text}.")
+    return texts
+
+
+def _with_interval(measure: Measure, found: Difference) -> str:
+    value = written_difference(measure, found.value)
+    return f"{value}, {ends}" if (ends := _ends(measure, found)) else value
+
+
+def _ends(measure: Measure, found: Difference) -> str:
+    if found.low is None or found.high is None:
+        return ""
+    low, high = (written_difference(measure, end) for end in (found.low, found.high))
+    return f"{low.removesuffix(' points')} to {high.removesuffix(' points')}"
+
+
+def paired_table(section: Section, paired: Sequence[Difference]) -> DataTable:
+    """Return every difference both ways round, at first those from one method or public-only."""
+    measure = section.headline
+    assert measure is not None  # or there would be no difference
+    names = [curve.label for curve in curves_of(section.groups)]
+    if any(one.second == PUBLIC_ONLY for one in paired):
+        names.insert(0, PUBLIC_ONLY)
+    both = [*paired, *(one.reversed() for one in paired if one.second != PUBLIC_ONLY)]
+    order = {name: place for place, name in enumerate(names)}
+    both.sort(key=lambda one: (one.level, order[one.second], order[one.first]))
+    some = dict.fromkeys(one.second for one in both)
+    return DataTable(
+        kind="method",
+        heads=[
+            ColumnHead("compared with", words=True),
+            ColumnHead("ε", label="ε"),
+            ColumnHead("difference", direction(measure), first="descending", bold=True),
+            ColumnHead("95 % interval"),
+            ColumnHead("seeds"),
+            ColumnHead("interval over", words=True),
+        ],
+        rows=[
+            DataRow(
+                title=one.first,
+                cells=[
+                    Cell(one.second),
+                    Cell(_level_text(one.level), value=one.level),
+                    Cell(written_difference(measure, one.value), value=one.value),
+                    Cell(_ends(measure, one) or NOTHING, value=one.low),
+                    Cell(str(one.seeds), value=one.seeds),
+                    Cell(one.clusters.partition(",")[0] if one.low is not None else NOTHING),
+                ],
+                filters={"level": _level_text(one.level), "second": one.second},
+                clear=one.excludes_zero,
+            )
+            for one in both
+        ],
+        filters=[
+            Filter(
+                label="compared with",
+                key="second",
+                choices=[("", "all"), *((name, plain(name)) for name in names if name in some)],
+                chosen=next(name for name in names if name in some),
+            ),
+            _level_filter(one.level for one in both),
+        ],
     )
 
 
-def _plots(section: Section) -> list[tuple[str, Plot]]:
-    """Return (title, plot) of the headline against rounds, of whomever it was measured on."""
-    measure, nouns, groups = section.headline, nouns_of(section), section.groups
-    if measure is None:
-        return []
-    parts = []
-    for column in (Column(measure=measure, diagnosed=diagnosed) for diagnosed in (True, False)):
-        title = f"{measure.title} on {nouns.rostered if column.diagnosed else nouns.public}s"
-        lines = [
-            _mean_line(group, column, *style)
-            for group, style in zip(groups, styles(groups), strict=True)
-        ]
-        lines = [line for line in lines if line.x]
-        if not lines:
-            continue
-        ends = "; ".join(f"{line.label} {figure(measure, line.y[-1])}" for line in lines)
-        svg = both_widths(
-            partial(line_plot, lines),
-            alternative=f"{title} against {nouns.turn}s, at the end: {ends}.",
-            height=380,
-            last_round=max(group.head.last_round for group in groups),
-            turn=nouns.turn,
-            write=partial(figure, measure),
-            share=measure.form == "share",
-            references=section.references(nonprivate=False) if column == section.lead else (),
+def _paired_note(section: Section, paired: Sequence[Difference]) -> str:
+    kinds = {one.clusters for one in paired if one.low is not None}
+    texts = ["Same seeds and held-out examples; bold: the 95 % interval excludes zero."]
+    if BY_USER in kinds:
+        texts.append(
+            "Intervals over users: users, with all of their examples, and seeds are drawn anew in "
+            "a paired bootstrap; they say what other users of the same kind would give, and know "
+            "nothing of seeds where there is one."
         )
-        note = _plot_note(column, lines)
-        parts.append((title, Plot(notes=[note], legend=line_legend(lines), svg=svg)))
-    return parts
+    if BY_SEED in kinds:
+        texts.append(
+            "Intervals over seeds: Student's t of the differences seed by seed, on the same "
+            f"{nouns_of(section).contributor}s."
+        )
+    texts.append("Each interval is of one difference; none is corrected for how many there are.")
+    return " ".join(texts)
 
 
-def _plot_note(column: Column, lines: Sequence[Line]) -> str:
-    note = "Not covered by ε." if column.diagnosed else "Released."
-    if direction(column.measure):
-        note += f" {direction(column.measure).capitalize()}."
-    if any(len(line.low) for line in lines):
-        note += " Shaded: 95 % interval over seeds."
-    if any(line.dashed for line in lines):
-        note += " Dashed: not private."
-    return note
+def _level_text(level: float) -> str:
+    return f"{level:g}" if math.isfinite(level) else "∞"
 
 
-Cell = tuple[str, str]
-"""Text of a cell, and the remark that stands small behind it."""
+def _level_filter(levels: Any) -> Filter:
+    found = [_level_text(level) for level in sorted(set(levels))]
+    return Filter(label="ε", key="level", choices=[("", "all"), *((one, one) for one in found)])
 
 
-def nouns_of(section: Section) -> UnitWords:
-    """Return the nouns of those whose values a section has."""
-    return words_of_all(group.head.unit for group in section.groups)
+def _data_table(section: Section, names: Sequence[str], rows: Sequence[Row]) -> DataTable:
+    """Return a table of groups whose columns are numbers."""
+    return DataTable(
+        kind=_kind(section),
+        heads=[ColumnHead(name) for name in names],
+        rows=[
+            DataRow(title=row.title, cells=row.cells, filters=_filters(row.group)) for row in rows
+        ],
+        filters=[_level_filter(group.level for group in section.groups)],
+    )
 
 
-def measured_columns(section: Section) -> list[Column]:
-    """Return the columns that something was measured for, in one of the groups."""
-    groups = section.groups
-    return [c for c in columns_of(groups) if any(group.measure(c) for group in groups)]
+def _kind(section: Section) -> str:
+    return "method" if section.groups[0].method else "experiment"
 
 
-def table_of(section: Section) -> tuple[list[str], list[tuple[str, list[Cell]]]]:
-    """Return the names of the columns, and the rows: the groups, then what they are read against.
-
-    The measured columns come first, each named with those whose values it has.
-    """
-    nouns, groups = nouns_of(section), section.groups
-    columns = measured_columns(section)
-    names = [
-        f"{c.measure.label}, {nouns.rostered if c.diagnosed else nouns.public}s" for c in columns
-    ]
-    more = []
-    if any(group.gain for group in groups):
-        more.append(("gain over public-only", gain_cell))
-    if any(section.gap_closed(group) is not None for group in groups):
-        more.append(("gap closed", lambda group: (percent(section.gap_closed(group), 0), "")))
-    more += [
-        ("ε", lambda group: (epsilon(group.epsilon), group.coverage.mark)),
-        (f"{nouns.turn}s", lambda group: (number(min(r.rounds_done for r in group.runs)), "")),
-        ("seeds", lambda group: (str(len(group.runs)), "")),
-    ]
-    rows = []
-    for group in groups:
-        cells = [measure_cell(column.measure, group.measure(column)) for column in columns]
-        rows.append((group.label, cells + [cell(group) for _, cell in more]))
-    for name, spent, value in references_of(section):
-        cells = [(figure(c.measure, value) if c == section.lead else NOTHING, "") for c in columns]
-        cells += [(spent if other == "ε" else NOTHING, "") for other, _ in more]
-        rows.append((name, cells))
-    return [*names, *(name for name, _ in more)], rows
+def _filters(group: Group | None) -> dict[str, str]:
+    return {} if group is None else {"level": _level_text(group.level)}
 
 
-def measure_cell(measure: Measure, value: Estimate | None) -> Cell:
-    """Return a value and half its interval."""
-    if value is None:
-        return NOTHING, ""
-    spread = "" if value.half_width is None else f"± {half_width(measure, value.half_width)}"
-    return figure(measure, value.mean), spread
-
-
-def gain_cell(group: Group) -> Cell:
-    """Return the gain over public-only, and half its interval with the unit."""
-    gain = group.gain
-    if gain is None:
-        return "not measured" if group.public_only is None else NOTHING, ""
-    measure = group.head.figures[0]
-    value, _, unit = difference(measure, gain.mean).partition(" ")
-    spread = "" if gain.half_width is None else f"± {half_width(measure, gain.half_width)}"
-    return value, " ".join(filter(None, (spread, unit)))
-
-
-def references_of(section: Section) -> list[tuple[str, str, float]]:
-    """Return what needs no private run: (name, its ε, its value in the leading column)."""
-    found = [("majority class", NOTHING, section.majority)]
-    if section.public_only is not None:
-        found.append(("public-only", "0", section.public_only.mean))
-    return [(name, spent, value) for name, spent, value in found if value is not None]
-
-
-def runs_table(section: Section) -> dict[str, Any]:
+def runs_table(section: Section) -> DataTable:
     """Return `table_of` for the template, each row with a dot on a common scale."""
     lead, groups, nouns = section.lead, section.groups, nouns_of(section)
     columns = measured_columns(section)
+    remarks = [_remarks(group) for group in groups]
+    # What holds of every row stands in the head of a study's page.
+    shared = set.intersection(*map(set, remarks)) if groups[0].method else set()
     marks = [
-        (group.measure(lead) if lead else None, colour, _remark(group))
-        for group, (colour, _) in zip(groups, styles(groups), strict=True)
+        (
+            group.measure(lead) if lead else None,
+            colour,
+            " · ".join(remark for remark in found if remark not in shared),
+        )
+        for group, found, (colour, _) in zip(groups, remarks, styles(groups), strict=True)
     ]
     for _, _, value in references_of(section):
         marks.append((Estimate(mean=value, half_width=None, count=1), "muted", ""))
     scale = max([e.mean + (e.half_width or 0) for e, _, _ in marks if e], default=0.0)
     names, rows = table_of(section)
-    heads = [(c.measure.label, direction(c.measure)) for c in columns]
-    return {
-        "over": [
+    before = int(bool(groups[0].method))  # ε, in a study
+    heads = [
+        ColumnHead(name, first="descending" if name.startswith("ga") else "ascending")
+        for name in names
+    ]
+    for place, column in enumerate(columns, before):
+        heads[place] = ColumnHead(
+            column.measure.label,
+            direction(column.measure),
+            label=names[place],
+            first="descending" if column.measure.higher_is_better else "ascending",
+        )
+    return DataTable(
+        kind=_kind(section),
+        heads=heads,
+        rows=[
+            DataRow(
+                title=row.title,
+                cells=row.cells,
+                remark=remark,
+                filters=_filters(row.group),
+                mark=_strip(value, scale, colour),
+                reference=row.group is None,
+            )
+            for row, (value, colour, remark) in zip(rows, marks, strict=True)
+        ],
+        filters=[_level_filter(group.level for group in groups)],
+        marked=True,
+        over=[
             (f"{noun}s", sum(column.diagnosed == diagnosed for column in columns))
             for diagnosed, noun in ((True, nouns.rostered), (False, nouns.public))
         ],
-        "others": len(names) - len(columns),
-        "heads": heads + [(name, "") for name in names[len(columns) :]],
-        "rows": [
-            {
-                "title": title,
-                "remark": remark,
-                "reference": place >= len(groups),
-                "cells": list(zip(names, cells, strict=True)),
-                "mark": _strip(value, scale, colour),
-            }
-            for place, ((title, cells), (value, colour, remark)) in enumerate(
-                zip(rows, marks, strict=True)
-            )
-        ],
-    }
+        before=before,
+        others=len(names) - len(columns) - before,
+    )
 
 
-def _remark(group: Group) -> str:
+def _remarks(group: Group) -> list[str]:
     found = badges(group.head, run_statement(group.head.directory))
-    return " · ".join(label for label, _ in found if label != "Simulated")
+    return [label for label, _ in found if label != "Simulated"]
 
 
 def _strip(value: Estimate | None, scale: float, colour: str) -> dict[str, Any]:
@@ -287,79 +562,3 @@ def _strip(value: Estimate | None, scale: float, colour: str) -> dict[str, Any]:
         return {"dot": None}
     ends = [at(end) for end in value.interval] if value.interval else []
     return {"dot": at(value.mean), "ends": ends, "colour": colour}
-
-
-_LINE = 105  # letters that a line of the file's title has room for
-_FEW = 2  # points of a curve up to which a legend lists each
-
-
-def points_of(section: Section) -> list[Point]:
-    """Return the groups with noise whose headline was measured, as points of the plot."""
-    lead, found = section.lead, []
-    if lead is None:
-        return found
-    for place, curve in enumerate(curves_of(section.groups)):
-        reached = [(group, group.measure(lead)) for group in curve.groups]
-        known = [(g, v) for g, v in reached if v is not None and 0 < g.epsilon < math.inf]
-        known.sort(key=lambda one: one[0].epsilon)
-        said = [f"{figure(lead.measure, v.mean)} at ε {epsilon(g.epsilon)}" for g, v in known]
-        if len(said) > _FEW:
-            said = [f"{said[0]} to {said[-1]}"]
-        mark = curve.groups[0].unfinished_mark
-        found += [
-            Point(
-                label=f"{curve.label}: {', '.join(filter(None, (*said, mark)))}",
-                epsilon=group.epsilon,
-                value=value.mean,
-                half_width=value.half_width,
-                colour=curve.colour,
-                marker=curve.marker,
-                hollow=not group.finished,
-                series=place,
-            )
-            for group, value in known
-        ]
-    return found
-
-
-def epsilon_plot(section: Section) -> Plot | None:
-    """Return the plot with its legend; None where nothing with noise was measured."""
-    points, lead = points_of(section), section.lead
-    if not points or lead is None:
-        return None
-    notes = _plot_terms(section)
-    if remark := direction(lead.measure):
-        notes.append(f"{remark.capitalize()}.")
-    if any(point.half_width is not None for point in points):
-        notes.append("Bars: 95 % interval over seeds.")
-    if any(point.hollow for point in points):
-        notes.append("Hollow: unfinished.")
-    svg = both_widths(partial(_draw, section, points), height=360)
-    return Plot(notes=[" ".join(notes)], legend=point_legend(points), svg=svg)
-
-
-def epsilon_svg(section: Section) -> str:
-    """Return the plot as a file of its own; "" where nothing with noise was measured."""
-    points = points_of(section)
-    if not points:
-        return ""
-    sentences = (f"{section.title}.", *_plot_terms(section), *gaps(section.groups))
-    title = "\n".join(line for sentence in sentences for line in wrap(sentence, _LINE))
-    return _draw(section, points, width=720, height=340, title=title, alone=True)
-
-
-def _draw(section: Section, points: list[Point], **options: Any) -> str:
-    ends = "; ".join(dict.fromkeys(point.label for point in points))
-    return tradeoff_plot(
-        points,
-        alternative=f"{section.title}, against ε. {ends}.",
-        references=section.references(nonprivate=True),
-        share=section.headline is not None and section.headline.form == "share",
-        **options,
-    )
-
-
-def _plot_terms(section: Section) -> list[str]:
-    """Return the terms of the plot's ε, and that its values are not covered where they are not."""
-    diagnosed = section.lead is not None and section.lead.diagnosed
-    return [f"ε with {terms_of(section.groups)}.", *(["Not covered by ε."] if diagnosed else [])]

@@ -221,6 +221,39 @@ def module_metrics(
     )
 
 
+def module_totals(
+    module: nn.Module,
+    measure: ModuleMeasure,
+    x: np.ndarray,
+    y: np.ndarray,
+    counts: Sequence[int],
+) -> list[Total]:
+    """Return the total of one measure for each of several users, whose examples follow each other.
+
+    Args:
+        module: With the params that are measured.
+        measure: What is measured.
+        x: Inputs `(n, ...)`.
+        y: Targets `(n, ...)`.
+        counts: How many examples each user has; they add up to n.
+    """
+    ends = np.cumsum(counts)
+    found = [Total(sum=0.0, count=0, value_is=measure.value_is) for _ in counts]
+    # The blocks of `module_metrics`: outputs may depend on how many examples they are made of.
+    for chosen in chunks(len(y), WHOLE, _at_once(module, x)):
+        with torch.no_grad():
+            outputs = module(as_tensor(model_inputs(np.asarray(x[chosen]))))
+            targets = as_tensor(model_targets(np.asarray(y[chosen])))
+        at = chosen.start
+        while at < chosen.stop:
+            user = int(np.searchsorted(ends, at, side="right"))
+            stop = min(int(ends[user]), chosen.stop)
+            part = slice(at - chosen.start, stop - chosen.start)
+            found[user] += measure.total(outputs[part], targets[part])
+            at = stop
+    return found
+
+
 _CHUNK, _NUMBERS = 1024, 1 << 24
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from fedpriv.privacy.epsilon import format_delta, rounded_up_to
+from fedpriv.report.bootstrap import Interval, Ratio, Resampled, resampled
 from fedpriv.rng import Key
 from simulations.checkpoint_recycling.checkpoints import LAST, Marks, draw_gains, kind_of
 from simulations.checkpoint_recycling.tags.runs import GROUPS, MAJORITY, PUBLIC
@@ -29,7 +30,6 @@ from simulations.checkpoint_recycling.tags.study import (
     Size,
     Widths,
 )
-from simulations.evaluation.bootstrap import Interval, Ratio, Resampled, resampled
 from simulations.reproduction.study import (
     Row,
     drawing,

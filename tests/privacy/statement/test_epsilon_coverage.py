@@ -175,12 +175,13 @@ def outputs(tmp_path, reference, options, published, other=("--seed", 1)):
     call("export", folder, "--to", card.parent)
     report = (folder / "report.html").read_text()
     head = report[report.index("<header>") : report.index("</header>")]
+    side_by_side = page.read_text()
     texts = {
         "run": next(x for x in ran.stdout.splitlines() if x.startswith("privacy")),
         "verify": call("verify", folder).stdout,
         "compare": compared.stdout,
-        "comparison page": words(page.read_text()),
-        "comparison table": words(page.read_text().partition('<p class="note"')[0]),
+        "comparison page": words(side_by_side),
+        "comparison table": words(side_by_side.partition("<tbody>")[2].partition("</tbody>")[0]),
         "report": words(report),
         "headline": words(head),
         "ε panel": words(report[report.index("ε spent") :].partition("<svg")[0]),

@@ -11,16 +11,11 @@ from xml.etree import ElementTree
 import pytest
 
 from fedpriv.measures import Measure
-from fedpriv.report.comparison.files import (
-    as_csv,
-    as_latex,
-    as_rows,
-    as_svg,
-    check_outputs,
-    write_file,
-)
+from fedpriv.report.comparison.files import check_outputs, write_file
 from fedpriv.report.comparison.groups import read_groups
 from fedpriv.report.comparison.page import render
+from fedpriv.report.comparison.plots import as_svg
+from fedpriv.report.comparison.tables import as_csv, as_latex, as_rows
 from tests.resealed import reseal
 
 MSE = Measure(name="squared", label="squared error", form="number", higher_is_better=False)
@@ -115,7 +110,7 @@ def test_without_anything_private_there_is_nothing_to_draw(make_run) -> None:
 
 
 def test_what_cannot_be_written_is_said_before_the_work(tmp_path) -> None:
-    with pytest.raises(ValueError, match=r"plot\.pdf ends in none of \.html, \.csv, \.tex, \.svg"):
+    with pytest.raises(ValueError, match=r"plot\.pdf ends in none of \.html, \.csv, \.tex, \.json"):
         check_outputs([tmp_path / "a.csv", tmp_path / "plot.pdf"])
     (tmp_path / "x.csv").mkdir()
     with pytest.raises(ValueError, match="is a folder"):

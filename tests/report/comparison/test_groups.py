@@ -10,7 +10,6 @@ import pytest
 
 import fedpriv as fp
 from fedpriv.report.charts import point_legend
-from fedpriv.report.comparison.files import as_rows
 from fedpriv.report.comparison.groups import (
     differences,
     find_groups,
@@ -18,7 +17,9 @@ from fedpriv.report.comparison.groups import (
     sections_of,
     styles,
 )
-from fedpriv.report.comparison.page import points_of, render
+from fedpriv.report.comparison.page import render
+from fedpriv.report.comparison.plots import points_of
+from fedpriv.report.comparison.tables import as_rows
 from tests.resealed import reseal
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import math
 import re
@@ -10,9 +12,10 @@ import pytest
 
 from fedpriv import json_lines
 from fedpriv.measures import ACCURACY, LOSS, Measure
-from fedpriv.report.comparison.files import as_rows, write_file
+from fedpriv.report.comparison.files import write_file
 from fedpriv.report.comparison.groups import Column, differences, mismatches, read_groups
 from fedpriv.report.comparison.page import render
+from fedpriv.report.comparison.tables import as_rows
 from fedpriv.report.run_record import read_run
 from tests.resealed import reseal
 
@@ -54,6 +57,11 @@ def test_unlike_runs_are_called_unlike(make_run) -> None:
     gaps = read_groups([make_run("g"), make_run("h", name="h", corpus=known)])
     assert mismatches(gaps) == ["what ε covers"]
     assert "The ε of h does NOT cover: vocabulary taken from rostered users." in render(gaps)
+    alike = render(
+        read_groups([make_run("i", corpus=known), make_run("j", name="j", corpus=known)])
+    )
+    plot = alike.partition("Accuracy against ε")[2].partition("<svg")[0]
+    assert "The ε of each private run does NOT cover: vocabulary taken" in plot
     delta = make_run("e", name="e", delta=1e-4)
     assert "δ" in mismatches(read_groups([make_run("f"), delta]))
 
@@ -63,7 +71,11 @@ def test_the_page_is_escaped_and_says_what_epsilon_does_not_cover(make_run, tmp_
     groups = read_groups([make_run("a", name=evil), make_run("b", synthetic=True, name="b")])
     write_file(groups, tmp_path / "deep" / "compare.html")
     page = (tmp_path / "deep" / "compare.html").read_text()
-    assert "<script" not in page and "&lt;script&gt;$x$" in page
+    # The one script is the page's, and the policy names it.
+    [script] = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in page and page.count("<script") == 1
+    assert "&lt;script&gt;$x$" in page
     assert "http:" not in page and "https:" not in page
     assert "is covered by none of them" in page and "not covered by ε" in page
     assert "Synthetic data" in page

@@ -13,8 +13,8 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.start import public_only
 from fedpriv.privacy.statement.statement import describe_returned_model
 from fedpriv.privacy.statement.verify import verify_run
-from fedpriv.report.comparison.files import as_rows
 from fedpriv.report.comparison.groups import columns_of, read_groups
+from fedpriv.report.comparison.tables import as_rows
 from fedpriv.report.export import export_run, load_model, released_params
 from fedpriv.report.run_record import read_run
 from fedpriv.rng import Key

@@ -13,6 +13,7 @@ from fedpriv.datasets.importers import locate
 from fedpriv.datasets.importers.synthetic import Shape, synthesize
 from fedpriv.experiments.build import build
 from fedpriv.mechanisms.bounds import Clip, Rounded
+from fedpriv.report.bootstrap import Interval
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
 from fedpriv.training.periodic_shift import SHARE
@@ -52,7 +53,6 @@ from simulations.checkpoint_recycling.tags.study import (
     one_half,
     options,
 )
-from simulations.evaluation.bootstrap import Interval
 from simulations.reproduction.study import Store, t_half
 
 WHICH = Aggregates(decays=(0.8,), ks=(3,))

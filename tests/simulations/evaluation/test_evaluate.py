@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedpriv.datasets.stackexchange.splits import Split
-from simulations.evaluation.bootstrap import Interval
+from fedpriv.report.bootstrap import Interval
 from simulations.evaluation.evaluate import MEASURES, USER_FIGURES, Estimate, evaluate
 from simulations.evaluation.held_out import Fold, pooled
 from tests.simulations.evaluation.made import DATA, fold, held, outcomes, random_fold

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedpriv.datasets.stackexchange.splits import BY_SENTENCE
-from simulations.evaluation.bootstrap import Interval
+from fedpriv.report.bootstrap import Interval
 from simulations.evaluation.evaluate import Estimate, evaluate
 from simulations.evaluation.table import Layout, Row, markdown, percent, wider
 from tests.simulations.evaluation.made import DATA, random_fold

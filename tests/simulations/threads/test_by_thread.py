@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedpriv.datasets.importers.synthetic import Shape, synthesize
-from simulations.evaluation.bootstrap import Interval
+from fedpriv.report.bootstrap import Interval
 from simulations.evaluation.evaluate import Estimate
 from simulations.evaluation.table import percent
 from simulations.threads import command, study

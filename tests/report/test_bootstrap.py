@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulations.evaluation.bootstrap import Interval, Ratio, Resampled, cluster_weights, resampled
+from fedpriv.report.bootstrap import Interval, Ratio, Resampled, cluster_weights, resampled
 
 R = 300
 

@@ -1,0 +1,231 @@
+"""Paired differences between methods at equal ε, with intervals clustered by user where possible.
+
+Two methods that were trained with the same seeds are compared seed by seed. Where the headline
+measure of each user is known (a diagnostic of simulations), users and seeds are drawn anew, both at
+once (`fedpriv.report.bootstrap`); otherwise the interval is Student's t over the differences of the
+seeds, and speaks about seeds alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from fedpriv.report.bootstrap import REPLICATES, Ratio, resampled
+from fedpriv.report.comparison.groups import Group, Section, UserSums, curves_of
+from fedpriv.report.head import estimate
+from fedpriv.report.run_record import RunRecord
+
+PUBLIC_ONLY = "public-only"
+BY_USER = "users and seeds, paired bootstrap"
+BY_SEED = "seeds, paired t-interval"
+_SEED = 0x5EED  # of the bootstrap: equal folders give equal pages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """The headline of one method less that of another at one ε.
+
+    Attributes:
+        part: Title of the section.
+        level: The ε of both; infinite without privacy.
+        first: Name of the method.
+        second: Name of the other one, or "public-only".
+        value: Mean difference over the seeds that both have.
+        low: Lower end of its 95 % interval; None where one seed alone gives none.
+        high: Upper end.
+        seeds: How many seeds both have.
+        clusters: What the interval is over: `BY_USER` or `BY_SEED`.
+    """
+
+    part: str
+    level: float
+    first: str
+    second: str
+    value: float
+    low: float | None
+    high: float | None
+    seeds: int
+    clusters: str
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether there is an interval, and 0 is not in it."""
+        return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
+
+    def reversed(self) -> Difference:
+        """Return the second method less the first."""
+        ends = (None if end is None else -end for end in (self.high, self.low))
+        low, high = ends
+        return Difference(
+            part=self.part,
+            level=self.level,
+            first=self.second,
+            second=self.first,
+            value=-self.value,
+            low=low,
+            high=high,
+            seeds=self.seeds,
+            clusters=self.clusters,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values; an infinite ε is null."""
+        return {
+            "data": self.part,
+            "epsilon": self.level if math.isfinite(self.level) else None,
+            "first": self.first,
+            "second": self.second,
+            "difference": self.value,
+            "interval": None if self.low is None else [self.low, self.high],
+            "seeds": self.seeds,
+            "interval_over": self.clusters,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Track:
+    """One method at one ε: its value, and its users' sums, by seed."""
+
+    name: str
+    values: Mapping[int, float]
+    users: Mapping[int, UserSums]
+
+
+def paired_differences(section: Section, *, replicates: int = REPLICATES) -> list[Difference]:
+    """Return every pair of a section's methods at each ε, and each method less public-only.
+
+    Runs without a seed (secure mode) are paired with nothing, and unfinished ones are left out.
+
+    Args:
+        section: Groups that measure one thing on one split.
+        replicates: Of the bootstrap.
+    """
+    names = {id(g): curve.label for curve in curves_of(section.groups) for g in curve.groups}
+    levels: dict[float, list[Group]] = {}
+    for group in section.groups:
+        if group.finished:
+            levels.setdefault(group.level, []).append(group)
+    found = []
+    for level in sorted(levels):
+        tracks = [_track(section, group, names[id(group)]) for group in levels[level]]
+        found += _differences(section.corpus, level, tracks, replicates)
+    return found
+
+
+def _track(section: Section, group: Group, name: str) -> _Track:
+    lead = section.lead
+    values: dict[int, float] = {}
+    users: dict[int, UserSums] = {}
+    sums: Sequence[UserSums | None] = group.by_user or [None] * len(group.runs)
+    for run, of_users in zip(group.runs, sums, strict=True):
+        seed = _seed(run)
+        value = None if lead is None else run.reached(lead.key, lead.rows(run))
+        if seed is None or value is None:
+            continue
+        values[seed] = value
+        if of_users is not None and lead is not None and lead.diagnosed:
+            users[seed] = of_users
+    return _Track(name=name, values=values, users=users)
+
+
+def _seed(run: RunRecord) -> int | None:
+    seed = run.options.get("seed")
+    return seed if run.simulated and isinstance(seed, int) else None
+
+
+def _differences(
+    part: str, level: float, tracks: Sequence[_Track], replicates: int
+) -> list[Difference]:
+    generator = np.random.default_rng(_SEED)
+    found = []
+    for one, other in combinations(tracks, 2):
+        if seeds := sorted(one.values.keys() & other.values.keys()):
+            pairs = [(one.values[seed], other.values[seed]) for seed in seeds]
+            clustered = None
+            if all(seed in track.users for track in (one, other) for seed in seeds):
+                sums = [(one.users[seed], other.users[seed]) for seed in seeds]
+                clustered = _clustered(
+                    [a.count for pair in sums for a in pair],
+                    [a.value for a, _ in sums],
+                    [b.value for _, b in sums],
+                    generator,
+                    replicates,
+                )
+            found.append(_made(part, level, (one.name, other.name), pairs, clustered))
+    for track in tracks:
+        public = {s: u.public_value for s, u in track.users.items() if u.public_value is not None}
+        if seeds := sorted(public):
+            sums = [track.users[seed] for seed in seeds]
+            total = [float(one.count.sum()) for one in sums]
+            pairs = [
+                (track.values[seed], float(public[seed].sum()) / count if count else math.nan)
+                for seed, count in zip(seeds, total, strict=True)
+            ]
+            clustered = _clustered(
+                [one.count for one in sums],
+                [one.value for one in sums],
+                [public[seed] for seed in seeds],
+                generator,
+                replicates,
+            )
+            found.append(_made(part, level, (track.name, PUBLIC_ONLY), pairs, clustered))
+    return found
+
+
+_Ends = tuple[float, float]
+
+
+def _clustered(
+    counts: Sequence[np.ndarray],
+    first: Sequence[np.ndarray],
+    second: Sequence[np.ndarray],
+    generator: np.random.Generator,
+    replicates: int,
+) -> _Ends | None:
+    """Return the interval of a difference of means, users and seeds drawn anew.
+
+    None where the seeds do not share the users' held-out examples, so that there are no clusters
+    of all of them, or where fewer than two users have any.
+    """
+    if any(not np.array_equal(count, counts[0]) for count in counts[1:]):
+        return None
+    there = np.flatnonzero(counts[0])
+    if len(there) < 2:
+        return None
+    values = np.stack([a - b for a, b in zip(first, second, strict=True)], axis=1)
+    ratio = Ratio(values=values[there], counts=counts[0][there].astype(np.float64))
+    drawn = resampled(there, [("difference", ratio)], generator=generator, replicates=replicates)[
+        "difference"
+    ]
+    ends = drawn.interval()
+    return None if ends is None else (ends.low, ends.high)
+
+
+def _made(
+    part: str,
+    level: float,
+    names: tuple[str, str],
+    pairs: Sequence[tuple[float, float]],
+    clustered: _Ends | None,
+) -> Difference:
+    over_seeds = estimate([a - b for a, b in pairs])
+    assert over_seeds is not None  # a value that was reached is finite
+    ends = over_seeds.interval if clustered is None else clustered
+    low, high = ends if ends is not None else (None, None)
+    return Difference(
+        part=part,
+        level=level,
+        first=names[0],
+        second=names[1],
+        value=over_seeds.mean,
+        low=low,
+        high=high,
+        seeds=len(pairs),
+        clusters=BY_SEED if clustered is None else BY_USER,
+    )

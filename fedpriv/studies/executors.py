@@ -1,0 +1,200 @@
+"""Where trials run: in this process, in worker processes of this machine, or as tasks of Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from fedpriv.backends.ray.cluster import Cluster, Request
+from fedpriv.experiments.user_code import one_line
+from fedpriv.studies.pool import Answer, Pool
+from fedpriv.studies.study import Resolver, Trial, load_study
+from fedpriv.studies.trial import perform
+from fedpriv.training.devices import use_one_thread
+from fedpriv.training.stopping import end_if_interrupted
+
+Job = dict[str, Any]
+"""What names a trial to a worker: labels, numbers and texts alone."""
+_NAMED = ("method", "epsilon", "data", "seed", "searched", "key")
+News = Callable[[str, Mapping[str, Any]], None]
+"""Called with a trial's key and how far it is."""
+
+
+class Executor(Protocol):
+    """Runs trials somewhere."""
+
+    @property
+    def num_free(self) -> int:
+        """How many trials can be submitted now."""
+        ...
+
+    def submit(self, trial: Trial) -> None:
+        """Begin a trial."""
+
+    def wait(self, timeout: float) -> list[Answer]:
+        """Return what is heard next, whose jobs have the trials' keys."""
+        ...
+
+
+def _job(trial: Trial) -> Job:
+    """Return what names a trial to a worker that has the study."""
+    return {**trial.row, "searched": dict(trial.searched)}
+
+
+class Here:
+    """Runs trials in this process, one after the other.
+
+    Args:
+        out: The study's folder.
+        device: As of `fedpriv.run`.
+        news: Hears how far a trial is.
+    """
+
+    num_free = 1
+
+    def __init__(self, out: Path, device: str | None, news: News) -> None:
+        self._out, self._device, self._news = out, device, news
+        self._trial: Trial | None = None
+
+    def submit(self, trial: Trial) -> None:
+        """Take the next trial."""
+        self._trial, self.num_free = trial, 0
+
+    def wait(self, timeout: float) -> list[Answer]:
+        """Run it."""
+        assert self._trial is not None
+        trial, self._trial, self.num_free = self._trial, None, 1
+        with _one_thread(self._device):
+            kind, value = _performed(
+                trial, self._out, self._device, lambda news: self._news(trial.key, news)
+            )
+        return [_answer(_job(trial), kind, value)]
+
+
+@contextmanager
+def _one_thread(device: str | None) -> Iterator[None]:
+    """Compute on one thread meanwhile, as workers do: bits then do not depend on their number."""
+    import torch
+
+    before = torch.get_num_threads()
+    if device is None or device == "cpu":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class Processes:
+    """Runs trials in worker processes of this machine, which end with the context.
+
+    Args:
+        resolver: Of the study.
+        out: Its folder.
+        workers: How many.
+        stack: Ends the workers.
+    """
+
+    def __init__(self, resolver: Resolver, out: Path, workers: int, stack: ExitStack) -> None:
+        def work(job: Job, tell: Callable[[Any], None]) -> tuple[str, Any]:
+            trial = resolver.trial(**{name: job[name] for name in _NAMED})
+            return _performed(trial, out, None, tell)
+
+        self._pool = stack.enter_context(Pool(work, workers))
+
+    @property
+    def num_free(self) -> int:
+        """How many workers are free."""
+        return self._pool.num_free
+
+    def submit(self, trial: Trial) -> None:
+        """Give a trial to a worker."""
+        self._pool.submit(_job(trial))
+
+    def wait(self, timeout: float) -> list[Answer]:
+        """Return what is heard next."""
+        answers = self._pool.wait(timeout)
+        return [_answer(a.job, *a.value) if a.kind == "done" else a for a in answers]
+
+
+class RayTasks:
+    """Runs each trial as one task of Ray, whose workers find the study by its file.
+
+    Args:
+        reference: The study's file.
+        out: Its folder, which every machine of a cluster shares.
+        request: Of the resources.
+        stack: Stops what was started.
+
+    Raises:
+        ValueError: If the study has no file, or the resources cannot be had.
+    """
+
+    def __init__(
+        self, reference: str | None, out: Path, request: Request, stack: ExitStack
+    ) -> None:
+        if reference is None:
+            raise ValueError(
+                "Ray's workers find a study by its file, and this one was made here; write it into "
+                "a TOML file, or give 'path.py:function' of one that returns it"
+            )
+        cluster = stack.enter_context(Cluster(request))
+        cluster.start(0)
+        import ray
+
+        self._ray, self._share = ray, cluster.share
+        self._task = ray.remote(
+            num_cpus=self._share.num_cpus, num_gpus=self._share.num_gpus, max_retries=0
+        )(_perform_on_ray)
+        self._arguments = (reference, str(out.resolve()), self._share.num_gpus > 0)
+        self._jobs: dict[Any, Job] = {}
+
+    @property
+    def num_free(self) -> int:
+        """How many tasks have room."""
+        return self._share.num_workers - len(self._jobs)
+
+    def submit(self, trial: Trial) -> None:
+        """Begin a task."""
+        job = _job(trial)
+        self._jobs[self._task.remote(job, *self._arguments)] = job
+
+    def wait(self, timeout: float) -> list[Answer]:
+        """Return what has ended."""
+        ready, _ = self._ray.wait(list(self._jobs), timeout=timeout, num_returns=1)
+        return [self._ended(one, self._jobs.pop(one)) for one in ready]
+
+    def _ended(self, task: Any, job: Job) -> Answer:
+        try:
+            kind, value = self._ray.get(task)
+        except Exception as error:  # the worker died, or never found the study
+            end_if_interrupted(error)
+            text = " ".join(str(error).split()) or type(error).__name__
+            return Answer(job=job, kind="died", value=ChildProcessError(text))
+        return _answer(job, kind, value)
+
+
+def _perform_on_ray(job: Job, reference: str, out: str, gpu: bool) -> tuple[str, Any]:
+    """Run a trial in a worker of Ray's."""
+    use_one_thread()
+    trial = Resolver(load_study(reference)).trial(**{name: job[name] for name in _NAMED})
+    return _performed(trial, Path(out), "cuda:0" if gpu else None, lambda news: None)
+
+
+def _performed(
+    trial: Trial, out: Path, device: str | None, tell: Callable[[Any], None]
+) -> tuple[str, Any]:
+    """Run a trial; return "done" and its seconds, or "failed" and why, in one line."""
+    try:
+        return "done", perform(trial, out, device=device, tell=tell)
+    except Exception as error:
+        end_if_interrupted(error)
+        return "failed", one_line(error) or f"{type(error).__name__}: {error}"
+
+
+def _answer(job: Job, kind: str, value: Any) -> Answer:
+    if kind == "done":
+        return Answer(job=job, kind="done", value=value)
+    return Answer(job=job, kind="failed", value=RuntimeError(value))

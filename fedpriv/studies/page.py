@@ -1,0 +1,180 @@
+"""The page of a study: that of a comparison, with the trials, their failures and the command."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedpriv.report.comparison.groups import Group, sections_of
+from fedpriv.report.comparison.page import (
+    ColumnHead,
+    DataRow,
+    DataTable,
+    Filter,
+    Heading,
+    privacy_paragraphs,
+    render,
+)
+from fedpriv.report.comparison.tables import Cell, rows_as_csv
+from fedpriv.report.head import Figure, counted
+from fedpriv.report.page import write_page as write_text
+from fedpriv.report.wording import number
+from fedpriv.studies.record import StudyRecord, TrialRecord
+from fedpriv.studies.tables import finished_trials, groups_of, trial_rows
+
+
+def write_page(study: StudyRecord, path: Path) -> None:
+    """Write the page of a study, finished or under way, in one step.
+
+    Guarantees:
+        No request leaves the page. Every string of the study's folder is escaped. Equal folders
+        give equal pages.
+
+    Raises:
+        ValueError: If sums by user are not those of the trial's run.
+    """
+    write_text(path, page_of(study))
+
+
+def page_of(study: StudyRecord) -> str:
+    """Return the page of a study as HTML; see `write_page`."""
+    groups = groups_of(study)
+    trials = trial_rows(study)
+    planned = {name: value for name, value in study.document.items() if name != "trials"}
+    document = {"study": planned, "trials": trials}
+    heading = Heading(
+        title=str(study.document.get("name") or study.directory.name),
+        leads=_leads(study, groups),
+        badges=_badges(study, groups),
+        figures=_figures(study),
+        failures=_failures(study),
+        privacy=[*_search(study), *privacy_paragraphs(groups)],
+        command=_command(study),
+        versions=_versions(study),
+        downloads=[("trials.csv", "every trial", "text/csv", rows_as_csv(trials).encode())],
+        document=json.loads(json.dumps(document, default=str)),
+        name="study",
+    )
+    return render(groups, heading)
+
+
+def _leads(study: StudyRecord, groups: Sequence[Group]) -> list[str]:
+    about = study.document.get("description")
+    leads = [str(about)] if about else []
+    if corpora := dict.fromkeys(section.corpus for section in sections_of(groups)):
+        leads.append(f"On {', '.join(corpora)}")
+    if not groups:
+        leads.append("No trial has finished, so there is nothing to show yet.")
+    return leads
+
+
+def _badges(study: StudyRecord, groups: Sequence[Group]) -> list[tuple[str, bool]]:
+    runs = [run for group in groups for run in group.runs]
+    found = []
+    if any(run.synthetic for run in runs):
+        found.append(("Synthetic data", True))
+    if any(group.coverage.mark for group in groups):
+        found.append(("ε does not cover everything", True))
+    if any(run.simulated for run in runs):
+        found.append(("Simulated", False))
+    if failed := len(_failed(study)):
+        found.append((f"{counted(failed, 'trial')} failed", True))
+    if missing := len(study.trials) - len(finished_trials(study)) - failed:
+        found.append((f"Unfinished: {counted(missing, 'trial')} to go", True))
+    return found
+
+
+def _failed(study: StudyRecord) -> list[TrialRecord]:
+    return [trial for trial in study.trials if trial.failure is not None]
+
+
+def _figures(study: StudyRecord) -> list[Figure]:
+    trials = study.trials
+    methods = list(dict.fromkeys(trial.method for trial in trials))
+    levels = sorted({trial.epsilon for trial in trials if trial.epsilon is not None})
+    free = any(trial.epsilon is None for trial in trials)
+    seeds = sorted({trial.seed for trial in trials})
+    seconds = math.fsum(trial.seconds or 0.0 for trial in trials)
+    done, failed = len(finished_trials(study)), len(_failed(study))
+    of = [f"{done:,} finished", f"{failed:,} failed"]
+    if seconds:
+        of.append(f"{_duration(seconds)} of computing")
+    return [
+        ("Methods", str(len(methods)), [", ".join(methods)]),
+        (
+            "ε",
+            str(len(levels)),
+            [", ".join(f"{one:g}" for one in levels), *(["and without privacy"] if free else [])],
+        ),
+        ("Seeds", str(len(seeds)), [", ".join(map(str, seeds))]),
+        ("Trials", f"{len(trials):,}", of),
+    ]
+
+
+def _duration(seconds: float) -> str:
+    """Return a time in the unit that fits it.
+
+    >>> _duration(12.3), _duration(340.0), _duration(12_000.0)
+    ('12.3 s', '5.7 min', '3.3 h')
+    """
+    if seconds < 120:
+        return f"{number(seconds, 3)} s"
+    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _failures(study: StudyRecord) -> DataTable | None:
+    failed = _failed(study)
+    if not failed:
+        return None
+    levels = list(dict.fromkeys(_level(trial) for trial in failed))
+    return DataTable(
+        kind="method",
+        heads=[
+            ColumnHead("data", words=True),
+            ColumnHead("ε"),
+            ColumnHead("seed"),
+            ColumnHead("reason", words=True),
+        ],
+        rows=[
+            DataRow(
+                title=trial.method,
+                cells=[
+                    Cell(trial.data),
+                    Cell(_level(trial), value=trial.epsilon),
+                    Cell(str(trial.seed), value=trial.seed),
+                    Cell(str(trial.failure)),
+                ],
+                filters={"level": _level(trial)},
+            )
+            for trial in failed
+        ],
+        filters=[Filter("ε", "level", [("", "all"), *((one, one) for one in levels)])],
+    )
+
+
+def _level(trial: TrialRecord) -> str:
+    return "∞" if trial.epsilon is None else f"{trial.epsilon:g}"
+
+
+def _search(study: StudyRecord) -> list[str]:
+    """Return what the runner wrote about how settings were chosen, and what that costs."""
+    found = study.document.get("privacy")
+    if isinstance(found, str):
+        return [found]
+    return [str(text) for text in found] if isinstance(found, list) else []
+
+
+def _command(study: StudyRecord) -> str:
+    given = study.document.get("command")
+    if isinstance(given, list):
+        return shlex.join(map(str, given))
+    return str(given) if given else ""
+
+
+def _versions(study: StudyRecord) -> dict[str, Any]:
+    found = study.document.get("versions")
+    return dict(found) if isinstance(found, Mapping) else {}

@@ -1,0 +1,507 @@
+"""Runs the trials of a study: in this process, in worker processes or on Ray, each of them once.
+
+What ended is in `trials.jsonl`, found again by its key; what was under way when the command was
+killed is in its run folder, and is gone on with. So the same command goes on with a study wherever
+it was killed, and a study whose file was changed runs what is new.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from fedpriv import __version__, json_lines
+from fedpriv.backends.ray.cluster import Request, usable_cores
+from fedpriv.experiments.options import Option
+from fedpriv.privacy.accounting import epsilon_of
+from fedpriv.privacy.epsilon import Epsilon
+from fedpriv.privacy.event import Event
+from fedpriv.privacy.plan import Plan
+from fedpriv.report.run_record import RunRecord, read_run
+from fedpriv.runs.document import library_versions, write_json
+from fedpriv.studies.executors import Executor, Here, Processes, RayTasks
+from fedpriv.studies.grid import released_measure
+from fedpriv.studies.pool import Answer
+from fedpriv.studies.record import DOCUMENT, ENDED, FORMAT, RUNS, VERSION, StudyRecord, read_study
+from fedpriv.studies.search import Search
+from fedpriv.studies.study import Resolver, Study, Trial
+from fedpriv.training.devices import usable_device
+from fedpriv.training.stopping import interruptible
+
+#: Seconds that a study's lock is waited for: workers of a command that was killed leave by then.
+_LOCK_SECONDS = 10.0
+_LOCK = ".lock"
+_LONGEST_REASON = 500
+
+Row = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a study is; what is shown of it is made of this.
+
+    Attributes:
+        trials: Trials that are known so far, in the order of the study; of a search its own too.
+        ended: Rows of those that ended, by key.
+        running: News of those under way, by key.
+        reused: How many had ended before.
+        workers: How many run side by side.
+        started: `time.monotonic()` at the beginning.
+    """
+
+    trials: list[Trial] = field(default_factory=list[Trial])
+    ended: dict[str, Row] = field(default_factory=dict[str, Row])
+    running: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    reused: int = 0
+    workers: int = 1
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def keys(self) -> list[str]:
+        """Keys of all trials, each once."""
+        return list(dict.fromkeys(trial.key for trial in self.trials))
+
+    @property
+    def num_done(self) -> int:
+        """How many of them ended."""
+        return sum(key in self.ended for key in self.keys)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Estimate of the time left, by what trials of the same method took; None if not known."""
+        times: dict[str, list[float]] = {}
+        for trial in self.trials:
+            row = self.ended.get(trial.key)
+            if row is not None and row["failure"] is None:
+                times.setdefault(trial.method, []).append(float(row["seconds"]))
+        every = [seconds for some in times.values() for seconds in some]
+        if not every:
+            return None
+        left = {trial.key: trial.method for trial in self.trials if trial.key not in self.ended}
+        needed = 0.0
+        for key, method in left.items():
+            of = times.get(method, every)
+            news = self.running.get(key, {})
+            share = news["round"] / news["rounds"] if news.get("rounds") else 0.0
+            needed += sum(of) / len(of) * (1.0 - min(share, 1.0))
+        return needed / max(1, min(self.workers, len(left) or 1))
+
+
+class Show(Protocol):
+    """Shows how far a study is."""
+
+    def ended(self, trial: Trial, row: Mapping[str, Any], progress: Progress) -> None:
+        """Show a trial that ended."""
+
+    def update(self, progress: Progress) -> None:
+        """Show news."""
+
+
+def run_study(
+    study: Study,
+    out: Path,
+    *,
+    workers: int | None = None,
+    device: str | None = None,
+    backend: str = "processes",
+    ray_address: str | None = None,
+    gpus_per_worker: float | None = None,
+    reference: str | None = None,
+    command: Sequence[str] = (),
+    retry_failed: bool = False,
+    show: Show | None = None,
+) -> StudyRecord:
+    """Run what of a study has not ended yet, and return all of it.
+
+    Args:
+        study: The study; none with a private search (`run_private`).
+        out: Its folder; one that holds a study is gone on with.
+        workers: Trials at once; None for one a core, and for 1 on a device.
+        device: Train on it, such as "cuda:0", one trial after the other in this process.
+        backend: "processes" on this machine, or "ray": each trial a Ray task.
+        ray_address: Of a running Ray cluster to join; its machines share the folder.
+        gpus_per_worker: Part of a GPU for each Ray task.
+        reference: The study's file, by which Ray's workers find it.
+        command: What repeats the study, for its page.
+        retry_failed: Whether trials that failed are tried again.
+        show: Shows how far it is.
+
+    Guarantees:
+        * A trial that ended is not run again, whatever else changes in the study.
+        * A trial that raises, or whose process dies, is a row with the reason; others go on.
+        * The bits of a trial depend neither on the number of workers nor on what else is run. One
+          that was killed in the middle of a round has lost that attempt, which stays charged.
+
+    Raises:
+        ValueError: If the study does not fit together, the folder holds something else or another
+            process runs it. No trial is begun then.
+    """
+    if isinstance(study.search, Search) and study.search.private:
+        raise ValueError(
+            "a private search shows nothing of its trials and has no table; run it by `fedpriv "
+            "study`, fedpriv.study or `fedpriv tune`"
+        )
+    workers = _checked_workers(workers, device, backend)
+    resolver = Resolver(study)
+    _check_folder(out)
+    with interruptible(), _held(out), ExitStack() as stack:
+        file = out / ENDED
+        json_lines.cut_torn_line(file)
+        ended = {str(row["key"]): row for row in json_lines.read(file)}
+        if retry_failed:
+            ended = {key: row for key, row in ended.items() if row["failure"] is None}
+        progress = Progress(ended=ended, workers=workers)
+        searches = _searches(resolver, out, ended)
+        kept = _Kept(study, out, command)
+        batches = [_Batch(one) for one in searches]
+        for batch in batches:
+            batch.go_on(progress, kept)
+        progress.reused = progress.num_done
+
+        def news(key: str, said: Mapping[str, Any]) -> None:
+            progress.running[key] = said
+            if show is not None:
+                show.update(progress)
+
+        executor: Executor
+        if backend == "ray":
+            share = gpus_per_worker or 0.0
+            asked = Request(workers=workers or None, address=ray_address, gpus_per_worker=share)
+            executor = RayTasks(reference, out, asked, stack)
+        elif device is not None or workers == 1:
+            executor = Here(out, device, news)
+        else:
+            executor = Processes(resolver, out, workers, stack)
+        under_way: dict[str, Trial] = {}
+        while True:
+            waiting = _waiting(batches, ended, under_way)
+            while executor.num_free and (trial := next(waiting, None)) is not None:
+                under_way[trial.key] = trial
+                executor.submit(trial)
+                progress.running[trial.key] = {}
+            if show is not None:
+                show.update(progress)
+            if not under_way:
+                break
+            for answer in executor.wait(1.0):
+                key = answer.job["key"]
+                if answer.kind == "news":
+                    news(key, answer.value)
+                    continue
+                trial = under_way.pop(key)
+                progress.running.pop(key, None)
+                row = _row(trial, answer)
+                json_lines.append(file, row)
+                ended[key] = row
+                for batch in batches:
+                    batch.go_on(progress, kept)
+                if show is not None:
+                    show.ended(trial, row, progress)
+        kept.finish(batches)
+    return read_study(out)
+
+
+def _row(trial: Trial, answer: Answer) -> Row:
+    """Return the line of a trial that ended."""
+    reason = None
+    if answer.kind != "done":
+        error = answer.value
+        text = f"its process died ({error})" if answer.kind == "died" else str(error)
+        reason = " ".join(text.split())[:_LONGEST_REASON] or type(error).__name__
+    return {
+        **trial.row,
+        "seconds": answer.value if answer.kind == "done" else None,
+        "failure": reason,
+    }
+
+
+def _waiting(
+    batches: Iterable[_Batch], ended: Mapping[str, Row], under_way: Mapping[str, Trial]
+) -> Iterator[Trial]:
+    """Yield trials that can be begun."""
+    for batch in batches:
+        for trial in batch.trials:
+            if trial.key not in ended and trial.key not in under_way:
+                yield trial
+
+
+Batches = Generator[list[Trial], None, "Searched"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Searched:
+    """What came of one method, ε and data.
+
+    Attributes:
+        trials: Those of the study's table.
+        tried: Those of the search, each with its score.
+        chosen: Options that it chose; None where nothing was searched or could be.
+    """
+
+    trials: list[Trial]
+    tried: list[tuple[Trial, float | None]] = field(default_factory=list[Any])
+    chosen: Mapping[str, Option] | None = None
+
+
+def _searches(resolver: Resolver, out: Path, ended: Mapping[str, Row]) -> list[Batches]:
+    """Return what is run, as batches of trials that must end before the next one is known."""
+    study = resolver.study
+    if not isinstance(study.search, Search):
+        return [_all_at_once(resolver.trials())]
+    return [
+        _searched(resolver, study.search, out, ended, *cell)  # one after the other within a cell
+        for cell in resolver.cells()
+    ]
+
+
+def _all_at_once(trials: list[Trial]) -> Batches:
+    yield trials
+    return Searched(trials=trials)
+
+
+def _searched(
+    resolver: Resolver,
+    search: Search,
+    out: Path,
+    ended: Mapping[str, Row],
+    method: str,
+    epsilon: float | None,
+    data: str,
+) -> Batches:
+    first = resolver.trial(method, epsilon, data, search.seed, search.middle)
+    facts = resolver.facts(first.experiment, resolver.corpus_of(first))
+    measure = released_measure(facts.measures, search.score, facts.equal)
+    suggested = search.suggestions(measure)
+    tried: list[tuple[Trial, float | None]] = []
+    chosen: dict[str, Option] | None = None
+    try:
+        options = next(suggested)
+        while True:
+            batch = [resolver.trial(method, epsilon, data, search.seed, one) for one in options]
+            yield batch
+            scores = [_score(out, trial, ended, measure.released_name) for trial in batch]
+            tried += zip(batch, scores, strict=True)
+            options = suggested.send(scores)
+    except StopIteration as over:
+        chosen = over.value
+    if chosen is None:
+        return Searched(trials=[], tried=tried)
+    trials = [
+        resolver.trial(method, epsilon, data, seed, chosen) for seed in resolver.study.each_seed
+    ]
+    yield trials
+    return Searched(trials=trials, tried=tried, chosen=chosen)
+
+
+def _score(out: Path, trial: Trial, ended: Mapping[str, Row], name: str) -> float | None:
+    """Return the released value of a trial; None where it failed."""
+    if ended[trial.key]["failure"] is not None:
+        return None
+    value = read_run(out / RUNS / trial.key).summary.get(name)
+    return None if value is None else float(value)
+
+
+class _Batch:
+    """Trials of one search that are known, and what follows when they have ended."""
+
+    def __init__(self, source: Batches) -> None:
+        self._source = source
+        self.trials: list[Trial] = []
+        self.result: Searched | None = None
+        self._begun = False
+
+    def go_on(self, progress: Progress, kept: _Kept) -> None:
+        """Take what is known to be next, as long as all that was known has ended."""
+        while self.result is None and all(trial.key in progress.ended for trial in self.trials):
+            try:
+                self.trials = next(self._source)
+            except StopIteration as over:
+                self.result = over.value
+                self.trials = []
+                return
+            progress.trials += self.trials
+            kept.write([trial for trial in progress.trials])
+
+
+class _Kept:
+    """`study.json`: written when trials become known, and at the end."""
+
+    def __init__(self, study: Study, out: Path, command: Sequence[str]) -> None:
+        self._study, self._out = study, out
+        self._document = {
+            "format": FORMAT,
+            "version": VERSION,
+            **study.document(),
+            "command": list(command),
+            "versions": {"fedpriv": __version__, **library_versions()},
+        }
+
+    def write(self, trials: Sequence[Trial]) -> None:
+        """Write the study with the trials of its table, which a search knows at its end alone."""
+        listed = [] if isinstance(self._study.search, Search) else trials
+        self._put(listed, privacy=[], found=[])
+
+    def finish(self, batches: Sequence[_Batch]) -> None:
+        """Write the study with all of its trials, what a search tried, and what that costs."""
+        results = [batch.result for batch in batches if batch.result is not None]
+        trials = [trial for one in results for trial in one.trials]
+        order = {seed: place for place, seed in enumerate(self._study.each_seed)}
+        trials.sort(key=lambda trial: order[trial.seed])
+        found = [
+            {**trial.row, "options": dict(trial.searched), "score": score}
+            for one in results
+            for trial, score in one.tried
+        ]
+        self._put(trials, privacy=_privacy(self._study, self._out, results), found=found)
+
+    def _put(self, trials: Sequence[Trial], *, privacy: list[str], found: list[Row]) -> None:
+        rows = [{**trial.row, **_chosen(trial)} for trial in trials]
+        document = {**self._document, "privacy": privacy, "trials": rows, "searched": found}
+        write_json(self._out / DOCUMENT, document)
+
+
+def _chosen(trial: Trial) -> Row:
+    return {"options": dict(trial.searched)} if trial.searched else {}
+
+
+def _privacy(study: Study, out: Path, results: Sequence[Searched]) -> list[str]:
+    """Return what the ε of a study's rows do not say: there are several runs on the same users."""
+    finals = {trial.key: trial for one in results for trial in one.trials}
+    tried = {trial.key: trial for one in results for trial, _ in one.tried}
+    private = [trial for trial in (tried | finals).values() if trial.epsilon is not None]
+    if not private:
+        return []
+    said = [
+        f"The ε of a row is that of one run. {len(private)} private runs on the same users are "
+        "shown or compared here, as a simulation may: on real users the ε of all runs together "
+        "counts."
+    ]
+    search = study.search
+    if not isinstance(search, Search):
+        return said
+    names = ", ".join(search.space)
+    said.append(
+        f"{names} {'was' if len(search.space) == 1 else 'were'} chosen for each method, ε and data "
+        f"among {search.trials} runs (sampler {search.sampler}) by a released value on public "
+        "examples. The score is public; the runs that it compares were trained on the users, so "
+        "the ε of a row does not cover the choice."
+    )
+    if not search.compose:
+        return said
+    for data in study.data:
+        some = [trial for trial in private if trial.data == data]
+        if some:
+            where = f" on {data}" if data else ""
+            said.append(f"All {len(some)} private runs{where} together: {_composed(out, some)}.")
+    return said
+
+
+def _composed(out: Path, trials: Sequence[Trial]) -> str:
+    """Return the ε of several runs together, in words."""
+    runs = [
+        read_run(out / RUNS / trial.key)
+        for trial in trials
+        if (out / RUNS / trial.key / "experiment.json").is_file()
+    ]
+    try:
+        return str(composed(runs))
+    except ValueError as error:
+        return f"no accountant composes them ({error})"
+
+
+def composed(runs: Sequence[RunRecord]) -> Epsilon:
+    """Return the ε of all charges of several runs on the same roster together.
+
+    δ is the smallest of theirs.
+
+    Raises:
+        ValueError: If they are of several rosters or relations, or no accountant composes them.
+    """
+    plans = [run.sealed.state.plan for run in runs]
+    fixed = [plan for plan in plans if isinstance(plan, Plan)]
+    if not runs or len(fixed) < len(plans):
+        raise ValueError("some plans decide their prices on the way")
+    about = {(plan.relation, plan.roster_sha256, plan.unit) for plan in fixed}
+    if len(about) > 1:
+        raise ValueError("they are of several rosters, relations or units")
+    charges: dict[Event, int] = {}
+    for run in runs:
+        for charge in run.sealed.state.charges:
+            charges[charge.event] = charges.get(charge.event, 0) + 1
+    deltas = [plan.delta for plan in fixed if plan.delta is not None]
+    return epsilon_of(
+        list(charges.items()), delta=min(deltas, default=0.0), relation=fixed[0].relation
+    )
+
+
+def _checked_workers(workers: int | None, device: str | None, backend: str) -> int:
+    """Return how many trials run at once; 0 for as many as Ray has room for.
+
+    Raises:
+        ValueError: If what was asked does not fit together.
+    """
+    if backend not in ("processes", "ray"):
+        raise ValueError(f"backend {backend!r} of a study is not known; use 'processes' or 'ray'")
+    if workers is not None and workers < 1:
+        raise ValueError(f"workers {workers} must be at least 1")
+    if device is not None:
+        usable_device(device)
+        if backend == "ray":
+            raise ValueError(f"device {device!r} is of this process; Ray hands out GPUs itself")
+        if workers not in (None, 1):
+            raise ValueError(
+                f"workers {workers} on device {device!r}: trials on a device run one after the "
+                "other; leave one of the two out"
+            )
+        return 1
+    if backend == "ray":
+        return workers or 0
+    return usable_cores() if workers is None else workers
+
+
+def _check_folder(out: Path) -> None:
+    """Refuse a folder of something else.
+
+    Raises:
+        ValueError: If it is one.
+    """
+    if (out / DOCUMENT).is_file():
+        if json.loads((out / DOCUMENT).read_text("utf-8")).get("format") != FORMAT:
+            raise ValueError(
+                f"{out} holds something else than a study's trials; give another folder"
+            )
+    elif out.exists() and any(path.name != _LOCK for path in out.iterdir()):
+        raise ValueError(f"{out} holds files and no study; give another folder")
+
+
+@contextmanager
+def _held(out: Path) -> Iterator[None]:
+    """Let no other process go on with the study meanwhile.
+
+    Raises:
+        ValueError: If one does.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    handle = os.open(out / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    until = time.monotonic() + _LOCK_SECONDS
+    try:
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if time.monotonic() > until:
+                    raise ValueError(
+                        f"another process runs the study in {out}; wait for it, or stop it"
+                    ) from error
+                time.sleep(0.05)
+        yield
+    finally:
+        os.close(handle)

@@ -1,0 +1,177 @@
+"""The results of a study as groups, data frames and rows: of methods × ε, of trials, of pairs."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# (pandas brings no stubs, and its frames are what callers get)
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from fedpriv.report.comparison.groups import Group, UserSums, gaps, sections_of
+from fedpriv.report.comparison.paired import paired_differences
+from fedpriv.report.comparison.tables import as_rows
+from fedpriv.studies.record import StudyRecord, TrialRecord
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_TOLERANCE = 1e-6
+
+
+def finished_trials(study: StudyRecord) -> list[TrialRecord]:
+    """Return the trials that ended without a failure and whose run is at its end."""
+    return [
+        trial
+        for trial in study.trials
+        if trial.failure is None and trial.run is not None and trial.run.finished
+    ]
+
+
+def groups_of(study: StudyRecord) -> list[Group]:
+    """Return the finished trials of each data, method and ε as one group over seeds.
+
+    They are in the order of the study, each method's ε ascending and without privacy last.
+
+    Raises:
+        ValueError: If the sums by user of a trial do not add up to the headline of its run.
+    """
+    found: dict[tuple[str, str, float], list[TrialRecord]] = {}
+    for trial in finished_trials(study):
+        level = math.inf if trial.epsilon is None else trial.epsilon
+        found.setdefault((trial.data, trial.method, level), []).append(trial)
+    parts = list(dict.fromkeys(trial.data for trial in study.trials))
+    methods = list(dict.fromkeys(trial.method for trial in study.trials))
+    order = sorted(found, key=lambda key: (parts.index(key[0]), methods.index(key[1]), key[2]))
+    groups = []
+    for part, method, level in order:
+        trials = sorted(found[part, method, level], key=lambda trial: trial.seed)
+        groups.append(
+            Group(
+                runs=tuple(trial.run for trial in trials if trial.run is not None),
+                label=f"{method}, ε = {level:g}"
+                if math.isfinite(level)
+                else f"{method}, not private",
+                method=method,
+                part=part,
+                target=level,
+                seconds=tuple(trial.seconds for trial in trials),
+                by_user=tuple(_sums(trial) for trial in trials),
+            )
+        )
+    return groups
+
+
+def _sums(trial: TrialRecord) -> UserSums | None:
+    found, run = trial.by_user, trial.run
+    if found is None or run is None or not run.figures:
+        return None
+    sums = UserSums(
+        count=found["count"], value=found["value"], public_value=found.get("public_value")
+    )
+    measure, total = run.figures[0], float(found["count"].sum())
+    reached = run.reached(measure.name, run.diagnosed)
+    if reached is not None and total and not _close(float(sums.value.sum()) / total, reached):
+        raise ValueError(
+            f"by_user/{trial.key}.safetensors gives {measure.label} {sums.value.sum() / total!r}, "
+            f"but the run of the trial has {reached!r}; the file is of another run: delete it, and "
+            "run the study again to have it made anew"
+        )
+    return sums
+
+
+def _close(one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
+
+
+def trial_rows(study: StudyRecord) -> list[dict[str, Any]]:
+    """Return a row of JSON values for each trial, failed ones and those not yet run included."""
+    rows = []
+    for trial in study.trials:
+        run, done = trial.run, trial.failure is None and trial.run is not None
+        row: dict[str, Any] = {
+            "key": trial.key,
+            "data": trial.data,
+            "method": trial.method,
+            "target_epsilon": trial.epsilon,
+            "seed": trial.seed,
+            "state": _state(trial),
+            "failure": trial.failure,
+            "seconds": trial.seconds,
+        }
+        if done and run is not None:
+            for measure in run.figures:
+                row[measure.name] = run.reached(measure.name, run.diagnosed)
+                row[measure.released_name] = run.reached(measure.released_name, run.released)
+            row["gain"] = run.gain
+            summary: Mapping[str, Any] = run.summary
+            for name in ("epsilon", "delta", "noise_multiplier", "rounds"):
+                row[f"{name}_spent" if name == "epsilon" else name] = summary.get(name)
+        rows.append(row)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return [{name: row.get(name) for name in names} for row in rows]
+
+
+def _state(trial: TrialRecord) -> str:
+    if trial.failure is not None:
+        return "failed"
+    if trial.run is None:
+        return "not run"
+    return "finished" if trial.run.finished else "unfinished"
+
+
+def results_frame(study: StudyRecord) -> pd.DataFrame:
+    """Return one row for each data, method and target ε: means over seeds with their intervals.
+
+    `.attrs["notes"]` says what ε does not cover.
+    """
+    import pandas as pd
+
+    groups = groups_of(study)
+    left_out = ("name", "label", "runs", "method", "data", "target_epsilon")
+    rows = [
+        {name: value for name, value in row.items() if name not in left_out}
+        for row in as_rows(groups)
+    ]
+    index = pd.MultiIndex.from_tuples(
+        [(group.part, group.method, group.level) for group in groups],
+        names=["data", "method", "epsilon_target"],
+    )
+    frame = pd.DataFrame(rows, index=index)
+    frame.attrs = {"notes": gaps(groups)}
+    return frame
+
+
+def trials_frame(study: StudyRecord) -> pd.DataFrame:
+    """Return one row for each trial, by key; failed ones have their reason."""
+    import pandas as pd
+
+    return pd.DataFrame(trial_rows(study)).set_index("key")
+
+
+def differences_frame(study: StudyRecord) -> pd.DataFrame:
+    """Return the headline of each method less that of each other one at equal ε, with intervals.
+
+    `interval_over` says whether users and seeds were drawn anew, or seeds alone; ε is infinite for
+    pairs without privacy.
+    """
+    import pandas as pd
+
+    found = [d for section in sections_of(groups_of(study)) for d in paired_differences(section)]
+    rows = [
+        {
+            "data": one.part,
+            "epsilon": one.level,
+            "first": one.first,
+            "second": one.second,
+            "difference": one.value,
+            "low": one.low,
+            "high": one.high,
+            "seeds": one.seeds,
+            "interval_over": one.clusters,
+        }
+        for one in found
+    ]
+    names = list(rows[0]) if rows else ["data", "epsilon", "first", "second", "difference"]
+    return pd.DataFrame(rows, columns=pd.Index(names))

@@ -1,0 +1,132 @@
+"""One trial of a study: run or gone on with in its own folder, measured user by user, pruned."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpriv import json_lines
+from fedpriv.checkpoints.store import CheckpointStore
+from fedpriv.checkpoints.tensor_files import write_tensors
+from fedpriv.experiments.start import public_only
+from fedpriv.report.export import released_params
+from fedpriv.report.run_record import read_run
+from fedpriv.runs.backends import open_corpus, serial, serial_on
+from fedpriv.runs.prepared import PreparedRun, resume_run, start_run
+from fedpriv.studies.record import BY_USER, RUNS
+from fedpriv.studies.study import Trial
+from fedpriv.tasks.task import Task
+from fedpriv.tree import Params
+
+#: Seconds between two lines of news of one trial.
+_NEWS_EVERY = 0.5
+#: Of a target ε, for what calibration leaves.
+_SLACK = 1e-6
+
+
+def perform(
+    trial: Trial,
+    out: Path,
+    *,
+    device: str | None = None,
+    tell: Callable[[dict[str, Any]], None] = lambda news: None,
+) -> float:
+    """Run a trial to its end and return its seconds, those of attempts that were killed included.
+
+    A run folder that is there is gone on with by the rules of a resumed run: an attempt that was
+    lost stays charged.
+
+    Args:
+        trial: The trial.
+        out: The study's folder.
+        device: As of `fedpriv.run`.
+        tell: Called now and then with `{"round": ..., "rounds": ...}`.
+
+    Raises:
+        ValueError: As `fedpriv.run`; or if the plan's ε is above the trial's.
+        Exception: What user-defined code raises.
+    """
+    started = time.perf_counter()
+    folder = out / RUNS / trial.key
+    make = serial if device is None else serial_on(device)
+    before = 0.0
+    if (folder / "experiment.json").is_file():
+        before = sum(r.get("seconds") or 0.0 for r in json_lines.read(folder / "diagnostics.jsonl"))
+        prepared = resume_run(folder, experiment=trial.experiment, make_backend=make, keep_last=1)
+    else:
+        shutil.rmtree(folder, ignore_errors=True)  # begun, and killed before it was a run
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        prepared = start_run(
+            trial.experiment,
+            trial.reference,
+            None if trial.corpus is None else open_corpus(str(trial.corpus)),
+            folder,
+            make_backend=make,
+            keep_last=1,
+            label=trial.method,
+        )
+    _check_level(trial, prepared)
+    planned, told = prepared.components.plan.planned_rounds, 0.0
+
+    def on_round(record: Any) -> None:
+        nonlocal told
+        now = time.monotonic()
+        if now - told > _NEWS_EVERY:
+            told = now
+            tell({"round": record.released.round_num, "rounds": planned})
+
+    prepared.run(on_round)
+    write_by_user(prepared, out / BY_USER / f"{trial.key}.safetensors")
+    CheckpointStore(folder / "checkpoints", keep_last=1, keep_every=None).prune()
+    return round(before + time.perf_counter() - started, 3)
+
+
+def _check_level(trial: Trial, prepared: PreparedRun) -> None:
+    """Refuse a run that guarantees less than its row says.
+
+    Raises:
+        ValueError: If its ε is above the trial's.
+    """
+    plan = prepared.components.plan
+    if trial.epsilon is None:
+        return
+    found = plan.guaranteed().value
+    if not found <= trial.epsilon * (1.0 + _SLACK):
+        prepared.folder.close()
+        raise ValueError(
+            f"its plan has ε {found:.4g}, above the {trial.epsilon:g} of the trial: its noise is "
+            "not calibrated by target-epsilon; let it be, or give the method `epsilons` of its own"
+        )
+
+
+def write_by_user(prepared: PreparedRun, path: Path) -> None:
+    """Write what the returned model and the public-only one are for each user; nothing if unknown.
+
+    It is a diagnostic of a simulation, which no ε covers.
+    """
+    task = prepared.components.task
+    if not isinstance(task, Task) or not task.measures or path.is_file():
+        return
+    names = set(prepared.trial.begun.params)
+    params = _known(names, released_params(read_run(prepared.folder.path))[1])
+    found = None if params is None else task.held_out_by_user(params)
+    if found is None:
+        return
+    count, value = found
+    tensors = {"count": count.astype(np.int64), "value": value.astype(np.float64)}
+    public = prepared.trial.public or public_only(task, prepared.root.fold("init"))
+    alone = None if public is None else task.held_out_by_user(public.model.params)
+    if alone is not None:
+        tensors["public_value"] = alone[1].astype(np.float64)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_tensors(path, tensors, {"covered_by_epsilon": "false"})
+
+
+def _known(names: set[str], params: Params) -> Params | None:
+    """Return the params that a model has; None where several models answer together."""
+    return {name: params[name] for name in names} if names <= params.keys() else None

@@ -1,0 +1,128 @@
+"""A study's folder, written without training anything."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedpriv.checkpoints.tensor_files import write_tensors
+from fedpriv.report.run_record import read_run
+from fedpriv.studies.record import StudyRecord, read_study
+from tests.report.conftest import write_run
+
+NUM_USERS = 40
+METHODS = {"AdaDPS": 0.25, "DP-FedAvg": 0.22}
+NOISE = {2.0: 1.4, 8.0: 0.72}
+
+
+def write_study(
+    directory: Path,
+    *,
+    methods: Mapping[str, float] = METHODS,
+    noise: Mapping[float, float] = NOISE,
+    seeds: int = 2,
+    by_user: bool = True,
+    failures: Mapping[tuple[str, float | None, int], str] | None = None,
+    document: Mapping[str, Any] | None = None,
+    data: str = "onstartups",
+    synthetic: bool = True,
+    rounds: int = 10,
+    nonprivate: bool = True,
+) -> StudyRecord:
+    """Write the folder of a study whose values follow smooth curves, and return what it holds.
+
+    Args:
+        directory: Where.
+        methods: What each reaches at a large ε, by name.
+        noise: The noise multiplier of each target ε.
+        seeds: How many.
+        by_user: Whether each user's sums are written.
+        failures: Reasons of the trials that fail, by method, ε and seed.
+        document: Changes of `study.json`.
+        data: Name of the data.
+        synthetic: Whether the users are.
+        rounds: Of every run.
+        nonprivate: Whether methods are trained without privacy too.
+    """
+    directory.mkdir(parents=True)
+    (directory / "by_user").mkdir()
+    rows, ended = [], []
+    levels = [*noise, *([None] if nonprivate else [])]
+    for method, ceiling in methods.items():
+        for level in levels:
+            for seed in range(seeds):
+                key = hashlib.sha256(repr((data, method, level, seed)).encode()).hexdigest()[:16]
+                row = {"key": key, "method": method, "epsilon": level, "data": data, "seed": seed}
+                reason = (failures or {}).get((method, level, seed))
+                rows.append(row)
+                ended.append({**row, "seconds": 4.2 + seed, "failure": reason})
+                if reason is not None:
+                    continue
+                loss = 0.0 if level is None else 0.04 / level**0.5
+                folder = write_run(
+                    directory / "trials" / key,
+                    name=method,
+                    noise_multiplier=None if level is None else noise[level],
+                    ceiling=ceiling - loss,
+                    seed=seed,
+                    synthetic=synthetic,
+                    public_only=0.18,
+                    rounds=rounds,
+                    every=2,
+                    options={"noise.target_epsilon": level, "precondition": method},
+                )
+                _finish(folder, None if level is None else noise[level])
+                if by_user:
+                    _write_sums(directory / "by_user" / f"{key}.safetensors", folder, seed)
+    text = {
+        "format": "fedpriv-study",
+        "version": 1,
+        "name": "which method",
+        "methods": list(methods),
+        "epsilons": levels,
+        "seeds": list(range(seeds)),
+        "data": [data],
+        "trials": rows,
+        "versions": {"fedpriv": "0.1.0", "python": "3.11.9", "torch": "2.13.0"},
+        "command": "fedpriv study which-method.toml --out runs/which-method",
+    }
+    (directory / "study.json").write_text(json.dumps({**text, **(document or {})}), "utf-8")
+    lines = "".join(json.dumps(row) + "\n" for row in ended)
+    (directory / "trials.jsonl").write_text(lines, "utf-8")
+    return read_study(directory)
+
+
+def _finish(folder: Path, noise_multiplier: float | None) -> None:
+    path = folder / "summary.json"
+    summary = json.loads(path.read_text("utf-8"))
+    summary |= {"seconds_per_round": 0.42, "noise_multiplier": noise_multiplier or 0.0}
+    path.write_text(json.dumps(summary), "utf-8")
+
+
+def _write_sums(path: Path, folder: Path, seed: int) -> None:
+    """Write sums by user that add up to what the run reached, users differing as they do."""
+    reached = read_run(folder).summary["accuracy"]
+    count = np.random.default_rng(7).integers(0, 30, NUM_USERS).astype(np.int64)
+    habits = np.random.default_rng(11).normal(0, 0.15, NUM_USERS)
+    chance = np.random.default_rng(seed).normal(0, 0.02, NUM_USERS)
+    value = count * (0.2 + habits + chance)
+    value += count * (reached - value.sum() / count.sum())
+    public = count * (0.18 + habits)
+    public += count * (0.18 - public.sum() / count.sum())
+    write_tensors(path, {"count": count, "value": value, "public_value": public}, {})
+
+
+@pytest.fixture
+def make_study(tmp_path: Path) -> Callable[..., StudyRecord]:
+    """Return a function that writes a study's folder."""
+
+    def make(folder: str = "study", **arguments: Any) -> StudyRecord:
+        return write_study(tmp_path / folder, **arguments)
+
+    return make

@@ -1,0 +1,247 @@
+"""The page of a study: what it shows, what it says of privacy, and the files in it."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import json
+import re
+from dataclasses import replace
+from html import unescape
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from fedpriv.checkpoints.tensor_files import read_tensors, write_tensors
+from fedpriv.report.comparison.groups import UserSums, sections_of
+from fedpriv.report.comparison.paired import BY_SEED, BY_USER, PUBLIC_ONLY, paired_differences
+from fedpriv.report.comparison.tables import as_latex
+from fedpriv.report.head import estimate
+from fedpriv.studies.page import page_of, write_page
+from fedpriv.studies.record import read_study
+from fedpriv.studies.tables import differences_frame, groups_of, results_frame, trials_frame
+from tests.studies.conftest import write_study
+
+FAILED = {("DP-FedAvg", 2.0, 1): "ValueError: <b>diverged</b> in round 3"}
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("studies") / "study"
+    return write_study(
+        folder, failures=FAILED, document={"privacy": "Settings came from public data alone."}
+    )
+
+
+@pytest.fixture(scope="module")
+def page(study):
+    return page_of(study)
+
+
+def words(page):
+    page = re.sub(r"<(style|script).*?</\1>", "", page, flags=re.DOTALL)
+    return unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page)))
+
+
+def downloads(page):
+    """The files of a page: name to type and content."""
+    found = re.findall(r'download="([^"]+)" href="data:([^;]+);base64,([^"]+)"', page)
+    return {name: (kind, base64.b64decode(text)) for name, kind, text in found}
+
+
+def test_the_page_has_every_part(page):
+    text = words(page)
+    for part in (
+        "which method", "Accuracy against ε", "Where they ended", "Paired differences",
+        "Accuracy on rostered users", "Cost", "noise multiplier", "seconds a run",
+        "Failed trials", "ValueError: <b>diverged</b> in round 3",
+        "fedpriv study which-method.toml --out runs/which-method", "torch 2.13.0",
+        "Best at each ε", "11 finished 1 failed", "ε = 8: AdaDPS,",
+    ):  # fmt: skip
+        assert part in text, part
+    for label in ("non-private 2", "public-only 18.0", "majority class 11.9"):
+        assert page.count(label) >= 2, label  # in the plot, wide and narrow
+
+
+def test_the_page_says_what_was_private_and_what_was_not(page):
+    text = words(page)
+    for part in (
+        "Settings came from public data alone.", "δ = ", "add-remove relation", "unit: user",
+        "PLD accountant", "Synthetic data: no real person is in it.",
+        "Simulated: noise and cohorts",
+        "Runs without privacy guarantee nothing", "their ε add up",
+        "Privacy statement of AdaDPS, ε = 8", "a diagnostic, not covered by ε",
+    ):  # fmt: skip
+        assert part in text, part
+
+
+def test_nothing_is_fetched_and_every_string_is_escaped(page):
+    assert "http:" not in page.replace("http://www.w3.org/2000/svg", "") and "https:" not in page
+    assert page.count("<script") == 1 and "<b>diverged" not in page
+    assert "default-src 'none'" in page and "script-src 'sha256-" in page
+
+
+def test_every_download_is_a_file_of_its_type(page, study):
+    files = downloads(page)
+    kinds = {name: kind for name, (kind, _) in files.items()}
+    assert kinds == {
+        "study.csv": "text/csv",
+        "study-differences.csv": "text/csv",
+        "study.tex": "application/x-tex",
+        "study.json": "application/json",
+        "trials.csv": "text/csv",
+        "study.svg": "image/svg+xml",
+        "study.png": "image/png",
+    }
+    content = {name: data for name, (_, data) in files.items()}
+    rows = list(csv.DictReader(io.StringIO(content["study.csv"].decode())))
+    assert [(r["method"], r["target_epsilon"], r["private"]) for r in rows[:3]] == [
+        ("AdaDPS", "2.0", "true"), ("AdaDPS", "8.0", "true"), ("AdaDPS", "", "false"),
+    ]  # fmt: skip
+    trials = list(csv.DictReader(io.StringIO(content["trials.csv"].decode())))
+    assert len(trials) == 12 and {t["state"] for t in trials} == {"finished", "failed"}
+    document = json.loads(content["study.json"])
+    assert len(document["rows"]) == 6 and len(document["trials"]) == 12
+    assert document["study"]["name"] == "which method" and document["differences"]
+    assert str(study.directory) not in content["study.json"].decode()
+    assert ElementTree.fromstring(content["study.svg"]).tag.endswith("svg")
+    assert content["study.png"].startswith(b"\x89PNG\r\n")
+    assert rb"\begin{tabular}{lrrr}" in content["study.tex"]
+
+
+def test_equal_folders_give_equal_pages(study, page):
+    assert page_of(read_study(study.directory)) == page
+
+
+def test_the_table_of_a_paper_has_methods_by_epsilon(study):
+    text = as_latex(groups_of(study))
+    rows = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert rows[0].startswith(r"method & $\varepsilon$ = ") and "not private" in rows[0]
+    assert rows[1].startswith("AdaDPS & \\textbf{") and r"\textbf" not in rows[2]
+    assert rows[3].startswith("majority class & \\multicolumn{3}{c}{11.9")
+    assert "Bold: the best of a column." in text and r"$\delta$ = " in text
+
+
+def test_a_column_of_a_paper_never_states_less_than_was_spent(make_study):
+    study = make_study(noise={2.0: 0.6}, nonprivate=False, seeds=1)
+    [group, _] = groups_of(study)
+    assert group.epsilon > group.level == 2.0
+    assert r"$\varepsilon$ = 2 " not in as_latex(groups_of(study))
+
+
+@pytest.fixture(scope="module")
+def found(study):
+    [section] = sections_of(groups_of(study))
+    return paired_differences(section, replicates=400)
+
+
+class TestDifferences:
+    """Intervals are over users and seeds where each user's sums are known, or else over seeds."""
+
+    def test_methods_and_public_only_are_compared_at_each_epsilon(self, found):
+        assert [(d.level, d.first, d.second, d.seeds) for d in found[:3]] == [
+            (2.0, "AdaDPS", "DP-FedAvg", 1),  # of the other seed one failed
+            (2.0, "AdaDPS", PUBLIC_ONLY, 2),
+            (2.0, "DP-FedAvg", PUBLIC_ONLY, 1),
+        ]
+        assert len(found) == 9 and {d.clusters for d in found} == {BY_USER}
+
+    def test_a_difference_is_that_of_the_values_shown(self, found, study):
+        values = {(g.method, g.level): g for g in groups_of(study)}
+        for one in found:
+            if one.second != PUBLIC_ONLY and one.seeds == 2:
+                first, second = (values[name, one.level] for name in (one.first, one.second))
+                reached = [
+                    [run.summary["accuracy"] for run in group.runs] for group in (first, second)
+                ]
+                assert one.value == pytest.approx(np.mean(reached[0]) - np.mean(reached[1]))
+            assert one.low <= one.value <= one.high
+
+    def test_the_interval_is_that_of_users_drawn_anew(self, study):
+        """With one seed it is the percentile interval of a ratio, made here by hand."""
+        [section] = sections_of(groups_of(study))
+        found = paired_differences(section)
+        one = next(d for d in found if (d.level, d.second) == (2.0, PUBLIC_ONLY) and d.seeds == 1)
+        group = next(g for g in section.groups if (g.method, g.level) == (one.first, 2.0))
+        [sums] = group.by_user
+        rng, n = np.random.default_rng(5), len(sums.count)
+        drawn = rng.integers(0, n, (4000, n))
+        gains = (sums.value - sums.public_value)[drawn].sum(1) / sums.count[drawn].sum(1)
+        low, high = np.quantile(gains, (0.025, 0.975))
+        assert (one.low, one.high) == pytest.approx((low, high), abs=0.1 * (high - low) + 1e-6)
+
+    def test_equal_methods_differ_by_exactly_nothing(self, make_study):
+        study = make_study(methods={"one": 0.25, "other": 0.25}, noise={8.0: 0.72})
+        [section] = sections_of(groups_of(study))
+        same = [d for d in paired_differences(section) if d.second == "other"]
+        assert [(d.value, d.low, d.high, d.excludes_zero) for d in same] == [(0, 0, 0, False)] * 2
+
+    def test_reversed_is_the_other_way_round(self, found):
+        back = found[0].reversed()
+        assert (back.first, back.second) == ("DP-FedAvg", "AdaDPS")
+        assert (back.value, back.low, back.high) == (
+            -found[0].value, -found[0].high, -found[0].low,
+        )  # fmt: skip
+        assert back.reversed() == found[0]
+
+    def test_without_users_it_is_a_t_interval_and_the_page_says_so(self, make_study):
+        study = make_study(by_user=False, seeds=3, noise={8.0: 0.72}, nonprivate=False)
+        [section] = sections_of(groups_of(study))
+        [one] = paired_differences(section)
+        reached = [[r.summary["accuracy"] for r in g.runs] for g in section.groups]
+        wanted = estimate([a - b for a, b in zip(*reached, strict=True)])
+        assert one.clusters == BY_SEED and (one.low, one.high) == wanted.interval
+        text = words(page_of(study))
+        assert "Intervals over seeds: Student's t" in text and "Intervals over users" not in text
+
+    def test_other_held_out_examples_are_no_clusters(self, study):
+        """Of seeds that hold out other examples, users are not the same sample."""
+        [section] = sections_of(groups_of(study))
+        group = next(g for g in section.groups if g.level == 8.0)
+        first, second = group.by_user
+        other = UserSums(count=second.count + 1, value=second.value)
+        assert first.count.shape == other.count.shape
+        changed = replace(group, by_user=(first, other))
+        groups = tuple(changed if g is group else g for g in section.groups)
+        found = paired_differences(replace(section, groups=groups), replicates=200)
+        of_it = [d for d in found if d.level == 8.0 and d.second == "DP-FedAvg"]
+        assert [d.clusters for d in of_it] == [BY_SEED]
+
+
+def test_sums_by_user_of_another_run_are_refused(make_study):
+    study = make_study(noise={8.0: 0.72}, seeds=1)
+    key = study.trials[0].key
+    file = study.directory / "by_user" / f"{key}.safetensors"
+    tensors, _ = read_tensors(file)
+    write_tensors(file, {**tensors, "value": tensors["value"] + 0.01 * tensors["count"]})
+    with pytest.raises(ValueError, match=f"by_user/{key}.safetensors gives accuracy"):
+        page_of(read_study(study.directory))
+
+
+def test_a_study_under_way_shows_what_there_is(make_study):
+    study = make_study(noise={8.0: 0.72})
+    lines = (study.directory / "trials.jsonl").read_text().splitlines(keepends=True)
+    (study.directory / "trials.jsonl").write_text("".join(lines[:2]))
+    for trial in study.trials[2:]:
+        folder = study.directory / "trials" / trial.key
+        (folder / "experiment.json").unlink()
+    part = read_study(study.directory)
+    write_page(part, part.directory / "index.html")
+    text = words((part.directory / "index.html").read_text())
+    assert "Unfinished: 6 trials to go" in text and "No run without privacy was trained." in text
+    (part.directory / "trials.jsonl").write_text("")
+    for trial in study.trials:
+        (study.directory / "trials" / trial.key / "experiment.json").unlink(missing_ok=True)
+    empty = words(page_of(read_study(study.directory)))
+    assert "No trial has finished" in empty and "8 trials to go" in empty
+
+
+def test_the_data_frames_hold_what_the_page_shows(study):
+    results, trials = results_frame(study), trials_frame(study)
+    assert results.index.names == ["data", "method", "epsilon_target"] and len(results) == 6
+    assert results.loc[("onstartups", "AdaDPS", np.inf), "private"] == np.False_
+    assert list(trials["state"]).count("failed") == 1 and len(trials) == 12
+    differences = differences_frame(study)
+    assert len(differences) == 9 and set(differences["interval_over"]) == {BY_USER}
