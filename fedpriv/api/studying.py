@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ from fedpriv.rng import Key
 from fedpriv.runs.loop import first_state
 from fedpriv.runs.progress import ShowProgress
 from fedpriv.studies.grid import GridStudy
+from fedpriv.studies.page import write_page
 from fedpriv.studies.record import PAGE, StudyRecord
 from fedpriv.studies.runner import run_study
 from fedpriv.studies.search import Search
@@ -144,10 +144,7 @@ def study(
             retry_failed=retry_failed,
             show=show,
         )
-    with suppress(ModuleNotFoundError):
-        from fedpriv.studies.page import write_page
-
-        write_page(record, folder / PAGE)
+    write_page(record, folder / PAGE)
     return StudyResult(record=record)
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -216,7 +217,9 @@ class _Optuna:
                 "a class of optuna.samplers"
             )
         try:
-            sampler = make(seed=search.seed)
+            with warnings.catch_warnings():  # that some samplers are experimental
+                warnings.simplefilter("ignore")
+                sampler = make(seed=search.seed)
         except TypeError as error:
             raise ValueError(
                 f"sampler {search.sampler!r} takes no seed ({error}); use another one"
@@ -226,7 +229,9 @@ class _Optuna:
         self._asked: list[Any] = []
 
     def ask(self) -> dict[str, Option]:
-        asked = self._study.ask(self._space)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            asked = self._study.ask(self._space)
         self._asked.append(asked)
         return dict(asked.params)
 

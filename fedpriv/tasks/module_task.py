@@ -447,21 +447,25 @@ class ModuleTask(Task):
             "that no ε covers; a secure run refuses it: leave test out"
         )
 
-    def _personal_metrics(self, params: Params, part: Part) -> Metrics | None:
-        """Return the measures on users' held-out examples, each by a model of its own."""
+    def _personal_models(
+        self, params: Params, part: Part = WHOLE
+    ) -> Iterator[tuple[str, nn.Module, ArrayExamples]]:
+        """Yield users with their own models and held-out examples, in the roster's order."""
         personal = self._personal
         if personal is None or not personal.test:
-            return None
+            return
         trainer = self._alone(personal.schedule(), {}, "cpu")
-        users = sorted(personal.test)[part[0] :: part[1]]
-        found: list[Metrics | None] = []
-        for user_id in users:
+        for user_id in [user for user in self._roster if user in personal.test][part[0] :: part[1]]:
             key = _PERSONAL.fold(user_id)
             own = trainer.personalise(params, self._data.examples(user_id), key)
-            module = load_params(self._make(), {**params, **own}).eval()
             seen = array_examples(personal.test[user_id], f"the test examples of {user_id!r}")
-            found.append(module_metrics(module, self._module_measures(), seen.x, seen.y))
-        return combined(found)
+            yield user_id, load_params(self._make(), {**params, **own}).eval(), seen
+
+    def _personal_metrics(self, params: Params, part: Part) -> Metrics | None:
+        """Return the measures on users' held-out examples, each by a model of its own."""
+        measures = self._module_measures()
+        found = self._personal_models(params, part)
+        return combined(module_metrics(module, measures, e.x, e.y) for _, module, e in found)
 
     def trainer(
         self,
@@ -585,6 +589,13 @@ class ModuleTask(Task):
         None where test examples were not given by user, or the headline is no mean.
         """
         headline, test = self._module_measures()[0], self._sets[False]
+        if self._personal is not None and self._personal.test and headline.value_is == "mean":
+            place = {user_id: number for number, user_id in enumerate(self._roster)}
+            sizes, sums = np.zeros(len(place), np.int64), np.zeros(len(place), np.float64)
+            for user_id, own, seen in self._personal_models(params):
+                [total] = module_totals(own, headline, seen.x, seen.y, [len(seen)])
+                sizes[place[user_id]], sums[place[user_id]] = total.count, total.sum
+            return sizes, sums
         if self._test_counts is None or test is None or headline.value_is != "mean":
             return None
         module = load_params(self._make(), params).eval()

@@ -89,6 +89,7 @@ CASES = (
         runs=("jobs/encoding_worker.py",),
     ),
     Case(argv="streams --rows 1 --size 100"),
+    Case(argv="study_runner.py --smallest --corpus {corpus} --results {out}"),
     Case(argv="peers.py --help"),  # it would download gigabytes
     Case(
         argv="two_trees.py {root} best --blocks 6 --block-seconds 0 --only fedpriv "

@@ -146,7 +146,7 @@ class TestRefusals:
         ("change", "why"),
         [
             ({"name": " "}, "no line of text"),
-            ({"methods": {}}, "give experiments by label"),
+            ({"methods": {}}, "give names of experiments"),
             ({"methods": {"x": 3}}, "method 'x' is 3"),
             ({"epsilons": []}, "at least one"),
             ({"epsilons": [2.0, 2]}, "give each once"),
@@ -162,7 +162,7 @@ class TestRefusals:
 
     def test_an_option_that_a_method_has_not_names_the_method(self):
         made = Study(name="s", methods={"mine": small()}, options={"pairs": 3})
-        with pytest.raises(ValueError, match="method 'mine': 'pairs'"):
+        with pytest.raises(ValueError, match="method 'mine': pairs belongs"):
             Resolver(made).trials()
 
     def test_a_file_with_an_unknown_key_says_where_options_go(self, tmp_path):

@@ -300,7 +300,7 @@ class ModuleTrainer:
                 parts = zip(trained, found, strict=True)
                 used = [(name, part) for name, part in parts if part is not None]
                 if pull == 0.0:
-                    return used
+                    return [*used]
                 with torch.no_grad():
                     pulled: list[tuple[str, Gradient]] = [
                         (n, g + pull * (trained[n] - start[n]) if n in start else g)

@@ -318,6 +318,12 @@ class TestPersonalLayers:
             small({"personal": layers}, noise="none", bound="none", rounds=10), progress=False
         )
         assert run.summary["accuracy"] < 0.25
+        task = self.personal().task(None)
+        sizes, right = task.held_out_by_user(run.params)
+        assert list(sizes) == [12] * 20
+        (_, left) = small({"personal": layers}).task(None).held_out_by_user(run.params)
+        np.testing.assert_array_equal(left, sizes - right)
+        assert left.sum() / sizes.sum() == pytest.approx(run.summary["accuracy"])
 
     def test_a_secure_run_has_no_personal_figures(self, tmp_path):
         with pytest.raises(ValueError, match="a secure run refuses it: leave test out"):

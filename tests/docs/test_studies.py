@@ -1,0 +1,73 @@
+"""The files of docs/studies.md."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from fedpriv import cli
+from fedpriv.studies.record import read_study
+from fedpriv.studies.study import Resolver, load_study
+from tests.command_line import CliRunner
+from tests.docs.command_checks import check
+from tests.docs.shell_blocks import commands
+
+PAGE = (Path(__file__).parents[2] / "docs/studies.md").read_text("utf-8")
+
+
+@pytest.fixture
+def place(tiny_corpus, tmp_path, monkeypatch):
+    """A folder with the page's files; the corpus that experiments find is the tiny one."""
+    for kind, name, text in re.findall(r"```(toml|python)\n# (\S+)\n(.*?)```", PAGE, re.DOTALL):
+        assert name.endswith({"toml": ".toml", "python": ".py"}[kind])
+        (tmp_path / name).write_text(text, "utf-8")
+    monkeypatch.setenv("FEDPRIV_DATA", str(tiny_corpus.directory))
+    monkeypatch.setenv("FEDPRIV_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_every_file_is_a_study(place):
+    first = Resolver(load_study("tags.toml"))
+    assert len(list(first.cells())) == 7 and len(first.trials()) == 14
+    assert first.trials()[0].experiment.options()["rounds"] == 20
+    assert len(Resolver(load_study("my_study.py:study")).trials()) == 4
+    assert load_study("searched.toml").search.compose
+
+
+def test_its_commands_could_be_typed(place):
+    for command in commands(PAGE):
+        check(command)
+
+
+def test_a_dry_run_says_what_the_file_comes_to(place):
+    text = (place / "tags.toml").read_text("utf-8").replace("rounds = 20", "rounds = 2")
+    (place / "tags.toml").write_text(text, "utf-8")
+    done = CliRunner().invoke(cli.app, ["study", "tags.toml", "--dry-run", "--json"])
+    assert done.exit_code == 0, f"{done.output}\n{done.exception!r}"
+    found = json.loads(done.stdout)
+    assert sum(row["trials"] for row in found["trials"]) == 14
+    for row in found["trials"]:
+        assert (row["noise_multiplier"] is None) == (row["epsilon"] is None)
+        assert row["memory_bytes"] > 0 and row["minutes"] > 0
+    assert not (place / "studies").exists()
+
+
+@pytest.mark.slow
+def test_the_files_are_run(place):
+    done = CliRunner().invoke(
+        cli.app, ["study", "my_study.py:study", "--out", "a", "--workers", "2"]
+    )
+    assert done.exit_code == 0, f"{done.output}\n{done.exception!r}"
+    assert [trial.failure for trial in read_study("a").trials] == [None] * 4
+    assert (place / "a" / "index.html").is_file() and "C = 0.1" in (
+        place / "a" / "index.html"
+    ).read_text()
+    done = CliRunner().invoke(cli.app, ["study", "searched.toml", "--out", "b", "--workers", "1"])
+    assert done.exit_code == 0, f"{done.output}\n{done.exception!r}"
+    found = read_study("b")
+    assert len(found.document["searched"]) == 2 and len(found.trials) == 2
+    assert "runs together" in found.document["privacy"][2]

@@ -1,0 +1,323 @@
+"""Studies that are run: each trial once, whatever fails, is killed or is added."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedpriv import json_lines
+from fedpriv.checkpoints.tensor_files import read_tensors
+from fedpriv.privacy.statement.verify import verify_run
+from fedpriv.report.export import released_params
+from fedpriv.report.run_record import read_run
+from fedpriv.studies.record import read_study
+from fedpriv.studies.runner import run_study
+from fedpriv.studies.search import Search
+from fedpriv.studies.study import Resolver, Study
+from tests.studies.small import broken, deadly, small, study
+
+ROOT = Path(__file__).parents[2]
+
+
+def bits(out):
+    """The returned model and the sums by user of every finished trial, as bytes by name."""
+    found = {}
+    for trial in read_study(out).trials:
+        if trial.failure is None:
+            params = released_params(trial.run)[1]
+            arrays = {**params, **{f"by_user/{n}": a for n, a in (trial.by_user or {}).items()}}
+            found[trial.key] = {name: array.tobytes() for name, array in arrays.items()}
+    return found
+
+
+def mtimes(out):
+    return {
+        path.relative_to(out).as_posix(): path.stat().st_mtime_ns
+        for path in (out / "trials").rglob("*")
+    }
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """A finished study of four trials, run one after the other; nobody changes its folder."""
+    out = tmp_path_factory.mktemp("study") / "small"
+    run_study(study(), out, workers=1)
+    return out
+
+
+class TestTrials:
+    def test_every_combination_is_a_run_folder_with_its_record(self, done):
+        found = read_study(done)
+        assert [(t.epsilon, t.seed) for t in found.trials] == [
+            (2.0, 0), (None, 0), (2.0, 1), (None, 1)
+        ]  # fmt: skip
+        for trial in found.trials:
+            assert trial.run.finished and trial.failure is None and trial.seconds > 0
+            assert trial.run.options["seed"] == trial.seed and trial.run.label == "small"
+            assert verify_run(trial.run.directory).ok
+            spent = trial.run.summary["epsilon"]
+            assert (spent is None) if trial.epsilon is None else (1.9 < spent <= 2.0)
+            assert [p.name for p in (trial.run.directory / "checkpoints").iterdir()] == [
+                "round-000003.safetensors"
+            ]
+        assert [row["key"] for row in json_lines.read(done / "trials.jsonl")] == [
+            trial.key for trial in found.trials
+        ]
+        assert found.document["methods"]["small"]["experiment"] == "small"
+        assert "ε of all runs together" in found.document["privacy"][0]
+
+    def test_diagnostics_by_user_add_up_to_the_runs_own(self, done):
+        for trial in read_study(done).trials:
+            count, value = trial.by_user["count"], trial.by_user["value"]
+            assert count.dtype == np.int64 and value.dtype == np.float64 and len(count) == 8
+            measured = [row["accuracy"] for row in trial.run.diagnosed if row["accuracy"]]
+            assert value.sum() / count.sum() == pytest.approx(measured[-1], abs=1e-12)
+
+    def test_what_ended_is_not_run_again_and_what_is_new_is(self, done, tmp_path):
+        import shutil
+
+        out = tmp_path / "copy"
+        shutil.copytree(done, out)
+        before, lines = mtimes(out), (out / "trials.jsonl").read_bytes()
+        run_study(study(), out, workers=1)
+        assert mtimes(out) == before and (out / "trials.jsonl").read_bytes() == lines
+        wider = replace(study(), name="wider", epsilons=[2.0], seeds=3)
+        found = run_study(wider, out, workers=1)
+        after = mtimes(out)
+        assert all(after[name] == at for name, at in before.items() if "/" in name)
+        assert len(found.trials) == 3 and found.document["name"] == "wider"
+        assert (out / "trials.jsonl").read_bytes().startswith(lines)
+        assert len(json_lines.read(out / "trials.jsonl")) == 5
+
+    def test_bits_do_not_depend_on_workers(self, done, tmp_path):
+        run_study(study(), tmp_path / "two", workers=2)
+        assert bits(tmp_path / "two") == bits(done) and len(bits(done)) == 4
+
+
+class TestFailures:
+    @pytest.mark.parametrize("workers", [1, 2])
+    def test_a_trial_that_raises_is_a_row_and_others_go_on(self, tmp_path, workers):
+        methods = {"good": small(), "bad": broken()}
+        made = Study(name="s", methods=methods, epsilons=[None], seeds=2)
+        found = run_study(made, tmp_path / "out", workers=workers)
+        failed = [trial for trial in found.trials if trial.failure is not None]
+        assert [(t.method, t.seed) for t in failed] == [("bad", 1)]
+        assert "KeyError: 'no data here'" in failed[0].failure and "\n" not in failed[0].failure
+        assert failed[0].run is None and failed[0].seconds is None
+        assert sum(trial.run is not None for trial in found.trials) == 3
+        lines = (tmp_path / "out" / "trials.jsonl").read_bytes()
+        run_study(made, tmp_path / "out", workers=workers)  # not tried again by itself
+        assert (tmp_path / "out" / "trials.jsonl").read_bytes() == lines
+        run_study(made, tmp_path / "out", workers=workers, retry_failed=True)
+        assert len(json_lines.read(tmp_path / "out" / "trials.jsonl")) == 5
+
+    def test_a_process_that_dies_costs_its_own_trial_alone(self, tmp_path):
+        made = Study(name="s", methods={"deadly": deadly()}, epsilons=[None], seeds=4)
+        found = run_study(made, tmp_path / "out", workers=2)
+        reasons = {trial.seed: trial.failure for trial in found.trials}
+        assert reasons.pop(1) == "its process died (killed by SIGKILL)"
+        assert set(reasons.values()) == {None}
+
+    def test_a_run_whose_noise_is_not_calibrated_is_refused(self, tmp_path):
+        def weaker(components):
+            plan = components.plan.calibrated(3.0)
+            return replace(components, plan=plan)
+
+        made = Study(name="s", methods={"x": replace(small(), refine=weaker)}, epsilons=[2.0])
+        [trial] = run_study(made, tmp_path / "out", workers=1).trials
+        assert "above the 2 of the trial" in trial.failure
+
+    def test_two_commands_on_one_folder_are_refused(self, tmp_path, monkeypatch):
+        import fcntl
+
+        out = tmp_path / "out"
+        out.mkdir()
+        monkeypatch.setattr("fedpriv.studies.runner._LOCK_SECONDS", 0.1)
+        with (out / ".lock").open("w") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            with pytest.raises(ValueError, match="another process runs the study"):
+                run_study(study(), out, workers=1)
+
+    def test_a_folder_of_something_else_is_left_alone(self, tmp_path):
+        (tmp_path / "note.txt").write_text("mine", "utf-8")
+        with pytest.raises(ValueError, match="holds files and no study"):
+            run_study(study(), tmp_path)
+        with pytest.raises(ValueError, match="one after the"):
+            run_study(study(), tmp_path / "x", device="cpu", workers=2)
+        with pytest.raises(ValueError, match="Ray's workers find a study by its file"):
+            run_study(study(), tmp_path / "x", backend="ray")
+
+
+def command(out, folder, workers):
+    with (folder / "log").open("w") as log:
+        return subprocess.Popen(
+            [
+                *(sys.executable, "-m", "fedpriv", "study", "tests.studies.small:stuck_study"),
+                *("--out", str(out), "--workers", str(workers)),
+            ],
+            cwd=ROOT,
+            env={**os.environ, "STUCK_IN": str(folder), "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+        )
+
+
+def wait_for(true, process):
+    until = time.monotonic() + 300
+    while not true():
+        assert process.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_a_study_that_was_killed_goes_on_to_the_same_bits(tmp_path):
+    """SIGKILL while a trial is in the middle of a round, some have ended and some not begun."""
+    folder, out, whole = tmp_path / "stuck", tmp_path / "killed", tmp_path / "whole"
+    folder.mkdir()
+    (folder / "wait").touch()
+    first = command(out, folder, 2)
+    wait_for(
+        lambda: (folder / "waiting").exists() and len(json_lines.read(out / "trials.jsonl")) >= 2,
+        first,
+    )
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+    ended = json_lines.read(out / "trials.jsonl")
+    assert 2 <= len(ended) < 6
+    (folder / "wait").unlink()
+    before = {
+        row["key"]: {n: t for n, t in mtimes(out).items() if row["key"] in n} for row in ended
+    }
+    second = command(out, folder, 2)
+    assert second.wait() == 0, (folder / "log").read_text("utf-8")
+    third = command(whole, folder, 1)
+    assert third.wait() == 0, (folder / "log").read_text("utf-8")
+    rows = json_lines.read(out / "trials.jsonl")
+    assert rows[: len(ended)] == ended and len({row["key"] for row in rows}) == len(rows) == 6
+    for key, files in before.items():  # nothing of them was touched
+        assert {n: t for n, t in mtimes(out).items() if key in n} == files
+    found, expected = bits(out), bits(whole)
+    assert found.keys() == expected.keys()
+    for trial in read_study(out).trials:
+        state = trial.run.sealed.state
+        lost = len(state.charges) - len(state.releases)
+        if lost:  # by the rules of a resumed run: charged, and made anew by other noise
+            assert trial.seed == 1 and found[trial.key] != expected[trial.key]
+        else:
+            assert found[trial.key] == expected[trial.key]
+        assert verify_run(trial.run.directory).ok
+
+
+class TestSearch:
+    def searched(self, **changes):
+        given = {"space": {"local.learning_rate": [0.05, 0.5]}, "sampler": "grid"} | changes
+        return replace(study(), epsilons=[2.0], search=Search(**given))
+
+    def test_a_grid_is_run_and_its_best_is_what_the_table_has(self, tmp_path):
+        out = tmp_path / "out"
+        found = run_study(self.searched(compose=True), out, workers=1)
+        tried = found.document["searched"]
+        assert [one["options"] for one in tried] == [
+            {"local.learning_rate": 0.05}, {"local.learning_rate": 0.5}
+        ]  # fmt: skip
+        for one in tried:
+            run = read_run(out / "trials" / one["key"])
+            assert one["score"] == run.summary["accuracy_public"]
+        best = max(tried, key=lambda one: one["score"])["options"]["local.learning_rate"]
+        assert [t.run.options["local.learning_rate"] for t in found.trials] == [best, best]
+        said = " ".join(found.document["privacy"])
+        assert "does not cover the choice" in said and "All 3 private runs together" in said
+        lines = (out / "trials.jsonl").read_bytes()
+        assert run_study(self.searched(compose=True), out, workers=1).document == found.document
+        assert (out / "trials.jsonl").read_bytes() == lines  # nothing was run again
+
+    def test_composed_epsilon_is_above_that_of_one_run(self, tmp_path):
+        from fedpriv.studies.runner import composed
+
+        found = run_study(replace(study(), epsilons=[2.0]), tmp_path / "out", workers=1)
+        runs = [trial.run for trial in found.trials]
+        one, both = composed(runs[:1]).value, composed(runs).value
+        assert one == pytest.approx(runs[0].summary["epsilon"], rel=1e-6)
+        assert 1.2 * one < both < 2.0 * one + 1e-9
+
+    def test_what_is_measured_on_those_whom_epsilon_protects_is_refused(self, tmp_path):
+        for score, why in (("accuracy", "protects and was not charged"), ("f1", "unknown")):
+            with pytest.raises(ValueError, match=why):
+                run_study(self.searched(score=score), tmp_path / score, workers=1)
+            assert not list((tmp_path / score).glob("trials/*"))
+
+    @pytest.mark.parametrize(
+        ("given", "why"),
+        [
+            ({"space": {}}, "names no option"),
+            ({"space": {"seed": [1]}}, "seed is not for a search"),
+            ({"space": {"rounds": "3"}}, "no list of values"),
+            ({"space": {"rounds": {"low": 1}}}, "a range has low and high"),
+            ({"sampler": "tpe"}, "needs trials"),
+            ({"mean": 4.0}, "set private = true"),
+            ({"private": True, "sampler": None}, "needs mean"),
+            ({"private": True, "sampler": "tpe", "mean": 4.0}, "looks at earlier trials"),
+            ({"private": True, "sampler": None, "mean": 4.0, "trials": 3}, "never told"),
+            ({"private": True, "sampler": None, "mean": 4.0, "compose": True}, "choose one"),
+            (
+                {"private": True, "sampler": None, "mean": 4.0,
+                 "space": {"rounds": {"low": 1, "high": 3}}},
+                "needs lists",
+            ),
+        ],
+    )  # fmt: skip
+    def test_what_does_not_fit_is_said(self, given, why):
+        with pytest.raises(ValueError, match=why):
+            self.searched(**given)
+
+    def test_a_private_search_has_no_table(self, tmp_path):
+        given = self.searched(private=True, mean=2.0, sampler=None)
+        with pytest.raises(ValueError, match="has no table"):
+            run_study(given, tmp_path / "out")
+
+    def test_optuna_is_asked_for_clearly_where_it_is_missing(self, tmp_path, monkeypatch):
+        monkeypatch.setitem(sys.modules, "optuna", None)
+        given = self.searched(sampler="tpe", trials=2)
+        with pytest.raises(ValueError, match=r"pip install 'fedpriv\[studies\]'"):
+            run_study(given, tmp_path / "out", workers=1)
+
+    @pytest.mark.parametrize("sampler", ["tpe", "random", "qmc"])
+    def test_samplers_of_optuna_are_gone_through_again_alike(self, tmp_path, sampler):
+        pytest.importorskip("optuna")
+        made = self.searched(
+            sampler=sampler,
+            trials=3,
+            space={
+                "local.learning_rate": {"low": 0.01, "high": 1.0, "log": True},
+                "rounds": [2, 3],
+            },
+        )
+        found = run_study(made, tmp_path / "out", workers=1)
+        tried = found.document["searched"]
+        assert len({one["key"] for one in tried}) == 3
+        assert run_study(made, tmp_path / "out", workers=2).document == found.document
+        assert len(json_lines.read(tmp_path / "out" / "trials.jsonl")) <= 5
+
+
+def test_sums_by_user_say_that_no_epsilon_covers_them(done):
+    file = next((done / "by_user").iterdir())
+    assert read_tensors(file)[1] == {"covered_by_epsilon": "false"}
+    assert json.loads((done / "study.json").read_text("utf-8"))["format"] == "fedpriv-study"
+
+
+def test_equal_trials_of_two_labels_are_run_once(tmp_path):
+    made = Study(name="s", methods={"a": small(), "b": small()}, epsilons=[None])
+    assert len({trial.key for trial in Resolver(made).trials()}) == 1
+    found = run_study(made, tmp_path / "out", workers=1)
+    assert [trial.method for trial in found.trials] == ["a", "b"]
+    assert len(json_lines.read(tmp_path / "out" / "trials.jsonl")) == 1
