@@ -10,6 +10,8 @@ from pathlib import Path
 
 from fedpriv.experiments.experiment import classes
 from fedpriv.experiments.options import Entry, Option, entries
+from fedpriv.experiments.ready_made.characters import ShakespeareTask
+from fedpriv.experiments.ready_made.image_users import FemnistTask, ImagesByUser
 from fedpriv.experiments.tasks import NextWordsTask, TagPredictionTask
 
 _INTRODUCTION = """# Options
@@ -35,7 +37,7 @@ def tables() -> str:
             f'{summary} (`unit="{unit}"`, method `{method}`)',
         ]
         lines += ["", *_table(entries(made))]
-    for task in (TagPredictionTask, NextWordsTask):
+    for task in (TagPredictionTask, NextWordsTask, ImagesByUser, FemnistTask, ShakespeareTask):
         summary = (task.__doc__ or "").partition("\n")[0]
         lines += [
             "",

@@ -18,7 +18,7 @@ label entropy: 2.11 bits a user in the mean, 3.32 of all examples
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Literal
@@ -241,6 +241,38 @@ def examples_by_user(
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Return each user's (inputs, labels), as a `ModuleTask` takes them."""
     return {user: (x[rows], y[rows]) for user, rows in partition.items()}
+
+
+class UserRows(Mapping[str, tuple[np.ndarray, np.ndarray]]):
+    """Users' examples as rows of one array, which are made inputs when they are asked for.
+
+    What many images take in memory is then their bytes, not float32.
+
+    Args:
+        x: Rows of all users, as they are kept.
+        y: Their labels.
+        partition: Each user's rows.
+        inputs: From some rows of x to a model's inputs, row by row.
+    """
+
+    def __init__(
+        self,
+        x: np.ndarray,
+        y: np.ndarray,
+        partition: Partition,
+        inputs: Callable[[np.ndarray], np.ndarray] = np.asarray,
+    ) -> None:
+        self._x, self._y, self._partition, self._inputs = x, y, partition, inputs
+
+    def __getitem__(self, user_id: str) -> tuple[np.ndarray, np.ndarray]:
+        rows = self._partition[user_id]
+        return self._inputs(self._x[rows]), self._y[rows]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._partition)
+
+    def __len__(self) -> int:
+        return len(self._partition)
 
 
 def split_users(

@@ -23,7 +23,8 @@ from fedpriv.experiments.user_code import user_code
 ENTRY_POINTS = "fedpriv.experiments"
 #: Modules of ready-made experiments, in the order in which they are listed.
 READY_MADE = tuple(
-    f"fedpriv.experiments.ready_made.{task}" for task in ("tags", "words", "images", "conversions")
+    f"fedpriv.experiments.ready_made.{task}"
+    for task in ("tags", "words", "images", "image_users", "characters", "conversions")
 )
 
 

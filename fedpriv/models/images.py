@@ -39,6 +39,34 @@ class DigitClassifier(nn.Module):
         return self.head(self.features(inputs.reshape(-1, 1, 28, 28)))
 
 
+class SmallPhotographClassifier(nn.Module):
+    """Three convolutions with group norm for 32 x 32 photographs; 14,746 parameters of ten classes.
+
+    Filters of 3 x 3, 16, 32 and 32 of them, each followed by group norm, ReLU and max pooling; the
+    mean over what is left of the image goes into one dense layer. Few parameters, because noise of
+    user-level privacy grows with the square root of their number.
+
+    Args:
+        num_classes: Of the last layer.
+        num_groups: Of every group norm; divides 16.
+    """
+
+    def __init__(self, num_classes: int = 10, num_groups: int = 8) -> None:
+        super().__init__()
+        if num_groups < 1 or 16 % num_groups:
+            raise ValueError(f"num_groups {num_groups!r} must divide 16")
+        layers: list[nn.Module] = []
+        for width_in, width in pairwise((3, 16, 32, 32)):
+            norm = nn.GroupNorm(num_groups, width)
+            layers += [_conv3(width_in, width), norm, nn.ReLU(), nn.MaxPool2d(2)]
+        self.features = nn.Sequential(*layers)
+        self.head = nn.Linear(32, num_classes)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return logits of images `(n, 3, 32, 32)`."""
+        return self.head(self.features(inputs).mean((2, 3)))
+
+
 class ResNet20(nn.Module):
     """Residual network for 32 x 32 colour images, 20 layers, group norm; 269,722 parameters.
 

@@ -18,6 +18,7 @@ from torch.utils.data import TensorDataset
 
 from fedpriv.checkpoints.tensor_files import FROZEN, frozen_file
 from fedpriv.datasets.local_data import NodeUsers
+from fedpriv.datasets.partitions import UserRows
 from fedpriv.measures import Measure
 from fedpriv.rng import Key
 from fedpriv.tasks.task import EMPTY, Task, TaskDescription
@@ -129,8 +130,8 @@ class ArrayUsers:
         if not users:
             raise ValueError("there are no users; give examples for at least one")
         self._users: Mapping[str, ArrayLike] = users
-        self._in_memory = isinstance(users, dict)
-        if self._in_memory:
+        self._in_memory = isinstance(users, dict | UserRows)
+        if isinstance(users, dict):
             self._users = {user_id: self.examples(user_id) for user_id in users}
 
     @property
@@ -313,6 +314,8 @@ class ModuleTask(Task):
             only what is public.
         synthetic_batch: Synthetic examples to try the task on before a run starts; give some where
             the model cannot take those that `synthetic_batch()` makes.
+        data_sha256: Returns SHA-256 by name of what the examples were made of, such as "private"
+            and "public", which a run is resumed on only; None where it is not known.
         users_at_once: How many users a trainer trains together; None for the rule of
             `fedpriv.training.local.vectorised` (on the CPU one by one), 1 for one by one.
         compiled: Whether steps of many users at once are compiled by `torch.compile`, which takes
@@ -343,6 +346,7 @@ class ModuleTask(Task):
         synthetic: bool = False,
         files: Mapping[str, bytes] | None = None,
         synthetic_batch: ArrayLike | None = None,
+        data_sha256: Callable[[], Mapping[str, str]] | None = None,
         users_at_once: int | None = None,
         compiled: bool = False,
         client_optimizer: Callable[..., ClientOptimizer] = SGD,
@@ -377,6 +381,7 @@ class ModuleTask(Task):
             self._synthetic_batch = array_examples(synthetic_batch, "the synthetic_batch examples")
         self._users_at_once, self._client_optimizer = users_at_once, client_optimizer
         self._compiled, self._said_apart = compiled, False
+        self.data_sha256 = data_sha256
         self._files = dict(files or {})
         if FROZEN in self._files:
             raise ValueError(
@@ -696,7 +701,8 @@ class ModuleTask(Task):
     def public_of_rostered(self, *, learnt: bool = False) -> tuple[int, int]:
         """Return how many public examples equal a rostered user's, and of how many.
 
-        Of users that a plain dict holds: another mapping may read files, and is not looked through.
+        Of users that a plain dict or `UserRows` holds: another mapping may read files, and is not
+        looked through.
 
         Args:
             learnt: Of `public_train`; else of `public`.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedpriv.experiments.build import build
+from fedpriv.experiments.build import build, takes_corpus
 from fedpriv.experiments.load import find_experiments, load_experiment
 from fedpriv.experiments.tasks import EncodedTagPredictionTask, TagPredictionTask
 from fedpriv.rng import Key
@@ -23,8 +23,12 @@ ISSUED = {
 }
 
 
-# Those of examples bring data of their own, and tests beside their tasks.
-OF_USERS = sorted(name for name in find_experiments() if load_experiment(name).unit == "user")
+# Others bring data of their own, and have tests beside their tasks.
+OF_USERS = sorted(
+    name
+    for name in find_experiments()
+    if (made := load_experiment(name)).unit == "user" and takes_corpus(made.task)
+)
 
 
 class TestEveryExperiment:

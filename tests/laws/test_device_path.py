@@ -21,7 +21,7 @@ from fedpriv import tree
 from fedpriv.backends import SerialBackend
 from fedpriv.backends.in_process import shards_of, work_of
 from fedpriv.datasets.stackexchange.tag_view import TagExamples
-from fedpriv.experiments.build import make_task
+from fedpriv.experiments.build import make_task, takes_corpus
 from fedpriv.experiments.load import find_experiments, load_experiment
 from fedpriv.experiments.tasks import EncodedTagPredictionTask
 from fedpriv.mechanisms import Clip, Normalise, Preconditioned, Rounded
@@ -38,7 +38,11 @@ from fedpriv.training.work import TRAIN, UserByUser, as_works
 from fedpriv.tree import RowSparse
 from tests.tiny_bert import embed_tiny
 
-OF_USERS = sorted(name for name in find_experiments() if load_experiment(name).unit == "user")
+OF_USERS = sorted(
+    name
+    for name in find_experiments()
+    if (made := load_experiment(name)).unit == "user" and takes_corpus(made.task)
+)
 KEY = Key.simulation(5).fold("users").fold(1).fold(1)
 BOUND = Clip(l2_clip_norm=0.3)
 GRID = Rounded(bound=BOUND)

@@ -14,11 +14,16 @@ from safetensors.numpy import load_file
 from fedpriv import tree
 from fedpriv.backends.flower.strategy import GridSettings
 from fedpriv.datasets.stackexchange.corpus import Corpus
+from fedpriv.experiments.build import takes_corpus
 from fedpriv.experiments.load import find_experiments
 from fedpriv.runs.backends import serial
 from fedpriv.runs.prepared import start_run
 
-EXPERIMENTS = {name: make for name, make in find_experiments().items() if make().runs_on("flower")}
+EXPERIMENTS = {
+    name: make
+    for name, make in find_experiments().items()
+    if make().runs_on("flower") and takes_corpus(make().task)
+}
 # A plain round, a preconditioned one and the next plain one, where rounds take turns.
 OPTIONS = {
     "rounds": 3,
