@@ -358,7 +358,10 @@ def tradeoff_plot(
     for point in points:
         x = across(point)
         if point.half_width is not None:
-            ends = (point.value - point.half_width, point.value + point.half_width)
+            ends = (
+                max(point.value - point.half_width, chart.up[0]),
+                min(point.value + point.half_width, chart.up[1]),
+            )
             style = 'fill="none" stroke-width="2.2" stroke-opacity=".5"'
             chart.path(((x, y) for y in ends), f'{style} style="stroke:var(--{point.colour})"')
         place = (chart.x(x), chart.y(point.value))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from fedpriv.report.comparison.page import (
 from fedpriv.report.comparison.tables import Cell, rows_as_csv
 from fedpriv.report.head import Figure, counted
 from fedpriv.report.page import write_page as write_text
-from fedpriv.report.wording import number
+from fedpriv.report.wording import NOTHING, flatten, number
 from fedpriv.studies.record import StudyRecord, TrialRecord
 from fedpriv.studies.tables import finished_trials, groups_of, trial_rows
 
@@ -44,6 +44,7 @@ def page_of(study: StudyRecord) -> str:
     """Return the page of a study as HTML; see `write_page`."""
     groups = groups_of(study)
     trials = trial_rows(study)
+    said = _privacy(study)
     planned = {name: value for name, value in study.document.items() if name != "trials"}
     document = {"study": planned, "trials": trials}
     heading = Heading(
@@ -51,8 +52,8 @@ def page_of(study: StudyRecord) -> str:
         leads=_leads(study, groups),
         badges=_badges(study, groups),
         figures=_figures(study),
-        failures=_failures(study),
-        privacy=[*_search(study), *privacy_paragraphs(groups)],
+        tables=[*_failures(study), *_searched(study)],
+        privacy=[*said, *privacy_paragraphs(groups, several=not said)],
         command=_command(study),
         versions=_versions(study),
         downloads=[("trials.csv", "every trial", "text/csv", rows_as_csv(trials).encode())],
@@ -126,12 +127,12 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def _failures(study: StudyRecord) -> DataTable | None:
+def _failures(study: StudyRecord) -> list[tuple[str, DataTable]]:
+    """Return the table of the trials that failed, with its title, where there are any."""
     failed = _failed(study)
     if not failed:
-        return None
-    levels = list(dict.fromkeys(_level(trial) for trial in failed))
-    return DataTable(
+        return []
+    table = DataTable(
         kind="method",
         heads=[
             ColumnHead("data", words=True),
@@ -144,23 +145,71 @@ def _failures(study: StudyRecord) -> DataTable | None:
                 title=trial.method,
                 cells=[
                     Cell(trial.data),
-                    Cell(_level(trial), value=trial.epsilon),
+                    Cell(_level(trial.epsilon), value=trial.epsilon),
                     Cell(str(trial.seed), value=trial.seed),
                     Cell(str(trial.failure)),
                 ],
-                filters={"level": _level(trial)},
+                filters={"level": _level(trial.epsilon)},
             )
             for trial in failed
         ],
-        filters=[Filter("ε", "level", [("", "all"), *((one, one) for one in levels)])],
+        filters=[_level_filter(trial.epsilon for trial in failed)],
     )
+    return [("Failed trials", table)]
 
 
-def _level(trial: TrialRecord) -> str:
-    return "∞" if trial.epsilon is None else f"{trial.epsilon:g}"
+def _searched(study: StudyRecord) -> list[tuple[str, DataTable]]:
+    """Return the table of what a search tried, with its title, where the study searched."""
+    found = study.document.get("searched")
+    rows = [row for row in found if isinstance(row, Mapping)] if isinstance(found, list) else []
+    if not rows:
+        return []
+    table = DataTable(
+        kind="method",
+        heads=[
+            ColumnHead("data", words=True),
+            ColumnHead("ε"),
+            ColumnHead("options", words=True),
+            ColumnHead("score", first="descending"),
+        ],
+        rows=[
+            DataRow(
+                title=str(row.get("method")),
+                cells=[
+                    Cell(str(row.get("data"))),
+                    Cell(_level(row.get("epsilon")), value=row.get("epsilon")),
+                    Cell(", ".join(f"{name} {value}" for name, value in _options(row))),
+                    _score(row.get("score")),
+                ],
+                filters={"level": _level(row.get("epsilon"))},
+            )
+            for row in rows
+        ],
+        filters=[_level_filter(row.get("epsilon") for row in rows)],
+    )
+    return [("What the search tried", table)]
 
 
-def _search(study: StudyRecord) -> list[str]:
+def _options(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    found = row.get("options")
+    return list(flatten(found)) if isinstance(found, Mapping) else []
+
+
+def _score(value: object) -> Cell:
+    known = isinstance(value, int | float) and math.isfinite(value)
+    return Cell(number(value), value=float(value)) if known else Cell(NOTHING)  # type: ignore[arg-type]
+
+
+def _level(epsilon: float | None) -> str:
+    return "∞" if epsilon is None else f"{epsilon:g}"
+
+
+def _level_filter(levels: Iterable[float | None]) -> Filter:
+    texts = list(dict.fromkeys(map(_level, levels)))
+    return Filter("ε", "level", [("", "all"), *((one, one) for one in texts)])
+
+
+def _privacy(study: StudyRecord) -> list[str]:
     """Return what the runner wrote about how settings were chosen, and what that costs."""
     found = study.document.get("privacy")
     if isinstance(found, str):

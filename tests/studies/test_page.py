@@ -30,9 +30,7 @@ FAILED = {("DP-FedAvg", 2.0, 1): "ValueError: <b>diverged</b> in round 3"}
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
     folder = tmp_path_factory.mktemp("studies") / "study"
-    return write_study(
-        folder, failures=FAILED, document={"privacy": "Settings came from public data alone."}
-    )
+    return write_study(folder, failures=FAILED)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +66,7 @@ def test_the_page_has_every_part(page):
 def test_the_page_says_what_was_private_and_what_was_not(page):
     text = words(page)
     for part in (
-        "Settings came from public data alone.", "δ = ", "add-remove relation", "unit: user",
+        "δ = ", "add-remove relation", "unit: user",
         "PLD accountant", "Synthetic data: no real person is in it.",
         "Simulated: noise and cohorts",
         "Runs without privacy guarantee nothing", "their ε add up",
@@ -218,6 +216,17 @@ def test_sums_by_user_of_another_run_are_refused(make_study):
     write_tensors(file, {**tensors, "value": tensors["value"] + 0.01 * tensors["count"]})
     with pytest.raises(ValueError, match=f"by_user/{key}.safetensors gives accuracy"):
         page_of(read_study(study.directory))
+
+
+def test_what_a_search_tried_is_a_table_and_its_cost_is_said_once(make_study):
+    tried = [
+        {"method": "AdaDPS", "epsilon": 8.0, "data": "", "options": {"l2": 0.5}, "score": 0.21},
+        {"method": "AdaDPS", "epsilon": None, "data": "", "options": {"l2": 2.0}, "score": None},
+    ]
+    document = {"searched": tried, "privacy": ["The ε of all runs together is 31."]}
+    text = words(page_of(make_study(noise={8.0: 0.72}, seeds=1, document=document)))
+    assert "What the search tried" in text and "l2 0.5" in text and "0.21" in text
+    assert "The ε of all runs together is 31." in text and "their ε add up" not in text
 
 
 def test_a_study_under_way_shows_what_there_is(make_study):

@@ -407,10 +407,10 @@ class Section:
         """The corpus, marked where it is synthetic, and how it was split."""
         run, part = self.groups[0].head, self.groups[0].part
         name = run.corpus.get("name") or "own data"
-        named = f"{part} ({name})" if part and part != name else name
-        made = " (synthetic)" if run.synthetic else ""
+        facts = [*([name] if part and part != name else []), *(["synthetic"] * run.synthetic)]
+        made = f" ({', '.join(facts)})" if facts else ""
         held_out = f", {run.held_out}" if run.held_out else ""
-        return f"{named}{made}{held_out}"
+        return f"{part or name}{made}{held_out}"
 
     @property
     def headline(self) -> Measure | None:

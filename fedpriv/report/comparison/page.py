@@ -154,7 +154,7 @@ class Heading:
         leads: Paragraphs below it.
         badges: Labels, each with whether it is a warning.
         figures: Key figures.
-        failures: Trials that failed, with their reasons.
+        tables: Further tables with their titles: trials that failed, what a search tried.
         privacy: Paragraphs before the privacy statements.
         command: What makes it again, or "".
         versions: Versions of libraries; those of the runs where empty.
@@ -167,7 +167,7 @@ class Heading:
     leads: Sequence[str] = ()
     badges: Sequence[tuple[str, bool]] = ()
     figures: Sequence[Figure] = ()
-    failures: DataTable | None = None
+    tables: Sequence[tuple[str, DataTable]] = ()
     privacy: Sequence[str] = ()
     command: str = ""
     versions: Mapping[str, Any] = field(default_factory=dict)
@@ -215,8 +215,13 @@ def _heading_of(groups: Sequence[Group], sections: Sequence[Section]) -> Heading
     )
 
 
-def privacy_paragraphs(groups: Sequence[Group]) -> list[str]:
-    """Return what holds of every ε of the page, and what none of them covers."""
+def privacy_paragraphs(groups: Sequence[Group], *, several: bool = True) -> list[str]:
+    """Return what holds of every ε of the page, and what none of them covers.
+
+    Args:
+        groups: The groups.
+        several: Whether to say that the ε of several runs add up; else somebody says it better.
+    """
     private = [group for group in groups if group.head.private]
     runs = [run for group in groups for run in group.runs]
     texts = []
@@ -224,7 +229,7 @@ def privacy_paragraphs(groups: Sequence[Group]) -> list[str]:
         texts.append(f"Every ε is stated with {terms}. It is that of one run, rounded up.")
     if len(private) < len(groups):
         texts.append("Runs without privacy guarantee nothing to anyone: their ε is infinite.")
-    if sum(len(group.runs) for group in private) > 1:
+    if several and sum(len(group.runs) for group in private) > 1:
         texts.append(
             "No ε covers that many runs were trained on the same data: to someone who sees them "
             "all, their ε add up. Nor does one cover choosing among them by values measured on "
@@ -339,6 +344,7 @@ def _part(
         "majority_known": section.majority is not None,
         "best": best[0].label if best else "",
         "several_seeds": any(len(group.runs) > 1 for group in groups),
+        "two_seeds": any(len(group.runs) == 2 for group in groups),
         "many_runs": num_runs > 1 and any(group.head.private for group in groups),
         "paired": paired_table(section, paired) if paired else None,
         "paired_note": _paired_note(section, paired),

@@ -132,8 +132,6 @@ def _panel(section: Section, column: Column, title: str, level: float, most: flo
         if group.level == level
     ]
     lines = [line for line in lines if line.x]
-    if len(lines) > _MOST_BANDS:
-        lines = [replace(line, low=(), high=()) for line in lines]
     name = level_name(level)
     return _drawn(section, column, lines, f"{title}, {name}", panel=name, reaching=most)
 
@@ -159,6 +157,8 @@ def _drawn(
 ) -> Plot | None:
     if not lines:
         return None
+    if len(lines) > _MOST_BANDS:
+        lines = [replace(line, low=(), high=()) for line in lines]
     measure, nouns = column.measure, nouns_of(section)
     ends = "; ".join(f"{line.label} {figure(measure, line.y[-1])}" for line in lines)
     draw = partial(
